@@ -1,0 +1,1 @@
+"""The HTTP API: where senders post messages and receivers post answers."""

@@ -1,0 +1,1 @@
+"""Settings and receivers.yaml: parsed once into frozen models."""

@@ -1,0 +1,1 @@
+"""HTTP to the outside: transport and address guard."""

@@ -1,0 +1,1 @@
+"""The pure core: messages, receivers, outcomes, schedules. No I/O, no clock, no client library."""

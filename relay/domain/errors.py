@@ -1,0 +1,53 @@
+"""One tree of errors. A class exists only where some caller acts differently on it."""
+
+
+class RelayError(Exception):
+    """Base of every error that this project raises on purpose."""
+
+
+class UserError(RelayError):
+    """The user's mistake: the message says what is wrong, where, and what to do. Exit code 2, no traceback."""
+
+
+class Unavailable(RelayError):
+    """A part of our own infrastructure did not answer. The effect of the call is unknown; every call is repeatable."""
+
+
+class LogUnavailable(Unavailable):
+    """The log (Kafka, or the embedded server) did not answer, or refused for now."""
+
+
+class StateUnavailable(Unavailable):
+    """The state (Redis) did not answer, refused for now, or is out of memory."""
+
+
+class StateRecovering(Unavailable):
+    """The state lost its memory, or may have; it answers again when a recovery pass has marked it ready.
+
+    `tags`: the hash tags concerned.
+    """
+
+    def __init__(self, tags: frozenset[int]) -> None:
+        super().__init__(f"state is recovering: {len(tags)} of 64 hash tags not ready")
+        self.tags = tags
+
+
+class PartitionLost(RelayError):
+    """A rebalance gave the partition to another member of the consumer group."""
+
+
+class RecordTooLarge(RelayError):
+    """The log refuses a record of this size for good; no repeat can succeed."""
+
+
+class OffsetMissing(RelayError):
+    """The log no longer holds the offset to read next, or the group never committed one. Never "latest": an alarm."""
+
+
+class InvalidRecord(RelayError):
+    """A record or request that can never be processed. `reason` is one of `relay.domain.reasons.REASONS`."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail

@@ -1,0 +1,71 @@
+"""Who is who: message and delivery identities, receiver names, and the ids derived from them."""
+
+import base64
+import hashlib
+import re
+from typing import Final, NamedTuple
+
+from relay.domain.errors import InvalidRecord
+
+MAX_ID_BYTES: Final = 256
+_RECEIVER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+
+
+class MessageId(NamedTuple):
+    """Identity of a message: chosen by the sender, unique per source."""
+
+    source_id: str
+    message_id: str
+
+
+class DeliveryId(NamedTuple):
+    """Identity of a delivery: one message to one receiver."""
+
+    receiver: str
+    source_id: str
+    message_id: str
+
+
+def check_id(value: str, field: str) -> str:
+    """`value` if it may be a source_id or message_id: 1-256 bytes of UTF-8 without control characters.
+
+    Raises InvalidRecord (reason `invalid`) that names `field`.
+    """
+    if not value:
+        raise InvalidRecord("invalid", f"{field} is missing or empty")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidRecord("invalid", f"{field} is not valid UTF-8") from None
+    if size > MAX_ID_BYTES:
+        raise InvalidRecord("invalid", f"{field} has {size} bytes; {MAX_ID_BYTES} are allowed")
+    if _CONTROL.search(value):
+        raise InvalidRecord("invalid", f"{field} contains a control character")
+    return value
+
+
+def is_receiver_name(name: str) -> bool:
+    """Whether `name` may name a receiver: it becomes part of topic and group names."""
+    return _RECEIVER_NAME.fullmatch(name) is not None
+
+
+def _id26(source_id: str, message_id: str) -> str:
+    digest = hashlib.sha256(f"{source_id}\0{message_id}".encode()).digest()
+    return base64.b32encode(digest)[:26].decode().lower()
+
+
+def webhook_id(source_id: str, message_id: str) -> str:
+    """The `webhook-id` header of a delivery: the same on every attempt, restart and replay."""
+    return f"msg_{_id26(source_id, message_id)}"
+
+
+def callback_id(delivery: DeliveryId, generation: int, *, failed: bool) -> str:
+    """The `webhook-id` header of a callback to the sender: `ans_...` for an answer, `fail_...` for a failure notice."""
+    kind = "fail" if failed else "ans"
+    return f"{kind}_{_id26(delivery.source_id, delivery.message_id)}_{delivery.receiver}_{generation}"
+
+
+def digest12(*parts: str) -> bytes:
+    """12 bytes of SHA-256 that stand for `parts`: how rows are named in the state (parts cannot contain NUL)."""
+    return hashlib.sha256("\0".join(parts).encode()).digest()[:12]

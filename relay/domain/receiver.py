@@ -1,0 +1,127 @@
+"""Receivers and sources as the workers see them: frozen values, durations in seconds, secrets resolved."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Ordering = Literal["source", "receiver", "none"]
+LaneKind = Literal["dedicated", "shared"]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When to try again; the first limit reached ends the delivery. `max_age` counts from acceptance, in seconds."""
+
+    base: float = 5.0
+    factor: float = 2.0
+    cap: float = 3600.0
+    max_attempts: int = 20
+    max_age: float = 172_800.0
+    jitter: bool = True
+    """Full jitter over [0, delay). Off for the short form `retry_after: N`, which promises a fixed wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerPolicy:
+    """`failures` in a row within `window` seconds open the breaker for `open_for` seconds."""
+
+    failures: int = 10
+    window: float = 60.0
+    open_for: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class PollPolicy:
+    """Waits between status GETs: base, base*factor, ..., at most cap seconds."""
+
+    base: float = 2.0
+    factor: float = 1.5
+    cap: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class StatusMap:
+    """How to read a status API that always says 200: `pointer` (JSON pointer) leads to a word.
+
+    A word in `done` means finished, one in `running` still working; `result` points at the answer (absent: the
+    whole body).
+    """
+
+    pointer: str
+    done: frozenset[str]
+    running: frozenset[str]
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SigningPolicy:
+    """How POSTs are signed. `secrets`: newest first; during rotation each of them signs."""
+
+    style: Literal["standard", "github", "stripe", "none"] = "standard"
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeClasses:
+    """Status codes that this receiver moves to another class than the table of the design says."""
+
+    delivered: frozenset[int] = frozenset()
+    not_now: frozenset[int] = frozenset()
+    ambiguous: frozenset[int] = frozenset()
+    not_processed: frozenset[int] = frozenset()
+    rejected: frozenset[int] = frozenset()
+    gone: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What it takes to POST somewhere: a receiver's endpoint, or a source's callback.
+
+    `rate_limit`: POST starts in any sliding `window_size` seconds; None: unlimited. `timeout`: seconds in all.
+    """
+
+    url: str
+    signing: SigningPolicy = SigningPolicy()
+    rate_limit: int | None = None
+    window_size: float = 1.0
+    max_in_flight: int = 32
+    retry: RetryPolicy = RetryPolicy()
+    timeout: float = 15.0
+    breaker: BreakerPolicy = BreakerPolicy()
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    codes: CodeClasses = CodeClasses()
+
+    @property
+    def settle_s(self) -> float:
+        """How long after its begin a POST may still arrive: then only is a 404 of the status endpoint conclusive."""
+        return self.timeout + 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """A receiver and its effective settings."""
+
+    name: str
+    post: Endpoint
+    status_endpoint: str | None = None
+    status_map: StatusMap | None = None
+    poll: PollPolicy = PollPolicy()
+    answer: Literal["optional", "required"] = "optional"
+    answer_deadline: float = 3600.0
+    on_ambiguous: Literal["resend", "dead_letter"] = "resend"
+    ordering: Ordering = "source"
+    lane: LaneKind = "dedicated"
+    partitions: int = 1
+    sources: tuple[str, ...] = ()
+    event_types: tuple[str, ...] = ()
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source and how results come back to it. `callback` None: it asks the API, or reads `to_sender` itself."""
+
+    source_id: str
+    callback: Endpoint | None = None
+    kafka: bool = False
+    answers: Literal["all", "non_empty", "none"] = "all"
+    failures: bool = True

@@ -1,0 +1,73 @@
+"""Names of topics and consumer groups, and what each topic has to look like."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from relay.domain.receiver import Receiver
+
+SHARED: Final = "shared"
+"""The lane of receivers without a topic of their own. No receiver may take this name."""
+
+DAY_S: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """What a topic has to look like. `retention_s` is None for compacted topics."""
+
+    name: str
+    partitions: int
+    cleanup: Literal["delete", "compact"] = "delete"
+    retention_s: int | None = 7 * DAY_S
+
+
+class Topics:
+    """Names of everything on the log, with `prefix` before topics and groups."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+        self.from_sender = f"{prefix}from_sender"
+        self.to_sender = f"{prefix}to_sender"
+        self.failed_messages = f"{prefix}failed_messages"
+        self.parked_messages = f"{prefix}parked_messages"
+        self.receiver_config = f"{prefix}receiver_config"
+        self.delivery_attempts = f"{prefix}delivery_attempts"
+
+    def to_receiver(self, lane: str) -> str:
+        """`lane`: a receiver's name, or SHARED."""
+        return f"{self.prefix}to_receiver_{lane}"
+
+    def pending(self, lane: str) -> str:
+        """Topic of deliveries whose answer comes later."""
+        return f"{self.prefix}pending_from_receiver_{lane}"
+
+    def group(self, role: str, lane: str | None = None) -> str:
+        """Consumer group of a role, e.g. `relay.to-receiver.circleci`."""
+        return f"{self.prefix}relay.{role}" + (f".{lane}" if lane else "")
+
+    def fixed(self) -> tuple[TopicSpec, ...]:
+        """The topics that exist whatever receivers there are."""
+        return (
+            TopicSpec(self.from_sender, 10),
+            TopicSpec(self.to_receiver(SHARED), 32),
+            TopicSpec(self.pending(SHARED), 32),
+            TopicSpec(self.to_sender, 10),
+            TopicSpec(self.failed_messages, 10, retention_s=30 * DAY_S),
+            TopicSpec(self.parked_messages, 10, "compact", None),
+            TopicSpec(self.receiver_config, 1, "compact", None),
+            TopicSpec(self.delivery_attempts, 10, retention_s=3 * DAY_S),
+        )
+
+    def of_receiver(self, receiver: Receiver) -> tuple[TopicSpec, ...]:
+        """The topics of one receiver; none for a receiver in the shared lane."""
+        if receiver.lane == SHARED:
+            return ()
+        return (
+            TopicSpec(self.to_receiver(receiver.name), receiver.partitions),
+            TopicSpec(self.pending(receiver.name), receiver.partitions),
+        )
+
+
+def lane_of(receiver: Receiver) -> str:
+    """The lane that carries `receiver`: its own name, or SHARED."""
+    return SHARED if receiver.lane == SHARED else receiver.name

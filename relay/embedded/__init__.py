@@ -1,0 +1,1 @@
+"""The embedded engine: a private Valkey server as a child process."""

@@ -1,0 +1,1 @@
+"""The lane engine: makes every worker step safe. Knows ports only."""

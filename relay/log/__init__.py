@@ -1,0 +1,1 @@
+"""The log port and its implementations: where obligations are kept."""

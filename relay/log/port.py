@@ -1,0 +1,164 @@
+"""The log port: topics of keyed, ordered, durable records, read by consumer groups.
+
+Any method may raise LogUnavailable: then its effect is unknown, and it can be repeated safely (a repeated append may
+leave a second copy; readers absorb it). Records are opaque bytes: nothing here decodes them.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from relay.domain.topics import TopicSpec
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+
+class Coordinate(NamedTuple):
+    """Where a record is. Offsets grow along a partition; nothing else may be read into them."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """A record to append. The partition follows from `key` (murmur2, as Kafka's default), the same in every log.
+
+    `value` None is a tombstone: in a compacted topic it removes the key.
+    """
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as read. `timestamp_ms`: Unix time of its append, for information only."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int
+
+    @property
+    def coordinate(self) -> Coordinate:
+        return Coordinate(self.topic, self.partition, self.offset)
+
+
+class Assignment(NamedTuple):
+    """A partition given to this consumer. `epoch` grows with every change of owner: it fences a former one."""
+
+    partition: TopicPartition
+    epoch: int
+
+
+OnAssigned = Callable[[Sequence[Assignment]], Awaitable[None]]
+OnRevoked = Callable[[Sequence[TopicPartition]], Awaitable[None]]
+
+
+class Consumer(Protocol):
+    """A member of a consumer group. Records come per partition in order, from the committed offset on.
+
+    `on_assigned` is awaited before the first record of a partition is returned; `on_revoked` is awaited before
+    another member gets it, so what it commits still counts. A partition that was lost without warning is revoked too.
+    """
+
+    async def start(self) -> None: ...
+
+    async def poll(self, *, max_records: int, timeout_s: float) -> Mapping[TopicPartition, Sequence[Record]]:
+        """The next records of the assigned, unpaused partitions; empty after `timeout_s` without any.
+
+        At most `max_records` in all. Raises OffsetMissing when the log has no record at the committed offset
+        any more, or the group has none. Never cancel a call that is under way; `close` ends it.
+        """
+        ...
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Return no records of these until `resume`. Already revoked partitions are ignored."""
+        ...
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None: ...
+
+    async def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        """Remember the *next* offset to read per partition. Raises PartitionLost if one is no longer ours."""
+        ...
+
+    async def close(self) -> None:
+        """Leave the group, so that others take over at once. Awaits `on_revoked` first. Never raises; bounded time."""
+        ...
+
+
+class LogReader(Protocol):
+    """Random access, outside of any group."""
+
+    async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
+        """The records at these coordinates, each with its key; None where it is gone.
+
+        In a compacted topic a newer record of the same key may be returned in place of the one asked for (the
+        newest is the truth there); a key whose newest record is a tombstone gives None.
+        """
+        ...
+
+    async def snapshot(self, topic: str, partition: int) -> list[Record]:
+        """All records of a compacted topic's partition as of now: the newest of each key, tombstones left out,
+        in offset order."""
+        ...
+
+    def follow(self, topic: str) -> AsyncIterator[Record | None]:
+        """All records of a topic (partition 0) from its beginning, then new ones as they come, for ever.
+
+        Yields None once, when everything that was there at the call has been yielded. Tombstones are yielded.
+        """
+        ...
+
+
+class TopicState(NamedTuple):
+    """A topic as the log has it. `min_insync`, `replication`: 1 where the log knows no replicas."""
+
+    spec: TopicSpec
+    replication: int
+    min_insync: int
+    max_message_bytes: int
+
+
+class LogAdmin(Protocol):
+    async def create(self, specs: Sequence[TopicSpec], groups: Mapping[str, str]) -> list[str]:
+        """Create the topics that are missing and return their names. `groups`: topic -> consumer group whose
+        offset is set to the beginning where it has none yet (a missing offset is an alarm, never "latest").
+        Repeatable; an existing topic or offset is left as it is."""
+        ...
+
+    async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
+        """The topics that exist, by name."""
+        ...
+
+    async def lag(self, group: str, topic: str) -> int:
+        """Records of `topic` that `group` has not committed yet."""
+        ...
+
+
+class Log(LogReader, LogAdmin, Protocol):
+    """A log. `start` connects (waiting is the caller's business), `close` releases everything in bounded time."""
+
+    async def start(self) -> None: ...
+
+    async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
+        """Append in order (records of one partition keep their order) and return when all are acknowledged:
+        replicated (Kafka, acks=all) or fsynced (embedded). Raises LogUnavailable when not all were, RecordTooLarge
+        when one never will be (then none of the others is known to be there)."""
+        ...
+
+    def consumer(self, group: str, topics: Sequence[str], on_assigned: OnAssigned, on_revoked: OnRevoked) -> Consumer: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""The five workers, one step each."""
