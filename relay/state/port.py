@@ -156,7 +156,7 @@ class IntakeAsk:
 
 
 class Kind(Enum):
-    """POST: an intent is written, an attempt counted, rate and breaker asked. POLL: a status GET; no intent, no rate."""
+    """POST: intent, counted attempt, rate and breaker. POLL: a status GET; no intent, no rate."""
 
     POST = "post"
     POLL = "poll"
