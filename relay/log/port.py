@@ -8,22 +8,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from relay.domain.coordinate import Coordinate as Coordinate
+from relay.domain.coordinate import Headers as Headers
 from relay.domain.topics import TopicSpec
-
-Headers = tuple[tuple[str, bytes], ...]
 
 
 class TopicPartition(NamedTuple):
     topic: str
     partition: int
-
-
-class Coordinate(NamedTuple):
-    """Where a record is. Offsets grow along a partition; nothing else may be read into them."""
-
-    topic: str
-    partition: int
-    offset: int
 
 
 @dataclass(frozen=True, slots=True)

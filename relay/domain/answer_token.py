@@ -1,0 +1,54 @@
+"""Tokens of answer URLs: they name a delivery, its generation and an expiry, and nobody else can make one."""
+
+import base64
+import hmac
+from typing import Final
+
+from relay.domain.errors import RelayError
+from relay.domain.identity import DeliveryId
+
+_CONTEXT: Final = b"relay answer token 1\0"  # a signature made for anything else with this key is none here
+_MAC_BYTES: Final = 16  # half a SHA-256: 2**128 guesses, and a shorter URL
+_MAX_LENGTH: Final = 2_048  # the longest ids make about 850
+
+
+class TokenInvalid(RelayError):
+    """The token was not issued with this secret, or was changed."""
+
+
+class TokenExpired(RelayError):
+    """The token was good until its expiry, which has passed."""
+
+
+def issue(secret: bytes, delivery: DeliveryId, generation: int, expires: int) -> str:
+    """A token for URLs (`A-Za-z0-9_-`). `expires`: Unix seconds from which on it is refused."""
+    text = "\0".join((str(generation), str(expires), *delivery)).encode()  # names and ids have no NUL
+    return base64.urlsafe_b64encode(_mac(secret, text) + text).rstrip(b"=").decode()
+
+
+def read(secret: bytes, token: str, now: float) -> tuple[DeliveryId, int]:
+    """(delivery, generation) of a token. Raises TokenInvalid or TokenExpired; compares in constant time."""
+    raw = _decode(token)
+    mac, text = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(secret, text)):
+        raise TokenInvalid("this answer URL is not one of ours")
+    generation, expires, receiver, source_id, message_id = text.decode().split("\0")
+    if now >= int(expires):
+        raise TokenExpired("the time to answer is over")
+    return DeliveryId(receiver, source_id, message_id), int(generation)
+
+
+def _mac(secret: bytes, text: bytes) -> bytes:
+    return hmac.digest(secret, _CONTEXT + text, "sha256")[:_MAC_BYTES]
+
+
+def _decode(token: str) -> bytes:
+    if len(token) <= _MAX_LENGTH and token.isascii():
+        try:
+            raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+        except ValueError:
+            raise TokenInvalid("this answer URL is damaged") from None
+        # the decoder skips foreign characters and ignores spare bits; one delivery has one URL
+        if base64.urlsafe_b64encode(raw).rstrip(b"=").decode() == token:
+            return raw
+    raise TokenInvalid("this answer URL is damaged")

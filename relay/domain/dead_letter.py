@@ -1,0 +1,175 @@
+"""Dead letters: the record of the stage that failed, plus headers that say why, where and how often."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from relay.domain.coordinate import Coordinate, Headers, coordinate_text, parse_coordinate
+from relay.domain.errors import InvalidRecord
+from relay.domain.identity import check_id, is_receiver_name
+from relay.domain.reasons import reason_class
+
+_T = TypeVar("_T")
+
+MAX_DETAIL_BYTES: Final = 8_192
+
+_OURS: Final = frozenset(
+    {
+        "relay-reason",
+        "relay-reason-class",
+        "relay-detail",
+        "relay-stage",
+        "relay-origin",
+        "relay-attempts",
+        "relay-first-failed",
+        "relay-last-status",
+    }
+)
+# A failure notice that could not be delivered has a relay-reason of its own, and any hop record its relay-origin.
+# They are kept under these names, so that a replay can put back what the stage was given.
+_KEPT: Final = {"relay-reason": "relay-original-reason", "relay-origin": "relay-original-origin"}
+_RESTORED: Final = {kept: name for name, kept in _KEPT.items()}
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Why a record was given up. `reason`: one of `relay.domain.reasons.REASONS`; `detail`: for people.
+
+    `stage`: the topic whose step failed. `origin`: where the message first was on the log. `attempts`: how often it
+    was tried. `first_failed_ms`: Unix ms, 0 if not known. `last_status`: of the last HTTP response, if any.
+    """
+
+    reason: str
+    detail: str
+    stage: str
+    origin: Coordinate | None
+    attempts: int
+    first_failed_ms: int
+    last_status: int | None
+
+
+def dead_letter_headers(original: Headers, letter: DeadLetter) -> Headers:
+    """Headers of the dead letter: those of the failed record, byte for byte, and `letter`'s.
+
+    A header of `original` that has the name of one of ours is renamed or dropped; `original_headers` undoes it. Of
+    a dead letter that fails again, the first failure's headers are replaced.
+    """
+    ours = [
+        ("relay-reason", _bytes(letter.reason)),
+        ("relay-reason-class", _bytes(reason_class(letter.reason))),
+        ("relay-detail", _cut(letter.detail)),
+        ("relay-stage", _bytes(letter.stage)),
+        ("relay-attempts", b"%d" % letter.attempts),
+        ("relay-first-failed", b"%d" % letter.first_failed_ms),
+    ]
+    if letter.origin is not None:
+        ours.append(("relay-origin", _bytes(coordinate_text(letter.origin))))
+    if letter.last_status is not None:
+        ours.append(("relay-last-status", b"%d" % letter.last_status))
+    return (*_set_aside(original_headers(original)), *ours)
+
+
+def original_headers(headers: Headers) -> Headers:
+    """The headers that the failed record had, from those of its dead letter: what a replay sends again.
+
+    Headers of a record that is no dead letter are returned as they are.
+    """
+    if not any(name == "relay-stage" for name, _ in headers):
+        return headers
+    return tuple((_RESTORED.get(name, name), value) for name, value in headers if name not in _OURS)
+
+
+def parse_dead_letter(headers: Headers) -> DeadLetter:
+    """What a dead letter says. Never raises: what is missing or wrong becomes `poison`, empty, 0 or None."""
+    named = dict(headers)
+    return DeadLetter(
+        reason=_text(named, "relay-reason") or "poison",
+        detail=_text(named, "relay-detail") or "",
+        stage=_text(named, "relay-stage") or "",
+        origin=_origin(named),
+        attempts=_number(named, "relay-attempts") or 0,
+        first_failed_ms=_number(named, "relay-first-failed") or 0,
+        last_status=_number(named, "relay-last-status"),
+    )
+
+
+def identity_of(value: bytes | None, headers: Headers) -> tuple[str | None, str | None, str | None]:
+    """(receiver, source_id, message_id) of a record that may be invalid, as far as it can be told. Never raises.
+
+    Only what would be valid is told. The receiver is None where the message has several or goes to subscribers.
+    """
+    named = dict(headers)
+    if any(name.startswith("ce_") for name in named):
+        source_id, message_id, receiver = (_strict(named, name) for name in ("ce_source", "ce_id", "ce_receiver"))
+    else:
+        source_id, message_id, receiver = _envelope_identity(value or b"")
+    receiver = _strict(named, "relay-receiver") or receiver
+    return _if_name(receiver), _if_id(source_id), _if_id(message_id)
+
+
+def _set_aside(headers: Headers) -> Headers:
+    return tuple((_KEPT.get(name, name), value) for name, value in headers if name in _KEPT or name not in _OURS)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="replace")  # a lone surrogate must not stop a dead letter
+
+
+def _cut(text: str) -> bytes:
+    cut = _bytes(text)[:MAX_DETAIL_BYTES]
+    return cut.decode(errors="ignore").encode()  # the bytes were valid, so only a torn last character is ignored
+
+
+def _text(named: Mapping[str, bytes], name: str) -> str | None:
+    value = named.get(name)
+    return None if value is None else value.decode(errors="replace")
+
+
+def _strict(named: Mapping[str, bytes], name: str) -> str | None:
+    try:
+        return named[name].decode() if name in named else None
+    except UnicodeDecodeError:
+        return None  # with replaced bytes it would be the id of another message
+
+
+def _number(named: Mapping[str, bytes], name: str) -> int | None:
+    value = named.get(name, b"")
+    return int(value) if value.isdigit() and len(value) <= 18 else None
+
+
+def _origin(named: Mapping[str, bytes]) -> Coordinate | None:
+    try:
+        return parse_coordinate(_text(named, "relay-origin") or "")
+    except ValueError:
+        return None
+
+
+def _envelope_identity(value: bytes) -> tuple[str | None, str | None, str | None]:
+    try:
+        fields = _decode_fields(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None, None, None
+    receiver = _field(fields, "receiver", str) or ",".join(_field(fields, "receiver", list[str]) or ())
+    return _field(fields, "source_id", str), _field(fields, "message_id", str), receiver
+
+
+def _field(fields: Mapping[str, msgspec.Raw], name: str, kind: type[_T]) -> _T | None:
+    try:
+        return msgspec.json.decode(fields[name], type=kind) if name in fields else None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _if_name(text: str | None) -> str | None:
+    """A list of names is no name, as there is a comma in it."""
+    return text if text is not None and is_receiver_name(text) else None
+
+
+def _if_id(text: str | None) -> str | None:
+    try:
+        return check_id(text or "", "id")
+    except InvalidRecord:
+        return None

@@ -1,0 +1,19 @@
+"""Who the receivers and sources are, as a process knows them now."""
+
+from typing import Protocol
+
+from relay.domain.receiver import Receiver, Source
+
+
+class Directory(Protocol):
+    """Looked up per message, in memory."""
+
+    def receiver(self, name: str) -> Receiver | None: ...
+
+    def source(self, source_id: str) -> Source:
+        """Settings of a source; those of `*` where it has none of its own, else the defaults."""
+        ...
+
+    def subscribers(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
+        """Names of the receivers that subscribe to such messages. Raises InvalidRecord where there are too many."""
+        ...

@@ -1,0 +1,193 @@
+"""What came of a POST: the meaning of each response, for the delivery and for the receiver's health."""
+
+from dataclasses import dataclass, field
+from typing import Final, Literal, assert_never
+
+from relay.domain.exchange import Exchange, NoResponse, Response
+from relay.domain.receiver import CodeClasses
+from relay.domain.schedule import parse_retry_after
+
+CodeClass = Literal["accepted", "delivered", "not_now", "ambiguous", "not_processed", "rejected", "gone"]
+
+_TABLE: Final[dict[int, CodeClass]] = {
+    202: "accepted",
+    429: "not_now",
+    503: "not_now",
+    408: "ambiguous",
+    500: "ambiguous",
+    502: "ambiguous",
+    504: "ambiguous",
+    410: "gone",
+    400: "rejected",
+    413: "rejected",
+    415: "rejected",
+    422: "rejected",
+}
+
+_OURS: Final = frozenset({"blocked", "invalid_url", "invalid_header"})
+"""Kinds of NoResponse that say nothing about the receiver: we refused to ask it."""
+
+_DETAIL_CHARS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Delivered, and the body is the answer. `truncated`: only the start of it came."""
+
+    status: int
+    content_type: str | None
+    body: bytes = field(repr=False)
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Delivered, without an answer."""
+
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The answer comes later. `ask_after_s`: wish for the first status GET; `location`: as it was sent."""
+
+    status: int
+    body: bytes = field(repr=False)
+    ask_after_s: float | None
+    location: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NotNow:
+    """The whole receiver wants to be left alone for a while. `counted`: whether this used up an attempt."""
+
+    retry_after_s: float | None
+    status: int
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ambiguous:
+    """The receiver may or may not have the message. `kind`: of the NoResponse, or `status`."""
+
+    retry_after_s: float | None
+    status: int | None
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotProcessed:
+    """The receiver surely has not processed the message. `kind`: of the NoResponse, `redirect`, `client_error`,
+    `server_error`, or `unwanted` (a success that this receiver does not count as one)."""
+
+    retry_after_s: float | None
+    status: int | None
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The endpoint is no more: pause the receiver."""
+
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The receiver will never take this message. `detail`: the start of its explanation, printable."""
+
+    status: int
+    detail: str
+
+
+Outcome = Answered | Delivered | Accepted | NotNow | Ambiguous | NotProcessed | Gone | Rejected
+
+
+def classify(exchange: Exchange, *, codes: CodeClasses, now: float) -> Outcome:
+    """What `exchange`, of a POST, means. `now`: Unix seconds, for the date form of `Retry-After`.
+
+    A status line counts, whatever became of the body after it.
+    """
+    if isinstance(exchange, NoResponse):
+        if exchange.sent:
+            return Ambiguous(None, None, exchange.kind)
+        return NotProcessed(None, None, exchange.kind)
+    return _of_response(exchange, class_of(exchange.status, codes), now)
+
+
+def _of_response(response: Response, code_class: CodeClass, now: float) -> Outcome:
+    status = response.status
+    wait_s = parse_retry_after(response.headers.get("retry-after"), now)
+    match code_class:
+        case "accepted":
+            return Accepted(status, response.body, wait_s, response.headers.get("location"))
+        case "delivered":
+            return _delivered(response)
+        case "not_now":
+            return NotNow(wait_s, status, counted=status != 429)
+        case "ambiguous":
+            return Ambiguous(wait_s, status, "status")
+        case "not_processed":
+            return NotProcessed(wait_s, status, _fault(status))
+        case "rejected":
+            return Rejected(status, _detail(response))
+        case "gone":
+            return Gone(status)
+    assert_never(code_class)
+
+
+def class_of(status: int, codes: CodeClasses) -> CodeClass:
+    """The class of a status code: the receiver's own list first (in the order of its fields), then the table."""
+    moved: tuple[tuple[CodeClass, frozenset[int]], ...] = (
+        ("delivered", codes.delivered),
+        ("not_now", codes.not_now),
+        ("ambiguous", codes.ambiguous),
+        ("not_processed", codes.not_processed),
+        ("rejected", codes.rejected),
+        ("gone", codes.gone),
+    )
+    for code_class, members in moved:
+        if status in members:
+            return code_class
+    if status in _TABLE:
+        return _TABLE[status]
+    if 200 <= status < 300:
+        return "delivered"
+    if 300 <= status < 600:
+        return "not_processed"
+    return "ambiguous"  # outside of HTTP: RFC 9110, section 15, says to take it for a 500
+
+
+def healthy(outcome: Outcome) -> bool | None:
+    """What `outcome` says about the receiver, for its breaker; None: nothing."""
+    match outcome:
+        case Answered() | Delivered() | Accepted() | Rejected() | Gone():
+            return True
+        case NotNow(status=429):
+            return None
+        case NotProcessed(kind=kind) if kind in _OURS:
+            return None
+        case NotNow() | Ambiguous() | NotProcessed():
+            return False
+    assert_never(outcome)
+
+
+def _delivered(response: Response) -> Answered | Delivered:
+    if not response.body and not response.truncated:
+        return Delivered(response.status)
+    return Answered(response.status, response.headers.get("content-type"), response.body, response.truncated)
+
+
+def _fault(status: int) -> str:
+    if status < 300:
+        return "unwanted"
+    if status < 400:
+        return "redirect"
+    return "client_error" if status < 500 else "server_error"
+
+
+def _detail(response: Response) -> str:
+    """The start of a refusal's body, on one line, without what a terminal would interpret."""
+    text = response.body[: 4 * _DETAIL_CHARS].decode(errors="replace")
+    printable = "".join(char if char.isprintable() else " " for char in text)
+    return " ".join(printable.split())[:_DETAIL_CHARS]

@@ -1,0 +1,154 @@
+"""The HTTP requests that the relay makes: POST to a receiver, status GET, callback to a sender."""
+
+import re
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote
+
+from relay.domain.exchange import Request
+from relay.domain.hop import Hop
+from relay.domain.identity import callback_id, webhook_id
+from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.signing import sign
+
+_Pairs = tuple[tuple[str, str], ...]
+
+DEFAULT_CONTENT_TYPE: Final = "application/json"
+
+_PRINTABLE: Final = "".join(map(chr, range(0x21, 0x7F)))
+# CloudEvents HTTP binding, 3.1.3.2: space, quote, percent and all beyond printable ASCII are percent-encoded
+_ATTRIBUTE_SAFE: Final = _PRINTABLE.replace('"', "").replace("%", "")
+_IN_ATTRIBUTE: Final = re.compile(r'[^\x21-\x7e]|["%]')
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, token
+# What an endpoint's own headers may not say: what frames a request is the transport's, and these others are ours,
+# also on a request where we leave them out.
+_RESERVED: Final = frozenset(
+    {
+        "connection",
+        "content-length",
+        "content-type",
+        "expect",
+        "host",
+        "stripe-signature",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+        "x-hub-signature-256",
+    }
+)
+_RESERVED_PREFIXES: Final = ("ce-", "relay-", "webhook-")
+
+
+def attribute_value(text: str) -> str:
+    """An id or other text of the sender as a header value: percent-encoded as CloudEvents has it; reversible."""
+    if _IN_ATTRIBUTE.search(text):
+        return quote(text, safe=_ATTRIBUTE_SAFE, errors="replace")
+    return text
+
+
+def header_value(text: str) -> str:
+    """`text` as it is, if it may be a header's value; what may not (controls, beyond ASCII) percent-encoded."""
+    if text.isascii() and text.isprintable():
+        return text
+    return quote(text, safe=_PRINTABLE + " \t", errors="replace")
+
+
+def post_request(
+    receiver: Receiver,
+    hop: Hop,
+    payload: bytes,
+    *,
+    attempt: int,
+    sequence: int | None,
+    now: float,
+    answer_url: str | None,
+    user_agent: str,
+) -> Request:
+    """The POST of a delivery. `attempt`: 1-based. `sequence` None: order does not matter. `now`: Unix seconds.
+
+    Raises ValueError where a secret of the receiver cannot sign.
+    """
+    headers = [
+        ("content-type", header_value(hop.content_type or DEFAULT_CONTENT_TYPE)),
+        *_signed(receiver.post, webhook_id(hop.delivery.source_id, hop.delivery.message_id), now, payload),
+        *_attributes(hop),
+        ("relay-attempt", str(attempt)),
+        ("relay-generation", str(hop.generation)),
+    ]
+    if hop.accepted_ms:
+        headers.append(("relay-deadline", str(int(hop.accepted_ms / 1000 + receiver.post.retry.max_age))))
+    if sequence is not None:
+        headers.append(("relay-sequence", str(sequence)))
+    if answer_url is not None:
+        headers.append(("relay-answer-url", header_value(answer_url)))
+    return _post(receiver.post, headers, payload, user_agent)
+
+
+def status_request(url: str, receiver: Receiver, *, user_agent: str, timeout_s: float) -> Request:
+    """The GET that asks `receiver` at `url` what became of a delivery; with the receiver's own static headers."""
+    headers = (("user-agent", header_value(user_agent)), *_own_headers(receiver.post.headers))
+    return Request("GET", url, headers, timeout_s=timeout_s)
+
+
+def callback_request(
+    source_callback: Endpoint, hop: Hop, body: bytes, *, now: float, user_agent: str, attempt: int
+) -> Request:
+    """The POST that brings an answer, or a failure notice, back to the sender. `hop`: of the `to_sender` record.
+
+    Raises ValueError where a secret of the callback cannot sign.
+    """
+    failed = hop.outcome == "failed"
+    headers = [
+        *_signed(source_callback, callback_id(hop.delivery, hop.generation, failed=failed), now, body),
+        ("relay-source", attribute_value(hop.delivery.source_id)),
+        ("relay-message-id", attribute_value(hop.delivery.message_id)),
+        ("relay-receiver", header_value(hop.delivery.receiver)),
+        ("relay-attempt", str(attempt)),
+    ]
+    if hop.content_type is not None:
+        headers.append(("content-type", header_value(hop.content_type)))
+    if hop.outcome is not None:
+        headers.append(("relay-outcome", hop.outcome))
+    if hop.answer_status is not None:
+        headers.append(("relay-answer-status", str(hop.answer_status)))
+    if hop.answer_truncated:
+        headers.append(("relay-answer-truncated", "true"))
+    if failed and hop.reason is not None:
+        headers.append(("relay-reason", header_value(hop.reason)))
+    return _post(source_callback, headers, body, user_agent)
+
+
+def _signed(endpoint: Endpoint, identity: str, now: float, body: bytes) -> _Pairs:
+    return sign(endpoint.signing, webhook_id=identity, timestamp=int(now), body=body)
+
+
+def _attributes(hop: Hop) -> _Pairs:
+    given = (
+        ("ce-specversion", "1.0"),
+        ("ce-id", hop.delivery.message_id),
+        ("ce-source", hop.delivery.source_id),
+        ("ce-type", hop.event_type),
+        ("ce-time", hop.time),
+    )
+    return tuple((name, attribute_value(text)) for name, text in given if text is not None)
+
+
+def _post(endpoint: Endpoint, headers: list[tuple[str, str]], body: bytes, user_agent: str) -> Request:
+    headers.append(("user-agent", header_value(user_agent)))
+    headers.extend(_own_headers(endpoint.headers))
+    return Request("POST", endpoint.url, tuple(headers), body, endpoint.timeout)
+
+
+@lru_cache(maxsize=1024)
+def _own_headers(headers: _Pairs) -> _Pairs:
+    """An endpoint's static headers, without those that would override ours or could not be sent."""
+    return tuple((name, header_value(value)) for name, value in headers if _may_own(name))
+
+
+def _may_own(name: str) -> bool:
+    lower = name.lower()
+    if lower in _RESERVED or lower.startswith(_RESERVED_PREFIXES):
+        return False
+    return _HEADER_NAME.fullmatch(name) is not None

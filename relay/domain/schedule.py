@@ -1,0 +1,97 @@
+"""When to try again: backoff between attempts, waits between status GETs, and what `Retry-After` says."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Final, Literal
+
+from relay.domain.receiver import PollPolicy, RetryPolicy
+
+RETRY_AFTER_CAP_S: Final = 86_400.0
+"""Longest wait that a receiver can ask for: a typo in its header must not hold messages for weeks."""
+
+Jitter = Callable[[], float]
+"""A uniform sample of [0, 1)."""
+
+# Decimals are not in RFC 9110, but rate limiters send them.
+_SECONDS = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryAgain:
+    """Try again in `delay_s` seconds."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """A limit is reached: `exhausted` (attempts) or `expired` (age)."""
+
+    reason: Literal["exhausted", "expired"]
+
+
+def parse_retry_after(value: str | None, now: float) -> float | None:
+    """Seconds that a `Retry-After` header asks to wait, in [0, RETRY_AFTER_CAP_S]; None if absent or nonsense.
+
+    `now`: Unix seconds, for the date form. A moment in the past is 0. Source: RFC 9110, section 10.2.3.
+    """
+    if value is None:
+        return None
+    text = value.strip()
+    if _SECONDS.fullmatch(text):
+        return _within_cap(float(text))
+    try:
+        moment = parsedate_to_datetime(text)
+        if moment.tzinfo is None:  # "-0000", and the asctime form: both are UTC
+            moment = moment.replace(tzinfo=UTC)
+        return _within_cap(moment.timestamp() - now)
+    except (ValueError, OverflowError, IndexError, TypeError):  # the parser of dates is not tidy about nonsense
+        return None
+
+
+def _within_cap(seconds: float) -> float:
+    return min(max(seconds, 0.0), RETRY_AFTER_CAP_S)
+
+
+def backoff(attempt: int, policy: RetryPolicy, jitter: Jitter) -> float:
+    """Seconds to wait after failed attempt number `attempt` (1-based), in [0, policy.cap].
+
+    Full jitter, after the cap: capped deliveries must not retry in step. Without `policy.jitter`, the exact wait.
+    Source: AWS Architecture Blog, "Exponential Backoff And Jitter" (2015).
+    """
+    ceiling = _grown(policy.base, policy.factor, policy.cap, attempt - 1)
+    return ceiling * jitter() if policy.jitter else ceiling
+
+
+def poll_delay(polls: int, policy: PollPolicy) -> float:
+    """Seconds until the next status GET when `polls` of them (0: none yet) were made; at most `policy.cap`."""
+    return _grown(policy.base, policy.factor, policy.cap, polls)
+
+
+def _grown(base: float, factor: float, cap: float, times: int) -> float:
+    """min(cap, base * factor**times), for any `times`."""
+    try:
+        return min(cap, base * float(factor) ** max(times, 0))  # an int would grow to a billion digits instead
+    except OverflowError:
+        return cap if base > 0 else 0.0
+
+
+def next_attempt(
+    *, attempts: int, age_s: float, policy: RetryPolicy, retry_after_s: float | None, jitter: Jitter
+) -> RetryAgain | GiveUp:
+    """What follows after a failed attempt, the last of `attempts` so far, `age_s` seconds after acceptance.
+
+    The first limit reached ends it. `retry_after_s` lengthens the wait and never shortens it: a receiver that fails
+    with `Retry-After: 0` would otherwise use up all attempts within a second. A wait that would end beyond
+    `max_age` is cut to it, so that a last attempt is made right at the end instead of giving up early.
+    """
+    if attempts >= policy.max_attempts:
+        return GiveUp("exhausted")
+    rest_s = policy.max_age - age_s
+    if rest_s <= 0:
+        return GiveUp("expired")
+    delay_s = max(backoff(attempts, policy, jitter), retry_after_s or 0.0)
+    return RetryAgain(min(delay_s, rest_s))

@@ -1,0 +1,103 @@
+"""Signatures of outgoing webhooks, and the check of them. Source: Standard Webhooks 1.0; GitHub and Stripe manuals."""
+
+import base64
+import binascii
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final, assert_never
+
+from relay.domain.receiver import SigningPolicy
+
+_WHSEC: Final = "whsec_"
+_NEW_SECRET_BYTES: Final = 32
+
+
+def sign(policy: SigningPolicy, *, webhook_id: str, timestamp: int, body: bytes) -> tuple[tuple[str, str], ...]:
+    """`webhook-id`, `webhook-timestamp` (Unix seconds of the attempt), and the signature header of the style.
+
+    Every secret signs, so that receivers may rotate; only `github` has room for one, the newest. Without secrets
+    nothing is signed. Raises ValueError for a secret that `check_secret` refuses.
+    """
+    stamp = str(timestamp)
+    headers = (("webhook-id", webhook_id), ("webhook-timestamp", stamp))
+    if not policy.secrets or policy.style == "none":
+        return headers
+    if policy.style == "standard":
+        signature = _standard(policy.secrets, webhook_id, stamp, body)
+        return (*headers, ("webhook-signature", signature))
+    if policy.style == "github":
+        return (*headers, ("x-hub-signature-256", f"sha256={_hex(policy.secrets[0], body)}"))
+    if policy.style == "stripe":
+        content = b"%b.%b" % (stamp.encode(), body)
+        signatures = ",".join(f"v1={_hex(secret, content)}" for secret in policy.secrets)
+        return (*headers, ("stripe-signature", f"t={stamp},{signatures}"))
+    assert_never(policy.style)
+
+
+def check_secret(secret: str) -> None:
+    """Raises ValueError, without the secret in it, unless `secret` can sign: `whsec_` and base64 of 24-64 bytes, or
+    plain text."""
+    _key(secret)
+
+
+def generate_secret(random_bytes: Callable[[int], bytes]) -> str:
+    """A new secret. `random_bytes(n)` returns n unpredictable bytes."""
+    return _WHSEC + base64.b64encode(random_bytes(_NEW_SECRET_BYTES)).decode()
+
+
+def verify_standard(
+    secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float, tolerance_s: float = 300
+) -> bool:
+    """Whether one of `secrets` made a `v1` signature of `headers` over `body`, within `tolerance_s` of `now`.
+
+    Names of headers may be in any case. Takes the same time whichever byte differs. Raises ValueError for a secret
+    that `check_secret` refuses.
+    """
+    named = {name.lower(): value for name, value in headers.items()}
+    webhook_id, stamp = named.get("webhook-id", ""), named.get("webhook-timestamp", "")
+    if not webhook_id or not _is_recent(stamp, now, tolerance_s):
+        return False
+    given = [_bytes(signature) for signature in named.get("webhook-signature", "").split(" ")]
+    expected = [_signature(secret, webhook_id, stamp, body).encode() for secret in secrets]
+    return any(hmac.compare_digest(ours, theirs) for ours in expected for theirs in given)
+
+
+def _standard(secrets: Sequence[str], webhook_id: str, stamp: str, body: bytes) -> str:
+    return " ".join(_signature(secret, webhook_id, stamp, body) for secret in secrets)
+
+
+def _signature(secret: str, webhook_id: str, stamp: str, body: bytes) -> str:
+    content = b"%b.%b.%b" % (_bytes(webhook_id), stamp.encode(), body)
+    return "v1," + binascii.b2a_base64(hmac.digest(_key(secret), content, "sha256"), newline=False).decode()
+
+
+def _hex(secret: str, content: bytes) -> str:
+    # verbatim also with `whsec_`: that is how receivers that check these two styles use their secret
+    return hmac.digest(secret.encode(), content, "sha256").hex()
+
+
+@lru_cache(maxsize=1024)
+def _key(secret: str) -> bytes:
+    if not secret:
+        raise ValueError("the secret is empty")
+    if not secret.startswith(_WHSEC):
+        return secret.encode()
+    text = secret[len(_WHSEC) :].rstrip("=")
+    try:
+        key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except ValueError:
+        raise ValueError("the secret begins with whsec_, but base64 does not follow") from None
+    if not 24 <= len(key) <= 64:
+        raise ValueError(f"the secret has {len(key)} bytes after whsec_; 24 to 64 are allowed")
+    return key
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")  # what a server could not decode must fail the check, not raise
+
+
+def _is_recent(stamp: str, now: float, tolerance_s: float) -> bool:
+    if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 18):
+        return False
+    return abs(now - int(stamp)) <= tolerance_s

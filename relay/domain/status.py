@@ -1,0 +1,229 @@
+"""The status GET: where to ask for a delivery's answer, and what the response means."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote, urldefrag, urljoin, urlsplit
+
+import msgspec
+
+from relay.domain.errors import RelayError
+from relay.domain.exchange import Exchange, NoResponse, Response
+from relay.domain.identity import DeliveryId
+from relay.domain.receiver import StatusMap
+from relay.domain.schedule import parse_retry_after
+
+_IDS: Final = ("message_id", "source_id", "webhook_id")
+_RESPONSE: Final = "response."
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+_URL_CHARS: Final = "%/:?#[]@!$&'()*+,;=~"
+"""Reserved characters that stay as they are when a URL from outside is made ASCII."""
+_DEFAULT_PORTS: Final = {"https": 443, "http": 80}
+
+
+class StatusTemplateError(RelayError):
+    """A placeholder of the status endpoint has no value in the POST's answer: this delivery cannot be asked about."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReady:
+    """The receiver is done, and this is its answer. `truncated`: only the start of it came."""
+
+    status: int
+    content_type: str | None
+    body: bytes = field(repr=False)
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """It has the message and is still at it. `ask_after_s`: when it wants to be asked again, if it said so."""
+
+    ask_after_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NeverSeen:
+    """It does not know the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusGone:
+    """The endpoint is no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskLater:
+    """No news. `whole`: the whole receiver is to be left alone. `kind`: of the NoResponse, or `not_now`, `status`,
+    `not_json`, `no_word`, `unknown_word`."""
+
+    retry_after_s: float | None
+    whole: bool
+    kind: str
+
+
+StatusReading = AnswerReady | Working | NeverSeen | StatusGone | AskLater
+
+
+def check_template(template: str) -> None:
+    """Raise ValueError, with a text for the user, unless `template` can be a status endpoint."""
+    if not template.isascii() or not template.isprintable() or " " in template:
+        raise ValueError("status endpoint must be ASCII without spaces; percent-encode everything else")
+    if "#" in template:
+        raise ValueError("status endpoint must not have a fragment (#...)")
+    for name in _PLACEHOLDER.findall(template):
+        fields = name.removeprefix(_RESPONSE).split(".")
+        if name not in _IDS and not (name.startswith(_RESPONSE) and all(fields)):
+            raise ValueError(
+                f"unknown placeholder {{{name}}} in status endpoint; "
+                "known are {message_id}, {source_id}, {webhook_id} and {response.<field>}"
+            )
+    bare = _PLACEHOLDER.sub("x", template)
+    if "{" in bare or "}" in bare:
+        raise ValueError("status endpoint has a brace without its partner")
+    origin = re.match(r"[^/?]*//[^/?]*", template)
+    if origin and "{" in origin.group():
+        raise ValueError("placeholders of the status endpoint belong behind the host, not into it")
+
+
+def status_url(template: str, delivery: DeliveryId, *, webhook_id: str, response_body: bytes) -> str:
+    """Where to GET the state of `delivery`. Values are percent-encoded; without placeholders the ids become query
+    parameters. `response_body`: of the POST's response, for `{response.<field>}` (dots lead into nested objects).
+
+    Raises StatusTemplateError when the body does not hold such a field as a non-empty string or an integer.
+    """
+    ids = {"message_id": delivery.message_id, "source_id": delivery.source_id, "webhook_id": webhook_id}
+    if not _PLACEHOLDER.search(template):
+        query = "&".join(f"{name}={_encoded(value)}" for name, value in ids.items())
+        return f"{template}{'&' if '?' in template else '?'}{query}"
+
+    def value_of(match: re.Match[str]) -> str:
+        name = match.group(1)
+        return _encoded(ids[name] if name in ids else _response_field(name, response_body))
+
+    return _PLACEHOLDER.sub(value_of, template)
+
+
+def _encoded(value: str) -> str:
+    # A value of dots alone would be a path segment that leads upwards; quote() leaves dots as they are.
+    return value.replace(".", "%2E") if value in (".", "..") else quote(value, safe="")
+
+
+def _response_field(name: str, body: bytes) -> str:
+    pointer = "".join(f"/{part.replace('~', '~0').replace('/', '~1')}" for part in name.split(".")[1:])
+    try:
+        value = msgspec.json.decode(_slice(body, pointer), type=str | int)
+    except _NOT_THERE as error:
+        raise StatusTemplateError(f"the answer to the POST has no usable {{{name}}}: {error}") from error
+    if value == "":
+        raise StatusTemplateError(f"the answer to the POST has an empty {{{name}}}")
+    return str(value)
+
+
+def same_origin(a: str, b: str) -> bool:
+    """Whether two absolute URLs have the same scheme, host and port."""
+    try:
+        return _origin(a) == _origin(b)
+    except ValueError:
+        return False
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme)
+
+
+def location_url(post_url: str, location: str) -> str | None:
+    """The absolute URL that a `Location` header in the response of `post_url` means, without its fragment.
+
+    None unless it is on the same origin, and without user name or anything that clients read differently.
+    """
+    if "\\" in location or any(ord(char) < 0x21 or ord(char) == 0x7F for char in location):
+        return None
+    try:
+        url = quote(urldefrag(urljoin(post_url, location)).url, safe=_URL_CHARS)
+        if "@" in urlsplit(url).netloc or not same_origin(post_url, url):
+            return None
+    except ValueError:
+        return None
+    return url
+
+
+def read_status(exchange: Exchange, *, status_map: StatusMap | None, now: float) -> StatusReading:
+    """What the response of a status GET says. `now`: Unix seconds, for the date form of `Retry-After`.
+
+    With `status_map`, a 200 is read through it. Whatever is not understood means: ask again.
+    """
+    if isinstance(exchange, NoResponse):
+        return AskLater(None, whole=False, kind=exchange.kind)
+    wait_s = parse_retry_after(exchange.headers.get("retry-after"), now)
+    match exchange.status:
+        case 200 if status_map is not None:
+            return _mapped(exchange, status_map, wait_s)
+        case 200:
+            return _whole_body(exchange)
+        case 202 | 204:
+            return Working(wait_s)
+        case 404:
+            return NeverSeen()
+        case 410:
+            return StatusGone()
+        case 429 | 503:
+            return AskLater(wait_s, whole=True, kind="not_now")
+        case _:
+            return AskLater(wait_s, whole=False, kind="status")
+
+
+def _whole_body(response: Response) -> AnswerReady:
+    return AnswerReady(response.status, response.headers.get("content-type"), response.body, response.truncated)
+
+
+def _mapped(response: Response, status_map: StatusMap, wait_s: float | None) -> StatusReading:
+    try:
+        word = _word(_slice(response.body, status_map.pointer))
+    except (LookupError, msgspec.ValidationError):
+        return AskLater(wait_s, whole=False, kind="no_word")
+    except _NOT_THERE:
+        return AskLater(wait_s, whole=False, kind="not_json")
+    if word in status_map.running:
+        return Working(wait_s)
+    if word not in status_map.done:
+        return AskLater(wait_s, whole=False, kind="unknown_word")
+    if status_map.result is None:
+        return _whole_body(response)
+    try:
+        return AnswerReady(response.status, "application/json", _slice(response.body, status_map.result), False)
+    except _NOT_THERE:  # done, but without a result of its own, as failed jobs often are
+        return _whole_body(response)
+
+
+# --- JSON, by slices: numbers and spelling of the answer stay as the receiver wrote them ------------------------
+
+_NOT_THERE: Final = (msgspec.MsgspecError, LookupError, RecursionError, UnicodeDecodeError)
+
+
+def _slice(document: bytes, pointer: str) -> bytes:
+    """The bytes of `document` that a JSON pointer (RFC 6901) leads to.
+
+    Raises LookupError when it leads nowhere, or another of _NOT_THERE when `document` is not JSON.
+    """
+    rest = msgspec.json.decode(document, type=msgspec.Raw)
+    for part in pointer.split("/")[1:]:
+        rest = _child(bytes(rest), part.replace("~1", "/").replace("~0", "~"))
+    return bytes(rest)
+
+
+def _child(parent: bytes, name: str) -> msgspec.Raw:
+    if parent.lstrip().startswith(b"["):
+        if not re.fullmatch(r"0|[1-9][0-9]{0,9}", name):
+            raise LookupError(f"{name!r} is no index of an array")
+        return msgspec.json.decode(parent, type=list[msgspec.Raw])[int(name)]
+    if not parent.lstrip().startswith(b"{"):
+        raise LookupError(f"{name!r} looked for in something that is no object")
+    return msgspec.json.decode(parent, type=dict[str, msgspec.Raw])[name]
+
+
+def _word(slice_: bytes) -> str:
+    """A status word; `true`, `false` and numbers stand for themselves. Raises ValidationError for the rest."""
+    value = msgspec.json.decode(slice_, type=str | bool | int)
+    return value if isinstance(value, str) else slice_.decode().strip()

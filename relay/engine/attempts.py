@@ -1,0 +1,306 @@
+"""Begin, step, outcome: how a work that may start becomes one that has ended, or has to wait.
+
+The intent is written right before the step and the outcome right after it (rule 4). Both are gathered in batches.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Generic, Protocol
+
+from relay.domain.errors import PartitionLost
+from relay.engine.context import LaneContext
+from relay.engine.gather import Gather
+from relay.engine.rows import fill_in, row_of
+from relay.engine.work import Dead, Decision, Done, GateRules, Later, Resend, W, W_contra, Worker
+from relay.state.port import (
+    Ambiguous,
+    BeginAsk,
+    Change,
+    Fenced,
+    Go,
+    Have,
+    Kind,
+    Result,
+    Row,
+    Settlement,
+    Stage,
+    Stale,
+    Verdict,
+    Wait,
+)
+
+CRASH_PAUSE_S = 5.0
+LONGEST_CLOSE_S = 30.0
+"""A closed endpoint is asked about again at least this often: somebody may have resumed it."""
+
+
+class Ends(Protocol[W_contra]):
+    """Where an attempt leads."""
+
+    def again(self, work: W_contra, due: float) -> None:
+        """Wait until the monotonic time `due`, then begin again; nothing was learned about the work itself."""
+        ...
+
+    def later(self, work: W_contra, later: Later) -> None:
+        """The step said Later, and its row knows."""
+        ...
+
+    def publish(self, work: W_contra, decision: Done | Dead) -> None: ...
+
+    def known(self, work: W_contra) -> None:
+        """Its output is acknowledged already, or a higher generation lives."""
+        ...
+
+    def close(self, gate: str, seconds: float, why: str) -> None:
+        """The endpoint takes nothing now."""
+        ...
+
+    def fence(self) -> None:
+        """A newer owner has the lane."""
+        ...
+
+
+class Attempts(Generic[W]):
+    """Runs the worker's step for works that order and caps let through."""
+
+    def __init__(
+        self,
+        context: LaneContext,
+        worker: Worker[W],
+        ends: Ends[W],
+        spawn: Callable[[Coroutine[None, None, None]], None],
+    ) -> None:
+        self._context = context
+        self._worker = worker
+        self._ends = ends
+        self._spawn = spawn
+        self._beginning: Gather[W] = Gather(self._begin)
+        self._settling: Gather[tuple[W, Settlement, Decision]] = Gather(self._settle)
+        self.loops = (self._beginning.run, self._settling.run)
+        self._running = 0
+
+    def __len__(self) -> int:
+        return len(self._beginning) + len(self._settling) + self._running
+
+    def start(self, work: W) -> None:
+        """Take `work` up. Exactly one method of Ends is called for it in the end."""
+        end = self._worker.overdue(work)
+        if end is not None:
+            self._ended(work, end)
+        elif work.rules is None:
+            self._without_call(work)
+        else:
+            self._beginning.put(work)
+
+    def _without_call(self, work: W) -> None:
+        """A step that only decides needs no intent, and usually no task."""
+        decision = self._call(work)
+        if isinstance(decision, Done | Later | Dead | Resend):
+            self._ended(work, decision)
+        else:
+            self._running += 1
+            self._spawn(self._step(work, 0.0, decision))
+
+    # begin
+
+    async def _begin(self, batch: list[W]) -> None:
+        context = self._context
+        for work in batch:
+            work.token = secrets.token_bytes(8)
+        asks = [self._ask(work) for work in batch]
+        try:
+            verdicts = await context.patience.until_done(
+                "begin attempts", lambda: context.state.begin(context.lane, asks)
+            )
+        except PartitionLost:
+            self._ends.fence()
+            return
+        now = context.clock.monotonic()
+        for work, verdict in zip(batch, verdicts, strict=True):
+            self._act(work, verdict, now)
+
+    def _ask(self, work: W) -> BeginAsk:
+        rules = _rules(work)
+        return BeginAsk(
+            row_of(work),
+            work.generation,
+            work.token,
+            rules.limits,
+            self._worker.kind,
+            attempts=work.attempts,
+            takeover=work.takeover,
+            ask_first=rules.ask_first,
+        )
+
+    def _act(self, work: W, verdict: Verdict, now: float) -> None:
+        match verdict:
+            case Go(attempt, start_in_s):
+                if self._worker.kind is Kind.POST:
+                    work.attempts = attempt
+                else:
+                    work.polls, work.token = attempt, b""  # a GET leaves no intent behind: nothing to settle it with
+                work.begun_at = now
+                work.in_doubt = work.takeover = False
+                self._spawn_step(work, start_in_s)
+            case Wait(seconds, why):
+                if why != "settling":
+                    self._ends.close(work.gate, min(seconds, LONGEST_CLOSE_S), why)
+                self._ends.again(work, now + seconds if why == "settling" else now)
+            case Ambiguous(attempts):
+                self._doubt(work, attempts)
+            case Have(row):
+                self._have(work, row)
+            case Stale():
+                self._ends.known(work)
+            case Fenced():
+                self._ends.fence()
+
+    def _doubt(self, work: W, attempts: int) -> None:
+        work.token = b""
+        work.attempts = max(work.attempts, attempts)
+        work.in_doubt = True
+        work.begun_at = self._context.clock.monotonic()
+        self._spawn_step(work, 0.0)
+
+    def _have(self, work: W, row: Row) -> None:
+        fill_in(work, row, 0.0)
+        if row.generation == work.generation and work.result is not None:
+            self._ends.publish(work, self._worker.resume(work, work.result))
+        else:
+            self._ends.known(work)
+
+    # step
+
+    def _spawn_step(self, work: W, delay_s: float) -> None:
+        self._running += 1
+        self._spawn(self._step(work, delay_s))
+
+    async def _step(self, work: W, delay_s: float, called: Awaitable[Decision] | None = None) -> None:
+        clock, bounds = self._context.clock, self._context.bounds
+        try:
+            if delay_s > 0:
+                await clock.sleep(delay_s)
+            if clock.monotonic() - work.begun_at > bounds.start_within_s and work.token:
+                # The lease of this begin is over: a new owner may be about to send. Surely not sent by us.
+                decision: Decision = Later(0.0, "begin too old", Change.RELEASED)
+            else:
+                decision = await self._awaited(work, called or self._call(work))
+            self._ended(work, decision)
+        finally:
+            self._running -= 1
+
+    def _call(self, work: W) -> Decision | Awaitable[Decision]:
+        try:
+            return self._worker.step(work)
+        except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
+            return self._crashed(work, error)
+
+    async def _awaited(self, work: W, decision: Decision | Awaitable[Decision]) -> Decision:
+        if isinstance(decision, Done | Later | Dead | Resend):
+            return decision
+        try:
+            return await decision
+        except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
+            return self._crashed(work, error)
+
+    def _crashed(self, work: W, error: Exception) -> Later | Dead:
+        """Tried again a few times, then poison."""
+        work.crashes += 1
+        self._context.observer.step_crashed(self._worker.stage, error)
+        if work.crashes >= self._context.bounds.crashes:
+            return Dead("poison", f"{type(error).__name__} in step {self._worker.stage}")
+        return Later(CRASH_PAUSE_S, "step crashed", Change.DOUBT)
+
+    # outcome
+
+    def _ended(self, work: W, decision: Decision) -> None:
+        match decision:
+            case Resend():
+                work.takeover = True
+                self._ends.again(work, self._context.clock.monotonic())
+            case Done() if decision.result is None:
+                self._ends.publish(work, decision)
+            case Dead() if work.row is None:
+                self._ends.publish(work, decision)
+            case Later() if work.row is None:
+                self._ends.later(work, decision)
+            case Done() | Dead() | Later():
+                self._settling.put((work, self._settlement(work, decision), decision))
+
+    def _settlement(self, work: W, decision: Done | Dead | Later) -> Settlement:
+        row, breaker = row_of(work), _rules(work).limits.breaker
+        match decision:
+            case Later():
+                return Settlement(
+                    row,
+                    work.generation,
+                    work.token,
+                    decision.change,
+                    due_in_s=decision.due_in_s,
+                    counted=decision.counted,
+                    last_status=decision.last_status,
+                    reason=decision.reason,
+                    healthy=decision.healthy,
+                    pause_s=decision.pause_s,
+                    breaker=breaker,
+                )
+            case Dead():
+                result = Result("dead", decision.last_status, reason=decision.reason, detail=decision.detail)
+                change, pause_s = Change.RESULT, decision.pause_s
+            case Done():
+                if decision.result is None:
+                    raise AssertionError("settled without a result")
+                result, pause_s = decision.result, 0.0
+                change = Change.ACCEPTED if decision.stage is Stage.AWAITING else Change.RESULT
+        return Settlement(
+            row,
+            work.generation,
+            work.token,
+            change,
+            last_status=result.status,
+            reason=result.reason,
+            result=result,
+            healthy=decision.healthy,
+            pause_s=pause_s,
+            breaker=breaker,
+        )
+
+    async def _settle(self, batch: list[tuple[W, Settlement, Decision]]) -> None:
+        context = self._context
+        settlements = [settlement for _, settlement, _ in batch]
+        rows = await context.patience.until_done("store outcomes", lambda: context.state.settle(settlements))
+        for (work, settlement, decision), row in zip(batch, rows, strict=True):
+            context.observer.attempt(self._worker.stage, work.gate, _word(decision))
+            if settlement.pause_s:
+                self._ends.close(work.gate, min(settlement.pause_s, LONGEST_CLOSE_S), "pause")
+            self._settled(work, decision, row)
+
+    def _settled(self, work: W, decision: Decision, row: Row) -> None:
+        """What counts is what the row says now: somebody else may have brought an outcome first."""
+        if row.generation > work.generation:
+            self._ends.known(work)
+            return
+        fill_in(work, row, 0.0)
+        work.due = 0.0
+        if work.result is not None:
+            self._ends.publish(work, self._worker.resume(work, work.result))
+        elif isinstance(decision, Later):
+            self._ends.later(work, decision)
+        else:
+            self._ends.known(work)  # our outcome came too late: the row is beyond it
+
+
+def _rules(work: W) -> GateRules:
+    if work.rules is None:
+        raise AssertionError("a call without rules")
+    return work.rules
+
+
+def _word(decision: Decision) -> str:
+    match decision:
+        case Later():
+            return decision.change.value
+        case Dead():
+            return "dead"
+        case _:
+            return "done"

@@ -1,0 +1,186 @@
+"""What may start now: order per key, caps per endpoint, waits. Pure; times are monotonic seconds."""
+
+import heapq
+from collections import deque
+from itertools import count
+from typing import Generic
+
+from relay.engine.work import W
+
+NO_TICKET = -1
+
+
+class Gate(Generic[W]):
+    """The way to one endpoint: what is ready for it, how much is in flight, and until when it is closed."""
+
+    __slots__ = ("closed_until", "closed_why", "in_flight", "key", "ready")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.in_flight = 0
+        self.closed_until = 0.0
+        self.closed_why = ""
+        self.ready: deque[tuple[int, W]] = deque()
+
+
+class Order(Generic[W]):
+    """Works wait here, and leave it when they start; the head of an order key blocks the rest of its key.
+
+    A work is added once, taken, and then either held (it waits again, still at the head of its key) or finished. Each
+    wait has a ticket of its own: an entry whose ticket is not the work's is one that was withdrawn.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[bytes, deque[W]] = {}
+        self._gates: dict[str, Gate[W]] = {}
+        self._open: dict[str, Gate[W]] = {}  # gates with something ready that are neither closed nor full
+        self._held: list[tuple[float, int, W | Gate[W]]] = []
+        self._tickets = count()
+        self.waiting = 0
+
+    def gate(self, key: str) -> Gate[W]:
+        gate = self._gates.get(key)
+        if gate is None:
+            gate = self._gates[key] = Gate(key)
+        return gate
+
+    def add(self, work: W, now: float) -> None:
+        """Put `work` behind all earlier ones of its order key."""
+        self.waiting += 1
+        if work.queue is not None:
+            line = self._keys.get(work.queue)
+            if line is not None:
+                line.append(work)
+                return
+            self._keys[work.queue] = deque((work,))
+        self._wait(work, now)
+
+    def take(self, now: float, limit: int) -> list[W]:
+        """Up to `limit` works that may start now, fairly over the endpoints. They are in flight from here on."""
+        self._release(now)
+        taken: list[W] = []
+        while self._open and len(taken) < limit:
+            for key, gate in list(self._open.items()):
+                work = self._pop(gate)
+                if work is None or gate.closed_until > now or gate.in_flight >= self._cap(work):
+                    del self._open[key]
+                    if work is not None:
+                        gate.ready.appendleft((work.ticket, work))
+                    continue
+                gate.in_flight += 1
+                self.waiting -= 1
+                work.taken = True
+                taken.append(work)
+                if len(taken) == limit:
+                    break
+        return taken
+
+    def hold(self, work: W, due: float, now: float) -> None:
+        """A taken work did not end: it waits until `due`, at the head of its order key."""
+        work.due = due
+        self._leave_gate(work)
+        self.waiting += 1
+        self._wait(work, now)
+
+    def close(self, key: str, until: float, why: str) -> None:
+        """Nothing starts towards this endpoint before `until`."""
+        gate = self.gate(key)
+        if until > gate.closed_until:
+            gate.closed_until = until
+            gate.closed_why = why
+            heapq.heappush(self._held, (until, next(self._tickets), gate))
+        self._open.pop(key, None)
+
+    def finish(self, work: W, now: float) -> None:
+        """A taken work has ended: the next of its order key may start."""
+        self._leave_gate(work)
+        if work.queue is not None:
+            self._advance(work.queue, now)
+
+    def withdraw(self, work: W) -> list[W]:
+        """Take out the whole order key of a waiting head, in order; the head first. Nothing of it is in flight."""
+        line = [work] if work.queue is None else list(self._keys.pop(work.queue))
+        work.ticket = NO_TICKET
+        self.waiting -= len(line)
+        return line
+
+    def withdraw_followers(self, work: W) -> list[W]:
+        """As `withdraw`, for a head that is in flight: it stays out, the rest of its key comes back in order."""
+        self._leave_gate(work)
+        if work.queue is None:
+            return []
+        line = list(self._keys.pop(work.queue))[1:]
+        self.waiting -= len(line)
+        return line
+
+    def held(self) -> list[W]:
+        """Heads that wait for their time."""
+        return [item for _, ticket, item in self._held if not isinstance(item, Gate) and item.ticket == ticket]
+
+    def stuck(self, now: float) -> list[W]:
+        """Heads that are ready for an endpoint which is closed, or has as much in flight as it may."""
+        return [
+            work
+            for gate in self._gates.values()
+            if gate.closed_until > now or (gate.ready and gate.in_flight >= self._cap(gate.ready[0][1]))
+            for ticket, work in gate.ready
+            if work.ticket == ticket
+        ]
+
+    def is_closed(self, key: str, now: float) -> bool:
+        gate = self._gates.get(key)
+        return gate is not None and gate.closed_until > now
+
+    def next_due(self) -> float | None:
+        """When something that waits may be taken; None if nothing waits for a time."""
+        return self._held[0][0] if self._held else None
+
+    def _wait(self, work: W, now: float) -> None:
+        work.ticket = next(self._tickets)
+        if work.due > now:
+            heapq.heappush(self._held, (work.due, work.ticket, work))
+        else:
+            self._ready(work, now)
+
+    def _ready(self, work: W, now: float) -> None:
+        gate = self.gate(work.gate)
+        gate.ready.append((work.ticket, work))
+        if gate.closed_until <= now:
+            self._open[gate.key] = gate
+
+    def _release(self, now: float) -> None:
+        while self._held and self._held[0][0] <= now:
+            _, ticket, item = heapq.heappop(self._held)
+            if isinstance(item, Gate):
+                if item.closed_until <= now and item.ready:
+                    self._open[item.key] = item
+            elif item.ticket == ticket:
+                self._ready(item, now)
+
+    def _pop(self, gate: Gate[W]) -> W | None:
+        while gate.ready:
+            ticket, work = gate.ready.popleft()
+            if work.ticket == ticket:
+                return work
+        return None
+
+    @staticmethod
+    def _cap(work: W) -> int:
+        return work.rules.max_in_flight if work.rules is not None else 1_000_000
+
+    def _leave_gate(self, work: W) -> None:
+        work.taken = False
+        gate = self._gates[work.gate]
+        gate.in_flight -= 1
+        if gate.ready:
+            self._open[gate.key] = gate
+        elif not gate.in_flight and not gate.closed_until:
+            self._gates.pop(gate.key, None)
+
+    def _advance(self, key: bytes, now: float) -> None:
+        line = self._keys[key]
+        line.popleft()
+        if line:
+            self._wait(line[0], now)
+        else:
+            del self._keys[key]

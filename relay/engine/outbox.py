@@ -1,0 +1,98 @@
+"""The way out of a lane: append hop records, mark the rows, remove parked copies; then a record is finished.
+
+Produce, acknowledge, mark, commit: the order of rule 1. Whatever is away is waited for; nothing is skipped.
+"""
+
+from collections.abc import Callable
+from typing import Generic
+
+from relay.domain.errors import RecordTooLarge
+from relay.engine.context import LaneContext
+from relay.engine.gather import Gather
+from relay.engine.parked_copy import parked_key
+from relay.engine.rows import row_of
+from relay.engine.work import Dead, Done, Outcome, W, Worker
+from relay.log.port import Coordinate, NewRecord
+
+
+class Outbox(Generic[W]):
+    """`finished(work, promoted)` is called once per work; `promoted`: the next of its parked order key became due."""
+
+    def __init__(self, context: LaneContext, worker: Worker[W], finished: Callable[[W, bool], None]) -> None:
+        self._context = context
+        self._worker = worker
+        self._finished = finished
+        self._publishing: Gather[tuple[W, Done | Dead]] = Gather(self._publish)
+        self._retiring: Gather[W] = Gather(self._retire)
+        self.loops = (self._publishing.run, self._retiring.run)
+
+    def __len__(self) -> int:
+        return len(self._publishing) + len(self._retiring)
+
+    def publish(self, work: W, decision: Done | Dead) -> None:
+        """Append the decision's records in the order of these calls, then mark and finish `work`."""
+        self._publishing.put((work, decision))
+
+    def retire(self, work: W) -> None:
+        """Finish `work`, whose output is acknowledged and marked."""
+        if work.owes_tombstone:
+            self._retiring.put(work)
+        else:
+            self._finished(work, False)
+
+    async def _publish(self, batch: list[tuple[W, Done | Dead]]) -> None:
+        context = self._context
+        outcomes = await self._append(batch)
+        await context.patience.until_done("mark rows", lambda: self._worker.table.mark(outcomes))
+        for work, outcome in outcomes:
+            if isinstance(outcome.decision, Dead):
+                context.observer.dead(self._worker.stage, work.gate, outcome.decision.reason)
+            self.retire(work)
+
+    async def _append(self, batch: list[tuple[W, Done | Dead]]) -> list[tuple[W, Outcome]]:
+        log, patience = self._context.log, self._context.patience
+        records = [self._records(work, decision) for work, decision in batch]
+        flat = [record for group in records for record in group]
+        try:
+            at = await patience.until_done("append hop records", lambda: log.append(flat)) if flat else []
+        except RecordTooLarge as error:
+            return await self._append_one_by_one(batch, error)
+        return _with_coordinates(batch, records, at)
+
+    async def _append_one_by_one(
+        self, batch: list[tuple[W, Done | Dead]], error: RecordTooLarge
+    ) -> list[tuple[W, Outcome]]:
+        """One of the batch can never be appended: find it, and bury it instead."""
+        if len(batch) > 1:
+            return [pair for each in batch for pair in await self._append([each])]
+        work, decision = batch[0]
+        if isinstance(decision, Dead) and decision.reason == "too_large":
+            raise error  # failed_messages takes larger records than any other topic; this one is misconfigured
+        return await self._append([(work, Dead("too_large", str(error)))])
+
+    def _records(self, work: W, decision: Done | Dead) -> tuple[NewRecord, ...]:
+        if isinstance(decision, Dead):
+            return (self._worker.bury(work.record, work, decision),)
+        return decision.records
+
+    async def _retire(self, batch: list[W]) -> None:
+        context = self._context
+        stage, topic = self._worker.stage, context.parked_topic
+        tombstones = [NewRecord(topic, parked_key(stage, row_of(work)), None) for work in batch]
+        await context.patience.until_done("append tombstones", lambda: context.log.append(tombstones))
+        rows = [(row_of(work), work.queue) for work in batch]
+        promoted = await context.patience.until_done(
+            "remove parked references", lambda: context.state.unpark(context.lane, rows)
+        )
+        for work, next_is_due in zip(batch, promoted, strict=True):
+            self._finished(work, next_is_due)
+
+
+def _with_coordinates(
+    batch: list[tuple[W, Done | Dead]], records: list[tuple[NewRecord, ...]], at: list[Coordinate]
+) -> list[tuple[W, Outcome]]:
+    outcomes, start = [], 0
+    for (work, decision), group in zip(batch, records, strict=True):
+        outcomes.append((work, Outcome(decision, tuple(at[start : start + len(group)]))))
+        start += len(group)
+    return outcomes

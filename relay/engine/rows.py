@@ -1,0 +1,75 @@
+"""The table of work that has a row in the state: deliveries, and with them polls."""
+
+from collections.abc import Sequence
+from typing import Generic
+
+from relay.domain.reasons import REASONS
+from relay.engine.clock import Clock
+from relay.engine.work import Dead, Outcome, Seen, W
+from relay.state.port import IntakeAsk, Lane, Mark, Row, RowKey, Stage, State
+
+REASON_CODES = {reason: code for code, reason in enumerate(REASONS, start=1)}
+"""How a finished row remembers its reason, in one byte."""
+
+
+class RowTable(Generic[W]):
+    """Rows of deliveries. `finished_at`: stages at which this worker's part is provably over."""
+
+    def __init__(self, state: State, clock: Clock, finished_at: frozenset[Stage]) -> None:
+        self._state = state
+        self._clock = clock
+        self._finished_at = finished_at
+
+    async def intake(self, lane: Lane, works: Sequence[W]) -> list[Seen]:
+        asks = [IntakeAsk(row_of(work), work.generation, work.queue) for work in works]
+        rows = await self._state.intake(lane, asks)
+        now = self._clock.monotonic()
+        return [self._seen(work, row, now) for work, row in zip(works, rows, strict=True)]
+
+    def _seen(self, work: W, row: Row, now: float) -> Seen:
+        fill_in(work, row, now)
+        if row.generation > work.generation or row.stage in self._finished_at:
+            return Seen.FINISHED
+        if row.kept and work.parked_at is None:
+            work.owes_tombstone = False  # the parked copy is the obligation now
+            return Seen.FINISHED
+        if work.result is not None:
+            return Seen.RESUME
+        if row.behind and work.parked_at is None:
+            return Seen.BEHIND
+        return Seen.READY
+
+    async def mark(self, works: Sequence[tuple[W, Outcome]]) -> None:
+        await self._state.mark([mark_of(row_of(work), work, outcome) for work, outcome in works])
+
+
+def row_of(work: W) -> RowKey:
+    """The row of a work that has one."""
+    if work.row is None:
+        raise AssertionError("work without a row in a table of rows")
+    return work.row
+
+
+def fill_in(work: W, row: Row, now: float) -> None:
+    """Let `work` know what its row knows; a row of an earlier generation says only whether a tombstone is owed."""
+    work.owes_tombstone = row.park_intent or work.parked_at is not None
+    work.result = None
+    if row.generation != work.generation:
+        return
+    work.attempts = max(work.attempts, row.attempts)
+    work.polls = row.polls
+    if row.due_in_s > 0 and work.parked_at is None:
+        work.due = now + row.due_in_s
+    if row.stage in (Stage.ACCEPTED, Stage.RESULT):
+        work.result = row.result
+
+
+def mark_of(row: RowKey, work: W, outcome: Outcome) -> Mark:
+    """What becomes of a row when its hop records are acknowledged."""
+    decision = outcome.decision
+    at = (outcome.at[0].partition, outcome.at[0].offset) if outcome.at else None
+    if isinstance(decision, Dead):
+        return Mark(row, work.generation, Stage.FAILED, at, REASON_CODES.get(decision.reason, 0))
+    return Mark(
+        row, work.generation, decision.stage, at if decision.stage is not Stage.AWAITING else None, decision.code
+    )

@@ -1,0 +1,149 @@
+"""A consumer and its lanes: polls, hands out, commits; a lane opens per assigned partition, and closes when revoked."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol
+
+from relay.domain.errors import LogUnavailable, PartitionLost
+from relay.engine.clock import Clock
+from relay.engine.lane import Lane
+from relay.engine.patience import Patience
+from relay.engine.work import W
+from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition
+
+POLL_S = 1.0
+POLL_RECORDS = 500
+COMMIT_EVERY_S = 0.1
+REVOKE_GRACE_S = 5.0
+
+
+class OpenConsumer(Protocol):
+    def __call__(self, on_assigned: OnAssigned, on_revoked: OnRevoked) -> Consumer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Running(Generic[W]):
+    lane: Lane[W]
+    task: asyncio.Task[None]
+
+
+class Runner(Generic[W]):
+    """Runs one member of one consumer group until `stop` is set, then drains and leaves the group.
+
+    `open_lane` makes the lane of an assigned partition. `grace_s`: how long what is in flight may take at a stop.
+    """
+
+    def __init__(
+        self,
+        open_consumer: OpenConsumer,
+        open_lane: Callable[[Assignment], Lane[W]],
+        clock: Clock,
+        patience: Patience,
+        grace_s: float,
+    ) -> None:
+        self._consumer = open_consumer(self._assigned, self._revoked)
+        self._open_lane = open_lane
+        self._clock = clock
+        self._patience = patience
+        self._grace_s = grace_s
+        self._lanes: dict[TopicPartition, _Running[W]] = {}
+        self._paused: set[TopicPartition] = set()
+        self._committed: dict[TopicPartition, int] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Raises whatever is unexpected: then the process is to exit, and to be started again."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            await self._patience.until_done("join the consumer group", self._consumer.start)
+            polling = tasks.create_task(self._poll(stop))
+            committing = tasks.create_task(self._commit_regularly())
+            try:
+                await polling
+                await self._stop_lanes(list(self._lanes), self._grace_s)
+            finally:
+                committing.cancel()
+                await self._consumer.close()
+
+    # intake
+
+    async def _poll(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            self._throttle()
+            try:
+                batches = await self._consumer.poll(max_records=POLL_RECORDS, timeout_s=POLL_S)
+            except LogUnavailable as error:
+                await self._patience.pause("poll", error)
+                continue
+            for partition, records in batches.items():
+                self._offer(partition, records)
+
+    def _offer(self, partition: TopicPartition, records: Sequence[Record]) -> None:
+        running = self._lanes.get(partition)
+        if running is not None and not running.lane.fenced:
+            running.lane.offer(records)
+
+    def _throttle(self) -> None:
+        """Backpressure: a lane at its bound gets nothing until something ended."""
+        full = {partition for partition, running in self._lanes.items() if running.lane.full}
+        for partition in full:
+            self._lanes[partition].lane.relieve()
+        if stopped := full - self._paused:
+            self._consumer.pause(sorted(stopped))
+        if resumed := (self._paused - full) & self._lanes.keys():
+            self._consumer.resume(sorted(resumed))
+        self._paused = full
+
+    # commits
+
+    async def _commit_regularly(self) -> None:
+        while True:
+            await self._clock.sleep(COMMIT_EVERY_S)
+            await self._commit(list(self._lanes))
+
+    async def _commit(self, partitions: Sequence[TopicPartition]) -> None:
+        """Commit the watermarks. Unknown or refused: the next commit supersedes it, or the new owner repeats."""
+        offsets: dict[TopicPartition, int] = {}
+        for partition in partitions:
+            running = self._lanes.get(partition)
+            if running is None or running.lane.fenced:
+                continue
+            offset = running.lane.next_offset
+            if offset is not None and offset != self._committed.get(partition):
+                offsets[partition] = offset
+        if not offsets:
+            return
+        try:
+            await self._consumer.commit(offsets)
+            self._committed.update(offsets)
+        except LogUnavailable as error:
+            self._patience.tell("commit", error)
+        except PartitionLost:
+            return  # the revocation that follows ends the lane
+
+    # ownership
+
+    async def _assigned(self, assignments: Sequence[Assignment]) -> None:
+        if self._tasks is None:
+            raise AssertionError("assigned before run")
+        for assignment in assignments:
+            lane = self._open_lane(assignment)
+            task = self._tasks.create_task(lane.run())
+            self._lanes[assignment.partition] = _Running(lane, task)
+
+    async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        await self._stop_lanes(partitions, REVOKE_GRACE_S)
+
+    async def _stop_lanes(self, partitions: Sequence[TopicPartition], grace_s: float) -> None:
+        """Stop starting, finish what is in flight, commit, forget."""
+        running = [self._lanes[partition] for partition in partitions if partition in self._lanes]
+        for each in running:
+            each.lane.stop(grace_s)
+        for each in running:
+            await asyncio.wait([each.task])
+        await self._commit(partitions)
+        for partition in partitions:
+            self._lanes.pop(partition, None)
+            self._committed.pop(partition, None)
+            self._paused.discard(partition)

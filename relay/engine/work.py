@@ -1,0 +1,188 @@
+"""What a worker is to the engine: it reads records into work, and its step says what becomes of each."""
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, TypeVar
+
+from relay.log.port import Coordinate, NewRecord, Record
+from relay.state.port import Change, Kind, Lane, Limits, Result, RowKey, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The step succeeded.
+
+    `result` is stored before `records` are appended; when they are acknowledged the row is marked with `stage`.
+    Without `result` nothing is stored first: right only where repeating the step is harmless.
+    """
+
+    records: tuple[NewRecord, ...] = ()
+    stage: Stage = Stage.DONE
+    code: int = 0
+    result: Result | None = None
+    healthy: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Not now; again in `due_in_s`. `change`: RETRY (not processed), DOUBT (nobody knows), RELEASED (never sent)."""
+
+    due_in_s: float
+    reason: str
+    change: Change = Change.RETRY
+    counted: bool = True
+    last_status: int | None = None
+    healthy: bool | None = None
+    pause_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Given up: a dead letter, and nothing else. `reason` is one of `relay.domain.reasons.REASONS`."""
+
+    reason: str
+    detail: str = ""
+    last_status: int | None = None
+    healthy: bool | None = None
+    pause_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """The doubt is resolved, or the receiver does not mind: begin another attempt although one is in doubt."""
+
+
+Decision = Done | Later | Dead | Resend
+
+
+@dataclass(frozen=True, slots=True)
+class GateRules:
+    """What the engine keeps to when it sends work to an endpoint from one lane."""
+
+    limits: Limits
+    max_in_flight: int
+    ask_first: bool = False
+    may_ask: bool = False
+    """Whether a delivery in doubt can be asked about (a status endpoint), so that its step is run with `in_doubt`."""
+
+
+class Work:
+    """One record on its way through a lane. Workers subclass it with what they read from the record."""
+
+    __slots__ = (
+        "attempts",
+        "begun_at",
+        "crashes",
+        "due",
+        "gate",
+        "generation",
+        "in_doubt",
+        "owes_tombstone",
+        "parked_at",
+        "polls",
+        "queue",
+        "record",
+        "result",
+        "row",
+        "rules",
+        "taken",
+        "takeover",
+        "ticket",
+        "token",
+    )
+
+    def __init__(self, record: Record, row: RowKey | None, generation: int, queue: bytes | None, gate: str) -> None:
+        self.record = record
+        self.row = row
+        self.generation = generation
+        self.queue = queue
+        """Digest of the order key; None where nothing has to stay in order."""
+        self.gate = gate
+        """Name of the endpoint, whose caps are kept; also the owner of the row where there is one."""
+        self.rules: GateRules | None = None
+        """None: no call is made for this work: no begin, no settle."""
+        self.attempts = 0
+        self.polls = 0
+        self.token = b""
+        self.begun_at = 0.0
+        self.due = 0.0
+        """Monotonic time before which it is not taken up."""
+        self.in_doubt = False
+        self.takeover = False
+        self.crashes = 0
+        self.result: Result | None = None
+        self.parked_at: Coordinate | None = None
+        """Where its parked copy is, when it was taken from the due index instead of the lane's topic."""
+        self.owes_tombstone = False
+        self.ticket = -1
+        """Of its present wait in the lane's order."""
+        self.taken = False
+        """It was taken from the lane's order, and is in flight."""
+
+
+W = TypeVar("W", bound=Work)
+W_contra = TypeVar("W_contra", bound=Work, contravariant=True)
+
+
+class Seen(Enum):
+    """What the rows say of a record that was just read."""
+
+    FINISHED = "finished"
+    RESUME = "resume"  # an outcome is stored (work.result) and its hop records have to be appended again
+    READY = "ready"  # at work.due
+    BEHIND = "behind"  # parked records of its order key come first
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of one work: its decision, and where its records are now."""
+
+    decision: Done | Dead
+    at: tuple[Coordinate, ...]
+
+
+class Table(Protocol[W_contra]):
+    """The rows behind a kind of work."""
+
+    async def intake(self, lane: Lane, works: Sequence[W_contra]) -> list[Seen]:
+        """One call for a batch: what is known of each; fills in attempts, due and result."""
+        ...
+
+    async def mark(self, works: Sequence[tuple[W_contra, Outcome]]) -> None:
+        """The hop records of these are acknowledged."""
+        ...
+
+
+class Worker(Protocol[W]):
+    """One step. `stage` names it in parked records, logs and metrics.
+
+    `parks`: its works have rows and may be parked; else its steps are harmless to repeat, and never wait for long.
+    """
+
+    stage: str
+    kind: Kind
+    parks: bool
+
+    @property
+    def table(self) -> Table[W]: ...
+
+    def admit(self, record: Record) -> W:
+        """Read a record. Raises InvalidRecord: a dead letter."""
+        ...
+
+    def overdue(self, work: W) -> Dead | Done | None:
+        """Asked right before every begin: whether its time is over, and how it ends then."""
+        ...
+
+    def step(self, work: W) -> Decision | Awaitable[Decision]:
+        """Say what becomes of it. Runs after a Go, or with `in_doubt` set and no attempt begun."""
+        ...
+
+    def resume(self, work: W, result: Result) -> Done | Dead:
+        """The decision that `result` was stored for, with its hop records; a pure function of the two."""
+        ...
+
+    def bury(self, record: Record, work: W | None, dead: Dead) -> NewRecord:
+        """The dead letter for a record; `work` is None where the record could not be read."""
+        ...

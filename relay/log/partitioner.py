@@ -1,0 +1,33 @@
+"""Which partition a key belongs to: murmur2 as in Kafka's default partitioner, so that every log places keys alike."""
+
+from functools import lru_cache
+from typing import Final
+
+_SEED: Final = 0x9747B28C
+_M: Final = 0x5BD1E995
+_MASK: Final = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """The 32-bit hash of `data`, unsigned, in [0, 2**32).
+
+    Source: org.apache.kafka.common.utils.Utils.murmur2 (little-endian MurmurHash2 with Kafka's seed).
+    """
+    h = _SEED ^ len(data)
+    whole = len(data) & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * _M & _MASK
+        k = (k ^ k >> 24) * _M & _MASK
+        h = (h * _M & _MASK) ^ k
+    if whole < len(data):
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    h = (h ^ h >> 13) * _M & _MASK
+    return h ^ h >> 15
+
+
+@lru_cache(maxsize=65_536)  # a source's records share one key; hashing in Python costs microseconds
+def partition_of(key: bytes | None, partitions: int) -> int:
+    """The partition, in [0, partitions), of records with `key`. Records without a key go to partition 0."""
+    if key is None:
+        return 0
+    return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -1,0 +1,120 @@
+"""FailedMessages: makes failures known.
+
+1. read the dead letter (whatever is in it);
+2. report it (Sentry groups it by receiver and reason, and is rate-limited);
+3. append a failure notice for the sender, unless its own callback is what failed, or nobody knows who sent it;
+4. acknowledged: index it for listing.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from relay.domain.dead_letter import DeadLetter, identity_of, parse_dead_letter
+from relay.domain.hop import NO_RECEIVER, Hop, encode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.reasons import reason_class
+from relay.domain.topics import Topics
+from relay.engine.work import Dead, Done, Outcome, Seen, Work
+from relay.log.port import NewRecord, Record
+from relay.state.port import FailedEntry, Kind, Lane, Result, State
+from workers.letters import Letters
+
+
+class Reporter(Protocol):
+    """Tells people about failures; never raises, never blocks, and may drop."""
+
+    def report_failure(
+        self, receiver: str, reason: str, reason_class: str, stage: str, attempts: int, last_status: int | None
+    ) -> None: ...
+
+
+class Failure(Work):
+    """A dead letter."""
+
+    __slots__ = ("letter", "message_id", "receiver", "source_id")
+
+    def __init__(self, record: Record, letter: DeadLetter) -> None:
+        super().__init__(record, None, 0, None, "failed_messages")
+        self.letter = letter
+        self.receiver, self.source_id, self.message_id = identity_of(record.value, record.headers)
+
+
+class FailedIndex:
+    """Nothing is looked up: to index a dead letter twice is to index it once."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def intake(self, lane: Lane, works: Sequence[Failure]) -> list[Seen]:
+        return [Seen.READY] * len(works)
+
+    async def mark(self, works: Sequence[tuple[Failure, Outcome]]) -> None:
+        await self._state.index_failed([_entry(work) for work, _ in works])
+
+
+def _entry(work: Failure) -> FailedEntry:
+    return FailedEntry(
+        receiver=work.receiver or NO_RECEIVER,
+        at=work.record.coordinate,
+        failed_at=work.letter.first_failed_ms / 1000,
+        reason=work.letter.reason,
+        source_id=work.source_id or "",
+        message_id=work.message_id or "",
+    )
+
+
+class FailedMessages:
+    """The step; see the module's first lines."""
+
+    stage = "failed_messages"
+    kind = Kind.POST
+    parks = False
+
+    def __init__(self, topics: Topics, state: State, letters: Letters, reporter: Reporter) -> None:
+        self._topics = topics
+        self._letters = letters
+        self._reporter = reporter
+        self.table = FailedIndex(state)
+
+    def admit(self, record: Record) -> Failure:
+        return Failure(record, parse_dead_letter(record.headers))
+
+    def overdue(self, work: Failure) -> None:
+        return None
+
+    def step(self, work: Failure) -> Done:
+        letter = work.letter
+        self._reporter.report_failure(
+            work.receiver or NO_RECEIVER,
+            letter.reason,
+            reason_class(letter.reason),
+            letter.stage,
+            letter.attempts,
+            letter.last_status,
+        )
+        if letter.reason.startswith("callback_") or not work.source_id or not work.message_id:
+            return Done()
+        return Done((self._notice(work, work.source_id, work.message_id),))
+
+    def resume(self, work: Failure, result: Result) -> Done | Dead:
+        raise AssertionError("a dead letter has no stored result")
+
+    def bury(self, record: Record, work: Failure | None, dead: Dead) -> NewRecord:
+        return self._letters.bury(record, dead)
+
+    def _notice(self, work: Failure, source_id: str, message_id: str) -> NewRecord:
+        hop = Hop(
+            DeliveryId(work.receiver or NO_RECEIVER, source_id, message_id),
+            attempt=work.letter.attempts,
+            generation=_generation(work.record),
+            origin=work.letter.origin,
+            outcome="failed",
+            answer_status=work.letter.last_status,
+            reason=work.letter.reason,
+        )
+        return NewRecord(self._topics.to_sender, source_id.encode(), b"", encode_hop(hop))
+
+
+def _generation(record: Record) -> int:
+    value = dict(record.headers).get("relay-generation", b"0")
+    return int(value) if value.isdigit() else 0

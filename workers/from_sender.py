@@ -1,0 +1,162 @@
+"""FromSender: routes each message to its receivers.
+
+1. read the record, in either wire form; what cannot be read is a dead letter (`invalid`);
+2. look up the message: a known id with all hop records acknowledged is a duplicate and skipped, one with other bytes
+   is a dead letter (`id_conflict`);
+3. find its receivers: those it names, or those that subscribe;
+4. append one hop record per receiver, and a dead letter for each receiver nobody knows;
+5. acknowledged: remember the message as enqueued.
+"""
+
+from collections.abc import Sequence
+
+from relay.domain.directory import Directory
+from relay.domain.errors import InvalidRecord
+from relay.domain.hop import Hop, encode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.message import Message, message_digest, parse_message
+from relay.domain.receiver import Receiver
+from relay.domain.topics import SHARED, Topics, lane_of
+from relay.engine.rows import REASON_CODES
+from relay.engine.work import Dead, Done, Outcome, Seen, Work
+from relay.log.port import NewRecord, Record
+from relay.state.port import (
+    Arrival,
+    Kind,
+    Lane,
+    Mark,
+    MessageRow,
+    MessageStage,
+    Result,
+    Stage,
+    State,
+    delivery_row,
+)
+from workers.letters import Letters
+
+
+class Incoming(Work):
+    """A message on its way to its receivers."""
+
+    __slots__ = ("arrival", "conflict", "message", "unknown")
+
+    def __init__(self, record: Record, message: Message) -> None:
+        super().__init__(record, None, 0, None, "from_sender")
+        self.message = message
+        self.arrival = Arrival(message.id, message_digest(message), record.partition, record.offset)
+        self.conflict = False
+        self.unknown: tuple[str, ...] = ()
+        """Receivers it names that do not exist."""
+
+
+class MessageTable:
+    """What is known of messages: the first memory against duplicates."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def intake(self, lane: Lane, works: Sequence[Incoming]) -> list[Seen]:
+        rows = await self._state.arrive([work.arrival for work in works])
+        return [_seen(work, row) for work, row in zip(works, rows, strict=True)]
+
+    async def mark(self, works: Sequence[tuple[Incoming, Outcome]]) -> None:
+        enqueued = [work.arrival for work, _ in works if not work.conflict]
+        if enqueued:
+            await self._state.enqueued(enqueued)
+        failed = [mark for work, outcome in works for mark in _failed_deliveries(work, outcome)]
+        if failed:
+            await self._state.mark(failed)
+
+
+def _seen(work: Incoming, row: MessageRow | None) -> Seen:
+    if row is None:
+        return Seen.READY
+    ours = (row.partition, row.offset) == (work.record.partition, work.record.offset)
+    if row.digest != work.arrival.digest and not ours:
+        work.conflict = True
+        return Seen.READY
+    return Seen.FINISHED if row.stage is MessageStage.ENQUEUED else Seen.READY
+
+
+def _failed_deliveries(work: Incoming, outcome: Outcome) -> list[Mark]:
+    """Rows of the deliveries to unknown receivers, whose dead letters come last among the work's records."""
+    if not work.unknown or isinstance(outcome.decision, Dead):
+        return []
+    letters = outcome.at[-len(work.unknown) :]
+    return [
+        Mark(
+            delivery_row(DeliveryId(name, *work.message.id)),
+            0,
+            Stage.FAILED,
+            (at.partition, at.offset),
+            REASON_CODES["unknown_receiver"],
+        )
+        for name, at in zip(work.unknown, letters, strict=True)
+    ]
+
+
+class FromSender:
+    """The step; see the module's first lines."""
+
+    stage = "from_sender"
+    kind = Kind.POST
+    parks = False
+
+    def __init__(self, topics: Topics, directory: Directory, state: State, letters: Letters) -> None:
+        self._topics = topics
+        self._directory = directory
+        self._letters = letters
+        self.table = MessageTable(state)
+
+    def admit(self, record: Record) -> Incoming:
+        return Incoming(record, parse_message(record.value, record.headers))
+
+    def overdue(self, work: Incoming) -> None:
+        return None
+
+    def step(self, work: Incoming) -> Done | Dead:
+        message = work.message
+        if work.conflict:
+            return Dead("id_conflict", "this id came before with another payload, type or receivers")
+        try:
+            names = message.receivers or self._directory.subscribers(message.source_id, message.event_type)
+        except InvalidRecord as error:
+            return Dead(error.reason, error.detail)
+        if not names:
+            return Dead("unknown_receiver", "the message names no receiver, and none subscribes to it")
+        hops: list[NewRecord] = []
+        letters: list[NewRecord] = []
+        for name in names:
+            receiver = self._directory.receiver(name)
+            if receiver is not None:
+                hops.append(self._hop(work, receiver))
+            else:
+                letters.append(self._unknown(work.record, name))
+                work.unknown = (*work.unknown, name)
+        return Done((*hops, *letters))
+
+    def resume(self, work: Incoming, result: Result) -> Done | Dead:
+        raise AssertionError("a message has no stored result")
+
+    def bury(self, record: Record, work: Incoming | None, dead: Dead) -> NewRecord:
+        return self._letters.bury(record, dead)
+
+    def _hop(self, work: Incoming, receiver: Receiver) -> NewRecord:
+        message, record = work.message, work.record
+        lane = lane_of(receiver)
+        hop = Hop(
+            DeliveryId(receiver.name, message.source_id, message.message_id),
+            event_type=message.event_type,
+            time=message.time,
+            content_type=message.content_type,
+            origin=record.coordinate,
+            accepted_ms=record.timestamp_ms,
+            wait=message.wait,
+            traceparent=message.traceparent,
+        )
+        key = receiver.name if lane == SHARED else message.source_id
+        return NewRecord(self._topics.to_receiver(lane), key.encode(), message.payload, encode_hop(hop))
+
+    def _unknown(self, record: Record, name: str) -> NewRecord:
+        dead = Dead("unknown_receiver", f"there is no receiver named {name!r}")
+        return self._letters.bury(record, dead, extra=(("relay-receiver", name.encode()),))
