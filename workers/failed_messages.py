@@ -117,4 +117,4 @@ class FailedMessages:
 
 def _generation(record: Record) -> int:
     value = dict(record.headers).get("relay-generation", b"0")
-    return int(value) if value.isdigit() else 0
+    return int(value) if value.isdigit() and len(value) <= 18 else 0

@@ -59,7 +59,7 @@ class FromReceiverAsync:
         self._directory = directory
         self._letters = letters
         self._outside = outside
-        self.table: RowTable[Awaited] = RowTable(state, outside.clock, FINISHED_AT)
+        self.table: RowTable[Awaited] = RowTable(state, outside.clock, self.kind, FINISHED_AT)
 
     def admit(self, record: Record) -> Awaited:
         hop = decode_hop(record.headers)

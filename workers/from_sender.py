@@ -9,12 +9,13 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
-from relay.domain.message import Message, message_digest, parse_message
+from relay.domain.message import Message, message_digest, parse_message, sender_headers
 from relay.domain.receiver import Receiver
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.rows import REASON_CODES
@@ -139,7 +140,7 @@ class FromSender:
         raise AssertionError("a message has no stored result")
 
     def bury(self, record: Record, work: Incoming | None, dead: Dead) -> NewRecord:
-        return self._letters.bury(record, dead)
+        return self._letters.bury(_as_sent(record), dead)
 
     def _hop(self, work: Incoming, receiver: Receiver) -> NewRecord:
         message, record = work.message, work.record
@@ -159,4 +160,9 @@ class FromSender:
 
     def _unknown(self, record: Record, name: str) -> NewRecord:
         dead = Dead("unknown_receiver", f"there is no receiver named {name!r}")
-        return self._letters.bury(record, dead, extra=(("relay-receiver", name.encode()),))
+        return self._letters.bury(_as_sent(record), dead, extra=(("relay-receiver", name.encode()),))
+
+
+def _as_sent(record: Record) -> Record:
+    """Without hop metadata: a sender must not be able to have its failure listed under another receiver."""
+    return replace(record, headers=sender_headers(record.headers))

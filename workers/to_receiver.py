@@ -102,7 +102,7 @@ class ToReceiver:
         self._directory = directory
         self._letters = letters
         self._outside = outside
-        self.table: RowTable[Delivery] = RowTable(state, outside.clock, FINISHED_AT)
+        self.table: RowTable[Delivery] = RowTable(state, outside.clock, self.kind, FINISHED_AT)
 
     def admit(self, record: Record) -> Delivery:
         if record.value is None:

@@ -71,7 +71,7 @@ class CallbackTable:
 
     def __init__(self, state: State, clock: Clock) -> None:
         self._state = state
-        self._own: RowTable[Callback] = RowTable(state, clock, frozenset({Stage.DONE}))
+        self._own: RowTable[Callback] = RowTable(state, clock, Kind.POST, frozenset({Stage.DONE}))
 
     async def intake(self, lane: Lane, works: Sequence[Callback]) -> list[Seen]:
         deliveries = await self._state.peek([work.delivery_key for work in works])

@@ -11,10 +11,10 @@ from relay.domain.identity import MAX_ID_BYTES, DeliveryId, check_id, is_receive
 
 Outcome = Literal["answered", "delivered", "failed"]
 
-_OUTCOMES: Final[dict[bytes, Outcome]] = {b"answered": "answered", b"delivered": "delivered", b"failed": "failed"}
 NO_RECEIVER: Final = "-"
 """Stands for the receiver in a failure notice of a message that never got one; no receiver can have this name."""
 
+_OUTCOMES: Final[dict[bytes, Outcome]] = {b"answered": "answered", b"delivered": "delivered", b"failed": "failed"}
 _MAX_DIGITS: Final = 18  # fits 64 bits; int() is slow, and then refuses, on very long input
 
 

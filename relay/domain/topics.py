@@ -53,10 +53,30 @@ class Topics:
             TopicSpec(self.pending(SHARED), 32),
             TopicSpec(self.to_sender, 10),
             TopicSpec(self.failed_messages, 10, retention_s=30 * DAY_S),
-            TopicSpec(self.parked_messages, 10, "compact", None),
+            self.parked(),
             TopicSpec(self.receiver_config, 1, "compact", None),
             TopicSpec(self.delivery_attempts, 10, retention_s=3 * DAY_S),
         )
+
+    def parked(self) -> TopicSpec:
+        """The topic of parked records, which a recovery pass reads whole."""
+        return TopicSpec(self.parked_messages, 10, "compact", None)
+
+    def fixed_groups(self) -> dict[str, str]:
+        """Topic -> consumer group, of the fixed topics that a group reads."""
+        return {
+            self.from_sender: self.group("from-sender"),
+            self.to_sender: self.group("to-sender"),
+            self.failed_messages: self.group("failed-messages"),
+            **self.lane_groups(SHARED),
+        }
+
+    def lane_groups(self, lane: str) -> dict[str, str]:
+        """Topic -> consumer group of a receiver's own lane, or of the shared one."""
+        return {
+            self.to_receiver(lane): self.group("to-receiver", lane),
+            self.pending(lane): self.group("from-receiver-async", lane),
+        }
 
     def of_receiver(self, receiver: Receiver) -> tuple[TopicSpec, ...]:
         """The topics of one receiver; none for a receiver in the shared lane."""

@@ -163,7 +163,7 @@ class Attempts(Generic[W]):
         self._spawn_step(work, 0.0)
 
     def _have(self, work: W, row: Row) -> None:
-        fill_in(work, row, 0.0)
+        fill_in(work, row, 0.0, self._worker.kind)
         if row.generation == work.generation and work.result is not None:
             self._ends.publish(work, self._worker.resume(work, work.result))
         else:
@@ -280,7 +280,7 @@ class Attempts(Generic[W]):
         if row.generation > work.generation:
             self._ends.known(work)
             return
-        fill_in(work, row, 0.0)
+        fill_in(work, row, 0.0, self._worker.kind)
         work.due = 0.0
         if work.result is not None:
             self._ends.publish(work, self._worker.resume(work, work.result))

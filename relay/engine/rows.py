@@ -6,18 +6,19 @@ from typing import Generic
 from relay.domain.reasons import REASONS
 from relay.engine.clock import Clock
 from relay.engine.work import Dead, Outcome, Seen, W
-from relay.state.port import IntakeAsk, Lane, Mark, Row, RowKey, Stage, State
+from relay.state.port import IntakeAsk, Kind, Lane, Mark, Row, RowKey, Stage, State
 
 REASON_CODES = {reason: code for code, reason in enumerate(REASONS, start=1)}
 """How a finished row remembers its reason, in one byte."""
 
 
 class RowTable(Generic[W]):
-    """Rows of deliveries. `finished_at`: stages at which this worker's part is provably over."""
+    """Rows of deliveries. `kind`: the worker's. `finished_at`: stages at which its part is provably over."""
 
-    def __init__(self, state: State, clock: Clock, finished_at: frozenset[Stage]) -> None:
+    def __init__(self, state: State, clock: Clock, kind: Kind, finished_at: frozenset[Stage]) -> None:
         self._state = state
         self._clock = clock
+        self._kind = kind
         self._finished_at = finished_at
 
     async def intake(self, lane: Lane, works: Sequence[W]) -> list[Seen]:
@@ -27,7 +28,7 @@ class RowTable(Generic[W]):
         return [self._seen(work, row, now) for work, row in zip(works, rows, strict=True)]
 
     def _seen(self, work: W, row: Row, now: float) -> Seen:
-        fill_in(work, row, now)
+        fill_in(work, row, now, self._kind)
         if row.generation > work.generation or row.stage in self._finished_at:
             return Seen.FINISHED
         if row.kept and work.parked_at is None:
@@ -50,8 +51,11 @@ def row_of(work: W) -> RowKey:
     return work.row
 
 
-def fill_in(work: W, row: Row, now: float) -> None:
-    """Let `work` know what its row knows; a row of an earlier generation says only whether a tombstone is owed."""
+def fill_in(work: W, row: Row, now: float, kind: Kind) -> None:
+    """Let `work` know what its row knows; a row of an earlier generation says only whether a tombstone is owed.
+
+    A stored 202 is the result of a POST; to a poll it says nothing yet.
+    """
     work.owes_tombstone = row.park_intent or work.parked_at is not None
     work.result = None
     if row.generation != work.generation:
@@ -60,7 +64,7 @@ def fill_in(work: W, row: Row, now: float) -> None:
     work.polls = row.polls
     if row.due_in_s > 0 and work.parked_at is None:
         work.due = now + row.due_in_s
-    if row.stage in (Stage.ACCEPTED, Stage.RESULT):
+    if row.stage is Stage.RESULT or (row.stage is Stage.ACCEPTED and kind is Kind.POST):
         work.result = row.result
 
 

@@ -1,0 +1,55 @@
+# Needs only make and Python 3.11 or newer with venv. Another interpreter: make PYTHON=/path/to/python3.11 setup
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# What is installed is told by stamps inside the environment: `runnable` has what the relay needs, `ready` the tools to
+# develop it on top of that. Both come from hash-locked files.
+RUNNABLE := $(VENV)/.runnable
+READY    := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo dev test lint format clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Create .venv with everything for running, testing and developing
+
+demo: $(RUNNABLE) ## Send sample events through a relay of your own and watch the answers come back
+	$(BIN)/relay demo
+
+dev: $(RUNNABLE) ## Run a whole relay on this machine, without Kafka and Redis
+	$(BIN)/relay dev
+
+test: $(READY) ## Run all tests
+	$(BIN)/pytest
+
+lint: $(READY) ## Check style, format and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(READY) ## Format the code
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean: ## Remove .venv and what tools have left behind
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(RUNNABLE): pyproject.toml requirements/runtime.txt requirements/build.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@echo "Installing into $(VENV), which takes about a minute the first time"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --require-hashes -r requirements/runtime.txt
+	$(PIP) install --require-hashes -r requirements/build.txt
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(READY): $(RUNNABLE) requirements/dev.txt
+	$(PIP) install --require-hashes -r requirements/dev.txt
+	@touch $@

@@ -1,0 +1,58 @@
+"""`relay config`: the settings in force and where they came from, a check of them, and the schema of receivers.yaml."""
+
+import os
+from pathlib import Path
+
+import click
+
+from relay.cli.table import output_option, print_json, print_table
+from relay.config.receivers_file import load_receivers_file, receivers_schema
+from relay.config.settings import CONFIG_FILE, Settings, load_settings, sources_of
+
+config_option = click.option(
+    "--config", "config_file", type=click.Path(dir_okay=False, path_type=Path), help="YAML file with settings."
+)
+
+
+def settings_from(config_file: Path | None) -> Settings:
+    """The settings of this process. Raises UserError."""
+    return load_settings({CONFIG_FILE: config_file}, os.environ)
+
+
+@click.group()
+def config() -> None:
+    """Look at the settings."""
+
+
+@config.command()
+@config_option
+@output_option
+def show(config_file: Path | None, output: str) -> None:
+    """Show every setting, its value, and where it came from. Secrets are masked."""
+    origins = sources_of({CONFIG_FILE: config_file}, os.environ)
+    if output == "json":
+        print_json([origin._asdict() for origin in origins])
+    else:
+        print_table(("SETTING", "VALUE", "FROM"), origins)
+
+
+@config.command()
+@config_option
+def check(config_file: Path | None) -> None:
+    """Check the settings and the receivers file."""
+    origins = sources_of({CONFIG_FILE: config_file}, os.environ)
+    settings = settings_from(config_file)
+    given = sum(origin.source != "default" for origin in origins)
+    click.echo(f"settings: ok, {given} given, {len(origins) - given} left at their defaults")
+    is_default = any(origin.name == "receivers_file" and origin.source == "default" for origin in origins)
+    if is_default and not settings.receivers_file.exists():
+        click.echo(f"{settings.receivers_file}: not there, so no receivers are declared in a file")
+        return
+    file = load_receivers_file(settings.receivers_file)
+    click.echo(f"{file.origin}: ok, receivers: {len(file.receivers)}, sources: {len(file.sources)}")
+
+
+@config.command()
+def schema() -> None:
+    """Print the JSON Schema of receivers.yaml."""
+    print_json(receivers_schema())

@@ -1,0 +1,164 @@
+"""`relay dev`: everything in one process, embedded, with a demo receiver and a sender's callback."""
+
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+import click
+
+from relay.cli.client import Client
+from relay.cli.config import config_option
+from relay.cli.process import run_loop, run_until_signalled
+from relay.cli.send import until_over
+from relay.cli.sink import arrival_line
+from relay.config.receivers_file import ReceiversFile, parse_receivers_file
+from relay.config.settings import CONFIG_FILE, Settings, load_settings
+from relay.domain.errors import RelayError
+from relay.domain.signing import generate_secret
+from relay.embedded.relay import EmbeddedRelay, free_port, kept_secret, with_entries
+from relay.process import Relay
+from relay.sink import Sink
+from relay.telemetry.logging import configure
+
+PROBE = "relay-probe"
+DEMO = "demo"
+PROBE_S = 30.0
+STOP_S = 60.0
+
+
+@click.command()
+@config_option
+@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Where data is kept.")
+@click.option("--ephemeral", is_flag=True, help="Forget everything at the end.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port of the API. Default: 8080, or a free one.")
+@click.option("--receivers", "receivers_file", type=click.Path(dir_okay=False, path_type=Path), help="Receivers file.")
+@click.option("--no-demo", is_flag=True, help="Without the demo receiver and the demo sender's callback.")
+def dev(
+    config_file: Path | None,
+    data_dir: Path | None,
+    ephemeral: bool,
+    port: int | None,
+    receivers_file: Path | None,
+    no_demo: bool,
+) -> None:
+    """Run everything in one process, embedded, with a demo receiver.
+
+    \b
+    +--------------------------------------------------------------------+
+    | For development and small installations: one host, no replication, |
+    | the backlog has to fit into memory. Durable to fsync.              |
+    +--------------------------------------------------------------------+
+    """
+    given = {CONFIG_FILE: config_file, "api_port": port, "receivers_file": receivers_file}
+    settings = load_settings({name: value for name, value in given.items() if value is not None}, os.environ)
+    configure(settings.log_format, settings.log_level)
+    with _directory(data_dir, ephemeral=ephemeral) as directory:
+        run_loop(Dev(settings, directory, demo=not no_demo, ephemeral=ephemeral).run())
+
+
+@contextmanager
+def _directory(given: Path | None, *, ephemeral: bool) -> Iterator[Path]:
+    if ephemeral:
+        with tempfile.TemporaryDirectory(prefix="relay-") as forgotten:
+            yield Path(forgotten)
+    else:
+        base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+        directory = given or Path(base) / "relay"
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        yield directory
+
+
+class Dev:
+    """One run of `relay dev`."""
+
+    def __init__(self, settings: Settings, directory: Path, *, demo: bool, ephemeral: bool) -> None:
+        self._wanted_port = settings.api_port
+        self._settings = settings.model_copy(update={"api_port": free_port(settings.api_host, settings.api_port)})
+        self._directory = directory
+        self._demo = demo
+        self._ephemeral = ephemeral
+        seed = kept_secret_text(directory / "demo_secret")
+        self._secret = seed
+        self._receiver = Sink("answer", secret=seed, on_arrival=partial(_tell, "-->") if demo else None)
+        self._sender = Sink("answer", secret=seed, on_arrival=partial(_tell, "<==") if demo else None)
+        self._engine: EmbeddedRelay | None = None
+
+    async def run(self) -> None:
+        await self._receiver.start()
+        await self._sender.start()
+        try:
+            self._engine = EmbeddedRelay(self._settings, self._directory, self._entries, os.environ)
+            await run_until_signalled(partial(self._engine.run, started=self._started), grace_s=STOP_S)
+        finally:
+            await self._receiver.stop()
+            await self._sender.stop()
+
+    def _entries(self, file: ReceiversFile | None) -> ReceiversFile:
+        callback = {"callback": {"url": self._sender.url, "secret": self._secret}}
+        receiver = {"post_endpoint": self._receiver.url, "secret": self._secret}
+        status = {"status_endpoint": self._receiver.status_url_template}
+        sources, receivers = {PROBE: callback}, {PROBE: receiver}
+        if self._demo:
+            sources |= {"github": callback, DEMO: callback}
+            receivers[DEMO] = receiver | status
+        added = parse_receivers_file(json.dumps({"sources": sources, "receivers": receivers}), "the demo's entries")
+        return with_entries(file, added)
+
+    async def _started(self, relay: Relay) -> None:
+        url = relay.api_url or ""
+        click.echo(self._block(url))
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_S)) as session:
+            key = self._settings.api_key.get_secret_value() if self._settings.api_key else None
+            client = Client(url, key, session)
+            probe = f"probe-{secrets.token_hex(4)}"
+            await client.send(PROBE, b'{"probe": true}', receivers=(PROBE,), message_id=probe, event_type="probe")
+            state = await until_over(client, PROBE, probe, PROBE_S)
+        if state["status"] != "response_delivered_to_sender":
+            raise RelayError(f"the probe message did not go round: it is {state['status']}")
+        click.echo("Ready")
+        if self._demo:
+            click.echo(f"Try: relay trigger github.push --receiver {DEMO} --api {url}")
+
+    def _block(self, url: str) -> str:
+        version = self._engine.server_version if self._engine else "?"
+        kept = "forgotten at the end" if self._ephemeral else "kept"
+        lines = [
+            ("API", url + self._port_note(url)),
+            ("Metrics", f"{url}/metrics"),
+            ("Data", f"{self._directory} ({kept}; every message fsynced; Valkey {version})"),
+            ("Receivers", _file_note(self._settings.receivers_file)),
+        ]
+        if self._demo:
+            lines += [
+                ("Demo receiver", f"{DEMO} at {self._receiver.url}"),
+                ("Demo callback", f"of sources github and {DEMO}, at {self._sender.url}"),
+                ("Signing secret", self._secret),
+            ]
+        width = max(len(name) for name, _ in lines)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in lines)
+
+    def _port_note(self, url: str) -> str:
+        if self._wanted_port and not url.endswith(f":{self._wanted_port}"):
+            return f"  (port {self._wanted_port} is in use)"
+        return ""
+
+
+def kept_secret_text(path: Path) -> str:
+    """A signing secret that survives a restart."""
+    return generate_secret(lambda size: kept_secret(path)[:size])
+
+
+def _file_note(path: Path) -> str:
+    return f"{path}, read again when it changes" if path.exists() else f"{path} is not there; only the demo's"
+
+
+def _tell(arrow: str, arrival: "object") -> None:
+    line = arrival_line(arrival)
+    if PROBE not in line:
+        click.echo(f"{arrow} {line}")

@@ -1,0 +1,42 @@
+"""What the commands that keep running share: signals, the event loop, logging."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import uvloop
+
+
+def run_loop(main: Coroutine[Any, Any, None]) -> None:
+    """Run `main` on the fast event loop."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main)
+
+
+async def run_until_signalled(
+    work: Callable[[asyncio.Event], Awaitable[None]], *, grace_s: float, hangup: Callable[[], None] | None = None
+) -> None:
+    """Run `work(stop)`. SIGTERM or SIGINT sets `stop`; a second one, or `grace_s` later, cancels `work`.
+
+    Cancelling is safe by design: what was not finished is read again. SIGHUP calls `hangup`.
+    """
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    task = asyncio.ensure_future(work(stop))
+
+    def on_signal() -> None:
+        if stop.is_set():
+            task.cancel()
+        else:
+            stop.set()
+            loop.call_later(grace_s, task.cancel)
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, on_signal)
+    if hangup is not None:
+        loop.add_signal_handler(signal.SIGHUP, hangup)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise

@@ -1,0 +1,135 @@
+"""`relay receivers`: what a receivers file declares, whether it is right, and making it so."""
+
+import asyncio
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from relay.cli.config import config_option, settings_from
+from relay.cli.table import output_option, print_json, print_table
+from relay.config.apply import Diff, apply_file, preview_file
+from relay.config.durations import format_duration
+from relay.config.entries import EndpointEntry, ReceiverEntry
+from relay.config.problems import SECRET_FIELDS
+from relay.config.receivers_file import ReceiversFile, load_receivers_file
+from relay.config.references import has_reference
+from relay.config.settings import Settings
+from relay.domain.topics import Topics
+
+_path = click.Path(dir_okay=False, path_type=Path)
+_file_option = click.option("--file", "-f", type=_path, help="Receivers file; default: the setting receivers_file.")
+
+
+@click.group()
+def receivers() -> None:
+    """Look at receivers.yaml, and apply it."""
+
+
+@receivers.command()
+@click.argument("file", type=_path, required=False)
+@config_option
+def check(file: Path | None, config_file: Path | None) -> None:
+    """Check FILE (default: the setting receivers_file) and say what was understood."""
+    known = load_receivers_file(file or settings_from(config_file).receivers_file)
+    click.echo(f"{known.origin}: ok, receivers: {len(known.receivers)}, sources: {len(known.sources)}")
+    for name, entry in known.receivers.items():
+        click.echo(f"  {name}: {_in_words(entry)}")
+    _tell_missing(known)
+
+
+@receivers.command(name="list")
+@_file_option
+@config_option
+@output_option
+def list_(file: Path | None, config_file: Path | None, output: str) -> None:
+    """List the receivers of the file with their effective settings. Secrets are masked."""
+    known = load_receivers_file(file or settings_from(config_file).receivers_file)
+    if output == "json":
+        print_json({name: effective(entry) for name, entry in known.receivers.items()})
+        return
+    columns = ("NAME", "ENABLED", "POST_ENDPOINT", "LANE", "ORDERING", "RATE", "RETRY", "ANSWER")
+    print_table(columns, [_row(name, entry) for name, entry in known.receivers.items()])
+
+
+@receivers.command()
+@_file_option
+@config_option
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+def apply(file: Path | None, config_file: Path | None, dry_run: bool) -> None:
+    """Create the topics of new receivers, and announce the file's receivers and sources to all processes."""
+    settings = settings_from(config_file)
+    known = load_receivers_file(file or settings.receivers_file)
+    diff = asyncio.run(_apply(settings, known, dry_run))
+    for sign, keys in (("+", diff.added), ("~", diff.changed), ("-", diff.removed)):
+        for key in keys:
+            click.echo(f"{sign} {key}")
+    click.echo("nothing to change" if not diff else "not applied: dry run" if dry_run else "applied")
+    _tell_missing(known)
+
+
+def effective(entry: EndpointEntry) -> dict[str, object]:
+    """Every field of an entry, durations in seconds, with what is written out under a secret field masked.
+
+    `retry` is what holds, also where the entry has the short form `retry_after`, which is left out here.
+    """
+    known = entry.model_dump(mode="json", exclude={"retry", "retry_after"})
+    return {**{name: _masked(name, value) for name, value in known.items()}, "retry": asdict(entry.retry_policy())}
+
+
+async def _apply(settings: Settings, file: ReceiversFile, dry_run: bool) -> Diff:
+    from relay.composition import open_log  # costs the Kafka client's import, which the other commands do without
+
+    topics = Topics(settings.topic_prefix)
+    async with open_log(settings) as log:
+        return await (preview_file if dry_run else apply_file)(log, file, topics)
+
+
+def _tell_missing(file: ReceiversFile) -> None:
+    missing = [name for name in file.variables() if name not in os.environ]
+    if missing:
+        click.echo(f"note: not set in this environment, and needed where the workers run: {', '.join(missing)}")
+
+
+def _row(name: str, entry: ReceiverEntry) -> tuple[str, ...]:
+    lane = entry.lane if entry.partitions == 1 else f"{entry.lane}/{entry.partitions}"
+    enabled = "yes" if entry.enabled else "no"
+    return name, enabled, entry.post_endpoint, lane, entry.ordering, _rate(entry), _retry(entry), _answer(entry)
+
+
+def _in_words(entry: ReceiverEntry) -> str:
+    off = "" if entry.enabled else "switched off; "
+    subscribed = f"; gets {', '.join(entry.event_types)} of {', '.join(entry.sources)}" if entry.sources else ""
+    return (
+        f"{off}POST {entry.post_endpoint}; {entry.lane} lane; order: {entry.ordering}; rate: {_rate(entry)}; "
+        f"retry: {_retry(entry)}; answer: {_answer(entry)}{subscribed}"
+    )
+
+
+def _rate(entry: EndpointEntry) -> str:
+    return f"{entry.rate_limit}/{format_duration(entry.window_size)}" if entry.rate_limit else "unlimited"
+
+
+def _retry(entry: EndpointEntry) -> str:
+    policy = entry.retry_policy()
+    if not policy.jitter:
+        return f"every {format_duration(policy.base)}, {policy.max_attempts} times"
+    return f"{format_duration(policy.base)} to {format_duration(policy.cap)}, {policy.max_attempts} times"
+
+
+def _answer(entry: ReceiverEntry) -> str:
+    how = "in the response, by status GET or callback" if entry.status_endpoint else "in the response or by callback"
+    return f"{how}, {entry.answer} within {format_duration(entry.answer_deadline)}"
+
+
+def _masked(name: str, value: object) -> object:
+    return _hidden(value) if name in SECRET_FIELDS else value
+
+
+def _hidden(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _hidden(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_hidden(inner) for inner in value]
+    return "********" if isinstance(value, str) and not has_reference(value) else value

@@ -1,0 +1,101 @@
+"""`relay sink`: a CI-like test receiver in the terminal."""
+
+import asyncio
+import signal
+from collections import Counter
+
+import click
+
+from relay.domain.signing import check_secret
+from relay.sink import Arrival, Mode, Sink
+from relay.sink.behaviour import MODES, Knobs
+from relay.telemetry.redaction import escape_control
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=9000, show_default=True, type=click.IntRange(0, 65535), help="0: a free one.")
+@click.option("--mode", default="answer", show_default=True, type=click.Choice(MODES), help="What a POST gets.")
+@click.option("--delay", default=0.0, type=click.FloatRange(0), help="Seconds before each response.")
+@click.option("--fail-rate", default=0.0, type=click.FloatRange(0, 1), help="Share of POSTs that fail.")
+@click.option("--fail-first", type=click.IntRange(0), help="Only the first so many POSTs fail.")
+@click.option("--status", default=500, show_default=True, type=click.IntRange(200, 599), help="Status of a failure.")
+@click.option("--retry-after", type=click.IntRange(0), help="Retry-After of failures and 202s, in seconds.")
+@click.option("--later-polls", default=2, show_default=True, type=click.IntRange(0), help="202s before the answer.")
+@click.option(
+    "--answer-after", default=0.0, type=click.FloatRange(0), help="Earliest answer in mode later, in seconds."
+)
+@click.option("--callback", is_flag=True, help="POST the answer to the relay-answer-url as well.")
+@click.option("--secret", help="Check signatures with this secret.")
+def sink(
+    host: str,
+    port: int,
+    mode: Mode,
+    delay: float,
+    fail_rate: float,
+    fail_first: int | None,
+    status: int,
+    retry_after: int | None,
+    later_polls: int,
+    answer_after: float,
+    callback: bool,
+    secret: str | None,
+) -> None:
+    """Run a test receiver, like a CI with fault knobs.
+
+    It takes POSTs at /hooks, answers as --mode says, and knows the status of what it took at /hooks/MESSAGE_ID.
+    Stop it with Ctrl-C.
+    """
+    if secret is not None:
+        try:
+            check_secret(secret)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--secret") from error
+    knobs = Knobs(
+        delay_s=delay,
+        fail_rate=fail_rate,
+        fail_first=fail_first,
+        fail_status=status,
+        retry_after=retry_after,
+        later_polls=later_polls,
+        answer_after_s=answer_after,
+        callback=callback,
+    )
+    asyncio.run(_serve(Sink(mode, secret=secret, on_arrival=_tell, **knobs), host, port))
+
+
+async def _serve(receiver: Sink, host: str, port: int) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signum, stop.set)
+    await receiver.start(host, port)
+    click.echo(f"post_endpoint    {receiver.url}")
+    click.echo(f"status_endpoint  {receiver.status_url_template}")
+    try:
+        await stop.wait()
+    finally:
+        await receiver.stop()
+    click.echo(summary(receiver))
+
+
+def _tell(arrival: Arrival) -> None:
+    colour = "red" if arrival.status is None or arrival.status >= 400 or arrival.verified is False else "green"
+    click.secho(line(arrival), fg=colour)  # click leaves the colour out where there is no terminal
+
+
+def line(arrival: Arrival) -> str:
+    """One arrival, e.g. `<- push gh-1 attempt 1 200 verified`."""
+    verdict = {True: " verified", False: " NOT verified", None: ""}[arrival.verified]
+    what = escape_control(arrival.event_type or "-")
+    which = escape_control(arrival.message_id or arrival.webhook_id or "-")
+    return f"<- {what} {which} attempt {arrival.attempt} {arrival.status or arrival.met}{verdict}"
+
+
+def summary(receiver: Sink) -> str:
+    """What came in, in a line."""
+    outcomes = Counter(str(arrival.status or arrival.met) for arrival in receiver.received)
+    messages = len({(arrival.source_id, arrival.message_id) for arrival in receiver.received})
+    parts = ", ".join(f"{count} x {outcome}" for outcome, count in sorted(outcomes.items()))
+    posts = f"{len(receiver.received)} POSTs of {messages} messages"
+    return f"{posts}{f': {parts}' if parts else ''}; {len(receiver.polls)} status GETs"

@@ -1,0 +1,27 @@
+"""`relay worker`: one worker, for deployments that scale each by itself."""
+
+from pathlib import Path
+
+import click
+
+from relay.cli.config import config_option, settings_from
+from relay.cli.run import run_production
+from relay.composition import answer_secret
+from relay.domain.errors import UserError
+from relay.plan import API, ROLES, Plan
+
+
+@click.command()
+@click.argument("role", type=click.Choice([role for role in ROLES if role != API]))
+@click.option("--receiver", "receivers", multiple=True, help="Serve only this receiver; repeatable.")
+@config_option
+def worker(role: str, receivers: tuple[str, ...], config_file: Path | None) -> None:
+    """Run one worker on Kafka and Redis, until SIGTERM or SIGINT.
+
+    `to-receiver` and `from-receiver-async` serve all receivers, or those that --receiver names.
+    """
+    if receivers and role not in ("to-receiver", "from-receiver-async"):
+        raise UserError(f"--receiver: {role} does not work per receiver")
+    settings = settings_from(config_file)
+    only = frozenset(receivers) if receivers else None
+    run_production(settings, Plan(frozenset({role}), only, answer_secret=answer_secret(settings)))

@@ -1,0 +1,64 @@
+"""Opens the parts of production as the settings say: the log on Kafka, the state on Redis."""
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from relay.config.settings import Settings
+from relay.log.kafka import KafkaLog
+from relay.log.kafka_settings import KafkaSecurity
+from relay.log.port import Log
+from relay.state.port import State
+from relay.state.redis import RedisState
+
+
+def kafka_log(settings: Settings) -> KafkaLog:
+    """The log of production, not yet started."""
+    password = settings.kafka_sasl_password
+    return KafkaLog(
+        settings.kafka_bootstrap_servers,
+        replication_factor=settings.kafka_replication_factor,
+        session_timeout_ms=int(settings.kafka_session_timeout * 1000),
+        security=KafkaSecurity(
+            protocol=settings.kafka_security_protocol,
+            mechanism=settings.kafka_sasl_mechanism or "SCRAM-SHA-512",
+            user=settings.kafka_sasl_username,
+            password=password.get_secret_value() if password else None,
+            ca_file=str(settings.kafka_ca_file) if settings.kafka_ca_file else None,
+        ),
+    )
+
+
+def redis_state(settings: Settings) -> RedisState:
+    """The state of production, not yet started."""
+    return RedisState(
+        settings.redis_url.get_secret_value(), prefix=settings.topic_prefix, dedup_window_s=settings.dedup_window
+    )
+
+
+@asynccontextmanager
+async def open_log(settings: Settings) -> AsyncIterator[Log]:
+    """A started log, for one command. Raises LogUnavailable when it does not answer."""
+    log = kafka_log(settings)
+    try:
+        await log.start()
+        yield log
+    finally:
+        await log.close()
+
+
+@asynccontextmanager
+async def open_state(settings: Settings) -> AsyncIterator[State]:
+    """A started state, for one command."""
+    state = redis_state(settings)
+    try:
+        await state.start()
+        yield state
+    finally:
+        await state.close()
+
+
+def answer_secret(settings: Settings) -> bytes | None:
+    """What signs answer tokens: every process has to come to the same, so there is none without a shared secret."""
+    shared = settings.answer_secret or settings.api_key
+    return hashlib.sha256(b"answers\0" + shared.get_secret_value().encode()).digest() if shared else None

@@ -1,0 +1,132 @@
+"""Makes the log's `receiver_config` say what a receivers file says: `relay receivers apply`, and every start."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from relay.config.entries import ReceiverEntry
+from relay.config.problems import raise_all
+from relay.config.receivers_file import Raw, ReceiversFile
+from relay.config.registry import Declared, decode, source_key
+from relay.domain.errors import UserError
+from relay.domain.topics import SHARED, Topics, TopicSpec
+from relay.log.port import Log, NewRecord
+
+FILE: Final = "file"
+"""Who declared an entry, when a receivers file did."""
+_UNREADABLE: Final = Declared("", {})
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """Keys of what was added, changed and removed: receivers' names, and `source:<id>`; each sorted."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed)
+
+
+async def apply_file(log: Log, file: ReceiversFile, topics: Topics) -> Diff:
+    """Append the difference between `file` and the topic, after creating the topics of receivers that need one.
+
+    What the file does not mention, and no file declared, is left alone. Repeatable at any point: a second call does
+    what a first one did not get to. Raises UserError, having announced nothing, when a receiver changes its lane or
+    partitions before its old lane is drained, or when a topic has other partitions than the file says.
+    """
+    await log.create([spec for spec in topics.fixed() if spec.name == topics.receiver_config], {})
+    current = await _current(log, topics)
+    wanted = _wanted(file)
+    diff = compare(current, wanted)
+    await _refuse_undrained(log, topics, file, [(name, current[name].entry) for name in diff.changed])
+    await _ensure_topics(log, topics, file, [*diff.added, *diff.changed])
+    if diff:
+        await log.append(list(_records(topics, wanted, diff)))
+    return diff
+
+
+async def preview_file(log: Log, file: ReceiversFile, topics: Topics) -> Diff:
+    """What `apply_file` would do, without doing it."""
+    exists = await log.describe([topics.receiver_config])
+    return compare(await _current(log, topics) if exists else {}, _wanted(file))
+
+
+def compare(current: Mapping[str, Declared], wanted: Mapping[str, Declared]) -> Diff:
+    """What leads from one to the other. What a file declares wins over the same key declared by anybody else."""
+    return Diff(
+        added=tuple(sorted(wanted.keys() - current.keys())),
+        changed=tuple(sorted(key for key in wanted.keys() & current.keys() if wanted[key] != current[key])),
+        removed=tuple(sorted(key for key in current.keys() - wanted.keys() if current[key].by == FILE)),
+    )
+
+
+async def _current(log: Log, topics: Topics) -> dict[str, Declared]:
+    found = {}
+    for record in await log.snapshot(topics.receiver_config, 0):
+        try:
+            found[(record.key or b"").decode(errors="replace")] = decode(record.value or b"")
+        except UserError:
+            found[(record.key or b"").decode(errors="replace")] = _UNREADABLE
+    return found
+
+
+def _wanted(file: ReceiversFile) -> dict[str, Declared]:
+    sealed = file.sealed()
+    receivers = {name: Declared(FILE, raw) for name, raw in sealed.receivers.items()}
+    return receivers | {source_key(source_id): Declared(FILE, raw) for source_id, raw in sealed.sources.items()}
+
+
+def _records(topics: Topics, wanted: Mapping[str, Declared], diff: Diff) -> Iterator[NewRecord]:
+    for key in (*diff.added, *diff.changed):
+        yield NewRecord(topics.receiver_config, key.encode(), wanted[key].encode())
+    for key in diff.removed:
+        yield NewRecord(topics.receiver_config, key.encode(), None)
+
+
+async def _refuse_undrained(log: Log, topics: Topics, file: ReceiversFile, former: Iterable[tuple[str, Raw]]) -> None:
+    """Records of the old lane are read by nobody once the receiver has another, or lose their order among more
+    partitions: so every record of it has to be finished. (The shared lane counts as a whole.)"""
+    refused = []
+    for name, raw in former:
+        moved = _moved(raw, file.receivers[name]) if name in file.receivers else None
+        if moved is None:
+            continue
+        lane = SHARED if raw.get("lane") == SHARED else name
+        waiting = await _lag(log, topics, lane)
+        if waiting:
+            refused.append(
+                f"{file.origin}: receivers.{name}.{moved}: cannot change while {waiting} records are unfinished in its "
+                f"old lane; leave it as it was until {topics.to_receiver(lane)} and {topics.pending(lane)} are drained"
+            )
+    raise_all(refused)
+
+
+def _moved(raw: Raw, entry: ReceiverEntry) -> str | None:
+    if raw.get("lane", "dedicated") != entry.lane:
+        return "lane"
+    return "partitions" if raw.get("partitions", 1) != entry.partitions else None
+
+
+async def _lag(log: Log, topics: Topics, lane: str) -> int:
+    return sum([await log.lag(group, topic) for topic, group in topics.lane_groups(lane).items()])
+
+
+async def _ensure_topics(log: Log, topics: Topics, file: ReceiversFile, keys: Iterable[str]) -> None:
+    specs: list[TopicSpec] = []
+    groups: dict[str, str] = {}
+    for name in keys:
+        if name in file.receivers and file.receivers[name].lane != SHARED:
+            groups |= topics.lane_groups(name)
+            specs += [TopicSpec(topic, file.receivers[name].partitions) for topic in topics.lane_groups(name)]
+    if not specs:
+        return
+    await log.create(specs, groups)
+    states = await log.describe([spec.name for spec in specs])
+    raise_all(
+        f"{file.origin}: topic {spec.name} has {states[spec.name].spec.partitions} partitions, the file says "
+        f"{spec.partitions}: change the file, or the topic with Kafka's own tools"
+        for spec in specs
+        if spec.name in states and states[spec.name].spec.partitions != spec.partitions
+    )

@@ -1,0 +1,355 @@
+"""What may be written in receivers.yaml for a receiver and for a source. The values here are the defaults."""
+
+import re
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictInt,
+    Tag,
+    ValidationInfo,
+    field_validator,
+)
+
+from relay.config.durations import PositiveDuration
+from relay.config.references import check_references, has_reference
+from relay.domain.errors import InvalidRecord
+from relay.domain.identity import check_id, is_receiver_name
+from relay.domain.receiver import RetryPolicy
+from relay.domain.signing import check_secret
+from relay.domain.status import check_template
+from relay.domain.topics import SHARED
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NOT_IN_HEADER = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
+_OWN_HEADERS: Final = ("webhook-", "relay-", "ce-")
+_FRAMING_HEADERS: Final = frozenset(
+    {"host", "content-length", "content-type", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect"}
+)
+
+
+def check_url(url: str) -> str:
+    """`url` if it may be POSTed to: http(s), with a host, without user name and fragment. Raises ValueError."""
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ValueError("a URL is ASCII without spaces; percent-encode everything else")
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ValueError("not a URL; write it as https://host/path")
+    if "@" in parts.netloc:
+        raise ValueError("a URL must not hold a user name or password; use bearer_token or headers")
+    if "#" in url:
+        raise ValueError("a URL must not have a fragment (#...)")
+    return url
+
+
+def _text(value: str) -> str:
+    check_references(value)
+    return value
+
+
+def _url(value: str) -> str:
+    return value if has_reference(value) else check_url(value)
+
+
+def _template(value: str) -> str:
+    if not has_reference(value):
+        check_template(value)
+        check_url(re.sub(r"\{[^{}]*\}", "x", value))
+    return value
+
+
+def _secret(value: str) -> str:
+    if not has_reference(value):
+        check_secret(value)
+    return value
+
+
+def _header_value(value: str) -> str:
+    if not value.isascii() or _NOT_IN_HEADER.search(value) or value != value.strip():
+        raise ValueError("the value of a header is printable ASCII, without spaces around it")
+    return value
+
+
+def _header_name(name: str) -> str:
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of a header")
+    if name.lower().startswith(_OWN_HEADERS) or name.lower() in _FRAMING_HEADERS:
+        raise ValueError(f"{name!r} is set by the relay itself")
+    return name
+
+
+def _pointer(value: str) -> str:
+    if value and not value.startswith("/"):
+        raise ValueError(f"{value!r} is not a JSON pointer; it begins with /")
+    return value
+
+
+def _pattern(value: str) -> str:
+    if not value or "*" in value[:-1]:
+        raise ValueError(f"{value!r} is not a pattern; write the exact text, or its beginning and a * at the end")
+    return value
+
+
+def _receiver_name(name: str) -> str:
+    if name == SHARED:
+        raise ValueError(f"{SHARED!r} is the name of the shared lane; no receiver can have it")
+    if not is_receiver_name(name):
+        raise ValueError("a receiver's name has 1 to 63 of a-z, 0-9 and -, and does not begin with -")
+    return name
+
+
+def _source_id(value: str) -> str:
+    try:
+        return check_id(value, "source_id")
+    except InvalidRecord as error:
+        raise ValueError(error.detail) from error
+
+
+def _kafka(word: str) -> str:
+    if word != "kafka":
+        raise ValueError(f"{word!r} is not allowed; write a mapping with a url, or the word kafka")
+    return word
+
+
+def _empty_if_none(value: object) -> object:
+    return {} if value is None else value  # `receivers:` with nothing but comments below it
+
+
+Text = Annotated[str, AfterValidator(_text)]
+Url = Annotated[Text, AfterValidator(_url)]
+StatusTemplate = Annotated[Text, AfterValidator(_template)]
+HeaderValue = Annotated[Text, AfterValidator(_header_value)]
+HeaderName = Annotated[str, AfterValidator(_header_name)]
+Pointer = Annotated[str, AfterValidator(_pointer)]
+ReceiverName = Annotated[str, AfterValidator(_receiver_name)]
+SourceId = Annotated[str, AfterValidator(_source_id)]
+Texts = Annotated[tuple[Text, ...], Field(strict=False)]
+Patterns = Annotated[tuple[Annotated[Text, AfterValidator(_pattern)], ...], Field(strict=False)]
+Code = Annotated[StrictInt, Field(ge=200, le=599)]
+Codes = Annotated[tuple[Code, ...], Field(strict=False)]
+Count = Annotated[int, Field(ge=1)]
+Factor = Annotated[float, Field(ge=1, le=1000)]
+Secret = Annotated[Text, AfterValidator(_secret)]
+Secrets = Annotated[
+    Annotated[Secret, Tag("(text)")] | Annotated[tuple[Secret, ...], Field(strict=False), Tag("(list)")],
+    Discriminator(lambda value: "(list)" if isinstance(value, list | tuple) else "(text)"),
+]
+
+
+class _Entry(BaseModel):
+    # strict: `rate_limit: "100"` or `enabled: 1` is a slip of the pen, and says so
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+
+
+class RetryEntry(_Entry):
+    """When to try again; the first limit reached ends the delivery."""
+
+    base: PositiveDuration = 5.0
+    factor: Factor = 2.0
+    cap: PositiveDuration = 3600.0
+    max_attempts: Count = 20
+    max_age: PositiveDuration = 172_800.0
+
+    @field_validator("cap")
+    @classmethod
+    def _not_under_base(cls, cap: float, info: ValidationInfo) -> float:
+        return _at_least_base(cap, info)
+
+
+class BreakerEntry(_Entry):
+    """`failures` in a row within `window` open the breaker for `open_for`."""
+
+    failures: Count = 10
+    window: PositiveDuration = 60.0
+    open_for: PositiveDuration = 30.0
+
+
+class PollEntry(_Entry):
+    """Waits between status GETs."""
+
+    base: PositiveDuration = 2.0
+    factor: Factor = 1.5
+    cap: PositiveDuration = 60.0
+
+    @field_validator("cap")
+    @classmethod
+    def _not_under_base(cls, cap: float, info: ValidationInfo) -> float:
+        return _at_least_base(cap, info)
+
+
+class StatusEntry(_Entry):
+    """How to read a status API that always says 200."""
+
+    pointer: Pointer
+    done: Annotated[Texts, Field(min_length=1)]
+    running: Texts = ()
+    result: Pointer | None = None
+
+    @field_validator("running")
+    @classmethod
+    def _not_done_as_well(cls, running: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        both = sorted(set(running) & set(info.data.get("done", ())))
+        if both:
+            raise ValueError(f"{both[0]!r} is listed under done as well")
+        return running
+
+
+class CodesEntry(_Entry):
+    """Status codes that this receiver moves to another class."""
+
+    delivered: Codes = ()
+    not_now: Codes = ()
+    ambiguous: Codes = ()
+    not_processed: Codes = ()
+    rejected: Codes = ()
+    gone: Codes = ()
+
+    @field_validator("not_now", "ambiguous", "not_processed", "rejected", "gone")
+    @classmethod
+    def _in_one_class(cls, codes: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        for other, taken in info.data.items():
+            both = sorted(set(codes) & set(taken))
+            if both:
+                raise ValueError(f"{both[0]} is listed under {other} as well")
+        return codes
+
+
+class EndpointEntry(_Entry):
+    """What it takes to POST somewhere: a receiver's endpoint, or a source's callback."""
+
+    secret: Secrets = ()
+    signature: Literal["standard", "github", "stripe", "none"] = "standard"
+    bearer_token: HeaderValue | None = None
+    headers: dict[HeaderName, HeaderValue] = {}
+    rate_limit: Count | None = None
+    window_size: PositiveDuration = 1.0
+    max_in_flight: Count = 32
+    retry: RetryEntry | None = None
+    retry_after: PositiveDuration | None = None
+    timeout: PositiveDuration = 15.0
+    breaker: BreakerEntry = BreakerEntry()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Newest first."""
+        return (self.secret,) if isinstance(self.secret, str) else self.secret
+
+    def retry_policy(self) -> RetryPolicy:
+        """That of `retry`, or of its short form."""
+        if self.retry_after is not None:
+            return RetryPolicy(base=self.retry_after, factor=1.0, cap=self.retry_after, jitter=False)
+        return RetryPolicy(**self.retry.model_dump()) if self.retry else RetryPolicy()
+
+    @field_validator("signature")
+    @classmethod
+    def _agrees_with_secret(cls, style: str, info: ValidationInfo) -> str:
+        has_secret = bool(info.data.get("secret", True))
+        if style != "none" and not has_secret:
+            raise ValueError(f"{style!r} needs a secret to sign with")
+        if style == "none" and info.data.get("secret"):
+            raise ValueError("'none' contradicts the secret; leave one of the two out")
+        return style
+
+    @field_validator("headers")
+    @classmethod
+    def _named_once(cls, headers: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        names = [name.lower() for name in headers]
+        if len(set(names)) < len(names):
+            raise ValueError("a header is given twice; upper and lower case are the same")
+        if "authorization" in names and info.data.get("bearer_token"):
+            raise ValueError("'authorization' contradicts bearer_token; leave one of the two out")
+        return headers
+
+    @field_validator("retry_after")
+    @classmethod
+    def _excludes_retry(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and info.data.get("retry") is not None:
+            raise ValueError("short form of retry; leave one of the two out")
+        return value
+
+
+class CallbackEntry(EndpointEntry):
+    """Where a source wants its results POSTed."""
+
+    url: Url
+
+
+class ReceiverEntry(EndpointEntry):
+    """A receiver as the file describes it."""
+
+    post_endpoint: Url
+    status_endpoint: StatusTemplate | None = None
+    status: StatusEntry | None = None
+    poll: PollEntry = PollEntry()
+    answer: Literal["optional", "required"] = "optional"
+    answer_deadline: PositiveDuration = 3600.0
+    on_ambiguous: Literal["resend", "dead_letter"] = "resend"
+    ordering: Literal["source", "receiver", "none"] = "source"
+    lane: Literal["dedicated", "shared"] = "dedicated"
+    partitions: Count = 1
+    codes: CodesEntry = CodesEntry()
+    sources: Patterns = ()
+    event_types: Annotated[Patterns, Field(validate_default=True)] = ()
+    enabled: bool = True
+
+    @field_validator("status")
+    @classmethod
+    def _needs_endpoint(cls, status: StatusEntry | None, info: ValidationInfo) -> StatusEntry | None:
+        if status is not None and info.data.get("status_endpoint", "") is None:
+            raise ValueError("needs a status_endpoint to ask")
+        return status
+
+    @field_validator("partitions")
+    @classmethod
+    def _one_if_shared(cls, partitions: int, info: ValidationInfo) -> int:
+        if partitions != 1 and info.data.get("lane") == "shared":
+            raise ValueError("the shared lane has its own partitions; leave this out, or take 'lane: dedicated'")
+        return partitions
+
+    @field_validator("event_types")
+    @classmethod
+    def _with_sources(cls, event_types: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if "sources" in info.data and bool(event_types) != bool(info.data["sources"]):
+            raise ValueError("sources and event_types subscribe together; give both or neither ('*' stands for all)")
+        return event_types
+
+
+class SourceEntry(_Entry):
+    """How results come back to a source."""
+
+    callback: (
+        Annotated[
+            Annotated[CallbackEntry, Tag("(endpoint)")]
+            | Annotated[Literal["kafka"], BeforeValidator(_kafka), Tag("(word)")],
+            Discriminator(lambda value: "(word)" if isinstance(value, str) else "(endpoint)"),
+        ]
+        | None
+    ) = None
+    answers: Literal["all", "non_empty", "none"] = "all"
+    failures: bool = True
+
+
+class ReceiversModel(_Entry):
+    """receivers.yaml as a whole."""
+
+    sources: Annotated[
+        dict[SourceId, Annotated[SourceEntry, BeforeValidator(_empty_if_none)]], BeforeValidator(_empty_if_none)
+    ] = {}
+    receivers: Annotated[dict[ReceiverName, ReceiverEntry], BeforeValidator(_empty_if_none)] = {}
+
+
+def _at_least_base(cap: float, info: ValidationInfo) -> float:
+    base = info.data.get("base", 0.0)
+    if cap < base:
+        raise ValueError(f"{cap:g} s is less than base, {base:g} s")
+    return cap

@@ -1,0 +1,126 @@
+"""Turns the errors of a validated model into lines to act on: where it is, what is wrong, what is allowed."""
+
+import difflib
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Final, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from relay.domain.errors import UserError
+
+Place = tuple[str | int, ...]
+"""Keys and list positions that lead to a value, outermost first."""
+
+SECRET_FIELDS: Final = frozenset({"secret", "bearer_token", "headers"})
+"""Fields of receivers.yaml whose values no message may repeat."""
+
+_Wording = Callable[[str, Mapping[str, object]], str]
+_WORDINGS: Final[dict[str, _Wording]] = {
+    "missing": lambda got, ctx: "required, but missing",
+    "literal_error": lambda got, ctx: f"{got} is not allowed; allowed: {ctx['expected']}",
+    "greater_than": lambda got, ctx: f"{got} is too small; it has to be more than {ctx['gt']}",
+    "greater_than_equal": lambda got, ctx: f"{got} is too small; at least {ctx['ge']}",
+    "less_than_equal": lambda got, ctx: f"{got} is too big; at most {ctx['le']}",
+    "value_error": lambda got, ctx: str(ctx["error"]),
+    "int_type": lambda got, ctx: f"{got} is not a whole number",
+    "int_parsing": lambda got, ctx: f"{got} is not a whole number",
+    "int_from_float": lambda got, ctx: f"{got} is not a whole number",
+    "float_type": lambda got, ctx: f"{got} is not a number",
+    "float_parsing": lambda got, ctx: f"{got} is not a number",
+    "bool_type": lambda got, ctx: f"{got} is not allowed; allowed: true, false",
+    "bool_parsing": lambda got, ctx: f"{got} is not allowed; allowed: true, false",
+    "string_type": lambda got, ctx: f"{got} is not text; put it in quotes",
+    "string_too_short": lambda got, ctx: "is empty; leave it out, or give it a value",
+    "too_short": lambda got, ctx: f"at least {ctx['min_length']} needed",
+    "path_type": lambda got, ctx: f"{got} is not the path of a file",
+    "tuple_type": lambda got, ctx: f"{got} is not a list; write [a, b]",
+    "dict_type": lambda got, ctx: f"{got} is not a mapping of names to values",
+    "model_type": lambda got, ctx: f"{got} is not a mapping of names to values",
+    "byte_size": lambda got, ctx: f"{got} is not a size; give a number of bytes, or 64KiB, 1MiB",
+    "byte_size_unit": lambda got, ctx: f"{got} is not a size; give a number of bytes, or 64KiB, 1MiB",
+}
+
+
+def raise_all(lines: Iterable[str]) -> None:
+    """Raise one UserError with a line for each mistake, if there is any."""
+    text = "\n".join(dict.fromkeys(lines))
+    if text:
+        raise UserError(text)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that somebody who wrote `name` most likely meant."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
+
+
+def unknown(what: str, name: str, known: Sequence[str]) -> str:
+    """What to say about a name that nobody knows."""
+    meant = nearest(name, known)
+    return f"unknown {what}; " + (f"did you mean {meant!r}?" if meant else f"known: {', '.join(sorted(known))}")
+
+
+def dotted(place: Place) -> str:
+    """`receivers.circleci.codes.gone[0]`; steps that pydantic adds for itself, as `[key]`, are left out."""
+    steps = [part for part in place if not (isinstance(part, str) and part[:1] in ("[", "("))]
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    return text.removeprefix(".")
+
+
+def explain(
+    error: ValidationError, model: type[BaseModel], *, hidden: frozenset[str] = SECRET_FIELDS
+) -> list[tuple[Place, str]]:
+    """Each mistake's place and text. What was written under a `hidden` name is not repeated."""
+    found = []
+    for detail in error.errors(include_url=False):
+        shown = not hidden.intersection(detail["loc"])
+        found.append((detail["loc"], _text(detail, model, shown)))
+    return found
+
+
+def _text(detail: ErrorDetails, model: type[BaseModel], shown: bool) -> str:
+    if detail["type"] == "extra_forbidden":
+        return unknown("field", str(detail["loc"][-1]), _fields_at(model, detail["loc"][:-1]))
+    if detail["loc"][-1:] == ("[key]",) and detail["type"] == "string_type":
+        return "a name has to be text; put it in quotes"
+    wording = _WORDINGS.get(detail["type"])
+    if wording is None:
+        return detail["msg"][:1].lower() + detail["msg"][1:]
+    return wording(_shown(detail["input"]) if shown else "the value", detail.get("ctx", {}))
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _fields_at(model: type[BaseModel], place: Place) -> list[str]:
+    here: object = model
+    for step in place:
+        here = _inside(here, step)
+    found = _model_in(here)
+    return list(found.model_fields) if found else []
+
+
+def _inside(kind: object, step: str | int) -> object:
+    found = _model_in(kind)
+    if found is not None and step in found.model_fields:
+        return found.model_fields[str(step)].annotation
+    if get_origin(kind) is dict:
+        return get_args(kind)[1]
+    return kind  # a step that pydantic adds for itself: the member of a union
+
+
+def _model_in(kind: object) -> type[BaseModel] | None:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    if get_origin(kind) in (Annotated, Union, types.UnionType):
+        return next((found for part in get_args(kind) if (found := _model_in(part))), None)
+    return None

@@ -1,0 +1,197 @@
+"""receivers.yaml: reads it, checks it, and turns its entries into the receivers and sources that workers use."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from relay.config.entries import CallbackEntry, EndpointEntry, ReceiverEntry, ReceiversModel, SourceEntry
+from relay.config.problems import SECRET_FIELDS, Place, dotted, explain, raise_all
+from relay.config.references import SEALED_PREFIX, has_reference, references_in, substitute
+from relay.config.strict_yaml import parse_mapping, read_mapping
+from relay.domain.receiver import (
+    BreakerPolicy,
+    CodeClasses,
+    Endpoint,
+    PollPolicy,
+    Receiver,
+    SigningPolicy,
+    Source,
+    StatusMap,
+)
+
+ANY_SOURCE: Final = "*"
+"""The entry under `sources` that stands for every source without one of its own."""
+
+_EntryModel = TypeVar("_EntryModel", bound=BaseModel)
+Raw = dict[str, object]
+"""An entry as it is kept on the log: what was set, in JSON's types, with its references."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiversFile:
+    """A file without mistakes. References to the environment are unresolved. `origin`: its name, for messages."""
+
+    origin: str
+    receivers: Mapping[str, ReceiverEntry]
+    sources: Mapping[str, SourceEntry]
+
+    def sealed(self) -> "SealedEntries":
+        """The entries as they may leave this machine, and what had to be taken out of them."""
+        literals: dict[str, str] = {}
+        receivers = {name: _sealed(raw_entry(entry), name, literals) for name, entry in self.receivers.items()}
+        sources = {name: _sealed(raw_entry(entry), name, literals) for name, entry in self.sources.items()}
+        return SealedEntries(receivers, sources, literals)
+
+    def variables(self) -> list[str]:
+        """The names of the environment variables that the entries refer to, sorted."""
+        entries = [*self.receivers.values(), *self.sources.values()]
+        return sorted({name for entry in entries for _, name in references_in(raw_entry(entry))})
+
+    def resolve(self, environ: Mapping[str, str]) -> tuple[dict[str, Receiver], dict[str, Source]]:
+        """Everything in the file, ready for use. Raises UserError for the first entry that is not."""
+        receivers = {name: resolve(name, entry, environ, self.origin) for name, entry in self.receivers.items()}
+        sources = {name: resolve_source(name, entry, environ, self.origin) for name, entry in self.sources.items()}
+        return receivers, sources
+
+
+@dataclass(frozen=True, slots=True)
+class SealedEntries:
+    """Entries in which every secret is a reference: to the environment, or to `literals` of the file it stood in.
+
+    A secret that is written out in the file must not reach the log; so each process that has the file finds it there.
+    """
+
+    receivers: Mapping[str, Raw]
+    sources: Mapping[str, Raw]
+    literals: Mapping[str, str] = field(repr=False)
+
+
+def load_receivers_file(path: Path) -> ReceiversFile:
+    """Raises UserError with one line per mistake: file, entry, field, what is wrong, what is allowed."""
+    return _checked(read_mapping(path), str(path))
+
+
+def parse_receivers_file(text: str, origin: str = "receivers.yaml") -> ReceiversFile:
+    """As `load_receivers_file`, for text that came from `origin`."""
+    return _checked(parse_mapping(text, origin), origin)
+
+
+def receivers_schema() -> dict[str, object]:
+    """JSON Schema (2020-12) of the file."""
+    schema = ReceiversModel.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "receivers.yaml"}
+
+
+def raw_entry(entry: BaseModel) -> Raw:
+    """What was set in an entry, with durations in seconds."""
+    raw: Raw = entry.model_dump(mode="json", exclude_unset=True)
+    return raw
+
+
+def resolve(name: str, entry: ReceiverEntry, environ: Mapping[str, str], origin: str = "receivers.yaml") -> Receiver:
+    """The receiver with its effective settings. Raises UserError that names `origin`, entry, field and variable."""
+    known = _with_references_replaced(entry, environ, origin, ("receivers", name))
+    return Receiver(
+        name=name,
+        post=_endpoint(known, known.post_endpoint, known.codes.model_dump()),
+        status_endpoint=known.status_endpoint,
+        status_map=_status_map(known),
+        poll=PollPolicy(**known.poll.model_dump()),
+        answer=known.answer,
+        answer_deadline=known.answer_deadline,
+        on_ambiguous=known.on_ambiguous,
+        ordering=known.ordering,
+        lane=known.lane,
+        partitions=known.partitions,
+        sources=known.sources,
+        event_types=known.event_types,
+        enabled=known.enabled,
+    )
+
+
+def resolve_source(
+    source_id: str, entry: SourceEntry, environ: Mapping[str, str], origin: str = "receivers.yaml"
+) -> Source:
+    """The source with its callback, if it has one. Raises UserError as `resolve` does."""
+    known = _with_references_replaced(entry, environ, origin, ("sources", source_id))
+    callback = known.callback if isinstance(known.callback, CallbackEntry) else None
+    return Source(
+        source_id=source_id,
+        callback=_endpoint(callback, callback.url, {}) if callback else None,
+        kafka=known.callback == "kafka",
+        answers=known.answers,
+        failures=known.failures,
+    )
+
+
+def check_entry(model: type[_EntryModel], raw: object, origin: str, place: Place) -> _EntryModel:
+    """`raw` as an entry. Raises UserError with a line per mistake."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        found = explain(error, model)
+    raise_all(f"{origin}: {dotted((*place, *inner))}: {text}" for inner, text in found)
+    raise AssertionError("a validation error without errors")
+
+
+def _checked(mapping: Mapping[object, object], origin: str) -> ReceiversFile:
+    known = check_entry(ReceiversModel, mapping, origin, ())
+    return ReceiversFile(origin, known.receivers, known.sources)
+
+
+def _with_references_replaced(entry: _EntryModel, environ: Mapping[str, str], origin: str, place: Place) -> _EntryModel:
+    raw = raw_entry(entry)
+    if next(references_in(raw), None) is None:
+        return entry
+    # checked again, because a check of the file has to let a reference pass
+    return check_entry(type(entry), substitute(raw, environ, origin=origin, place=place), origin, place)
+
+
+def _endpoint(entry: EndpointEntry, url: str, codes: Mapping[str, tuple[int, ...]]) -> Endpoint:
+    bearer = (("authorization", f"Bearer {entry.bearer_token}"),) if entry.bearer_token else ()
+    return Endpoint(
+        url=url,
+        signing=SigningPolicy(entry.signature, entry.secrets),
+        rate_limit=entry.rate_limit,
+        window_size=entry.window_size,
+        max_in_flight=entry.max_in_flight,
+        retry=entry.retry_policy(),
+        timeout=entry.timeout,
+        breaker=BreakerPolicy(**entry.breaker.model_dump()),
+        headers=(*entry.headers.items(), *bearer),
+        codes=CodeClasses(**{kind: frozenset(listed) for kind, listed in codes.items()}),
+    )
+
+
+def _status_map(entry: ReceiverEntry) -> StatusMap | None:
+    if entry.status is None:
+        return None
+    status = entry.status
+    return StatusMap(status.pointer, frozenset(status.done), frozenset(status.running), status.result)
+
+
+def _sealed(raw: Raw, name: str, literals: dict[str, str]) -> Raw:
+    """A copy of `raw` in which what is written out under a secret field is a reference into `literals`."""
+
+    def seal(value: object, secret: bool) -> object:
+        if isinstance(value, dict):
+            return {key: seal(inner, secret or key in SECRET_FIELDS) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [seal(inner, secret) for inner in value]
+        if secret and isinstance(value, str) and not has_reference(value):
+            reference = SEALED_PREFIX + _fingerprint(name, value)
+            literals[reference] = value
+            return f"${{{reference}}}"
+        return value
+
+    return {key: seal(value, key in SECRET_FIELDS) for key, value in raw.items()}
+
+
+def _fingerprint(name: str, value: str) -> str:
+    # so that a new secret is a change of the entry; 48 bits are enough for that, and of no use for guessing a key
+    return hashlib.sha256(json.dumps([name, value]).encode()).hexdigest()[:12]

@@ -1,0 +1,307 @@
+"""The settings of a process: what there is, what is allowed, the defaults, and the layers that give them values."""
+
+import re
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
+from typing import Annotated, Final, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ByteSize,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from relay.config.durations import Duration, PositiveDuration, format_duration
+from relay.config.entries import check_url
+from relay.config.problems import explain, raise_all, unknown
+from relay.config.strict_yaml import read_mapping
+
+ENV_PREFIX: Final = "RELAY_"
+CONFIG_FILE: Final = "config_file"
+"""Among the overrides: the YAML file to read settings from. In the environment: RELAY_CONFIG_FILE."""
+SECRET_SETTINGS: Final = frozenset({"kafka_sasl_password", "redis_url", "api_key", "answer_secret", "sentry_dsn"})
+"""Settings whose values no message may repeat."""
+_ALSO_FROM: Final = {"SENTRY_DSN": "sentry_dsn", "SENTRY_ENVIRONMENT": "sentry_environment"}
+_PASSWORD_OPTION = re.compile(r"(?<=[?&]password=)[^&]*")
+_TOPIC_PREFIX = re.compile(r"[a-zA-Z0-9._-]{0,100}")
+
+
+def _networks(value: object) -> object:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list | tuple):
+        raise ValueError("not a list of networks, as 10.0.0.0/8")
+    return tuple(_network(item) for item in value)
+
+
+def _network(value: object) -> IPv4Network | IPv6Network:
+    if isinstance(value, IPv4Network | IPv6Network):
+        return value
+    try:
+        return ip_network(str(value))
+    except ValueError as error:
+        raise ValueError(f"{error}; write a network as 10.0.0.0/8 or fd00::/8") from error
+
+
+def _lowered(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _topic_prefix(value: str) -> str:
+    if not _TOPIC_PREFIX.fullmatch(value):
+        raise ValueError(f"{value!r} is not allowed; at most 100 of a-z, A-Z, 0-9 and . _ -")
+    return value
+
+
+def _public_url(value: str) -> str:
+    return check_url(value).rstrip("/")
+
+
+def _redis_url(value: SecretStr) -> SecretStr:
+    if urlsplit(value.get_secret_value()).scheme not in ("redis", "rediss", "unix"):
+        raise ValueError("not the URL of a Redis; write redis://host:6379/0, rediss://... or unix:///path")
+    return value
+
+
+def _not_empty(value: SecretStr) -> SecretStr:
+    if not value.get_secret_value():
+        raise ValueError("is empty; leave it out, or give it a value")
+    return value
+
+
+Secret = Annotated[SecretStr, AfterValidator(_not_empty)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
+Count = Annotated[int, Field(ge=1)]
+Size = Annotated[ByteSize, Field(ge=1)]
+Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_networks)]
+
+
+class Settings(BaseSettings):
+    """Durations are in seconds, sizes in bytes. `Settings()` has the defaults; `load_settings` reads the rest."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
+    )
+
+    kafka_bootstrap_servers: Annotated[str, Field(min_length=1)] = "localhost:9092"
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    kafka_sasl_username: str | None = None
+    kafka_sasl_password: Secret | None = None
+    kafka_ca_file: Path | None = None
+    kafka_replication_factor: Count | None = None
+    """None: the broker's own default."""
+    kafka_session_timeout: PositiveDuration = 15.0
+    redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] = SecretStr("redis://localhost:6379/0")
+    receivers_file: Path = Path("receivers.yaml")
+    topic_prefix: Annotated[str, AfterValidator(_topic_prefix)] = ""
+    api_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    api_port: Port = 8080
+    public_url: Annotated[str, AfterValidator(_public_url)] | None = None
+    """Where receivers reach the API; without a slash at the end."""
+    api_key: Secret | None = None
+    answer_secret: Secret | None = None
+    """Signs the tokens of answer URLs. None: whoever wires the process derives one."""
+    allow_private_networks: Networks = ()
+    allow_http: bool | None = None
+    """Plain http endpoints. None: only in `allow_private_networks`."""
+    dedup_window: PositiveDuration = 604_800.0
+    max_payload_bytes: Size = ByteSize(1_048_576)
+    answer_body_cap: Size = ByteSize(65_536)
+    window_records: Count = 2_000
+    window_offsets: Count = 20_000
+    hold_max: Duration = 60.0
+    parked_per_receiver: Count = 100_000
+    parked_total: Count = 1_000_000
+    shutdown_grace: Duration = 30.0
+    metrics_port: Port | None = None
+    log_format: Annotated[Literal["auto", "json", "console"], BeforeValidator(_lowered)] = "auto"
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lowered)] = "info"
+    sentry_dsn: Secret | None = None
+    sentry_environment: str | None = None
+    ca_file: Path | None = None
+    """Certificates that receivers' certificates are checked with, in place of the system's."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what is passed in: `load_settings` reads the layers, as it must know where each value came from."""
+        return (init_settings,)
+
+    @field_validator("kafka_sasl_mechanism", "kafka_sasl_username", "kafka_sasl_password")
+    @classmethod
+    def _agrees_with_protocol(cls, value: object, info: ValidationInfo) -> object:
+        protocol = info.data.get("kafka_security_protocol")
+        if protocol is None:  # it is not valid itself
+            return value
+        if protocol.startswith("SASL_") and value is None:
+            raise ValueError(f"required, because kafka_security_protocol is {protocol}")
+        if not protocol.startswith("SASL_") and value is not None:
+            raise ValueError(
+                f"contradicts kafka_security_protocol {protocol}; that has to be SASL_SSL or SASL_PLAINTEXT"
+            )
+        return value
+
+    @field_validator("window_offsets")
+    @classmethod
+    def _not_under_records(cls, offsets: int, info: ValidationInfo) -> int:
+        records = info.data.get("window_records", 0)
+        if offsets < records:
+            raise ValueError(f"{offsets} is less than window_records, {records}")
+        return offsets
+
+    @field_validator("parked_total")
+    @classmethod
+    def _not_under_one_receiver(cls, total: int, info: ValidationInfo) -> int:
+        one = info.data.get("parked_per_receiver", 0)
+        if total < one:
+            raise ValueError(f"{total} is less than parked_per_receiver, {one}")
+        return total
+
+
+class Given(NamedTuple):
+    """A value that a layer gives. `where`, for people: `--api-port`, `RELAY_API_PORT`, `relay.yaml: api_port`."""
+
+    value: object
+    where: str
+
+
+class Origin(NamedTuple):
+    """A setting as it is in force. `value`: as text, secrets masked. `source`: where it came from, or `default`."""
+
+    name: str
+    value: str
+    source: str
+
+
+def load_settings(overrides: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
+    """flags (`overrides`: field -> value, None if not given) > environment > `*_FILE` secrets > YAML file > defaults.
+
+    Raises UserError with one line per mistake: where, what, and what is allowed.
+    """
+    return _validated(_given(overrides, environ))
+
+
+def sources_of(overrides: Mapping[str, object], environ: Mapping[str, str]) -> list[Origin]:
+    """Every setting, its value, and where that came from. Raises UserError as `load_settings`."""
+    given = _given(overrides, environ)
+    settings = _validated(given)
+    return [
+        Origin(name, _shown(name, value), given[name].where if name in given else "default") for name, value in settings
+    ]
+
+
+def _validated(given: Mapping[str, Given]) -> Settings:
+    try:
+        return Settings.model_validate({name: one.value for name, one in given.items()})
+    except ValidationError as error:
+        found = explain(error, Settings, hidden=SECRET_SETTINGS)
+    raise_all(f"{_where(str(place[0]), given)}: {text}" for place, text in found)
+    raise AssertionError("a validation error without errors")
+
+
+def _where(name: str, given: Mapping[str, Given]) -> str:
+    return given[name].where if name in given else env_name(name)
+
+
+def _given(overrides: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, Given]:
+    mistakes = list(_unknown_variables(environ))
+    flags = {
+        name: Given(value, "--" + name.replace("_", "-"))
+        for name, value in overrides.items()
+        if value is not None and name != CONFIG_FILE
+    }
+    config_file = overrides.get(CONFIG_FILE) or environ.get(env_name(CONFIG_FILE))
+    layers: ChainMap[str, Given] = ChainMap(
+        flags,
+        _from_environment(environ),
+        _from_secret_files(environ, mistakes),
+        _from_yaml(Path(str(config_file)), mistakes) if config_file else {},
+    )
+    raise_all(mistakes)
+    return dict(layers)
+
+
+def env_name(field: str) -> str:
+    """`RELAY_API_PORT` for `api_port`."""
+    return ENV_PREFIX + field.upper()
+
+
+def _variables() -> dict[str, str]:
+    """Variable -> field. When both names of a setting are set, the one with our prefix counts: it comes last."""
+    return {**_ALSO_FROM, **{env_name(field): field for field in Settings.model_fields}}
+
+
+def _unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
+    known = [*_variables(), env_name(CONFIG_FILE)]
+    allowed = {*known, *(f"{name}_FILE" for name in known)}
+    for name in sorted(environ):
+        if name.startswith(ENV_PREFIX) and not name.startswith(f"{ENV_PREFIX}TEST_") and name not in allowed:
+            yield f"{name}: {unknown('environment variable', name, known)}"
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
+    # empty counts as not set: that is what `NAME: ${NAME:-}` in a compose file means
+    return {field: Given(environ[name], name) for name, field in _variables().items() if environ.get(name)}
+
+
+def _from_secret_files(environ: Mapping[str, str], mistakes: list[str]) -> dict[str, Given]:
+    found = {}
+    for name, field in _variables().items():
+        path = environ.get(f"{name}_FILE")
+        if not path:
+            continue
+        try:
+            found[field] = Given(Path(path).read_text(encoding="utf-8").rstrip("\r\n"), f"{name}_FILE")
+        except (OSError, UnicodeDecodeError) as error:
+            mistakes.append(f"{name}_FILE: {path} cannot be read: {getattr(error, 'strerror', 'it is not UTF-8 text')}")
+    return found
+
+
+def _from_yaml(path: Path, mistakes: list[str]) -> dict[str, Given]:
+    found = {}
+    for key, value in read_mapping(path).items():
+        name = str(key)
+        if name in Settings.model_fields:
+            found[name] = Given(value, f"{path}: {name}")
+        else:
+            mistakes.append(f"{path}: {name}: {unknown('setting', name, list(Settings.model_fields))}")
+    return found
+
+
+def _shown(name: str, value: object) -> str:
+    if value is None:
+        return ""
+    if name == "redis_url" and isinstance(value, SecretStr):
+        return _without_password(value.get_secret_value())
+    if isinstance(value, SecretStr):
+        return "********"
+    if isinstance(value, tuple):
+        return ",".join(str(item) for item in value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return format_duration(value) if isinstance(value, float) else str(value)
+
+
+def _without_password(url: str) -> str:
+    url = _PASSWORD_OPTION.sub("********", url)
+    login, at, rest = url.rpartition("@")
+    if not at:
+        return url
+    scheme, _, user = login.partition("://")
+    return f"{scheme}://{user.partition(':')[0]}:********@{rest}"

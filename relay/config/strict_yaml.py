@@ -1,0 +1,82 @@
+"""Reads a YAML file that people write: a key that is written twice is a mistake, not an override."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from relay.config.problems import Place, dotted, raise_all
+from relay.domain.errors import UserError
+
+_BOOL: Final = "tag:yaml.org,2002:bool"
+
+
+class _Loader(yaml.SafeLoader):
+    """Booleans as in YAML 1.2: `on`, `off`, `yes` and `no` are names like any others."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - the name and form are PyYAML's
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.add_implicit_resolver(_BOOL, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+
+
+def read_mapping(path: Path) -> dict[object, object]:
+    """The file's mapping; empty for an empty file. Raises UserError that names the file, and the place in it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 text") from error
+    return parse_mapping(text, str(path))
+
+
+def parse_mapping(text: str, origin: str) -> dict[object, object]:
+    """As `read_mapping`, for text that came from `origin`."""
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return {}
+        raise_all(
+            f"{origin}: {dotted(place)}: written twice, again in line {line}" for place, line in _twice(root, (), set())
+        )
+        value = loader.construct_document(root)
+    except yaml.YAMLError as error:
+        raise UserError(f"{origin}: {_syntax(error)}") from error
+    except (ValueError, RecursionError) as error:  # e.g. the date 2024-99-99, or a thousand nested lists
+        raise UserError(f"{origin}: is not YAML that can be read: {error}") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{origin}: has to be a mapping of names to values")
+    return value
+
+
+def _twice(node: yaml.Node, place: Place, visited: set[yaml.Node]) -> Iterator[tuple[Place, int]]:
+    """Where a key is repeated, with the line (1-based) of the repetition."""
+    if node in visited:  # an alias, perhaps of a node around it
+        return
+    visited.add(node)
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _twice(item, (*place, index), visited)
+    elif isinstance(node, yaml.MappingNode):
+        seen: set[object] = set()
+        for key, value in node.value:
+            here = (*place, str(key.value))
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                yield here, key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode):
+                seen.add(key.value)
+            yield from _twice(value, here, visited)
+
+
+def _syntax(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return str(error).partition("\n")[0]

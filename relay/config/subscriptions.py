@@ -1,0 +1,69 @@
+"""Which receivers want a message that names none: an index over their `sources` and `event_types` patterns."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Generic, TypeVar
+
+from relay.domain.errors import InvalidRecord
+from relay.domain.receiver import Receiver
+
+MAX_MATCHES: Final = 1_000
+"""Receivers of one message at most; more is a mistake in somebody's patterns. Source: design, section 3."""
+
+_T = TypeVar("_T")
+
+
+class Subscriptions:
+    """The subscriptions of all receivers. A receiver that is switched off, or gives only one of the two, has none."""
+
+    def __init__(self, receivers: Iterable[Receiver]) -> None:
+        self._by_source: _Patterns[_Patterns[list[str]]] = _Patterns()
+        for receiver in receivers:
+            if receiver.enabled:
+                self._add(receiver)
+
+    def _add(self, receiver: Receiver) -> None:
+        for source in receiver.sources:
+            by_type = self._by_source.setdefault(source, _Patterns)
+            for event_type in receiver.event_types:
+                by_type.setdefault(event_type, list).append(receiver.name)
+
+    def match(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
+        """Names of the receivers that subscribe, sorted. A message without a type matches the type `*` only.
+
+        Raises InvalidRecord (reason `invalid`) when there are more than MAX_MATCHES.
+        """
+        names: set[str] = set()
+        for by_type in self._by_source.matching(source_id):
+            for subscribed in by_type.matching(event_type or ""):
+                names.update(subscribed)
+        if len(names) > MAX_MATCHES:
+            raise InvalidRecord("invalid", f"{len(names)} receivers subscribe to this; {MAX_MATCHES} are allowed")
+        return tuple(sorted(names))
+
+
+class _Patterns(Generic[_T]):
+    """Values by pattern: an exact text, or a beginning with `*` behind it."""
+
+    def __init__(self) -> None:
+        self._exact: dict[str, _T] = {}
+        self._prefixes: dict[str, _T] = {}
+        self._lengths: list[int] = []
+
+    def setdefault(self, pattern: str, make: Callable[[], _T]) -> _T:
+        if not pattern.endswith("*"):
+            return self._exact.setdefault(pattern, make())
+        prefix = pattern[:-1]
+        if prefix not in self._prefixes:
+            self._prefixes[prefix] = make()
+            self._lengths = sorted({*self._lengths, len(prefix)})
+        return self._prefixes[prefix]
+
+    def matching(self, text: str) -> Iterator[_T]:
+        """The values of all patterns that `text` matches. Costs one look-up per *length* of prefix in use."""
+        if text in self._exact:
+            yield self._exact[text]
+        for length in self._lengths:
+            if length > len(text):
+                return
+            if (found := self._prefixes.get(text[:length])) is not None:
+                yield found

@@ -1,0 +1,144 @@
+"""The whole relay in one process, on a private Valkey server in a data directory. Same workers, same semantics."""
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Final
+
+from relay.config.receivers_file import ReceiversFile
+from relay.config.settings import Settings
+from relay.domain.errors import LogUnavailable
+from relay.domain.topics import Topics
+from relay.embedded.valkey import ValkeyServer
+from relay.engine.clock import SystemClock
+from relay.log.streams import StreamsLog
+from relay.plan import Plan
+from relay.process import Relay
+from relay.state.redis import RedisState
+
+LOG_DB, STATE_DB = 0, 1
+"""Apart, so that losing the state can be tried."""
+LOOPBACK: Final = tuple(ip_network(text) for text in ("127.0.0.0/8", "::1/128"))
+
+
+class EmbeddedRelay:
+    """A relay on the engine in `data_dir`. `extra` adds entries to those of the receivers file.
+
+    Raises UserError when another process has the directory.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        data_dir: Path,
+        extra: Callable[[ReceiversFile | None], ReceiversFile | None],
+        environ: Mapping[str, str],
+    ) -> None:
+        self._server = ValkeyServer(data_dir)
+        self._settings = local(settings)
+        self._data_dir = data_dir
+        self._extra = extra
+        self._environ = environ
+        self.relay: Relay | None = None
+
+    @property
+    def server_version(self) -> str:
+        return self._server.version
+
+    async def run(self, stop: asyncio.Event, started: Callable[[Relay], Awaitable[None]]) -> None:
+        """Until `stop`. `started` is awaited, beside the running relay, once it serves."""
+        await self._server.start()
+        try:
+            await self._create_topics()
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(self._watch_server(stop))
+                await self._run_relay(stop, started)
+                watching.cancel()
+        finally:
+            await self._server.stop()
+
+    async def _run_relay(self, stop: asyncio.Event, started: Callable[[Relay], Awaitable[None]]) -> None:
+        plan = Plan(with_entries=self._extra, answer_secret=kept_secret(self._data_dir / "answer_secret"))
+        log, state = self._open_log(), self._open_state()
+        self.relay = relay = Relay(self._settings, log, state, plan, self._environ, SystemClock())
+        serving = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(relay.run(stop, serving.set))
+            up = tasks.create_task(serving.wait())
+            await asyncio.wait((running, up), return_when=asyncio.FIRST_COMPLETED)
+            up.cancel()
+            if serving.is_set():
+                telling = tasks.create_task(_tell(started, relay))
+                await asyncio.wait((running, telling), return_when=asyncio.FIRST_COMPLETED)
+                if running.done():
+                    telling.cancel()
+
+    async def _create_topics(self) -> None:
+        topics, log = Topics(self._settings.topic_prefix), self._open_log()
+        await log.start()
+        try:
+            await log.create(topics.fixed(), topics.fixed_groups())
+        finally:
+            await log.close()
+
+    async def _watch_server(self, stop: asyncio.Event) -> None:
+        await self._server.exited.wait()
+        if not stop.is_set():
+            raise LogUnavailable("the embedded server has ended by itself; its log is in the data directory")
+
+    def _open_log(self) -> StreamsLog:
+        return StreamsLog(self._server.url(LOG_DB), prefix=self._settings.topic_prefix)
+
+    def _open_state(self) -> RedisState:
+        prefix, window_s = self._settings.topic_prefix, self._settings.dedup_window
+        return RedisState(self._server.url(STATE_DB), prefix=prefix, dedup_window_s=window_s)
+
+
+async def _tell(started: Callable[[Relay], Awaitable[None]], relay: Relay) -> None:
+    await started(relay)
+
+
+def local(settings: Settings) -> Settings:
+    """The settings, with this machine's own addresses allowed."""
+    allowed = (*settings.allow_private_networks, *LOOPBACK)
+    return settings.model_copy(update={"allow_private_networks": allowed})
+
+
+def kept_secret(path: Path) -> bytes:
+    """32 random bytes that survive a restart, for their owner only."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        fresh = secrets.token_bytes(32)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(fresh)
+        return fresh
+
+
+def with_entries(file: ReceiversFile | None, added: ReceiversFile) -> ReceiversFile:
+    """`file` and what it does not declare of `added`."""
+    if file is None:
+        return added
+    return replace(
+        file,
+        receivers={**added.receivers, **file.receivers},
+        sources={**added.sources, **file.sources},
+    )
+
+
+def free_port(host: str, wanted: int) -> int:
+    """`wanted`, if it can be listened on; else 0, which lets the system choose."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, wanted))
+        except OSError:
+            return 0
+    return wanted

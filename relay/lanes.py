@@ -1,0 +1,132 @@
+"""Which lanes a process runs, and how each is made: a consumer, a worker, and the surroundings of its partitions."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from relay.config.settings import Settings
+from relay.domain.directory import Directory
+from relay.domain.receiver import Receiver
+from relay.domain.topics import SHARED, Topics, lane_of
+from relay.engine.context import Bounds, LaneContext
+from relay.engine.lane import Lane
+from relay.engine.observer import Observer
+from relay.engine.patience import Patience
+from relay.engine.runner import Runner
+from relay.engine.supervisor import OpenService
+from relay.engine.work import Worker
+from relay.log.port import Assignment, Log
+from relay.plan import Plan
+from relay.state.port import TAGS, State, tag_of
+from relay.state.port import Lane as LaneId
+from workers.failed_messages import FailedMessages, Reporter
+from workers.from_receiver_async import FromReceiverAsync
+from workers.from_sender import FromSender
+from workers.letters import Letters
+from workers.to_receiver import Outside, ToReceiver
+from workers.to_sender import ToSender
+
+ALL_TAGS = tuple(range(TAGS))
+
+
+class Known(Directory, Protocol):
+    """Who is known, and all of them."""
+
+    def receivers(self) -> Mapping[str, Receiver]: ...
+
+
+class Lanes:
+    """What has to run now, given the plan and the receivers there are."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        plan: Plan,
+        known: Known,
+        log: Log,
+        state: State,
+        outside: Outside,
+        observer: Observer,
+        patience: Patience,
+        reporter: Reporter,
+    ) -> None:
+        self._settings = settings
+        self._plan = plan
+        self._known = known
+        self._log = log
+        self._state = state
+        self._outside = outside
+        self._observer = observer
+        self._patience = patience
+        self._topics = topics = Topics(settings.topic_prefix)
+        letters = Letters(topics, outside.clock)
+        self._from_sender = FromSender(topics, known, state, letters)
+        self._to_receiver = ToReceiver(topics, known, state, letters, outside)
+        self._from_receiver_async = FromReceiverAsync(topics, known, state, letters, outside)
+        self._to_sender = ToSender(known, state, letters, outside)
+        self._failed_messages = FailedMessages(topics, state, letters, reporter)
+
+    def wanted(self) -> Mapping[str, OpenService]:
+        """Services by name: `from-sender`, ..., and `to-receiver/<lane>` per lane."""
+        topics = self._topics
+        fixed: dict[str, OpenService] = {
+            "from-sender": self._runner("from-sender", None, topics.from_sender, self._from_sender, ()),
+            "to-sender": self._runner("to-sender", None, topics.to_sender, self._to_sender, ALL_TAGS),
+            "failed-messages": self._runner("failed-messages", None, topics.failed_messages, self._failed_messages, ()),
+        }
+        wanted = {role: service for role, service in fixed.items() if role in self._plan.roles}
+        for lane in self._lanes_of_receivers():
+            tags = ALL_TAGS if lane == SHARED else (tag_of(f"r:{lane}"),)
+            for role, topic, worker in (
+                ("to-receiver", topics.to_receiver(lane), self._to_receiver),
+                ("from-receiver-async", topics.pending(lane), self._from_receiver_async),
+            ):
+                if role in self._plan.roles:
+                    wanted[f"{role}/{lane}"] = self._runner(role, lane, topic, worker, tags)
+        return wanted
+
+    def _lanes_of_receivers(self) -> list[str]:
+        only = self._plan.receivers
+        of_receivers = {
+            lane_of(receiver) for name, receiver in self._known.receivers().items() if only is None or name in only
+        }
+        return sorted(of_receivers | {SHARED} if only is None else of_receivers)
+
+    def _runner(
+        self, role: str, lane: str | None, topic: str, worker: Worker[Any], tags: tuple[int, ...]
+    ) -> OpenService:
+        group = self._topics.group(role, lane)
+        shared = lane in (None, SHARED)
+
+        def open_lane(assignment: Assignment) -> Lane[Any]:
+            lane_id = LaneId(topic, assignment.partition.partition, assignment.epoch)
+            return Lane(self._context(lane_id, tags, shared=shared), worker)
+
+        return lambda: Runner(
+            partial(self._log.consumer, group, [topic]),
+            open_lane,
+            self._outside.clock,
+            self._patience,
+            self._settings.shutdown_grace,
+        )
+
+    def _context(self, lane: LaneId, tags: tuple[int, ...], *, shared: bool) -> LaneContext:
+        settings = self._settings
+        return LaneContext(
+            lane=lane,
+            parked_topic=self._topics.parked_messages,
+            tags=tags,
+            shared=shared,
+            log=self._log,
+            state=self._state,
+            clock=self._outside.clock,
+            observer=self._observer,
+            patience=self._patience,
+            bounds=Bounds(
+                window=settings.window_records,
+                span=settings.window_offsets,
+                hold_s=settings.hold_max,
+                parked_per_owner=settings.parked_per_receiver,
+                parked_total=settings.parked_total,
+            ),
+        )

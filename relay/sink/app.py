@@ -1,0 +1,349 @@
+"""The sink as a web server: POST /hooks, GET /hooks/{message_id}."""
+
+import asyncio
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple, TypeVar, Unpack, assert_never
+from urllib.parse import quote, unquote
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, web
+
+from relay.domain.errors import UserError
+from relay.domain.signing import verify_standard
+from relay.sink.behaviour import Behaviour, Job, Knobs, Mode, is_processed, new_job, reaction
+
+_REMEMBERED: Final = 100_000
+"""Arrivals, polls and jobs kept; older ones are forgotten, so that a sink can run for days."""
+_LARGEST_BODY: Final = 32 * 1024 * 1024
+_JSON: Final = "application/json"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A POST as it arrived. Ids are decoded; those of a POST without `ce-` headers are empty.
+
+    `verified`: whether the signature was right; None without a secret to check it with. `status`: what was answered;
+    None for `hang` and `reset`. `headers` have lower-case names.
+    """
+
+    webhook_id: str
+    source_id: str
+    message_id: str
+    event_type: str
+    attempt: int
+    generation: int
+    sequence: int | None
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    verified: bool | None
+    met: Mode
+    status: int | None
+    t_monotonic: float
+
+
+class Poll(NamedTuple):
+    """A status GET."""
+
+    message_id: str
+    status: int
+    t_monotonic: float
+
+
+class CallbackSent(NamedTuple):
+    """A POST to a `relay-answer-url`. `status` None: no response came."""
+
+    message_id: str
+    status: int | None
+
+
+class Sink:
+    """A test receiver. After `start`, `url` takes POSTs; `received`, `polls` and `callbacks` tell what happened.
+
+    `secret`: check Standard Webhooks signatures with it; a wrong one is recorded, not refused. `on_arrival` is called
+    for each POST. `chance` returns uniform samples of [0, 1). A stopped sink can be started again, also on the
+    same port, and still knows its jobs.
+    """
+
+    def __init__(
+        self,
+        mode: Mode = "answer",
+        *,
+        secret: str | None = None,
+        on_arrival: Callable[[Arrival], None] | None = None,
+        chance: Callable[[], float] = random.random,
+        **knobs: Unpack[Knobs],
+    ) -> None:
+        self.behaviour = Behaviour(mode, **knobs)
+        self.received: list[Arrival] = []
+        self.polls: list[Poll] = []
+        self.callbacks: list[CallbackSent] = []
+        self.posts = 0
+        self.redirects_followed = 0
+        self._secrets = [secret] if secret else []
+        self._on_arrival = on_arrival
+        self._chance = chance
+        self._jobs: dict[str, Job] = {}
+        self._job_count = 0
+        self._changed = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._runner: web.AppRunner | None = None
+        self._address = ("127.0.0.1", 0)
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Listen; port 0 takes a free one. Raises UserError when the address cannot be had."""
+        app = web.Application(client_max_size=_LARGEST_BODY)
+        app.router.add_post("/hooks", self._post)
+        app.router.add_get("/hooks", self._get_by_query)
+        app.router.add_get("/hooks/{message_id:.+}", self._get_by_path)
+        app.router.add_route("*", "/elsewhere", self._elsewhere)
+        self._stopping.clear()
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise UserError(f"cannot listen on {host}:{port}: {error.strerror}; try another --port") from error
+        self._address = (host, self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Stop listening, drop what hangs, and end the callbacks under way. May be called twice."""
+        self._stopping.set()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def url(self) -> str:
+        """The `post_endpoint`."""
+        return f"{self._base}/hooks"
+
+    @property
+    def status_url_template(self) -> str:
+        """The `status_endpoint`; where sources share message ids, use `{webhook_id}` in place of `{message_id}`."""
+        return f"{self._base}/hooks/{{message_id}}"
+
+    @property
+    def _base(self) -> str:
+        host, port = self._address
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def become(self, mode: Mode | None = None, **knobs: Unpack[Knobs]) -> None:
+        """Behave otherwise from the next request on; knobs that are not named stay. Starts `fail_first` anew."""
+        self.behaviour = replace(self.behaviour, mode=mode or self.behaviour.mode, **knobs)
+        self.posts = 0
+
+    def knows(self, message_id: str) -> bool:
+        """Whether the receiver has processed the message with this `message_id` or `webhook_id`."""
+        return message_id in self._jobs
+
+    async def wait_for(self, count: int, timeout_s: float = 30.0) -> list[Arrival]:
+        """All arrivals, once there are `count` of them. Raises TimeoutError."""
+        return await self._wait(self.received, count, timeout_s)
+
+    async def wait_for_polls(self, count: int, timeout_s: float = 30.0) -> list[Poll]:
+        """All status GETs, once there are `count` of them. Raises TimeoutError."""
+        return await self._wait(self.polls, count, timeout_s)
+
+    async def wait_for_callbacks(self, count: int, timeout_s: float = 30.0) -> list[CallbackSent]:
+        """All callbacks sent, once there are `count` of them. Raises TimeoutError."""
+        return await self._wait(self.callbacks, count, timeout_s)
+
+    async def _wait(self, happened: list[T], count: int, timeout_s: float) -> list[T]:
+        async with asyncio.timeout(timeout_s):
+            while len(happened) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return happened
+
+    def _note(self, happened: list[T], what: T) -> None:
+        happened.append(what)
+        if len(happened) > 2 * _REMEMBERED:
+            del happened[:-_REMEMBERED]
+        self._changed.set()
+
+    # --- POST ---
+
+    async def _post(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        self.posts += 1
+        behaviour = self.behaviour
+        met = reaction(behaviour, nth=self.posts, chance=self._chance())
+        arrival = _arrival(request, body, met, _status(behaviour, met), self._verified(request, body))
+        if is_processed(behaviour, met):
+            self._process(behaviour, arrival)
+        self._note(self.received, arrival)
+        if self._on_arrival is not None:
+            self._on_arrival(arrival)
+        await self._pause(behaviour.delay_s)
+        return await self._react(request, behaviour, arrival)
+
+    def _verified(self, request: web.Request, body: bytes) -> bool | None:
+        if not self._secrets:
+            return None
+        return verify_standard(self._secrets, request.headers, body, time.time())
+
+    def _process(self, behaviour: Behaviour, arrival: Arrival) -> None:
+        """A message is processed once, however often it comes. Status GETs find it under both of its ids."""
+        key = _job_key(arrival)
+        if key in self._jobs:
+            return
+        self._job_count += 1
+        message_id = arrival.message_id or key
+        job = new_job(behaviour, arrival.met, number=self._job_count, message_id=message_id, now=arrival.t_monotonic)
+        self._jobs[key] = self._jobs[message_id] = job
+        while len(self._jobs) > 2 * _REMEMBERED:
+            del self._jobs[next(iter(self._jobs))]
+        if behaviour.callback and (url := arrival.headers.get("relay-answer-url")):
+            task = asyncio.create_task(self._call_back(url, job, behaviour))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _react(self, request: web.Request, behaviour: Behaviour, arrival: Arrival) -> web.StreamResponse:
+        match arrival.met:
+            case "answer":
+                return await _answer(request, behaviour, self._jobs[_job_key(arrival)])
+            case "later":
+                return self._accepted(behaviour, self._jobs[_job_key(arrival)])
+            case "echo":
+                content_type = arrival.headers.get("content-type", _JSON)
+                return web.Response(body=arrival.body, headers={"content-type": content_type})
+            case "fail":
+                return _json(behaviour.fail_status, b'{"error": "failed"}', _retry_after(behaviour))
+            case "reject":
+                return _json(422, b'{"error": "rejected"}')
+            case "redirect":
+                return _json(307, b"", {"location": f"{self._base}/elsewhere"})
+            case "hang":
+                await self._stopping.wait()
+                return _reset(request)
+            case "reset":
+                return _reset(request)
+            case _:
+                assert_never(arrival.met)
+
+    def _accepted(self, behaviour: Behaviour, job: Job) -> web.Response:
+        headers = _retry_after(behaviour)
+        if behaviour.location:
+            headers["location"] = f"{self.url}/{quote(job.message_id, safe='')}"
+        return _json(202, job.document("pending"), headers)
+
+    async def _call_back(self, url: str, job: Job, behaviour: Behaviour) -> None:
+        await self._pause(behaviour.answer_after_s)
+        body = job.document("success", behaviour.answer_size)
+        status: int | None = None
+        with suppress(ClientError, TimeoutError):
+            async with (
+                ClientSession(timeout=ClientTimeout(total=10)) as session,
+                session.post(url, data=body, headers={"content-type": _JSON}) as response,
+            ):
+                status = response.status
+        self._note(self.callbacks, CallbackSent(job.message_id, status))
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not longer than the sink lives."""
+        if seconds > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._stopping.wait()
+
+    # --- GET ---
+
+    async def _get_by_path(self, request: web.Request) -> web.StreamResponse:
+        # from the raw path: an id may contain an encoded slash
+        return await self._status(request, unquote(request.rel_url.raw_path.removeprefix("/hooks/")))
+
+    async def _get_by_query(self, request: web.Request) -> web.StreamResponse:
+        message_id = request.query.get("message_id")
+        if message_id is None:
+            return _json(400, b'{"error": "message_id is missing"}')
+        return await self._status(request, message_id)
+
+    async def _status(self, request: web.Request, message_id: str) -> web.StreamResponse:
+        job = self._jobs.get(message_id)
+        now = time.monotonic()
+        status = 404 if job is None else 200 if job.poll(now) else 202
+        self._note(self.polls, Poll(message_id, status, now))
+        if job is None:
+            return _json(404, b'{"error": "unknown"}')
+        if status == 202:
+            return _json(202, job.document("pending"), _retry_after(self.behaviour))
+        return await _answer(request, self.behaviour, job)
+
+    async def _elsewhere(self, request: web.Request) -> web.Response:
+        self.redirects_followed += 1
+        return _json(200, b'{"error": "a redirect was followed"}')
+
+
+def _arrival(request: web.Request, body: bytes, met: Mode, status: int | None, verified: bool | None) -> Arrival:
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    return Arrival(
+        webhook_id=headers.get("webhook-id", ""),
+        source_id=unquote(headers.get("ce-source", "")),
+        message_id=unquote(headers.get("ce-id", "")),
+        event_type=unquote(headers.get("ce-type", "")),
+        attempt=_number(headers.get("relay-attempt")) or 1,
+        generation=_number(headers.get("relay-generation")) or 0,
+        sequence=_number(headers.get("relay-sequence")),
+        body=body,
+        headers=headers,
+        verified=verified,
+        met=met,
+        status=status,
+        t_monotonic=time.monotonic(),
+    )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+def _job_key(arrival: Arrival) -> str:
+    return arrival.webhook_id or arrival.message_id
+
+
+def _status(behaviour: Behaviour, met: Mode) -> int | None:
+    if met == "fail":
+        return behaviour.fail_status
+    statuses: dict[Mode, int] = {"answer": 200, "echo": 200, "later": 202, "reject": 422, "redirect": 307}
+    return statuses.get(met)
+
+
+async def _answer(request: web.Request, behaviour: Behaviour, job: Job) -> web.StreamResponse:
+    body = job.document("success", behaviour.answer_size)
+    if not behaviour.truncate:
+        return _json(200, body)
+    response = web.StreamResponse(headers={"content-type": _JSON})
+    response.content_length = 2 * len(body)
+    await response.prepare(request)
+    await response.write(body)
+    if request.transport is not None:
+        request.transport.close()  # after what was written
+    return response
+
+
+def _json(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(status=status, body=body, headers={"content-type": _JSON, **(headers or {})})
+
+
+def _retry_after(behaviour: Behaviour) -> dict[str, str]:
+    return {} if behaviour.retry_after is None else {"retry-after": str(behaviour.retry_after)}
+
+
+def _reset(request: web.Request) -> web.Response:
+    """Reset the connection, instead of closing it in good order. The response returned reaches nobody."""
+    transport = request.transport
+    if transport is not None:
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
+    return web.Response(status=503)

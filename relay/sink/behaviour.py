@@ -1,0 +1,113 @@
+"""How the sink behaves: pure decisions, chance and time are passed in."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypedDict, get_args
+
+Mode = Literal["answer", "later", "fail", "reject", "hang", "reset", "redirect", "echo"]
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+
+_HEALTHY: Final[frozenset[Mode]] = frozenset({"answer", "later", "echo"})
+_DOUBTFUL: Final[frozenset[Mode]] = frozenset({"fail", "hang", "reset"})
+"""Faults after which the sender cannot know whether its message was processed."""
+
+
+class Knobs(TypedDict, total=False):
+    """The fields of `Behaviour` but `mode`, for keyword arguments."""
+
+    delay_s: float
+    fail_rate: float
+    fail_status: int
+    fail_first: int | None
+    retry_after: int | None
+    later_polls: int
+    answer_after_s: float
+    callback: bool
+    location: bool
+    process_before_fail: bool
+    answer_size: int
+    truncate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """`mode` says what a POST gets.
+
+    `answer`: 200 and a JSON answer like a CI's. `later`: 202, the answer comes with a status GET or a callback.
+    `fail`: `fail_status`. `reject`: 422. `hang`: nothing, ever. `reset`: the connection is reset. `redirect`: 307 to
+    a place that counts who follows. `echo`: 200 and the POST's own body.
+
+    `delay_s`: wait before each response to a POST. `fail_rate`: share of POSTs that get `fail_status` instead.
+    `fail_first`: only the first so many POSTs meet a fault (that of the mode, else `fail_status`), later ones are
+    healthy. `retry_after`: seconds, sent with failures and 202s. `later_polls`: so many status GETs get 202 first, and
+    none is answered before `answer_after_s`. `callback`: the answer is also POSTed to `relay-answer-url`.
+    `location`: 202s name their status URL. `process_before_fail`: messages count as processed, and the status
+    endpoint knows them, also when the POST ended in `fail`, `hang` or `reset`. `answer_size`: pad answers to so many
+    bytes. `truncate`: announce more of an answer than is sent, then close.
+    """
+
+    mode: Mode = "answer"
+    delay_s: float = 0.0
+    fail_rate: float = 0.0
+    fail_status: int = 500
+    fail_first: int | None = None
+    retry_after: int | None = None
+    later_polls: int = 2
+    answer_after_s: float = 0.0
+    callback: bool = False
+    location: bool = False
+    process_before_fail: bool = False
+    answer_size: int = 0
+    truncate: bool = False
+
+
+def reaction(behaviour: Behaviour, *, nth: int, chance: float) -> Mode:
+    """What POST number `nth` (1-based) meets. `chance`: a uniform sample of [0, 1)."""
+    fault: Mode = "fail" if behaviour.mode in _HEALTHY else behaviour.mode
+    recovered: Mode = behaviour.mode if behaviour.mode in _HEALTHY else "answer"
+    if behaviour.fail_first is not None:
+        return fault if nth <= behaviour.fail_first else recovered
+    return "fail" if chance < behaviour.fail_rate else behaviour.mode
+
+
+def is_processed(behaviour: Behaviour, met: Mode) -> bool:
+    """Whether the receiver did its work for a POST that met `met`, whatever the sender was told."""
+    return met in _HEALTHY or (behaviour.process_before_fail and met in _DOUBTFUL)
+
+
+@dataclass(slots=True)
+class Job:
+    """What the receiver knows of a message it has processed. `ready_at`: monotonic seconds."""
+
+    number: int
+    message_id: str
+    polls_left: int
+    ready_at: float
+
+    def poll(self, now: float) -> bool:
+        """A status GET came: whether the job is finished now."""
+        if self.polls_left > 0:
+            self.polls_left -= 1
+            return False
+        return now >= self.ready_at
+
+    def document(self, state: Literal["pending", "success"], size: int = 0) -> bytes:
+        """The JSON that tells about the job, padded to `size` bytes."""
+        facts: dict[str, Any] = {
+            "id": f"job-{self.number}",
+            "state": state,
+            "number": self.number,
+            "message_id": self.message_id,
+        }
+        text = json.dumps(facts).encode()
+        if len(text) >= size:
+            return text
+        padding = size - len(json.dumps({**facts, "log": ""}).encode())
+        return json.dumps({**facts, "log": "." * max(0, padding)}).encode()
+
+
+def new_job(behaviour: Behaviour, met: Mode, *, number: int, message_id: str, now: float) -> Job:
+    """The job that a processed POST started: only in mode `later` is it unfinished at first."""
+    if met != "later":
+        return Job(number, message_id, 0, now)
+    return Job(number, message_id, behaviour.later_polls, now + behaviour.answer_after_s)

@@ -1,0 +1,214 @@
+"""Every metric of the relay, with its unit and meaning: one registry per process.
+
+Labels are closed sets (outcome, reason, topic, ...) and receiver names; never a URL, source or message id. There may be
+millions of receivers: the first MAX_RECEIVERS that are named have series of their own, all others share `_other`.
+"""
+
+from typing import Any, Final, Generic, Literal, TypeVar
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+MAX_RECEIVERS: Final = 2_000
+OTHER: Final = "_other"
+"""Stands for the receivers beyond the bound; no receiver can have this name."""
+
+_HTTP_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_JOURNEY_SECONDS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0, 21_600.0, 86_400.0, 172_800.0)
+CIRCUIT_LEVEL: Final[dict[Literal["closed", "half_open", "open"], int]] = {"closed": 0, "half_open": 1, "open": 2}
+
+M = TypeVar("M", Counter, Gauge, Histogram)
+
+
+class _Receivers:
+    """Which receivers have series of their own."""
+
+    def __init__(self) -> None:
+        self._own: set[str] = set()
+
+    def label(self, name: str) -> str:
+        if name not in self._own and len(self._own) >= MAX_RECEIVERS:
+            return OTHER
+        self._own.add(name)
+        return name
+
+    def forget(self, name: str) -> None:
+        self._own.discard(name)
+
+
+class Family(Generic[M]):
+    """A metric with labels. `labels` is cheap: children are kept here, without the client library's lock."""
+
+    def __init__(self, metric: M, label_names: tuple[str, ...], receivers: _Receivers) -> None:
+        self._metric: M = metric
+        self._receiver_at: int | None = label_names.index("receiver") if "receiver" in label_names else None
+        self._receivers = receivers
+        self._children: dict[tuple[str, ...], M] = {}
+
+    def labels(self, *values: str) -> M:
+        """The child for these label values, in the order in which `Metrics` names them."""
+        child = self._children.get(values)
+        return child if child is not None else self._child(values)
+
+    def remove(self, *values: str) -> None:
+        """Forget a child, e.g. of a partition that went to another process."""
+        if self._children.pop(values, None) is not None:
+            self._metric.remove(*values)
+
+    def forget_receiver(self, name: str) -> None:
+        """Forget every child of a receiver."""
+        for values in [key for key in self._children if self._names(key, name)]:
+            self.remove(*values)
+
+    def _names(self, values: tuple[str, ...], receiver: str) -> bool:
+        return self._receiver_at is not None and values[self._receiver_at] == receiver
+
+    def _child(self, values: tuple[str, ...]) -> M:
+        admitted = self._admitted(list(values))
+        if admitted not in self._children:
+            self._children[admitted] = self._metric.labels(*admitted)
+        return self._children[admitted]
+
+    def _admitted(self, values: list[str]) -> tuple[str, ...]:
+        if self._receiver_at is not None:
+            values[self._receiver_at] = self._receivers.label(values[self._receiver_at])
+        return tuple(values)
+
+
+class Metrics:
+    """The metrics of one process; an attribute is named like its metric, without `relay_`."""
+
+    def __init__(self, version: str) -> None:
+        # a switch for the whole process, all there is: a `_created` series for each counter would double their number
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._receivers = _Receivers()
+        self._families: list[Family[Any]] = []
+        self._define_flow()
+        self._define_delivery()
+        self._define_levels()
+        self._define_faults()
+        self._gauge("relay_build_info", "Always 1; the label tells the version", "version").labels(version).set(1)
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+
+    def forget_receiver(self, name: str) -> None:
+        """A receiver was removed: drop its series, and let another have its place."""
+        for family in self._families:
+            family.forget_receiver(name)
+        self._receivers.forget(name)
+
+    def render(self) -> bytes:
+        """The text exposition format, of type CONTENT_TYPE."""
+        return generate_latest(self.registry)
+
+    def _define_flow(self) -> None:
+        self.messages_received_total = self._counter(
+            "relay_messages_received_total", "Messages taken in, by way: http or kafka", "source_type"
+        )
+        self.duplicates_total = self._plain_counter(
+            "relay_duplicates_total", "Messages and records recognised as already handled, and not repeated"
+        )
+        self.foreign_keys_total = self._plain_counter(
+            "relay_foreign_keys_total", "Records whose key is not their source_id: order is not promised for them"
+        )
+        self.failed_total = self._counter("relay_failed_total", "Dead letters", "receiver", "reason")
+        self.end_to_end_seconds = self._histogram(
+            "relay_end_to_end_seconds",
+            "From the message's acceptance until the end of a leg: to_receiver, answer or to_sender",
+            _JOURNEY_SECONDS,
+            "receiver",
+            "leg",
+        )
+
+    def _define_delivery(self) -> None:
+        self.delivery_attempts_total = self._counter(
+            "relay_delivery_attempts_total", "POSTs to receivers, by what came of them", "receiver", "outcome"
+        )
+        self.delivery_duration_seconds = self._histogram(
+            "relay_delivery_duration_seconds", "One POST, from connect to the last byte", _HTTP_SECONDS, "receiver"
+        )
+        self.status_polls_total = self._counter(
+            "relay_status_polls_total", "GETs of status endpoints, by what came of them", "receiver", "outcome"
+        )
+        self.callback_attempts_total = self._counter(
+            "relay_callback_attempts_total", "POSTs of results to senders, by what came of them", "outcome"
+        )
+        self.answers_total = self._counter(
+            "relay_answers_total", "Answers, by way: response, poll or callback", "receiver", "via"
+        )
+        self.rate_limit_wait_seconds = self._plain_histogram(
+            "relay_rate_limit_wait_seconds", "Waits for a receiver's rate limit", _HTTP_SECONDS
+        )
+
+    def _define_levels(self) -> None:
+        self.consumer_lag = self._gauge("relay_consumer_lag", "Records behind the end of the topic", "topic")
+        self.oldest_message_age_seconds = self._gauge(
+            "relay_oldest_message_age_seconds", "Age of the oldest unfinished record", "topic"
+        )
+        self.circuit_state = self._gauge(
+            "relay_circuit_state", "Breaker: 0 closed, 1 half-open, 2 open (CIRCUIT_LEVEL)", "receiver"
+        )
+        self.pending_replies = self._gauge(
+            "relay_pending_replies", "Deliveries accepted with 202 whose answer has not come", "receiver"
+        )
+        self.parked_total = self._counter("relay_parked_total", "Records taken off the log until due", "topic")
+        self.parked_records = self._gauge("relay_parked_records", "Records that are parked now", "topic")
+        self.lane_window_records = self._gauge(
+            "relay_lane_window_records", "Unfinished records in a lane's window", "topic", "partition"
+        )
+        self.event_loop_lag_seconds = self._plain_gauge(
+            "relay_event_loop_lag_seconds", "How late the last timer of the loop ran"
+        )
+
+    def _define_faults(self) -> None:
+        self.state_recoveries_total = self._plain_counter(
+            "relay_state_recoveries_total", "Recovery passes after the state lost its memory, or may have"
+        )
+        self.dependency_waits_total = self._counter(
+            "relay_dependency_waits_total", "Calls repeated because the server was away", "dependency"
+        )
+        self.step_crashes_total = self._counter(
+            "relay_step_crashes_total", "Unexpected exceptions in a worker's step: bugs", "stage"
+        )
+        self.lanes_fenced_total = self._counter(
+            "relay_lanes_fenced_total", "Lanes taken over by a newer owner", "topic"
+        )
+        self.attempts_unlogged_total = self._plain_counter(
+            "relay_attempts_unlogged_total", "Entries of delivery_attempts dropped because the log was slow"
+        )
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> Family[Counter]:
+        return self._family(Counter(name, meaning, labels, registry=self.registry), labels)
+
+    def _gauge(self, name: str, meaning: str, *labels: str) -> Family[Gauge]:
+        return self._family(Gauge(name, meaning, labels, registry=self.registry), labels)
+
+    def _histogram(self, name: str, meaning: str, buckets: tuple[float, ...], *labels: str) -> Family[Histogram]:
+        return self._family(Histogram(name, meaning, labels, buckets=buckets, registry=self.registry), labels)
+
+    def _family(self, metric: M, labels: tuple[str, ...]) -> Family[M]:
+        family = Family(metric, labels, self._receivers)
+        self._families.append(family)
+        return family
+
+    def _plain_counter(self, name: str, meaning: str) -> Counter:
+        return Counter(name, meaning, registry=self.registry)
+
+    def _plain_gauge(self, name: str, meaning: str) -> Gauge:
+        return Gauge(name, meaning, registry=self.registry)
+
+    def _plain_histogram(self, name: str, meaning: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, meaning, buckets=buckets, registry=self.registry)

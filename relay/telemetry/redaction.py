@@ -1,0 +1,40 @@
+"""What must not leave the process through logs and Sentry, and what must not reach a terminal unescaped."""
+
+import re
+from functools import lru_cache
+
+# Whole words only where the word is also part of harmless ones (author, key).
+_SECRET_NAME = re.compile(
+    r"secret|passw(or)?d|passphrase|token|cookie|credential|authorization|signature|bearer|(api|private|signing)_?key"
+    r"|(^|_)(auth|dsn)(_|$)"
+)
+
+# C0, DEL and C1 move the cursor or start new lines; bidi marks and zero-width characters disguise what is shown; the
+# line and paragraph separators end lines in some viewers; lone surrogates cannot be written as UTF-8 at all.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+_USERINFO = re.compile(r"(?<=://)[^/?#\s]*@")
+_QUERY = re.compile(r"[?#].*", re.DOTALL)
+
+
+def escape_control(text: str) -> str:
+    """`text` with every character that could forge a line, steer a terminal or hide itself as `\\xNN` or `\\uNNNN`.
+
+    Backslashes stay: the result is for people, not for decoding.
+    """
+    return _UNSAFE.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+@lru_cache(maxsize=4096)
+def is_secret_name(name: str) -> bool:
+    """Whether a field of this name may hold a secret. `-` and `_` are alike."""
+    return _SECRET_NAME.search(name.lower().replace("-", "_")) is not None
+
+
+def public_url(url: str) -> str:
+    """`url` without user, password, query and fragment, where secrets tend to hide."""
+    return _QUERY.sub("", _USERINFO.sub("", url))

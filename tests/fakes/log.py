@@ -1,0 +1,223 @@
+"""A log in memory. The broker keeps records, offsets and groups; each process of a test has a client of it, MemoryLog,
+and dies with `crash`."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
+from relay.domain.topics import TopicSpec
+from relay.log.group_consumer import Commit, GroupConsumer, Taken
+from relay.log.groups import Group
+from relay.log.partitioner import partition_of
+from relay.log.port import Consumer, Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicPartition, TopicState
+from relay.log.watchers import Watchers
+
+
+class _Partition:
+    """Every record ever appended; those before `first` count as gone. Compaction is done when reading."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.first = 0
+
+    @property
+    def end(self) -> int:
+        return len(self.records)
+
+    def get(self, offset: int) -> Record | None:
+        return self.records[offset] if self.first <= offset < self.end else None
+
+    def table(self) -> dict[bytes | None, Record]:
+        """The newest record of each key, tombstones left out, in offset order."""
+        newest = {record.key: record for record in self.records}
+        kept = sorted((r for r in newest.values() if r.value is not None), key=lambda record: record.offset)
+        return {record.key: record for record in kept}
+
+
+class MemoryBroker:
+    """What outlives its clients. `available` False: every call of every client raises LogUnavailable.
+
+    `now_ms`: Unix time of appends.
+    """
+
+    def __init__(
+        self, *, now_ms: Callable[[], int] = lambda: 1_700_000_000_000, max_message_bytes: int = 2**21
+    ) -> None:
+        self.now_ms = now_ms
+        self.max_message_bytes = max_message_bytes
+        self.available = True
+        self.specs: dict[str, TopicSpec] = {}
+        self.offsets: dict[tuple[str, TopicPartition], int] = {}
+        """Next offset of (group, partition)."""
+        self.epochs: dict[tuple[str, TopicPartition], int] = defaultdict(int)
+        self.groups: dict[str, Group] = {}
+        self.watchers = Watchers()
+        self._partitions: dict[TopicPartition, _Partition] = defaultdict(_Partition)
+
+    def records(self, topic: str) -> list[Record]:
+        """All records of a topic that are still there, partition by partition."""
+        return [r for at in self.partitions_of(topic) for r in self[at].records[self[at].first :]]
+
+    def drop_before(self, at: Coordinate) -> None:
+        """Remove the records of that partition before `at`, as retention would."""
+        self[TopicPartition(at.topic, at.partition)].first = at.offset
+
+    def spec(self, topic: str) -> TopicSpec:
+        if topic not in self.specs:
+            raise LogUnavailable(f"topic {topic} does not exist")
+        return self.specs[topic]
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, n) for n in range(self.spec(topic).partitions)]
+
+    def __getitem__(self, partition: TopicPartition) -> _Partition:
+        return self._partitions[partition]
+
+
+class MemoryLog:
+    """A `relay.log.port.Log`: one process's client of `broker`. Every call gives the other tasks a turn."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker = broker
+        self._open = False
+        self._members: list[tuple[Group, GroupConsumer]] = []
+
+    async def start(self) -> None:
+        self._open = True
+        await self._turn()
+
+    async def close(self) -> None:
+        self.crash()
+
+    def crash(self) -> None:
+        """The process dies: its members are gone without a word, and every call of it fails from now on."""
+        self._open = False
+        for _, member in self._members:
+            member.abandon()
+        self._members.clear()
+        self._broker.watchers.notify_all()
+
+    def expel(self) -> None:
+        """Its members are put out of their groups, as after a session timeout; they notice at their next poll."""
+        for group, member in self._members:
+            group.leave(member)
+            member.wake()
+
+    async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
+        await self._turn()
+        for record in records:
+            self._check(record)
+        coordinates = [self._append(record) for record in records]
+        self._broker.watchers.notify({record.topic for record in records})
+        return coordinates
+
+    def _check(self, record: NewRecord) -> None:
+        spec = self._broker.spec(record.topic)
+        headers = sum(len(name) + len(value) for name, value in record.headers)
+        if len(record.key or b"") + len(record.value or b"") + headers > self._broker.max_message_bytes:
+            raise RecordTooLarge(f"more than {self._broker.max_message_bytes} bytes")
+        if spec.cleanup == "compact" and record.key is None:
+            raise ValueError(f"a record of the compacted topic {spec.name} needs a key")
+
+    def _append(self, new: NewRecord) -> Coordinate:
+        spec = self._broker.spec(new.topic)
+        at = TopicPartition(new.topic, partition_of(new.key, spec.partitions))
+        partition = self._broker[at]
+        record = Record(*at, partition.end, new.key, new.value, new.headers, self._broker.now_ms())
+        partition.records.append(record)
+        return record.coordinate
+
+    def consumer(self, group: str, topics: Sequence[str], on_assigned: OnAssigned, on_revoked: OnRevoked) -> Consumer:
+        members = self._broker.groups.setdefault(group, Group(group))
+        consumer = GroupConsumer(self, self._broker.watchers, members, topics, on_assigned, on_revoked)
+        self._members.append((members, consumer))
+        return consumer
+
+    async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
+        await self._turn()
+        return [self._read(at, key) for at, key in wanted]
+
+    def _read(self, at: Coordinate, key: bytes | None) -> Record | None:
+        partition = self._broker[TopicPartition(at.topic, at.partition)]
+        if self._broker.spec(at.topic).cleanup == "compact":
+            return partition.table().get(key)
+        return partition.get(at.offset)
+
+    async def snapshot(self, topic: str, partition: int) -> list[Record]:
+        await self._turn()
+        return list(self._broker[TopicPartition(topic, partition)].table().values())
+
+    async def follow(self, topic: str) -> AsyncIterator[Record | None]:
+        await self._turn()
+        partition = self._broker[TopicPartition(topic, 0)]
+        position = partition.end
+        compact = self._broker.spec(topic).cleanup == "compact"
+        for record in partition.table().values() if compact else partition.records[partition.first :]:
+            yield record
+        yield None
+        with self._broker.watchers.watching(topic) as wake:
+            while True:
+                wake.clear()
+                while position < partition.end:
+                    position += 1
+                    yield partition.records[position - 1]
+                await wake.wait()
+                await self._turn()
+
+    async def create(self, specs: Sequence[TopicSpec], groups: Mapping[str, str]) -> list[str]:
+        await self._turn()
+        made = [spec.name for spec in specs if spec.name not in self._broker.specs]
+        self._broker.specs |= {spec.name: spec for spec in specs if spec.name in made}
+        for topic, group in groups.items():
+            for at in self._broker.partitions_of(topic):
+                self._broker.offsets.setdefault((group, at), self._broker[at].first)
+        return made
+
+    async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
+        await self._turn()
+        specs, limit = self._broker.specs, self._broker.max_message_bytes
+        return {topic: TopicState(specs[topic], 1, 1, limit) for topic in topics if topic in specs}
+
+    async def lag(self, group: str, topic: str) -> int:
+        await self._turn()
+        partitions = {at: self._broker[at] for at in self._broker.partitions_of(topic)}
+        return sum(p.end - self._broker.offsets.get((group, at), p.first) for at, p in partitions.items())
+
+    # what GroupConsumer needs
+
+    async def partitions(self, topics: Sequence[str]) -> list[TopicPartition]:
+        await self._turn()
+        return [partition for topic in topics for partition in self._broker.partitions_of(topic)]
+
+    async def take(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Taken]:
+        await self._turn()
+        for at in partitions:
+            self._broker.epochs[group, at] += 1
+        return {at: Taken(self._broker.epochs[group, at], self._broker.offsets.get((group, at))) for at in partitions}
+
+    async def fetch(
+        self, positions: Mapping[TopicPartition, int], max_records: int
+    ) -> dict[TopicPartition, list[Record]]:
+        await self._turn()
+        found: dict[TopicPartition, list[Record]] = {}
+        for at, position in positions.items():
+            partition = self._broker[at]
+            if position < partition.first:
+                raise OffsetMissing(f"{at.topic}/{at.partition} no longer holds offset {position}")
+            if records := partition.records[position : position + max_records]:
+                found[at] = records
+                max_records -= len(records)
+        return found
+
+    async def commit(self, group: str, commits: Mapping[TopicPartition, Commit]) -> None:
+        await self._turn()
+        for at, commit in commits.items():
+            if self._broker.epochs[group, at] != commit.epoch:
+                raise PartitionLost(f"{group} has a newer owner of {at.topic}/{at.partition}")
+        self._broker.offsets |= {(group, at): commit.next_offset for at, commit in commits.items()}
+
+    async def _turn(self) -> None:
+        await asyncio.sleep(0)
+        if not (self._open and self._broker.available):
+            raise LogUnavailable("the log is away")

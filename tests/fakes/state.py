@@ -1,0 +1,349 @@
+"""The state in memory: every rule of the port, a clock that tests turn, and memory that they can lose."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from relay.domain.errors import PartitionLost, StateRecovering
+from relay.domain.identity import MessageId
+from relay.log.port import Coordinate
+from relay.state.port import (
+    TAGS,
+    Arrival,
+    BeginAsk,
+    Counts,
+    Due,
+    EndpointHealth,
+    FailedEntry,
+    IntakeAsk,
+    Lane,
+    Mark,
+    MessageRow,
+    MessageStage,
+    Parked,
+    Restored,
+    Row,
+    RowKey,
+    Settlement,
+    Stage,
+    Verdict,
+    tag_of,
+)
+from tests.fakes.state_rows import Beginning, Rows, finished_until, mark, settle
+
+_NEWEST_FAILED = 10_000
+
+
+@dataclass(slots=True)
+class _LaneIndex:
+    """Parked references of one lane and tag. `due` holds the heads of queues, and what has no queue."""
+
+    epoch: int = -1
+    references: dict[bytes, Parked] = field(default_factory=dict)
+    due: dict[bytes, float] = field(default_factory=dict)
+
+    def head(self, queue: bytes) -> bytes | None:
+        ranked = [(one.order, member) for member, one in self.references.items() if one.queue == queue]
+        return min(ranked)[1] if ranked else None
+
+    def promote(self, queue: bytes | None, now: float) -> bool:
+        """Whether the head of `queue` is due; one that waited behind another is due now."""
+        head = None if queue is None else self.head(queue)
+        return head is not None and self.due.setdefault(head, now) <= now
+
+    def put(self, one: Parked, now: float) -> None:
+        member = one.row.digest
+        before = None if one.queue is None else self.head(one.queue)
+        former = self.references.get(member)
+        self.references[member] = one
+        if former is not None and former.queue != one.queue:
+            self.due.pop(member, None)
+            self.promote(former.queue, now)
+        if one.queue is not None and self.head(one.queue) != member:
+            self.due.pop(member, None)
+            self.promote(one.queue, now)
+            return
+        if before is not None and before != member:
+            self.due.pop(before, None)
+        self.due[member] = now + max(0.0, one.due_in_s)
+
+    def drop(self, member: bytes, queue: bytes | None, now: float) -> bool:
+        one = self.references.pop(member, None)
+        self.due.pop(member, None)
+        return self.promote(queue if one is None or one.queue is None else one.queue, now)
+
+
+@dataclass(slots=True)
+class _Tag:
+    """Everything under one hash tag; `ready` None: its memory is missing."""
+
+    rows: Rows
+    ready: bool | None = None
+    doubt_until: float = 0.0
+    lost_at: float = 0.0
+    messages: dict[MessageId, tuple[MessageRow, float]] = field(default_factory=dict)
+    lanes: dict[tuple[str, int], _LaneIndex] = field(default_factory=dict)
+    failed: dict[str, dict[Coordinate, FailedEntry]] = field(default_factory=dict)
+
+    def lane(self, lane: Lane) -> _LaneIndex:
+        return self.lanes.setdefault((lane.topic, lane.partition), _LaneIndex())
+
+
+class MemoryState:
+    """Implements `relay.state.port.State`. `ready` False: empty memory, as of a server never used before.
+
+    `clock`: seconds; None: a clock of its own that only `advance` moves.
+    """
+
+    def __init__(
+        self, *, clock: Callable[[], float] | None = None, dedup_window_s: float = 604_800, ready: bool = True
+    ) -> None:
+        self._clock = clock or (lambda: 1_700_000_000.0)
+        self._advanced_s = 0.0
+        self._window_s = dedup_window_s
+        self._tags: list[_Tag] = []
+        self._leases: dict[str, tuple[str, float]] = {}
+        self.lose()
+        if ready:
+            for tag in self._tags:
+                tag.ready = True
+
+    def advance(self, seconds: float) -> None:
+        self._advanced_s += seconds
+
+    def lose(self) -> None:
+        """Lose everything, as FLUSHALL does."""
+        self._tags = [_Tag(Rows(self._window_s)) for _ in range(TAGS)]
+        self._leases.clear()
+
+    @property
+    def now(self) -> float:
+        return self._clock() + self._advanced_s
+
+    def _reach(self, tags: Iterable[int]) -> None:
+        refused = frozenset(tag for tag in tags if not self._tags[tag].ready)
+        if refused:
+            raise StateRecovering(refused)
+
+    def _of(self, owner: str) -> _Tag:
+        return self._tags[tag_of(owner)]
+
+    def _reach_owners(self, owners: Iterable[str]) -> None:
+        self._reach({tag_of(owner) for owner in owners})
+
+    def _fence(self, lane: Lane, tags: Iterable[int]) -> None:
+        tags = set(tags)
+        self._reach(tags)
+        if any(self._tags[tag].lane(lane).epoch > lane.epoch for tag in tags):
+            raise PartitionLost("a newer owner has the lane")
+        for tag in tags:
+            self._tags[tag].lane(lane).epoch = lane.epoch
+
+    async def start(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    # messages
+    def _message(self, one: MessageId) -> MessageRow | None:
+        row, expires = self._of(f"s:{one.source_id}").messages.get(one, (None, 0.0))
+        return row if expires > self.now else None
+
+    async def arrive(self, arrivals: Sequence[Arrival]) -> list[MessageRow | None]:
+        self._reach_owners(f"s:{arrival.id.source_id}" for arrival in arrivals)
+        known = []
+        for arrival in arrivals:
+            row = self._message(arrival.id)
+            known.append(row)
+            if row is None or arrival.stage > row.stage:
+                self._store_message(arrival, arrival.stage, row)
+        return known
+
+    def _store_message(self, arrival: Arrival, stage: MessageStage, known: MessageRow | None) -> None:
+        first = known or MessageRow(stage, arrival.digest, arrival.partition, arrival.offset)
+        row = MessageRow(stage, first.digest, first.partition, first.offset)
+        done = stage is MessageStage.ENQUEUED
+        expires = finished_until(self.now, self._window_s) if done else self.now + self._window_s
+        self._of(f"s:{arrival.id.source_id}").messages[arrival.id] = (row, expires)
+
+    async def enqueued(self, arrivals: Sequence[Arrival]) -> None:
+        self._reach_owners(f"s:{arrival.id.source_id}" for arrival in arrivals)
+        for arrival in arrivals:
+            row = self._message(arrival.id)
+            if row is None or row.stage is not MessageStage.ENQUEUED:
+                self._store_message(arrival, MessageStage.ENQUEUED, row)
+
+    async def messages(self, ids: Sequence[MessageId]) -> list[MessageRow | None]:
+        self._reach_owners(f"s:{one.source_id}" for one in ids)
+        return [self._message(one) for one in ids]
+
+    # rows
+    async def intake(self, lane: Lane, asks: Sequence[IntakeAsk]) -> list[Row]:
+        self._reach_owners(ask.row.owner for ask in asks)
+        return [self._intake(self._of(ask.row.owner), lane, ask) for ask in asks]
+
+    def _intake(self, tag: _Tag, lane: Lane, ask: IntakeAsk) -> Row:
+        digest, index = ask.row.digest, tag.lane(lane)
+        row = tag.rows.load(digest, self.now)
+        if row is not None and row.generation < ask.generation:
+            row = None
+        kept = digest in index.references
+        behind = not kept and ask.queue is not None and index.head(ask.queue) is not None
+        return tag.rows.show(digest, row, self.now, kept=kept, behind=behind)
+
+    async def peek(self, rows: Sequence[RowKey]) -> list[Row]:
+        self._reach_owners(row.owner for row in rows)
+        found = [(self._of(row.owner).rows, row.digest) for row in rows]
+        return [known.show(digest, known.load(digest, self.now), self.now) for known, digest in found]
+
+    async def begin(self, lane: Lane, asks: Sequence[BeginAsk]) -> list[Verdict]:
+        self._fence(lane, (tag_of(ask.row.owner) for ask in asks))
+        verdicts = []
+        for ask in asks:
+            tag = self._of(ask.row.owner)
+            beginning = Beginning(tag.rows, self.now, tag.doubt_until, tag.lost_at, tag.lane(lane).references)
+            verdicts.append(beginning.verdict(ask))
+        return verdicts
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Row]:
+        self._reach_owners(one.row.owner for one in settlements)
+        return [settle(self._of(one.row.owner).rows, one, self.now) for one in settlements]
+
+    async def mark(self, marks: Sequence[Mark]) -> None:
+        self._reach_owners(one.row.owner for one in marks)
+        for one in marks:
+            mark(self._of(one.row.owner).rows, one, self.now)
+
+    async def forget(self, rows: Sequence[RowKey]) -> None:
+        self._reach_owners(row.owner for row in rows)
+        for row in rows:
+            self._of(row.owner).rows.active.pop(row.digest, None)
+
+    # parking
+    async def intend_to_park(self, lane: Lane, rows: Sequence[tuple[RowKey, int]]) -> None:
+        self._fence(lane, (tag_of(row.owner) for row, _ in rows))
+        for row, _ in rows:
+            self._of(row.owner).rows.intents.add(row.digest)
+
+    async def park(self, lane: Lane, parked: Sequence[Parked]) -> None:
+        self._fence(lane, (tag_of(one.row.owner) for one in parked))
+        for one in parked:
+            self._of(one.row.owner).lane(lane).put(one, self.now)
+
+    async def next_due(self, lane: Lane, tags: Sequence[int]) -> dict[int, float]:
+        self._reach(tags)
+        found = {tag: self._tags[tag].lane(lane).due for tag in tags}
+        return {tag: min(due.values()) - self.now for tag, due in found.items() if due}
+
+    async def take_due(self, lane: Lane, tags: Sequence[int], *, limit: int, lease_s: float) -> list[Due]:
+        self._fence(lane, tags)
+        taken = []
+        for index in (self._tags[tag].lane(lane) for tag in tags):
+            ripe = sorted((at, member) for member, at in index.due.items() if at <= self.now)
+            for _, member in ripe[:limit]:
+                index.due[member] = self.now + lease_s
+                one = index.references[member]
+                taken.append(Due(one.row, one.at))
+        return taken
+
+    async def unpark(self, lane: Lane, rows: Sequence[tuple[RowKey, bytes | None]]) -> list[bool]:
+        self._reach_owners(row.owner for row, _ in rows)
+        promoted = []
+        for row, queue in rows:
+            tag = self._of(row.owner)
+            tag.rows.intents.discard(row.digest)
+            promoted.append(tag.lane(lane).drop(row.digest, queue, self.now))
+        return promoted
+
+    async def parked(self, owners: Sequence[str]) -> list[Counts]:
+        self._reach_owners(owners)
+        return [_count(one for one in _references(self._of(owner)) if one.row.owner == owner) for owner in owners]
+
+    async def parked_total(self) -> Counts:
+        self._reach(range(TAGS))
+        return _count(one for tag in self._tags for one in _references(tag))
+
+    # life and recovery
+    async def lost(self) -> frozenset[int]:
+        for tag in self._tags:
+            if tag.ready is None:
+                tag.ready, tag.lost_at = False, self.now
+        return frozenset(number for number, tag in enumerate(self._tags) if not tag.ready)
+
+    async def restore(self, lane: Lane, parked: Sequence[Parked]) -> list[Restored]:
+        return [self._restore(lane, one) for one in parked]
+
+    def _restore(self, lane: Lane, one: Parked) -> Restored:
+        tag = self._of(one.row.owner)
+        row = tag.rows.load(one.row.digest, self.now)
+        if row is not None and row.stage >= Stage.DONE and row.generation >= one.generation:
+            return Restored.FINISHED
+        tag.rows.intents.add(one.row.digest)
+        if one.row.digest in tag.lane(lane).references:
+            return Restored.THERE
+        tag.lane(lane).put(one, self.now)
+        return Restored.PUT_BACK
+
+    async def ready(self, tags: Sequence[int], *, in_doubt_s: float) -> None:
+        missing = frozenset(tag for tag in tags if self._tags[tag].ready is None)
+        if missing:
+            raise StateRecovering(missing)
+        for tag in (self._tags[number] for number in tags):
+            if not tag.ready:
+                tag.ready, tag.doubt_until = True, max(tag.doubt_until, self.now + in_doubt_s)
+
+    async def lease(self, name: str, owner: str, ttl_s: float) -> bool:
+        holder, until = self._leases.get(name, (owner, math.inf))
+        if holder != owner and until > self.now:
+            return False
+        self._leases[name] = (owner, self.now + ttl_s)
+        return True
+
+    async def release(self, name: str, owner: str) -> None:
+        if name in self._leases and self._leases[name][0] == owner:
+            del self._leases[name]
+
+    # endpoints
+    async def endpoints(self, owners: Sequence[str]) -> list[EndpointHealth]:
+        self._reach_owners(owners)
+        return [self._of(owner).rows.endpoint(owner).health(self.now) for owner in owners]
+
+    async def pause(self, owner: str, seconds: float) -> None:
+        self._reach_owners([owner])
+        endpoint = self._of(owner).rows.endpoint(owner)
+        endpoint.paused_until = self.now + seconds
+        if seconds == 0:
+            endpoint.close()
+
+    # failed messages
+    async def index_failed(self, entries: Sequence[FailedEntry]) -> None:
+        self._reach_owners(f"r:{entry.receiver}" for entry in entries)
+        for entry in entries:
+            index = self._of(f"r:{entry.receiver}").failed.setdefault(entry.receiver, {})
+            index[entry.at] = entry
+            if len(index) > _NEWEST_FAILED:
+                del index[min(index.values(), key=lambda one: one.failed_at).at]
+
+    async def failed(self, receiver: str, *, limit: int) -> list[FailedEntry]:
+        self._reach_owners([f"r:{receiver}"])
+        entries = self._of(f"r:{receiver}").failed.get(receiver, {}).values()
+        return sorted(entries, key=lambda one: one.failed_at, reverse=True)[:limit]
+
+    async def unindex_failed(self, entries: Sequence[FailedEntry]) -> None:
+        self._reach_owners(f"r:{entry.receiver}" for entry in entries)
+        for entry in entries:
+            self._of(f"r:{entry.receiver}").failed.get(entry.receiver, {}).pop(entry.at, None)
+
+    async def failed_receivers(self) -> list[str]:
+        self._reach(range(TAGS))
+        return sorted(receiver for tag in self._tags for receiver, entries in tag.failed.items() if entries)
+
+
+def _references(tag: _Tag) -> Iterable[Parked]:
+    return [one for index in tag.lanes.values() for one in index.references.values()]
+
+
+def _count(references: Iterable[Parked]) -> Counts:
+    polls = [one.poll for one in references]
+    return Counts(len(polls) - sum(polls), sum(polls))

@@ -1,0 +1,99 @@
+"""`relay config` and `relay receivers` as far as they need no log."""
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from relay.cli.config import config
+from relay.cli.receivers import receivers
+from relay.domain.errors import UserError
+
+GOOD = """
+receivers:
+  ci: {post_endpoint: "https://ci.example/", secret: hunter2, bearer_token: "${TOKEN}", retry_after: 10m}
+  off: {post_endpoint: "https://off.example/", lane: shared, enabled: false, rate_limit: 5, window_size: 1m}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "receivers.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+def _run(group: click.Group, *args: str, **environ: str) -> str:
+    result = CliRunner().invoke(group, args, env=environ, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_show_has_value_and_origin_and_no_secret() -> None:
+    shown = json.loads(_run(config, "show", "-o", "json", RELAY_API_KEY="hunter2", RELAY_API_PORT="9"))
+    by_name = {one["name"]: (one["value"], one["source"]) for one in shown}
+    assert by_name["api_key"] == ("********", "RELAY_API_KEY")
+    assert by_name["api_port"] == ("9", "RELAY_API_PORT")
+    table = _run(config, "show", RELAY_API_KEY="hunter2").splitlines()
+    assert table[0].split() == ["SETTING", "VALUE", "FROM"]
+    assert ["api_key", "********", "RELAY_API_KEY"] in [line.split() for line in table]
+
+
+def test_settings_come_from_a_file_too(tmp_path: Path) -> None:
+    path = tmp_path / "relay.yaml"
+    path.write_text("api_port: 7\n")
+    assert f"{path}: api_port" in _run(config, "show", "--config", str(path))
+
+
+def test_check_covers_settings_and_receivers(file: Path) -> None:
+    lines = _run(config, "check", RELAY_RECEIVERS_FILE=str(file)).splitlines()
+    assert lines[0].startswith("settings: ok, 1 given, ")
+    assert lines[1] == f"{file}: ok, receivers: 2, sources: 0"
+
+
+def test_check_wants_a_receivers_file_only_if_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "not there" in _run(config, "check")
+    with pytest.raises(UserError, match=r"other\.yaml: cannot be read"):
+        _run(config, "check", RELAY_RECEIVERS_FILE="other.yaml")
+
+
+def test_schema_is_one_json_document() -> None:
+    assert json.loads(_run(config, "schema"))["title"] == "receivers.yaml"
+
+
+def test_receivers_check_says_what_was_understood(file: Path) -> None:
+    lines = _run(receivers, "check", str(file)).splitlines()
+    assert lines == [
+        f"{file}: ok, receivers: 2, sources: 0",
+        "  ci: POST https://ci.example/; dedicated lane; order: source; rate: unlimited; retry: every 10m, 20 times; "
+        "answer: in the response or by callback, optional within 1h",
+        "  off: switched off; POST https://off.example/; shared lane; order: source; rate: 5/1m; "
+        "retry: 5s to 1h, 20 times; answer: in the response or by callback, optional within 1h",
+        "note: not set in this environment, and needed where the workers run: TOKEN",
+    ]
+    assert "note" not in _run(receivers, "check", str(file), TOKEN="t")
+
+
+def test_receivers_check_raises_one_clear_message(file: Path) -> None:
+    file.write_text(GOOD.replace("retry_after", "retry_afte"))
+    with pytest.raises(UserError) as caught:
+        _run(receivers, "check", RELAY_RECEIVERS_FILE=str(file))
+    assert str(caught.value) == f"{file}: receivers.ci.retry_afte: unknown field; did you mean 'retry_after'?"
+
+
+def test_receivers_list_shows_effective_values_and_no_secret(file: Path) -> None:
+    listed = json.loads(_run(receivers, "list", "--file", str(file), "-o", "json"))
+    assert listed["ci"]["secret"] == "********"
+    assert listed["ci"]["bearer_token"] == "${TOKEN}"
+    assert listed["ci"]["retry"]["base"] == 600
+    assert listed["ci"]["retry"]["jitter"] is False
+    assert listed["off"]["max_in_flight"] == 32
+    table = _run(receivers, "list", "--file", str(file))
+    assert "hunter2" not in table
+    assert [line.split()[:4] for line in table.splitlines()[1:]] == [
+        ["ci", "yes", "https://ci.example/", "dedicated"],
+        ["off", "no", "https://off.example/", "shared"],
+    ]

@@ -1,0 +1,153 @@
+"""Dead letters: headers round trip, the failed record stays whole, and identities are found where they can be."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.domain.coordinate import Coordinate, Headers
+from relay.domain.dead_letter import (
+    MAX_DETAIL_BYTES,
+    DeadLetter,
+    dead_letter_headers,
+    identity_of,
+    original_headers,
+    parse_dead_letter,
+)
+from relay.domain.hop import NO_RECEIVER, Hop, decode_hop, encode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.reasons import REASONS
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+counts = st.integers(0, 2**53)
+coordinates = st.builds(Coordinate, st.from_regex(r"[a-zA-Z0-9._-]{1,40}", fullmatch=True), counts, counts)
+letters = st.builds(
+    DeadLetter,
+    reason=st.sampled_from(sorted(REASONS)),
+    detail=texts,
+    stage=texts,
+    origin=st.none() | coordinates,
+    attempts=counts,
+    first_failed_ms=counts,
+    last_status=st.none() | st.integers(100, 599),
+)
+# what a failed record may carry: a sender's and the hop's headers, with whatever bytes
+originals = st.lists(
+    st.tuples(st.sampled_from(["ce_id", "x-any", "relay-reason", "relay-origin", "relay-attempt"]), st.binary()),
+    max_size=8,
+).map(tuple)
+
+LETTER = DeadLetter("rejected", "400: no", "to_receiver_ci", Coordinate("from_sender", 1, 2), 3, 1_700_000_000_000, 400)
+
+
+@given(originals, letters)
+def test_letter_and_original_both_come_back(original: Headers, letter: DeadLetter) -> None:
+    headers = dead_letter_headers(original, letter)
+    assert parse_dead_letter(headers) == letter
+    assert original_headers(headers) == original
+
+
+@given(originals, letters, letters)
+def test_a_dead_letter_that_fails_again_has_one_set_of_headers(
+    original: Headers, first: DeadLetter, second: DeadLetter
+) -> None:
+    assert dead_letter_headers(dead_letter_headers(original, first), second) == dead_letter_headers(original, second)
+
+
+@given(originals, letters)
+def test_our_headers_are_there_once_and_utf8(original: Headers, letter: DeadLetter) -> None:
+    ours = dead_letter_headers(original, letter)[len(original) :]
+    assert len({name for name, _ in ours}) == len(ours)
+    for _, value in ours:
+        value.decode()
+
+
+def test_the_wire_form() -> None:
+    assert dead_letter_headers((("ce_id", b"1"), ("x-bad", b"\xff")), LETTER) == (
+        ("ce_id", b"1"),
+        ("x-bad", b"\xff"),
+        ("relay-reason", b"rejected"),
+        ("relay-reason-class", b"receiver"),
+        ("relay-detail", b"400: no"),
+        ("relay-stage", b"to_receiver_ci"),
+        ("relay-attempts", b"3"),
+        ("relay-first-failed", b"1700000000000"),
+        ("relay-origin", b"from_sender/1/2"),
+        ("relay-last-status", b"400"),
+    )
+
+
+def test_a_sender_cannot_forge_our_headers() -> None:
+    forged = tuple((name, b"7") for name, _ in dead_letter_headers((), LETTER))
+    letter = DeadLetter("invalid", "", "from_sender", None, 0, 0, None)
+    assert parse_dead_letter(dead_letter_headers(forged, letter)) == letter
+    assert parse_dead_letter(dead_letter_headers((("relay-last-status", b"7"),), letter)) == letter
+
+
+def test_a_notice_that_could_not_be_delivered_is_replayed_with_its_own_reason() -> None:
+    notice = Hop(
+        DeliveryId("ci", "github", "1"), outcome="failed", reason="gone", origin=Coordinate("from_sender", 0, 7)
+    )
+    headers = dead_letter_headers(encode_hop(notice), LETTER)
+    assert parse_dead_letter(headers).reason == "rejected"
+    assert decode_hop(original_headers(headers)) == notice
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1).map(lambda text: text * 9_000))
+def test_the_detail_is_cut_between_characters(detail: str) -> None:
+    letter = DeadLetter("poison", detail, "s", None, 0, 0, None)
+    cut = dict(dead_letter_headers((), letter))["relay-detail"]
+    assert MAX_DETAIL_BYTES - 3 <= len(cut) <= MAX_DETAIL_BYTES
+    assert detail.startswith(cut.decode())
+
+
+def test_a_lone_surrogate_in_the_detail_does_not_stop_a_dead_letter() -> None:
+    letter = DeadLetter("poison", "said \udcff", "s", None, 0, 0, None)
+    assert parse_dead_letter(dead_letter_headers((), letter)).detail == "said ?"
+
+
+@given(st.lists(st.tuples(st.sampled_from([name for name, _ in dead_letter_headers((), LETTER)]), st.binary())))
+def test_reading_a_dead_letter_never_fails(headers: list[tuple[str, bytes]]) -> None:
+    assert isinstance(parse_dead_letter(tuple(headers)), DeadLetter)
+
+
+def test_a_bare_record_reads_as_poison() -> None:
+    assert parse_dead_letter(()) == DeadLetter("poison", "", "", None, 0, 0, None)
+
+
+ENVELOPE = b'{"source_id":"s","message_id":"m","receiver":%b,"payload":1}'
+
+
+@pytest.mark.parametrize(
+    ("value", "headers", "expected"),
+    [
+        (b"", encode_hop(Hop(DeliveryId("ci", "s", "m"))), ("ci", "s", "m")),
+        (b"", encode_hop(Hop(DeliveryId(NO_RECEIVER, "s", "m"))), (None, "s", "m")),
+        (b"", (("ce_id", b"m"), ("ce_source", b"s"), ("ce_receiver", b"ci")), ("ci", "s", "m")),
+        (b"", (("ce_id", b"m"), ("ce_receiver", b"ci,cd")), (None, None, "m")),
+        (b"", (("ce_id", b"\xff"), ("ce_source", b"a\nb"), ("ce_receiver", b"C I")), (None, None, None)),
+        (b"", (("ce_id", b"m" * 257), ("ce_source", b"s")), (None, "s", None)),
+        (None, (("ce_source", b"s"),), (None, "s", None)),
+        (ENVELOPE % b'"ci"', (), ("ci", "s", "m")),
+        (ENVELOPE % b'["ci"]', (), ("ci", "s", "m")),
+        (ENVELOPE % b'["ci","cd"]', (), (None, "s", "m")),
+        (ENVELOPE % b"[1]", (), (None, "s", "m")),
+        (ENVELOPE % b"[]", (), (None, "s", "m")),
+        (b'{"source_id":1,"message_id":"m"}', (), (None, None, "m")),
+        (b'{"source_id":"\\ud800","message_id":"m"}', (), (None, None, None)),
+        (b'{"source_id":"\xff","message_id":"m"}', (), (None, None, "m")),
+        (b"[" * 200_000, (), (None, None, None)),
+        (b'{"source_id":"s","x":' + b"[" * 200_000, (), (None, None, None)),
+        (b"not json", (), (None, None, None)),
+        (b"[1]", (), (None, None, None)),
+        (None, (), (None, None, None)),
+    ],
+)
+def test_identity_as_far_as_it_can_be_told(
+    value: bytes | None, headers: Headers, expected: tuple[str | None, str | None, str | None]
+) -> None:
+    assert identity_of(value, headers) == expected
+
+
+@given(st.none() | st.binary(), originals)
+def test_identity_never_fails(value: bytes | None, headers: Headers) -> None:
+    assert len(identity_of(value, headers)) == 3

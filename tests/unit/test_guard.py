@@ -1,0 +1,225 @@
+"""The guard lets only public addresses through, however an address is written or wrapped."""
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from yarl import URL
+
+from relay.delivery.guard import AddressGuard, embedded_ipv4, malformed
+
+PUBLIC = AddressGuard()
+
+REFUSED = """
+    0.0.0.0 0.0.0.1 0.255.255.255 10.0.0.1 10.255.255.255 100.64.0.1 100.100.100.200 100.127.255.255 127.0.0.1
+    127.255.255.255 168.63.129.16 169.254.0.1 169.254.169.254 169.254.170.2 169.254.169.123 172.16.0.1 172.31.255.255
+    192.0.0.1 192.0.0.9 192.0.0.192 192.0.2.1 192.88.99.1 192.168.0.1 192.168.255.255 198.18.0.1 198.19.255.255
+    198.51.100.7 203.0.113.7 224.0.0.1 239.255.255.255 240.0.0.1 255.255.255.255
+    :: ::1 ::127.0.0.1 ::8.8.8.8 ::ffff:127.0.0.1 ::ffff:7f00:1 ::ffff:10.0.0.1 ::ffff:169.254.169.254
+    ::ffff:0:127.0.0.1 ::ffff:0:8.8.8.8 64:ff9b::7f00:1 64:ff9b::10.0.0.1 64:ff9b::a9fe:a9fe 64:ff9b:1::1
+    64:ff9b:1::8.8.8.8 64:ff9b:1:fffe::127.0.0.1 100::1 100:0:0:1::1 2001::1 2001:0:4136:e378:8000:63bf:3fff:fdd2
+    2001:2::1 2001:10::1 2001:20::1 2001:db8::1 2002:7f00:1:: 2002:a00:1::1 2002:a9fe:a9fe::1 2002:c0a8:1::1 3fff::1
+    3fff:fff:ffff::1 4000::1 5f00::1 fc00::1 fd00:ec2::254 fd20:ce::254 fdff::1 fe80::1 fe80::1%eth0 fe80::a9fe:a9fe
+    febf::1 fec0::1 feff::1 ff00::1 ff02::1 ff0e::1
+"""
+
+PASSED = """
+    1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.0 100.63.255.255 100.128.0.0 126.255.255.255 128.0.0.0 140.82.112.3
+    168.63.129.15 168.63.129.17 169.253.255.255 169.255.0.0 172.15.255.255 172.32.0.0 192.0.1.0 192.88.98.255
+    192.167.255.255 192.169.0.0 198.17.255.255 198.20.0.0 223.255.255.255
+    ::ffff:8.8.8.8 64:ff9b::8.8.8.8 2002:808:808::1 2001:200::1 2001:4860:4860::8888 2606:4700:4700::1111
+    2620:4f:8000::1 2a00:1450::1
+"""
+
+
+@pytest.mark.parametrize("ip", REFUSED.split())
+def test_refused(ip: str) -> None:
+    assert "not a public address" in (PUBLIC.check_address(ip) or "")
+
+
+@pytest.mark.parametrize("ip", PASSED.split())
+def test_passed(ip: str) -> None:
+    assert PUBLIC.check_address(ip) is None
+
+
+@pytest.mark.parametrize("ip", ["", "localhost", "127.1", "0x7f.1", "2130706433", "1.2.3.4.5", "[::1]", "127.0.0.1 "])
+def test_what_is_no_address_is_refused(ip: str) -> None:
+    assert PUBLIC.check_address(ip) == f"{ip!r} is no IP address"
+
+
+# IANA IPv4 and IPv6 special-purpose address registries, as far as not globally reachable, and multicast.
+SPECIAL_4 = """
+    0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
+    192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4
+"""
+SPECIAL_6 = """
+    ::/128 ::1/128 64:ff9b:1::/48 100::/64 100:0:0:1::/64 2001::/23 2001:db8::/32 3fff::/20 5f00::/16 fc00::/7
+    fe80::/10 fec0::/10 ff00::/8
+"""
+
+
+def within(net: IPv4Network | IPv6Network) -> st.SearchStrategy[int]:
+    first, last = int(net.network_address), int(net.broadcast_address)
+    return st.sampled_from([first, last]) | st.integers(first, last)
+
+
+def embeddings(ip: IPv4Address, noise: int) -> dict[str, IPv6Address]:
+    """Every way to write `ip` into an IPv6 address; `noise` fills the bits that do not matter."""
+    number = int(ip)
+    low_80, low_32 = noise % 2**80, noise % 2**32
+    return {
+        "mapped": IPv6Address(int(IPv6Address("::ffff:0:0")) | number),
+        "translated": IPv6Address(int(IPv6Address("::ffff:0:0:0")) | number),
+        "compatible": IPv6Address(number),
+        "nat64": IPv6Address(int(IPv6Address("64:ff9b::")) | number),
+        "nat64 local": IPv6Address(int(IPv6Address("64:ff9b:1::")) | low_80 >> 32 << 32 | number),
+        "6to4": IPv6Address(0x2002 << 112 | number << 80 | low_80),
+        "teredo": IPv6Address(0x20010000 << 96 | low_32 << 64 | low_80 % 2**32 << 32 | (~number & 0xFFFFFFFF)),
+    }
+
+
+special_4 = st.sampled_from(SPECIAL_4.split()).map(IPv4Network).flatmap(within).map(IPv4Address)
+special_6 = st.sampled_from(SPECIAL_6.split()).map(IPv6Network).flatmap(within).map(IPv6Address)
+any_4 = st.integers(0, 2**32 - 1).map(IPv4Address)
+noises = st.integers(0, 2**80 - 1)
+
+
+@given(special_4, noises)
+def test_no_special_address_passes_in_any_embedding(ip: IPv4Address, noise: int) -> None:
+    assert PUBLIC.check_address(str(ip))
+    passed = {name for name, wrapped in embeddings(ip, noise).items() if not PUBLIC.check_address(str(wrapped))}
+    assert passed == set()
+
+
+@given(special_6)
+def test_no_special_ipv6_address_passes(ip: IPv6Address) -> None:
+    assert PUBLIC.check_address(str(ip))
+
+
+@given(any_4, noises)
+def test_embeddings_are_seen_through(ip: IPv4Address, noise: int) -> None:
+    assert {embedded_ipv4(wrapped) for wrapped in embeddings(ip, noise).values()} == {ip}
+
+
+@given(any_4, noises)
+def test_an_embedding_never_passes_more_than_the_address_itself(ip: IPv4Address, noise: int) -> None:
+    if PUBLIC.check_address(str(ip)):
+        assert all(PUBLIC.check_address(str(wrapped)) for wrapped in embeddings(ip, noise).values())
+
+
+@given(special_4, noises)
+def test_an_allowed_address_passes_in_every_embedding(ip: IPv4Address, noise: int) -> None:
+    guard = AddressGuard([ip_network(ip)])
+    assert guard.check_address(str(ip)) is None
+    assert not any(guard.check_address(str(wrapped)) for wrapped in embeddings(ip, noise).values())
+
+
+def test_an_allowed_network_opens_nothing_else() -> None:
+    guard = AddressGuard([ip_network("10.1.0.0/16"), ip_network("fd00:1::/32")])
+    assert guard.check_address("10.1.2.3") is None
+    assert guard.check_address("fd00:1::5") is None
+    assert guard.check_address("10.2.0.1")
+    assert guard.check_address("fd00:2::5")
+    assert guard.check_address("127.0.0.1")
+
+
+# --- URLs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://ci.example",
+        "https://ci.example/hooks",
+        "HTTPS://CI.example:8443/hooks?x=%20+{}",
+        "https://ci.example./x",
+        "https://ci?x",
+        "https://xn--bcher-kva.example/",
+        "https://8.8.8.8/",
+        "https://[2606:4700:4700::1111]:443/",
+        "https://ci.example/@user",
+        "https://under_score.internal/",
+    ],
+)
+def test_good_urls(url: str) -> None:
+    assert PUBLIC.check_url(url) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("", "begin with https"),
+        ("ci.example/hooks", "begin with https"),
+        ("ftp://ci.example/", "begin with https"),
+        ("file:///etc/passwd", "begin with https"),
+        ("https:/ci.example", "begin with https"),
+        ("https://", "no host"),
+        ("https:///x", "no host"),
+        ("https://:443/x", "no host"),
+        ("https://user@ci.example/", "user name"),
+        ("https://user:pw@ci.example/", "user name"),
+        ("https://8.8.8.8@127.0.0.1/", "user name"),
+        ("https://ci.example/#x", "fragment"),
+        ("https://ci.example:0/", "port"),
+        ("https://ci.example:65536/", "port"),
+        ("https://ci.example:/", "port"),
+        ("https://ci.example:8a/", "port"),
+        ("https://ci.example:443:443/", "port"),
+        ("https://[fe80::1%25eth0]/", "zone"),
+        ("https://[fe80::1%eth0]/", "zone"),
+        ("https://ci%2eexample/", "zone"),
+        ("https://[::1/", "malformed"),
+        ("https://[:::1]/", "no IPv6"),
+        ("https://[1.2.3.4]/", "no IPv6"),
+        ("https://a..b/", "malformed"),
+        ("https://-a/", "malformed"),
+        (f"https://{'a' * 64}.example/", "malformed"),
+        ("https://ci.example\\@127.0.0.1/", "backslash"),
+        ("https://ci.example/a b", "printable"),
+        ("https://ci.example/\r\nx", "printable"),
+        ("https://①②⑦.0.0.1/", "printable"),
+        ("https://127。0。0。1/", "printable"),
+        ("https://127.0.0.1/", "not a public address"),
+        ("https://169.254.169.254/latest/", "not a public address"),
+        ("https://[::1]/", "not a public address"),
+        ("https://[::ffff:127.0.0.1]/", "not a public address"),
+        ("http://ci.example/", "plain http"),
+        ("http://8.8.8.8/", "plain http"),
+    ],
+)
+def test_bad_urls(url: str, complaint: str) -> None:
+    assert complaint in (PUBLIC.check_url(url) or "")
+
+
+def test_plain_http_is_for_allowed_networks() -> None:
+    guard = AddressGuard([ip_network("10.0.0.0/8")])
+    assert guard.check_url("http://10.1.2.3/") is None
+    assert guard.check_url("http://8.8.8.8/") == "plain http is only for allowed networks; use https"
+    assert guard.check_url("http://ci.internal/") is None  # the address that it turns out to have decides:
+    assert guard.check_dial("http", "10.1.2.3") is None
+    assert guard.check_dial("http", "::ffff:10.1.2.3") is None
+    assert guard.check_dial("http", "8.8.8.8") == "plain http is only for allowed networks; use https"
+    assert guard.check_dial("https", "8.8.8.8") is None
+
+
+def test_plain_http_may_be_allowed_everywhere_without_opening_networks() -> None:
+    guard = AddressGuard(allow_http=True)
+    assert guard.check_url("http://ci.example/") is None
+    assert guard.check_dial("http", "8.8.8.8") is None
+    assert guard.check_dial("http", "127.0.0.1")
+
+
+@given(
+    st.from_regex(r"(?i)https?://[a-z0-9.:@\[\]_%-]{0,25}([/?][!-~]{0,10})?", fullmatch=True)
+    | st.from_regex(r"https://([a-z0-9]{1,5}\.){0,3}[a-z0-9.]{1,5}(:[0-9]{1,5})?/", fullmatch=True)
+)
+def test_what_is_checked_is_what_is_dialled(url: str) -> None:
+    if malformed(url):
+        return
+    parsed = URL(url, encoded=True)
+    assert parsed.scheme in ("http", "https")
+    assert parsed.raw_user is None
+    assert parsed.raw_host
+    assert url.partition("://")[2].lower().startswith((parsed.raw_host.lower(), f"[{parsed.raw_host}]".lower()))
+    assert 1 <= (parsed.port or 0) <= 65535

@@ -1,0 +1,99 @@
+"""Imports point one way: cli, api -> workers -> engine -> ports -> domain; adapters implement ports."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+CLIENT_LIBRARIES: Final = frozenset(
+    ("aiokafka", "redis", "aiohttp", "httptools", "sentry_sdk", "click", "rich", "structlog", "prometheus_client")
+)
+WITH_PORTS: Final = frozenset({"log", "state", "delivery"})
+CORE: Final = frozenset({"domain", "port", "engine", "workers"})
+MAY_IMPORT: Final = {
+    "domain": {"domain"},
+    "port": {"domain", "port"},
+    "engine": {"domain", "port", "engine"},
+    "workers": {"domain", "port", "engine", "workers"},
+    "adapter": {"domain", "port", "adapter"},
+    "config": {"domain", "port", "config"},
+    "telemetry": {"domain", "port", "engine", "telemetry"},
+    "api": {"domain", "port", "engine", "workers", "config", "telemetry", "api"},
+}
+"""Layer -> layers that it may import. Layers that are not here (cli, what wires a process) may import all."""
+
+OWNERS: Final = {"aiokafka": {"relay.log"}, "redis": {"relay.log", "relay.state"}}
+"""Client library -> the packages that alone may import it."""
+
+
+def layer(module: str) -> str:
+    """The layer of a module of ours."""
+    top, *rest = module.split(".")
+    if top == "workers" or not rest:
+        return top
+    if rest[0] in WITH_PORTS:
+        return "port" if rest[1:2] == ["port"] else "adapter"
+    return rest[0]
+
+
+def imports(source: str) -> Iterator[str]:
+    """Every module that `source` imports, wherever in it. `from a import b` gives `a` and `a.b`: b may be a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            assert node.level == 0, "imports are absolute here"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def faults(module: str, source: str) -> list[str]:
+    own = layer(module)
+    found = []
+    for imported in imports(source):
+        top = imported.split(".", 1)[0]
+        if top in ("relay", "workers"):
+            if own in MAY_IMPORT and layer(imported) in _LAYERS and layer(imported) not in MAY_IMPORT[own]:
+                found.append(f"{module} ({own}) imports {imported} ({layer(imported)})")
+        elif top in CLIENT_LIBRARIES and own in CORE:
+            found.append(f"{module} ({own}) imports the client library {top}")
+        elif top in OWNERS and not any(module.startswith(f"{package}.") for package in OWNERS[top]):
+            found.append(f"{module} imports {top}, which belongs to {sorted(OWNERS[top])}")
+    return found
+
+
+def modules() -> dict[str, Path]:
+    paths = [path for package in ("relay", "workers") for path in (ROOT / package).rglob("*.py")]
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+
+
+_LAYERS: Final = {layer(module) for module in modules()} - {"relay"}
+"""Layers there are. What `from relay import __version__` names is none of them."""
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_imports_point_one_way(module: str) -> None:
+    assert faults(module, modules()[module].read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("relay.domain.message", "from relay.engine import lane"),
+        ("relay.domain.message", "import redis.asyncio"),
+        ("relay.log.port", "from relay.log.kafka import KafkaLog"),
+        ("relay.engine.lane", "def f():\n    from relay.state.redis import RedisState"),
+        ("relay.engine.lane", "from aiohttp import ClientSession"),
+        ("relay.engine.lane", "import workers.to_sender"),
+        ("workers.to_sender", "from relay.delivery import aiohttp_transport"),
+        ("workers.to_sender", "import structlog"),
+        ("relay.log.streams", "from relay.engine.lane import Lane"),
+        ("relay.api.app", "from relay.cli.main import main"),
+        ("relay.cli.run", "from aiokafka import AIOKafkaProducer"),
+        ("relay.delivery.guard", "import redis"),
+    ],
+)
+def test_an_import_against_the_direction_is_found(module: str, source: str) -> None:
+    assert len(faults(module, source)) == 1

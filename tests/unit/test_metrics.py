@@ -1,0 +1,120 @@
+"""Metrics have the documented names, one registry per process, and a bounded number of series."""
+
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from relay.telemetry import metrics as module
+from relay.telemetry.metrics import CIRCUIT_LEVEL, CONTENT_TYPE, OTHER, Metrics
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    families = text_string_to_metric_families(metrics.render().decode())
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    return samples(metrics)[name, frozenset(labels.items())]
+
+
+def test_counters_gauges_and_histograms_are_rendered() -> None:
+    metrics = Metrics("1.2.3")
+    metrics.messages_received_total.labels("http").inc(3)
+    metrics.duplicates_total.inc()
+    metrics.delivery_attempts_total.labels("ci", "done").inc()
+    metrics.delivery_attempts_total.labels("ci", "done").inc()
+    metrics.delivery_duration_seconds.labels("ci").observe(0.2)
+    metrics.end_to_end_seconds.labels("ci", "to_sender").observe(3)
+    metrics.circuit_state.labels("ci").set(CIRCUIT_LEVEL["open"])
+    metrics.failed_total.labels("ci", "exhausted").inc()
+    metrics.lane_window_records.labels("to_receiver_ci", "0").set(17)
+    assert value(metrics, "relay_messages_received_total", source_type="http") == 3
+    assert value(metrics, "relay_duplicates_total") == 1
+    assert value(metrics, "relay_delivery_attempts_total", receiver="ci", outcome="done") == 2
+    assert value(metrics, "relay_delivery_duration_seconds_bucket", receiver="ci", le="0.25") == 1
+    assert value(metrics, "relay_delivery_duration_seconds_bucket", receiver="ci", le="0.1") == 0
+    assert value(metrics, "relay_end_to_end_seconds_sum", receiver="ci", leg="to_sender") == 3
+    assert value(metrics, "relay_circuit_state", receiver="ci") == 2
+    assert value(metrics, "relay_failed_total", receiver="ci", reason="exhausted") == 1
+    assert value(metrics, "relay_lane_window_records", topic="to_receiver_ci", partition="0") == 17
+    assert value(metrics, "relay_build_info", version="1.2.3") == 1
+    assert CONTENT_TYPE.startswith("text/plain")
+
+
+def test_names_follow_the_conventions() -> None:
+    text = Metrics("1").render().decode()
+    families = dict(re.findall(r"^# TYPE (relay_\S+) (\S+)$", text, re.MULTILINE))
+    assert {
+        "relay_messages_received_total",
+        "relay_duplicates_total",
+        "relay_delivery_attempts_total",
+        "relay_delivery_duration_seconds",
+        "relay_end_to_end_seconds",
+        "relay_consumer_lag",
+        "relay_oldest_message_age_seconds",
+        "relay_circuit_state",
+        "relay_rate_limit_wait_seconds",
+        "relay_pending_replies",
+        "relay_failed_total",
+        "relay_parked_records",
+        "relay_lane_window_records",
+        "relay_state_recoveries_total",
+        "relay_build_info",
+    } <= families.keys()
+    assert all(name.endswith("_total") == (kind == "counter") for name, kind in families.items())
+    assert all(name.endswith("_seconds") for name, kind in families.items() if kind == "histogram")
+    assert not any(name.endswith("_created") for name in families)
+    assert all(hasattr(Metrics("1"), name.removeprefix("relay_")) for name in families.keys() - {"relay_build_info"})
+
+
+def test_two_registries_do_not_share_anything() -> None:
+    one, other = Metrics("1"), Metrics("1")
+    one.duplicates_total.inc()
+    assert value(other, "relay_duplicates_total") == 0
+
+
+def test_children_are_kept() -> None:
+    metrics = Metrics("1")
+    assert metrics.delivery_attempts_total.labels("ci", "done") is metrics.delivery_attempts_total.labels("ci", "done")
+    assert metrics.delivery_attempts_total.labels("ci", "done") is not metrics.delivery_attempts_total.labels(
+        "ci", "retry"
+    )
+
+
+def test_receivers_beyond_the_bound_share_a_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_RECEIVERS", 2)
+    metrics = Metrics("1")
+    for name in ("a", "b", "c", "d"):
+        metrics.failed_total.labels(name, "gone").inc()
+        metrics.pending_replies.labels(name).inc()
+    assert value(metrics, "relay_failed_total", receiver="b", reason="gone") == 1
+    assert value(metrics, "relay_failed_total", receiver=OTHER, reason="gone") == 2
+    assert value(metrics, "relay_pending_replies", receiver=OTHER) == 2
+    metrics.failed_total.labels("a", "expired").inc()  # one that is known already keeps its name, in any family
+    assert value(metrics, "relay_failed_total", receiver="a", reason="expired") == 1
+
+
+def test_a_removed_receiver_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_RECEIVERS", 1)
+    metrics = Metrics("1")
+    metrics.failed_total.labels("a", "gone").inc()
+    metrics.circuit_state.labels("a").set(2)
+    metrics.forget_receiver("a")
+    assert b'receiver="a"' not in metrics.render()
+    metrics.failed_total.labels("b", "gone").inc()
+    assert value(metrics, "relay_failed_total", receiver="b", reason="gone") == 1
+
+
+def test_a_partition_that_went_elsewhere_is_not_reported_any_more() -> None:
+    metrics = Metrics("1")
+    metrics.lane_window_records.labels("t", "0").set(5)
+    metrics.lane_window_records.remove("t", "0")
+    metrics.lane_window_records.remove("t", "0")
+    assert b'partition="0"' not in metrics.render()
+    metrics.lane_window_records.labels("t", "0").set(1)
+    assert value(metrics, "relay_lane_window_records", topic="t", partition="0") == 1

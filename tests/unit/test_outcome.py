@@ -1,0 +1,153 @@
+"""The table of responses, code by code, and what each says about the receiver's health."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.domain.exchange import Exchange, NoResponse, Response
+from relay.domain.outcome import (
+    Accepted,
+    Ambiguous,
+    Answered,
+    Delivered,
+    Gone,
+    NotNow,
+    NotProcessed,
+    Outcome,
+    Rejected,
+    classify,
+    healthy,
+)
+from relay.domain.receiver import CodeClasses
+
+NOW = 1_700_000_000.0
+
+EXPECTED: dict[type, set[int]] = {
+    Accepted: {202},
+    Delivered: set(range(200, 300)) - {202},
+    NotNow: {429, 503},
+    Ambiguous: {500, 502, 504, 408} | set(range(600, 1000)) | {100, 101, 103},
+    Gone: {410},
+    Rejected: {400, 413, 415, 422},
+}
+EXPECTED[NotProcessed] = set(range(300, 600)) - set().union(*EXPECTED.values())
+
+
+def outcome(exchange: Exchange, codes: CodeClasses | None = None) -> Outcome:
+    return classify(exchange, codes=codes or CodeClasses(), now=NOW)
+
+
+def response(status: int, body: bytes = b"", *, truncated: bool = False, **headers: str) -> Response:
+    return Response(status, {name.replace("_", "-"): value for name, value in headers.items()}, body, truncated)
+
+
+@pytest.mark.parametrize("expected", EXPECTED)
+def test_each_code_has_its_class(expected: type) -> None:
+    assert {status for status in EXPECTED[expected] if type(outcome(response(status))) is not expected} == set()
+
+
+def test_a_body_is_the_answer() -> None:
+    assert outcome(response(201, b"{}", content_type="application/json")) == Answered(
+        201, "application/json", b"{}", truncated=False
+    )
+
+
+def test_a_cut_body_is_an_answer_marked_truncated() -> None:
+    assert outcome(response(200, b"ab", truncated=True)) == Answered(200, None, b"ab", truncated=True)
+
+
+def test_a_body_of_which_nothing_came_is_not_taken_for_none() -> None:
+    assert outcome(response(200, truncated=True)) == Answered(200, None, b"", truncated=True)
+
+
+def test_accepted_carries_the_receivers_wishes() -> None:
+    assert outcome(response(202, b"{}", retry_after="7", location="/jobs/1")) == Accepted(202, b"{}", 7.0, "/jobs/1")
+
+
+def test_only_503_counts_as_an_attempt() -> None:
+    assert outcome(response(429, retry_after="Tue, 14 Nov 2023 22:15:20 GMT")) == NotNow(120.0, 429, counted=False)
+    assert outcome(response(503)) == NotNow(None, 503, counted=True)
+
+
+@pytest.mark.parametrize("status", [500, 425, 404])
+def test_retry_after_is_heeded_on_every_failure(status: int) -> None:
+    result = outcome(response(status, retry_after="30"))
+    assert isinstance(result, Ambiguous | NotProcessed)
+    assert result.retry_after_s == 30
+
+
+@pytest.mark.parametrize(("status", "kind"), [(302, "redirect"), (401, "client_error"), (501, "server_error")])
+def test_faults_are_named(status: int, kind: str) -> None:
+    assert outcome(response(status)) == NotProcessed(None, status, kind)
+
+
+def test_bytes_written_without_a_status_line_are_ambiguous() -> None:
+    assert outcome(NoResponse("timeout", "", sent=True)) == Ambiguous(None, None, "timeout")
+    assert outcome(NoResponse("refused", "", sent=False)) == NotProcessed(None, None, "refused")
+
+
+def test_a_refusals_explanation_is_kept_short_and_printable() -> None:
+    result = outcome(response(422, "no\x1b[31m\n way é ".encode() + b"\xff" + b"x" * 100_000))
+    assert isinstance(result, Rejected)
+    assert result.detail.startswith("no [31m way é �x")
+    assert len(result.detail) == 1000
+
+
+@pytest.mark.parametrize(
+    ("codes", "status", "expected"),
+    [
+        (CodeClasses(delivered=frozenset({409})), 409, Delivered(409)),
+        (CodeClasses(delivered=frozenset({202})), 202, Delivered(202)),
+        (CodeClasses(not_now=frozenset({420})), 420, NotNow(None, 420, counted=True)),
+        (CodeClasses(ambiguous=frozenset({520})), 520, Ambiguous(None, 520, "status")),
+        (CodeClasses(not_processed=frozenset({500})), 500, NotProcessed(None, 500, "server_error")),
+        (CodeClasses(not_processed=frozenset({200})), 200, NotProcessed(None, 200, "unwanted")),
+        (CodeClasses(rejected=frozenset({404})), 404, Rejected(404, "")),
+        (CodeClasses(gone=frozenset({404})), 404, Gone(404)),
+    ],
+)
+def test_a_receiver_moves_codes(codes: CodeClasses, status: int, expected: Outcome) -> None:
+    assert outcome(response(status), codes) == expected
+
+
+@pytest.mark.parametrize(
+    ("exchange", "verdict"),
+    [
+        (response(200, b"x"), True),
+        (response(204), True),
+        (response(202), True),
+        (response(400), True),
+        (response(410), True),
+        (response(429), None),
+        (response(503), False),
+        (response(500), False),
+        (response(302), False),
+        (response(404), False),
+        (NoResponse("timeout", "", sent=True), False),
+        (NoResponse("refused", "", sent=False), False),
+        (NoResponse("dns", "", sent=False), False),
+        (NoResponse("blocked", "", sent=False), None),
+        (NoResponse("invalid_url", "", sent=False), None),
+        (NoResponse("invalid_header", "", sent=False), None),
+    ],
+)
+def test_health(exchange: Exchange, verdict: bool | None) -> None:
+    assert healthy(outcome(exchange)) is verdict
+
+
+code_sets = st.frozensets(st.integers(200, 599), max_size=5)
+
+
+@given(
+    st.builds(
+        Response,
+        st.integers(0, 999),
+        st.dictionaries(st.sampled_from(["retry-after", "location", "content-type"]), st.text()),
+        st.binary(),
+        st.booleans(),
+    )
+    | st.builds(NoResponse, st.text(), st.text(), st.booleans()),
+    st.builds(CodeClasses, code_sets, code_sets, code_sets, code_sets, code_sets, code_sets),
+)
+def test_every_exchange_means_something(exchange: Exchange, codes: CodeClasses) -> None:
+    assert healthy(outcome(exchange, codes)) in (True, False, None)

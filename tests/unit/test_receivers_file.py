@@ -1,0 +1,400 @@
+"""receivers.yaml: what is understood, what each mistake says, and that secrets stay where they are."""
+
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.config.entries import ReceiverEntry, check_url
+from relay.config.receivers_file import load_receivers_file, parse_receivers_file, raw_entry, receivers_schema
+from relay.domain.errors import UserError
+from relay.domain.receiver import (
+    BreakerPolicy,
+    CodeClasses,
+    Endpoint,
+    PollPolicy,
+    Receiver,
+    RetryPolicy,
+    SigningPolicy,
+    Source,
+    StatusMap,
+)
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+EXAMPLE = Path(__file__).parents[2] / "receivers.yaml"
+
+FULL = """
+sources:
+  github:
+    callback: {url: "https://sender.example/results", secret: "${GITHUB_SECRET}", retry_after: 10m}
+    answers: non_empty
+    failures: false
+  gitlab: {callback: kafka}
+  "*":
+receivers:
+  circleci:
+    post_endpoint: https://ci.example/hooks
+    status_endpoint: https://ci.example/hooks/{message_id}
+    secret: ["${NEW}", "${OLD}"]
+    signature: github
+    bearer_token: "${TOKEN}"
+    headers: {X-Team: "team-${TEAM}"}
+    rate_limit: 100
+    window_size: 500ms
+    max_in_flight: 8
+    ordering: receiver
+    partitions: 3
+    retry: {base: 1, factor: 3, cap: 2h, max_attempts: 4, max_age: 1d}
+    timeout: 7
+    breaker: {failures: 3, window: 30, open_for: 10}
+    poll: {base: 1, factor: 2, cap: 30}
+    status: {pointer: /status, done: [success, failed], running: [pending], result: /result}
+    on_ambiguous: dead_letter
+    answer: required
+    answer_deadline: 30m
+    codes: {gone: [404], rejected: [409, 423]}
+    sources: ["github"]
+    event_types: ["push", "pull_request.*"]
+    enabled: false
+  small: {post_endpoint: "https://small.example/", lane: shared}
+"""
+ENVIRON = {"GITHUB_SECRET": SECRET, "NEW": "new", "OLD": "old", "TOKEN": "t-1", "TEAM": "core"}
+
+
+def test_every_field_reaches_the_receiver() -> None:
+    receivers, _ = parse_receivers_file(FULL).resolve(ENVIRON)
+    assert receivers["circleci"] == Receiver(
+        name="circleci",
+        post=Endpoint(
+            url="https://ci.example/hooks",
+            signing=SigningPolicy("github", ("new", "old")),
+            rate_limit=100,
+            window_size=0.5,
+            max_in_flight=8,
+            retry=RetryPolicy(1, 3, 7200, 4, 86_400),
+            timeout=7,
+            breaker=BreakerPolicy(3, 30, 10),
+            headers=(("X-Team", "team-core"), ("authorization", "Bearer t-1")),
+            codes=CodeClasses(gone=frozenset({404}), rejected=frozenset({409, 423})),
+        ),
+        status_endpoint="https://ci.example/hooks/{message_id}",
+        status_map=StatusMap("/status", frozenset({"success", "failed"}), frozenset({"pending"}), "/result"),
+        poll=PollPolicy(1, 2, 30),
+        answer="required",
+        answer_deadline=1800,
+        on_ambiguous="dead_letter",
+        ordering="receiver",
+        lane="dedicated",
+        partitions=3,
+        sources=("github",),
+        event_types=("push", "pull_request.*"),
+        enabled=False,
+    )
+
+
+def test_what_is_left_out_has_the_default_of_the_domain() -> None:
+    receivers, _ = parse_receivers_file(FULL).resolve(ENVIRON)
+    assert receivers["small"] == Receiver("small", Endpoint("https://small.example/"), lane="shared")
+
+
+def test_sources_reach_the_domain_too() -> None:
+    _, sources = parse_receivers_file(FULL).resolve(ENVIRON)
+    callback = Endpoint(
+        "https://sender.example/results",
+        signing=SigningPolicy("standard", (SECRET,)),
+        retry=RetryPolicy(base=600, factor=1, cap=600, jitter=False),
+    )
+    assert sources == {
+        "github": Source("github", callback, answers="non_empty", failures=False),
+        "gitlab": Source("gitlab", kafka=True),
+        "*": Source("*"),
+    }
+
+
+def test_the_example_of_the_project_can_be_used_as_it_is() -> None:
+    receivers, sources = load_receivers_file(EXAMPLE).resolve({})
+    assert list(receivers) == ["ci"]
+    assert list(sources) == ["*"]
+
+
+def test_what_the_example_has_in_comments_is_right_and_shows_the_defaults() -> None:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    commented = re.search(r"(?ms)^  # circleci:.*", text)
+    assert commented is not None
+    file = parse_receivers_file("receivers:\n" + re.sub(r"(?m)^  # ?", "  ", commented[0]))
+    written = file.receivers["circleci"]
+    without_default = {
+        "post_endpoint", "secret", "bearer_token", "headers", "rate_limit", "retry", "status_endpoint", "status",
+        "sources", "event_types",
+    }  # fmt: skip
+    assert written.model_fields_set == set(ReceiverEntry.model_fields) - {"retry_after"}
+    for name in written.model_fields_set - without_default:
+        assert getattr(written, name) == ReceiverEntry.model_fields[name].default, name
+    assert written.retry_policy() == RetryPolicy()
+
+
+def _entry(**fields: object) -> str:
+    return yaml.safe_dump({"receivers": {"ci": {"post_endpoint": "https://ci.example/", **fields}}})
+
+
+RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
+    ({"orderng": "source"}, "orderng: unknown field; did you mean 'ordering'?"),
+    ({"ordering": "fifo"}, "ordering: 'fifo' is not allowed; allowed: 'source', 'receiver' or 'none'"),
+    ({"rate_limit": "100"}, "rate_limit: '100' is not a whole number"),
+    ({"rate_limit": 0}, "rate_limit: 0 is too small; at least 1"),
+    ({"rate_limit": True}, "rate_limit: True is not a whole number"),
+    ({"enabled": "on"}, "enabled: 'on' is not allowed; allowed: true, false"),
+    (
+        {"timeout": "soon"},
+        "timeout: 'soon' is not a duration; give a number of seconds, or a number with a unit: 500ms, 15s, 10m, 1h, 2d",
+    ),
+    ({"timeout": 0}, "timeout: 0 is too small; it has to be more than 0"),
+    ({"post_endpoint": "ftp://ci.example/"}, "post_endpoint: not a URL; write it as https://host/path"),
+    ({"post_endpoint": 7}, "post_endpoint: 7 is not text; put it in quotes"),
+    (
+        {"post_endpoint": "https://u:p@ci.example/"},
+        "post_endpoint: a URL must not hold a user name or password; use bearer_token or headers",
+    ),
+    ({"post_endpoint": "https://ci.example/#a"}, "post_endpoint: a URL must not have a fragment (#...)"),
+    (
+        {"status_endpoint": "https://{response.host}/x"},
+        "status_endpoint: placeholders of the status endpoint belong behind the host, not into it",
+    ),
+    (
+        {"status_endpoint": "https://ci.example/{id}"},
+        "status_endpoint: unknown placeholder {id} in status endpoint; known are {message_id}, {source_id}, "
+        "{webhook_id} and {response.<field>}",
+    ),
+    ({"secret": "whsec_AAAA"}, "secret: the secret has 3 bytes after whsec_; 24 to 64 are allowed"),
+    ({"secret": ["${A}", ""]}, "secret[1]: the secret is empty"),
+    ({"secret": 12}, "secret: the value is not text; put it in quotes"),
+    (
+        {"secret": "${MY-SECRET}"},
+        "secret: a ${...} in it does not name an environment variable; write it as ${NAME}",
+    ),
+    ({"signature": "github"}, "signature: 'github' needs a secret to sign with"),
+    (
+        {"signature": "none", "secret": "s"},
+        "signature: 'none' contradicts the secret; leave one of the two out",
+    ),
+    ({"retry": {}, "retry_after": 600}, "retry_after: short form of retry; leave one of the two out"),
+    ({"retry": {"max_atempts": 3}}, "retry.max_atempts: unknown field; did you mean 'max_attempts'?"),
+    ({"retry": {"base": 60, "cap": "30s"}}, "retry.cap: 30 s is less than base, 60 s"),
+    ({"breaker": 3}, "breaker: 3 is not a mapping of names to values"),
+    ({"breaker": None}, "breaker: nothing is not a mapping of names to values"),
+    ({"codes": {"gone": [99]}}, "codes.gone[0]: 99 is too small; at least 200"),
+    ({"codes": {"gone": [404], "rejected": [404]}}, "codes.gone: 404 is listed under rejected as well"),
+    (
+        {"lane": "shared", "partitions": 2},
+        "partitions: the shared lane has its own partitions; leave this out, or take 'lane: dedicated'",
+    ),
+    (
+        {"sources": ["github"]},
+        "event_types: sources and event_types subscribe together; give both or neither ('*' stands for all)",
+    ),
+    (
+        {"sources": ["*hub"], "event_types": ["*"]},
+        "sources[0]: '*hub' is not a pattern; write the exact text, or its beginning and a * at the end",
+    ),
+    ({"sources": "github", "event_types": ["*"]}, "sources: 'github' is not a list; write [a, b]"),
+    ({"headers": {"a b": "c"}}, "headers.a b: 'a b' is not the name of a header"),
+    ({"headers": {"Webhook-Id": "c"}}, "headers.Webhook-Id: 'Webhook-Id' is set by the relay itself"),
+    (
+        {"headers": {"x-a": "b\r\nx-c: d"}},
+        "headers.x-a: the value of a header is printable ASCII, without spaces around it",
+    ),
+    (
+        {"headers": {"Authorization": "a"}, "bearer_token": "b"},
+        "headers: 'authorization' contradicts bearer_token; leave one of the two out",
+    ),
+    ({"status": {"pointer": "/s", "done": ["x"]}}, "status: needs a status_endpoint to ask"),
+    (
+        {"status_endpoint": "https://ci.example/", "status": {"pointer": "s", "done": ["x"]}},
+        "status.pointer: 's' is not a JSON pointer; it begins with /",
+    ),
+    (
+        {"status_endpoint": "https://ci.example/", "status": {"done": []}},
+        "status.pointer: required, but missing\nreceivers.yaml: receivers.ci.status.done: at least 1 needed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), RECEIVER_MISTAKES)
+def test_a_mistake_in_a_receiver(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_receivers_file(_entry(**fields))
+    assert str(caught.value) == f"receivers.yaml: receivers.ci.{message}"
+
+
+FILE_MISTAKES = [
+    ("receivers: {ci: {}}", "receivers.ci.post_endpoint: required, but missing"),
+    ("receivers: {ci: }", "receivers.ci: nothing is not a mapping of names to values"),
+    ("reciever: {}", "reciever: unknown field; did you mean 'receivers'?"),
+    ("receivers: []", "receivers: a list is not a mapping of names to values"),
+    ("- a", "has to be a mapping of names to values"),
+    (
+        "receivers: {shared: {post_endpoint: 'https://a.example'}}",
+        "receivers.shared: 'shared' is the name of the shared lane; no receiver can have it",
+    ),
+    (
+        "receivers: {My_CI: {post_endpoint: 'https://a.example'}}",
+        "receivers.My_CI: a receiver's name has 1 to 63 of a-z, 0-9 and -, and does not begin with -",
+    ),
+    (
+        "receivers: {12: {post_endpoint: 'https://a.example'}}",
+        "receivers[12]: a name has to be text; put it in quotes",
+    ),
+    ("receivers:\n  a:\n    timeout: 1\n    timeout: 2\n", "receivers.a.timeout: written twice, again in line 4"),
+    ("receivers: {a: [", "line 1, column 17: expected the node content, but found '<stream end>'"),
+    ("a: \x07", "unacceptable character #x0007: special characters are not allowed"),
+    ("sources: {gh: {callback: http}}", "sources.gh.callback: 'http' is not allowed; write a mapping with a url, or "
+     "the word kafka"),
+    ("sources: {gh: {callback: {ur: 'https://a.example'}}}", "sources.gh.callback.url: required, but missing\n"
+     "receivers.yaml: sources.gh.callback.ur: unknown field; did you mean 'url'?"),
+    ("sources: {gh: {answer: all}}", "sources.gh.answer: unknown field; did you mean 'answers'?"),
+    ("sources: {'': {}}", "sources.: source_id is missing or empty"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), FILE_MISTAKES)
+def test_a_mistake_in_the_file(text: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_receivers_file(text)
+    assert str(caught.value) == f"receivers.yaml: {message}"
+
+
+def test_all_mistakes_are_listed_with_the_path_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "ours.yaml"
+    path.write_text("receivers: {a: {tiemout: 1}, b: {}}")
+    with pytest.raises(UserError) as caught:
+        load_receivers_file(path)
+    assert str(caught.value).splitlines() == [
+        f"{path}: receivers.a.post_endpoint: required, but missing",
+        f"{path}: receivers.a.tiemout: unknown field; did you mean 'timeout'?",
+        f"{path}: receivers.b.post_endpoint: required, but missing",
+    ]
+
+
+def test_a_file_that_cannot_be_read_is_a_mistake_of_the_user(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"absent\.yaml: cannot be read: No such file or directory"):
+        load_receivers_file(tmp_path / "absent.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xe9")
+    with pytest.raises(UserError, match=r"latin\.yaml: is not UTF-8 text"):
+        load_receivers_file(tmp_path / "latin.yaml")
+
+
+@pytest.mark.parametrize("text", ["", "# nothing but comments\n", "receivers:\nsources:\n"])
+def test_a_file_may_be_empty(text: str) -> None:
+    assert parse_receivers_file(text).resolve({}) == ({}, {})
+
+
+@given(st.text("[]{}:,-&*!|>'\"#%@`\n ab01?", max_size=40))
+def test_any_text_is_a_file_or_a_mistake_of_the_user(text: str) -> None:
+    try:
+        parse_receivers_file(text)
+    except UserError as error:
+        message = str(error)
+    else:
+        return
+    assert all(line.startswith("receivers.yaml: ") for line in message.splitlines())
+
+
+def test_an_alias_of_the_node_around_it_is_a_mistake_too() -> None:
+    with pytest.raises(UserError, match=r"^receivers\.yaml: "):
+        parse_receivers_file("receivers: &a {x: *a}")
+
+
+def test_a_missing_variable_is_named_with_file_entry_and_field() -> None:
+    file = parse_receivers_file(FULL)
+    with pytest.raises(UserError) as caught:
+        file.resolve({"NEW": "new"})
+    assert str(caught.value).splitlines() == [
+        "receivers.yaml: receivers.circleci.secret[1]: the environment variable OLD is not set",
+        "receivers.yaml: receivers.circleci.bearer_token: the environment variable TOKEN is not set",
+        "receivers.yaml: receivers.circleci.headers.X-Team: the environment variable TEAM is not set",
+    ]
+    assert file.variables() == sorted(ENVIRON)
+
+
+@pytest.mark.parametrize(
+    ("fields", "value", "message"),
+    [
+        ({"secret": "${X}"}, "whsec_hunter2!", "secret: the secret begins with whsec_, but base64 does not follow"),
+        ({"post_endpoint": "${X}"}, "hunter2", "post_endpoint: not a URL; write it as https://host/path"),
+        ({"bearer_token": "${X}"}, "hunter2\n", "bearer_token: the value of a header is printable ASCII, without "
+         "spaces around it"),
+        ({"status_endpoint": "https://${X}/"}, "u:hunter2@h", "status_endpoint: a URL must not hold a user name or "
+         "password; use bearer_token or headers"),
+    ],
+)  # fmt: skip
+def test_what_a_reference_stands_for_is_checked_and_not_repeated(
+    fields: dict[str, object], value: str, message: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_receivers_file(_entry(**fields)).resolve({"X": value})
+    assert str(caught.value) == f"receivers.yaml: receivers.ci.{message}"
+
+
+def test_references_are_replaced_only_to_be_used() -> None:
+    entry = parse_receivers_file(FULL).receivers["circleci"]
+    assert raw_entry(entry)["secret"] == ["${NEW}", "${OLD}"]
+    assert ReceiverEntry.model_validate(raw_entry(entry)) == entry
+
+
+def test_a_secret_that_is_written_out_does_not_leave_the_file() -> None:
+    text = _entry(secret=["hunter2", "${NEW}"], bearer_token="hunter3", headers={"x-token": "hunter4"})
+    sealed = parse_receivers_file(text).sealed()
+    outside = json.dumps(sealed.receivers)
+    assert "hunter" not in outside + repr(sealed)
+    assert "${NEW}" in outside
+    assert sorted(sealed.literals.values()) == ["hunter2", "hunter3", "hunter4"]
+    entry = ReceiverEntry.model_validate(sealed.receivers["ci"])
+    assert entry.post_endpoint == "https://ci.example/"
+
+
+def test_another_secret_is_another_entry() -> None:
+    first, second = (parse_receivers_file(_entry(secret=secret)).sealed() for secret in ("one", "two"))
+    assert first.receivers != second.receivers
+    assert first == parse_receivers_file(_entry(secret="one")).sealed()
+
+
+def test_the_schema_accepts_what_the_file_may_say_and_refuses_the_rest() -> None:
+    validator = jsonschema.Draft202012Validator(receivers_schema())
+    validator.check_schema(receivers_schema())
+    validator.validate(yaml.safe_load(FULL.replace('  "*":\n', "")))
+    validator.validate(yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")))
+    for fields in ({"orderng": "source"}, {"timeout": "soon"}, {"rate_limit": 0}):
+        assert not validator.is_valid(yaml.safe_load(_entry(**fields)))
+
+
+@pytest.mark.parametrize(
+    "url", ["https://a.example", "http://127.0.0.1:9000/hooks", "https://[::1]:8/x?y=1", "https://a.example/%7Ea"]
+)
+def test_urls_that_may_be_posted_to(url: str) -> None:
+    assert check_url(url) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "a.example", "//a.example", "https://", "https:///x", "https://:80/", "https://a.example:x/",
+        "https://a.example:70000/", "https://a.example:0/", "https://[::1/", "https://a b.example/", "file:///etc/passwd",
+        "https://a.example/\r\nx: y", "https://ä.example/", "https://u@a.example/", "https://a.example/#",
+        "https://a.example\\@b.example/",
+    ],
+)  # fmt: skip
+def test_urls_that_may_not(url: str) -> None:
+    with pytest.raises(ValueError, match="URL"):
+        check_url(url)
+
+
+def test_words_that_older_yaml_takes_for_booleans_are_names() -> None:
+    file = parse_receivers_file(_entry(sources=["no"], event_types=["on"]).replace("ci:", "off:").replace("'", ""))
+    assert file.receivers["off"].sources == ("no",)
+    assert file.receivers["off"].event_types == ("on",)
+    assert parse_receivers_file(_entry(enabled=False)).receivers["ci"].enabled is False

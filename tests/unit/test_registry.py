@@ -1,0 +1,343 @@
+"""The registry follows the topic, and a receivers file is applied to it: in what order, and what is refused."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+import yaml
+
+from relay.config.apply import Diff, apply_file, preview_file
+from relay.config.receivers_file import ReceiversFile, parse_receivers_file
+from relay.config.registry import Declared, Registry
+from relay.domain.errors import LogUnavailable, UserError
+from relay.domain.receiver import Endpoint, Receiver, Source
+from relay.domain.topics import Topics, TopicSpec
+from relay.log.port import Coordinate, Log, NewRecord, Record, TopicState
+
+TOPICS = Topics("t-")
+CONFIG = TOPICS.receiver_config
+
+
+class _TopicLog:
+    """Topics of one partition, and what was asked of them in `calls`. `lags`: topic -> records left in it."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.specs: dict[str, TopicSpec] = {}
+        self.groups: dict[str, str] = {}
+        self.lags: dict[str, int] = {}
+        self.calls: list[str] = []
+        self._more = asyncio.Condition()
+
+    async def create(self, specs: Sequence[TopicSpec], groups: Mapping[str, str]) -> list[str]:
+        new = [spec for spec in specs if spec.name not in self.specs]
+        self.specs |= {spec.name: spec for spec in new}
+        self.groups |= groups
+        self.calls += [f"create {spec.name}" for spec in new]
+        return [spec.name for spec in new]
+
+    async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
+        return {name: TopicState(self.specs[name], 1, 1, 1_000_000) for name in topics if name in self.specs}
+
+    async def lag(self, group: str, topic: str) -> int:
+        assert self.groups[topic] == group
+        return self.lags.get(topic, 0)
+
+    async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
+        async with self._more:
+            for new in records:
+                assert new.topic in self.specs
+                self.records.append(Record(new.topic, 0, len(self.records), new.key, new.value, new.headers, 0))
+                self.calls.append(f"append {(new.key or b'').decode(errors='replace')}")
+            self._more.notify_all()
+        return [record.coordinate for record in self.records[-len(records) :]]
+
+    async def snapshot(self, topic: str, partition: int) -> list[Record]:
+        assert topic in self.specs
+        newest = {record.key: record for record in self.records if record.topic == topic}
+        return [record for record in newest.values() if record.value is not None]
+
+    async def follow(self, topic: str) -> AsyncIterator[Record | None]:
+        end = len(self.records)
+        for position in range(end):
+            yield self.records[position]
+        yield None
+        position = end
+        while True:
+            async with self._more:
+                await self._more.wait_for(lambda: len(self.records) > position)  # noqa: B023 - awaited right here
+            yield self.records[position]
+            position += 1
+
+    def as_log(self) -> Log:
+        return cast(Log, self)
+
+    async def declare(self, key: str, value: bytes | None) -> None:
+        await self.create([TopicSpec(CONFIG, 1, "compact", None)], {})
+        await self.append([NewRecord(CONFIG, key.encode(), value)])
+
+
+@pytest.fixture
+def log() -> _TopicLog:
+    return _TopicLog()
+
+
+@asynccontextmanager
+async def _following(registry: Registry, log: _TopicLog) -> AsyncIterator[AsyncIterator[int]]:
+    """The registry's changes, while it follows `log`; the first has been taken."""
+    task = asyncio.create_task(registry.follow(log.as_log()))
+    changes = registry.changes()
+    await anext(changes)
+    try:
+        yield changes
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def _file(text: str) -> ReceiversFile:
+    return parse_receivers_file(text)
+
+
+def _one(**fields: object) -> ReceiversFile:
+    return _file(yaml.safe_dump({"receivers": {"ci": {"post_endpoint": "https://ci.example/", **fields}}}))
+
+
+async def test_what_a_file_declares_is_in_force_in_every_process(log: _TopicLog) -> None:
+    file = _file(
+        """
+        sources: {github: {callback: kafka}, "*": {answers: none}}
+        receivers: {ci: {post_endpoint: "https://ci.example/", secret: "${S}", sources: [a], event_types: ["*"]}}
+        """
+    )
+    await apply_file(log.as_log(), file, TOPICS)
+    registry = Registry(TOPICS, {"S": "s-1"})
+    async with _following(registry, log):
+        ci = registry.receiver("ci")
+        assert ci is not None
+        assert ci.post.signing.secrets == ("s-1",)
+        assert registry.receivers() == {"ci": ci}
+        assert registry.source("github") == Source("github", kafka=True)
+        assert registry.source("other") == Source("other", answers="none")
+        assert registry.subscriptions.match("a", "push") == ("ci",)
+        assert registry.problems == {}
+    assert b"s-1" not in b"".join(record.value or b"" for record in log.records)
+
+
+async def test_an_empty_topic_is_ready_at_once(log: _TopicLog) -> None:
+    registry = Registry(TOPICS, {})
+    async with _following(registry, log):
+        assert registry.receivers() == {}
+        assert registry.receiver("ci") is None
+        assert registry.source("github") == Source("github")
+
+
+async def test_a_change_is_announced_and_in_force(log: _TopicLog) -> None:
+    registry = Registry(TOPICS, {})
+    async with _following(registry, log) as changes:
+        await apply_file(log.as_log(), _one(timeout=3, sources=["a"], event_types=["b"]), TOPICS)
+        await anext(changes)
+        assert _timeout(registry) == 3
+        assert registry.subscriptions.match("a", "b") == ("ci",)
+        await apply_file(log.as_log(), _one(timeout=4), TOPICS)
+        await anext(changes)
+        assert _timeout(registry) == 4
+        assert registry.subscriptions.match("a", "b") == ()
+        await apply_file(log.as_log(), _file(""), TOPICS)
+        await anext(changes)
+        assert registry.receiver("ci") is None
+
+
+def _timeout(registry: Registry) -> float:
+    receiver = registry.receiver("ci")
+    assert receiver is not None
+    return receiver.post.timeout
+
+
+async def test_an_entry_that_cannot_be_used_here_leaves_the_former_one_in_force(log: _TopicLog) -> None:
+    registry = Registry(TOPICS, {})
+    async with _following(registry, log) as changes:
+        await apply_file(log.as_log(), _one(timeout=3), TOPICS)
+        await anext(changes)
+        await apply_file(log.as_log(), _one(timeout=4, secret="${ABSENT}"), TOPICS)
+        await anext(changes)
+        assert _timeout(registry) == 3
+        assert registry.problems == {
+            "ci": "receiver_config: receivers.ci.secret: the environment variable ABSENT is not set"
+        }
+        await apply_file(log.as_log(), _one(timeout=5), TOPICS)
+        await anext(changes)
+        assert _timeout(registry) == 5
+        assert registry.problems == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (b"not JSON", "receiver_config: a record that is not JSON of declared_by and entry"),
+        (b"[]", "receiver_config: a record that is not JSON of declared_by and entry"),
+        (b"[" * 100_000, "receiver_config: a record that is not JSON of declared_by and entry"),
+        (Declared("api", {"new_field": 1, "post_endpoint": "https://ci.example/"}).encode(), "receiver_config: "
+         "receivers.ci.new_field: unknown field; known: "),
+    ],
+)  # fmt: skip
+async def test_a_record_nobody_understands_stops_nothing(log: _TopicLog, value: bytes, problem: str) -> None:
+    await log.declare("ci", value)
+    await log.declare("other", Declared("api", {"post_endpoint": "https://other.example/"}).encode())
+    registry = Registry(TOPICS, {})
+    async with _following(registry, log):
+        assert list(registry.receivers()) == ["other"]
+        assert list(registry.problems) == ["ci"]
+        assert registry.problems["ci"].startswith(problem)
+
+
+async def test_records_without_a_key_are_passed_over(log: _TopicLog) -> None:
+    await log.create([TopicSpec(CONFIG, 1)], {})
+    await log.append([NewRecord(CONFIG, None, b"x"), NewRecord(CONFIG, b"\xff", b"x")])
+    registry = Registry(TOPICS, {})
+    async with _following(registry, log):
+        assert registry.problems == {}
+
+
+async def test_a_secret_written_out_is_found_in_the_file_and_not_on_the_log(log: _TopicLog) -> None:
+    file = _one(secret="hunter2")
+    await apply_file(log.as_log(), file, TOPICS)
+    assert b"hunter2" not in b"".join(record.value or b"" for record in log.records)
+    registry = Registry(TOPICS, {})
+    async with _following(registry, log) as changes:
+        assert "written out in a receivers file" in registry.problems["ci"]
+        registry.learn(file)
+        await anext(changes)
+        ci = registry.receiver("ci")
+        assert ci is not None
+        assert ci.post.signing.secrets == ("hunter2",)
+        assert registry.problems == {}
+
+
+async def test_following_again_forgets_what_went_away_in_between(log: _TopicLog) -> None:
+    await apply_file(log.as_log(), _one(), TOPICS)
+    registry = Registry(TOPICS, {})
+
+    class Broken(_TopicLog):
+        async def follow(self, topic: str) -> AsyncIterator[Record | None]:
+            for record in log.records:
+                yield record
+            yield None
+            raise LogUnavailable("gone")
+
+    with pytest.raises(LogUnavailable):
+        await registry.follow(Broken().as_log())
+    assert registry.receiver("ci") is not None
+    compacted = _TopicLog()  # the tombstone was compacted away as well
+    changes = registry.changes()
+    before = await anext(changes)
+    async with _following(registry, compacted):
+        while await anext(changes) == before:
+            pass
+        assert registry.receiver("ci") is None
+
+
+async def test_applying_again_changes_nothing(log: _TopicLog) -> None:
+    file = _file("sources: {a: {}}\nreceivers: {ci: {post_endpoint: 'https://ci.example/', timeout: 1h}}")
+    first = await apply_file(log.as_log(), file, TOPICS)
+    assert first == Diff(added=("ci", "source:a"))
+    count = len(log.records)
+    same = _file("receivers: {ci: {timeout: 3600, post_endpoint: 'https://ci.example/'}}\nsources: {a: {}}")
+    assert not await apply_file(log.as_log(), same, TOPICS)
+    assert len(log.records) == count
+
+
+async def test_the_difference_is_added_changed_and_removed(log: _TopicLog) -> None:
+    await apply_file(log.as_log(), _file("sources: {a: {}, b: {}}"), TOPICS)
+    second = _file("sources: {b: {failures: false}, c: {}}")
+    expected = Diff(added=("source:c",), changed=("source:b",), removed=("source:a",))
+    assert await preview_file(log.as_log(), second, TOPICS) == expected
+    assert await apply_file(log.as_log(), second, TOPICS) == expected
+    assert log.records[-1].key == b"source:a"
+    assert log.records[-1].value is None
+
+
+async def test_a_preview_works_before_there_is_a_topic(log: _TopicLog) -> None:
+    assert await preview_file(log.as_log(), _one(), TOPICS) == Diff(added=("ci",))
+    assert log.calls == []
+
+
+async def test_what_somebody_else_declared_stays_unless_the_file_declares_it_too(log: _TopicLog) -> None:
+    theirs = Declared("api", {"post_endpoint": "https://ci.example/"}).encode()
+    await log.declare("ci", theirs)
+    await log.declare("theirs", theirs)
+    await log.declare("broken", b"?")
+    assert await apply_file(log.as_log(), _one(), TOPICS) == Diff(changed=("ci",))
+
+
+async def test_topics_are_there_before_anybody_hears_of_their_receiver(log: _TopicLog) -> None:
+    await apply_file(log.as_log(), _one(partitions=3), TOPICS)
+    assert log.calls == [
+        "create t-receiver_config",
+        "create t-to_receiver_ci",
+        "create t-pending_from_receiver_ci",
+        "append ci",
+    ]
+    assert log.groups == {
+        "t-to_receiver_ci": "t-relay.to-receiver.ci",
+        "t-pending_from_receiver_ci": "t-relay.from-receiver-async.ci",
+    }
+    receiver = Receiver("ci", _post(), partitions=3)
+    assert [log.specs[spec.name] for spec in TOPICS.of_receiver(receiver)] == list(TOPICS.of_receiver(receiver))
+
+
+def _post() -> Endpoint:
+    return Endpoint("https://ci.example/")
+
+
+async def test_a_receiver_in_the_shared_lane_has_no_topics(log: _TopicLog) -> None:
+    await apply_file(log.as_log(), _one(lane="shared"), TOPICS)
+    assert log.calls == ["create t-receiver_config", "append ci"]
+
+
+@pytest.mark.parametrize("topic", ["t-to_receiver_ci", "t-pending_from_receiver_ci"])
+@pytest.mark.parametrize(("after", "field"), [({"lane": "shared"}, "lane"), ({"partitions": 2}, "partitions")])
+async def test_a_lane_changes_only_when_it_is_drained(
+    log: _TopicLog, topic: str, after: dict[str, object], field: str
+) -> None:
+    await apply_file(log.as_log(), _one(), TOPICS)
+    log.lags[topic] = 7
+    calls = list(log.calls)
+    with pytest.raises(UserError) as caught:
+        await apply_file(log.as_log(), _one(**after), TOPICS)
+    assert str(caught.value) == (
+        f"receivers.yaml: receivers.ci.{field}: cannot change while 7 records are unfinished in its old lane; "
+        "leave it as it was until t-to_receiver_ci and t-pending_from_receiver_ci are drained"
+    )
+    assert log.calls == calls
+    assert await apply_file(log.as_log(), _one(timeout=3), TOPICS) == Diff(changed=("ci",))
+
+
+async def test_a_drained_lane_may_change(log: _TopicLog) -> None:
+    await apply_file(log.as_log(), _one(), TOPICS)
+    assert await apply_file(log.as_log(), _one(lane="shared"), TOPICS) == Diff(changed=("ci",))
+
+
+async def test_leaving_the_shared_lane_waits_for_all_of_it(log: _TopicLog) -> None:
+    await apply_file(log.as_log(), _one(lane="shared"), TOPICS)
+    shared = {TOPICS.to_receiver("shared"): "to-receiver", TOPICS.pending("shared"): "from-receiver-async"}
+    log.groups |= {topic: TOPICS.group(role, "shared") for topic, role in shared.items()}
+    log.lags = dict.fromkeys(shared, 1)
+    with pytest.raises(UserError, match="cannot change while 2 records are unfinished"):
+        await apply_file(log.as_log(), _one(), TOPICS)
+    log.lags.clear()
+    assert await apply_file(log.as_log(), _one(), TOPICS)
+
+
+async def test_a_topic_with_other_partitions_is_not_announced(log: _TopicLog) -> None:
+    await apply_file(log.as_log(), _one(), TOPICS)
+    with pytest.raises(UserError) as caught:
+        await apply_file(log.as_log(), _one(partitions=4), TOPICS)
+    assert str(caught.value).splitlines() == [
+        f"receivers.yaml: topic {topic} has 1 partitions, the file says 4: change the file, or the topic with "
+        "Kafka's own tools"
+        for topic in ("t-to_receiver_ci", "t-pending_from_receiver_ci")
+    ]
+    assert len(log.records) == 1

@@ -1,0 +1,242 @@
+"""Settings: which layer wins, what each mistake says, and that no secret is shown."""
+
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from relay.config.settings import SECRET_SETTINGS, Settings, load_settings, sources_of
+from relay.domain.errors import UserError
+
+
+def _message(overrides: dict[str, object], environ: dict[str, str]) -> str:
+    with pytest.raises(UserError) as caught:
+        load_settings(overrides, environ)
+    return str(caught.value)
+
+
+def test_the_defaults_do_not_depend_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAY_API_PORT", "1")
+    settings = Settings()
+    assert settings == load_settings({}, {})
+    assert (settings.api_host, settings.api_port) == ("127.0.0.1", 8080)
+    assert settings.dedup_window == 7 * 86_400
+    assert settings.max_payload_bytes == 1024 * 1024
+    assert settings.answer_body_cap == 64 * 1024
+    assert settings.redis_url.get_secret_value() == "redis://localhost:6379/0"
+    assert settings.allow_http is None
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError):
+        Settings().api_port = 1  # type: ignore[misc]
+
+
+def test_each_layer_gives_way_to_the_one_before_it(tmp_path: Path) -> None:
+    secret = tmp_path / "port"
+    secret.write_text("3\n")
+    config = tmp_path / "relay.yaml"
+    config.write_text("api_port: 4\n")
+    overrides: dict[str, object] = {"api_port": 1}
+    environ = {
+        "RELAY_API_PORT": "2",
+        "RELAY_API_PORT_FILE": str(secret),
+        "RELAY_CONFIG_FILE": str(config),
+    }
+    assert load_settings(overrides, environ).api_port == 1
+    overrides["api_port"] = None  # a flag that was not given
+    assert load_settings(overrides, environ).api_port == 2
+    del environ["RELAY_API_PORT"]
+    assert load_settings(overrides, environ).api_port == 3
+    del environ["RELAY_API_PORT_FILE"]
+    assert load_settings(overrides, environ).api_port == 4
+    del environ["RELAY_CONFIG_FILE"]
+    assert load_settings(overrides, environ).api_port == 8080
+
+
+def test_the_flag_for_the_config_file_wins_over_its_variable(tmp_path: Path) -> None:
+    config = tmp_path / "relay.yaml"
+    config.write_text("log_level: debug\nmax_payload_bytes: 2MiB\nallow_private_networks: [10.0.0.0/8]\n")
+    settings = load_settings({"config_file": config}, {"RELAY_CONFIG_FILE": str(tmp_path / "absent")})
+    assert settings.log_level == "debug"
+    assert settings.max_payload_bytes == 2 * 1024 * 1024
+    assert settings.allow_private_networks == (ip_network("10.0.0.0/8"),)
+
+
+def test_values_from_the_environment_are_read_by_their_type() -> None:
+    settings = load_settings(
+        {},
+        {
+            "RELAY_ALLOW_PRIVATE_NETWORKS": "127.0.0.0/8, ::1/128",
+            "RELAY_ALLOW_HTTP": "true",
+            "RELAY_DEDUP_WINDOW": "8d",
+            "RELAY_LOG_LEVEL": "INFO",
+            "RELAY_PUBLIC_URL": "https://relay.example/",
+            "RELAY_API_KEY": "k-1",
+            "HOME": "/nowhere",
+        },
+    )
+    assert settings.allow_private_networks == (ip_network("127.0.0.0/8"), ip_network("::1/128"))
+    assert settings.allow_http is True
+    assert settings.dedup_window == 8 * 86_400
+    assert settings.log_level == "info"
+    assert settings.public_url == "https://relay.example"
+    assert settings.api_key == SecretStr("k-1")
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    assert load_settings({}, {"RELAY_API_KEY": "", "RELAY_API_PORT": ""}) == Settings()
+
+
+def test_sentry_s_own_variable_is_read_and_ours_wins() -> None:
+    theirs = {"SENTRY_DSN": "https://theirs.example/1", "SENTRY_ENVIRONMENT": "staging"}
+    assert load_settings({}, theirs).sentry_dsn == SecretStr("https://theirs.example/1")
+    assert load_settings({}, theirs).sentry_environment == "staging"
+    both = theirs | {"RELAY_SENTRY_DSN": "https://ours.example/1"}
+    assert load_settings({}, both).sentry_dsn == SecretStr("https://ours.example/1")
+
+
+def test_a_secret_file_loses_its_line_end_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text(" a b \r\n")
+    assert load_settings({}, {"RELAY_API_KEY_FILE": str(file)}).api_key == SecretStr(" a b ")
+
+
+MISTAKES = [
+    ({"api_port": 99999}, {}, "--api-port: 99999 is too big; at most 65535"),
+    (
+        {},
+        {"RELAY_API_PROT": "1"},
+        "RELAY_API_PROT: unknown environment variable; did you mean 'RELAY_API_PORT'?",
+    ),
+    ({}, {"RELAY_API_PORT": "http"}, "RELAY_API_PORT: 'http' is not a whole number"),
+    ({}, {"RELAY_WINDOW_RECORDS": "0"}, "RELAY_WINDOW_RECORDS: '0' is too small; at least 1"),
+    ({}, {"RELAY_ALLOW_HTTP": "maybe"}, "RELAY_ALLOW_HTTP: 'maybe' is not allowed; allowed: true, false"),
+    (
+        {},
+        {"RELAY_LOG_FORMAT": "xml"},
+        "RELAY_LOG_FORMAT: 'xml' is not allowed; allowed: 'auto', 'json' or 'console'",
+    ),
+    (
+        {},
+        {"RELAY_DEDUP_WINDOW": "7 days"},
+        "RELAY_DEDUP_WINDOW: '7 days' is not a duration; give a number of seconds, or a number with a unit: "
+        "500ms, 15s, 10m, 1h, 2d",
+    ),
+    (
+        {},
+        {"RELAY_MAX_PAYLOAD_BYTES": "1XB"},
+        "RELAY_MAX_PAYLOAD_BYTES: '1XB' is not a size; give a number of bytes, or 64KiB, 1MiB",
+    ),
+    (
+        {},
+        {"RELAY_ALLOW_PRIVATE_NETWORKS": "10.0.0.1/8"},
+        "RELAY_ALLOW_PRIVATE_NETWORKS: 10.0.0.1/8 has host bits set; write a network as 10.0.0.0/8 or fd00::/8",
+    ),
+    (
+        {},
+        {"RELAY_TOPIC_PREFIX": "a b"},
+        "RELAY_TOPIC_PREFIX: 'a b' is not allowed; at most 100 of a-z, A-Z, 0-9 and . _ -",
+    ),
+    ({}, {"RELAY_PUBLIC_URL": "relay.example"}, "RELAY_PUBLIC_URL: not a URL; write it as https://host/path"),
+    (
+        {},
+        {"RELAY_REDIS_URL": "http://:hunter2@h"},
+        "RELAY_REDIS_URL: not the URL of a Redis; write redis://host:6379/0, rediss://... or unix:///path",
+    ),
+    (
+        {},
+        {"RELAY_KAFKA_SECURITY_PROTOCOL": "SASL_SSL", "RELAY_KAFKA_SASL_USERNAME": "u"},
+        "RELAY_KAFKA_SASL_MECHANISM: required, because kafka_security_protocol is SASL_SSL\n"
+        "RELAY_KAFKA_SASL_PASSWORD: required, because kafka_security_protocol is SASL_SSL",
+    ),
+    (
+        {},
+        {"RELAY_KAFKA_SASL_USERNAME": "u"},
+        "RELAY_KAFKA_SASL_USERNAME: contradicts kafka_security_protocol PLAINTEXT; "
+        "that has to be SASL_SSL or SASL_PLAINTEXT",
+    ),
+    (
+        {},
+        {"RELAY_WINDOW_OFFSETS": "10"},
+        "RELAY_WINDOW_OFFSETS: 10 is less than window_records, 2000",
+    ),
+    (
+        {},
+        {"RELAY_API_KEY_FILE": "/nowhere/key"},
+        "RELAY_API_KEY_FILE: /nowhere/key cannot be read: No such file or directory",
+    ),
+    ({"config_file": "/nowhere/relay.yaml"}, {}, "/nowhere/relay.yaml: cannot be read: No such file or directory"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "environ", "message"), MISTAKES)
+def test_a_mistake_says_where_it_is_and_what_is_allowed(
+    overrides: dict[str, object], environ: dict[str, str], message: str
+) -> None:
+    assert _message(overrides, environ) == message
+
+
+def test_all_mistakes_are_listed_one_a_line(tmp_path: Path) -> None:
+    config = tmp_path / "relay.yaml"
+    config.write_text("api_prt: 1\n")
+    lines = _message({"config_file": config}, {"RELAY_NONSENSE_ALTOGETHER": "1", "RELAY_API_KEYS": "1"}).splitlines()
+    assert [line.split(";")[0] for line in lines] == [
+        "RELAY_API_KEYS: unknown environment variable",
+        "RELAY_NONSENSE_ALTOGETHER: unknown environment variable",
+        f"{config}: api_prt: unknown setting",
+    ]
+    assert _message({}, {"RELAY_API_PORT": "x", "RELAY_METRICS_PORT": "y"}).count("\n") == 1
+
+
+def test_a_mistake_in_the_config_file_names_file_and_field(tmp_path: Path) -> None:
+    config = tmp_path / "relay.yaml"
+    config.write_text("redis_url: 12\nlog_level: 3\n")
+    assert _message({"config_file": config}, {}).splitlines() == [
+        f"{config}: redis_url: the value is not text; put it in quotes",
+        f"{config}: log_level: 3 is not allowed; allowed: 'debug', 'info', 'warning' or 'error'",
+    ]
+
+
+def test_variables_of_the_tests_and_of_other_programs_are_left_alone() -> None:
+    assert load_settings({}, {"RELAY_TEST_KAFKA": "localhost:1", "OTHER_VARIABLE": "x"}) == Settings()
+
+
+def test_every_setting_and_its_file_form_have_a_variable(tmp_path: Path) -> None:
+    for name in Settings.model_fields:
+        variable = f"RELAY_{name.upper()}"
+        assert load_settings({}, {variable: "", f"{variable}_FILE": ""}) == Settings()
+
+
+def test_sources_of_says_where_each_value_came_from(tmp_path: Path) -> None:
+    secret = tmp_path / "url"
+    secret.write_text("redis://user:hunter2@redis.example/1\n")
+    config = tmp_path / "relay.yaml"
+    config.write_text("hold_max: 90\n")
+    environ = {"RELAY_REDIS_URL_FILE": str(secret), "RELAY_API_KEY": "hunter2", "RELAY_CONFIG_FILE": str(config)}
+    shown = {name: (value, source) for name, value, source in sources_of({"api_port": 1}, environ)}
+    assert list(shown) == list(Settings.model_fields)
+    assert shown["api_port"] == ("1", "--api-port")
+    assert shown["api_key"] == ("********", "RELAY_API_KEY")
+    assert shown["redis_url"] == ("redis://user:********@redis.example/1", "RELAY_REDIS_URL_FILE")
+    assert shown["hold_max"] == ("90s", f"{config}: hold_max")
+    assert shown["dedup_window"] == ("7d", "default")
+    assert "hunter2" not in str(shown)
+
+
+@pytest.mark.parametrize("url", ["redis://h/0?password=hunter2", "redis://:hunter2@h", "rediss://u:hunt@hunter2@h/1"])
+def test_a_password_in_the_redis_url_is_masked_wherever_it_is(url: str) -> None:
+    shown = {name: value for name, value, _ in sources_of({}, {"RELAY_REDIS_URL": url})}
+    assert "********" in shown["redis_url"]
+    assert "hunter2" not in shown["redis_url"]
+
+
+def test_every_secret_is_known_as_one() -> None:
+    secret = {name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation)}
+    assert secret == SECRET_SETTINGS
+
+
+def test_no_mistake_repeats_a_secret() -> None:
+    environ = {"RELAY_REDIS_URL": "hunter2", "RELAY_KAFKA_SASL_PASSWORD": "hunter2", "RELAY_PUBLIC_URL": "x"}
+    assert "hunter2" not in _message({}, environ)

@@ -1,0 +1,276 @@
+"""Where the status GET goes, and what its response means."""
+
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.domain.exchange import Exchange, NoResponse, Response
+from relay.domain.identity import DeliveryId
+from relay.domain.receiver import StatusMap
+from relay.domain.status import (
+    AnswerReady,
+    AskLater,
+    NeverSeen,
+    StatusGone,
+    StatusReading,
+    StatusTemplateError,
+    Working,
+    check_template,
+    location_url,
+    read_status,
+    same_origin,
+    status_url,
+)
+
+DELIVERY = DeliveryId("ci", "git/hub", "m 1")
+NOW = 1_700_000_000.0
+
+
+def url(template: str, body: bytes = b"", delivery: DeliveryId = DELIVERY) -> str:
+    return status_url(template, delivery, webhook_id="msg_abc", response_body=body)
+
+
+# --- templates --------------------------------------------------------------------------------------------------
+
+
+def test_values_are_percent_encoded() -> None:
+    assert (
+        url("https://ci.example/{source_id}/{message_id}?w={webhook_id}")
+        == "https://ci.example/git%2Fhub/m%201?w=msg_abc"
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "separator"), [("https://ci.example/status", "?"), ("https://ci.example/status?key=1", "&")]
+)
+def test_without_placeholders_the_ids_become_query_parameters(template: str, separator: str) -> None:
+    ids = "message_id=m%201&source_id=git%2Fhub&webhook_id=msg_abc"
+    assert url(template) == f"{template}{separator}{ids}"
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        (b'{"id": "a/b"}', "a%2Fb"),
+        (b'{"id": 17}', "17"),
+        (b'{"id": 123456789012345678901234567890}', "123456789012345678901234567890"),
+        (b'{"id": ".."}', "%2E%2E"),
+        (b'{"x": [1, {}], "id": "\xc3\xa9"}', "%C3%A9"),
+    ],
+)
+def test_fields_of_the_posts_response(body: bytes, value: str) -> None:
+    assert url("https://ci.example/p/{response.id}/x", body) == f"https://ci.example/p/{value}/x"
+
+
+def test_dots_lead_into_nested_objects() -> None:
+    assert url("https://ci.example/{response.job.a~b}", b'{"job": {"a~b": 5}}') == "https://ci.example/5"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"nope",
+        b"[]",
+        b"{}",
+        b'{"id": null}',
+        b'{"id": true}',
+        b'{"id": 1.5}',
+        b'{"id": ""}',
+        b'{"id": {}}',
+        b'{"id": "x"',
+        b'{"id": "\xff"}',
+        b'{"id":' + b"[" * 100_000,
+    ],
+)
+def test_a_field_that_is_not_there(body: bytes) -> None:
+    with pytest.raises(StatusTemplateError, match=r"response\.id"):
+        url("https://ci.example/{response.id}", body)
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["https://ci.example/{message_id}", "https://ci.example/s", "https://ci.example/{response.a.b}?s={source_id}"],
+)
+def test_good_templates(template: str) -> None:
+    check_template(template)
+
+
+@pytest.mark.parametrize(
+    ("template", "complaint"),
+    [
+        ("https://ci.example/{id}", "unknown placeholder {id}"),
+        ("https://ci.example/{}", "unknown placeholder {}"),
+        ("https://ci.example/{response.}", "unknown placeholder"),
+        ("https://ci.example/{response.a..b}", "unknown placeholder"),
+        ("https://ci.example/{response}", "unknown placeholder"),
+        ("https://ci.example/{message_id", "brace"),
+        ("https://ci.example/message_id}", "brace"),
+        ("https://ci.example/{{message_id}}", "brace"),
+        ("https://{response.host}/x", "host"),
+        ("https://ci.example{response.host}/x", "host"),
+        ("https://ci.example/#{message_id}", "fragment"),
+        ("https://ci.example/é", "ASCII"),
+        ("https://ci.example/a b", "ASCII"),
+    ],
+)
+def test_bad_templates(template: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        check_template(template)
+
+
+ids = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=50)
+
+
+@given(ids, ids)
+def test_an_id_cannot_leave_its_place(source_id: str, message_id: str) -> None:
+    delivery = DeliveryId("ci", source_id, message_id)
+    parts = urlsplit(url("https://ci.example/a/{source_id}/{message_id}/z", delivery=delivery))
+    assert parts.netloc == "ci.example"
+    assert [unquote(part) for part in parts.path.split("/")] == ["", "a", source_id, message_id, "z"]
+    assert not {".", ".."} & set(parts.path.split("/"))
+    query = parse_qs(urlsplit(url("https://ci.example/", delivery=delivery)).query)
+    assert query == {"source_id": [source_id], "message_id": [message_id], "webhook_id": ["msg_abc"]}
+
+
+# --- Location ---------------------------------------------------------------------------------------------------
+
+POST_URL = "https://ci.example/hooks/in?x=1"
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ("/jobs/1", "https://ci.example/jobs/1"),
+        ("jobs/1?y=2", "https://ci.example/hooks/jobs/1?y=2"),
+        ("?y=2", "https://ci.example/hooks/in?y=2"),
+        ("https://ci.example/j#frag", "https://ci.example/j"),
+        ("https://CI.example:443/j", "https://CI.example:443/j"),
+        ("//ci.example/j", "https://ci.example/j"),
+        ("/jobs/%41é", "https://ci.example/jobs/%41%C3%A9"),
+        ("http://ci.example/j", None),
+        ("https://ci.example:8443/j", None),
+        ("https://evil.example/j", None),
+        ("//evil.example/j", None),
+        ("https://ci.example@evil.example/j", None),
+        ("https://user@ci.example/j", None),
+        ("https://ci.example\\@evil.example/", None),
+        ("/\\evil.example", None),
+        ("/a\r\nb", None),
+        ("/a b", None),
+        ("https://ci.example:99999/j", None),
+        ("https://[::1/j", None),
+        ("javascript:alert(1)", None),
+        ("/\udcff", None),
+    ],
+)
+def test_location_counts_only_on_the_same_origin(location: str, expected: str | None) -> None:
+    assert location_url(POST_URL, location) == expected
+
+
+@given(st.text() | st.from_regex(r"(https?:)?/{0,3}[\w.@:\\/\[\]#?%-]{0,20}", fullmatch=True))
+def test_no_location_leads_away(location: str) -> None:
+    target = location_url(POST_URL, location)
+    assert target is None or (target.isascii() and same_origin(POST_URL, target))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        ("https://a/x", "https://A:443/y", True),
+        ("http://a", "http://a:80", True),
+        ("https://a", "http://a", False),
+        ("https://a", "https://a:444", False),
+        ("https://a", "https://a.", False),
+        ("https://a", "https://a:x", False),
+    ],
+)
+def test_same_origin(a: str, b: str, same: bool) -> None:
+    assert same_origin(a, b) is same
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+MAP = StatusMap("/status", done=frozenset({"success", "failed", "true", "3"}), running=frozenset({"pending"}))
+MAP_RESULT = StatusMap("/job/state", frozenset({"done"}), frozenset(), result="/job/results/1")
+
+
+def response(status: int, body: bytes = b"", *, truncated: bool = False, retry_after: str | None = None) -> Response:
+    headers = {"content-type": "text/plain"} | ({} if retry_after is None else {"retry-after": retry_after})
+    return Response(status, headers, body, truncated)
+
+
+def read(exchange: Exchange, status_map: StatusMap | None = None) -> StatusReading:
+    return read_status(exchange, status_map=status_map, now=NOW)
+
+
+@pytest.mark.parametrize("status_map", [None, MAP])
+@pytest.mark.parametrize(
+    ("exchange", "reading"),
+    [
+        (response(202, retry_after="9"), Working(9.0)),
+        (response(204), Working(None)),
+        (response(404), NeverSeen()),
+        (response(410), StatusGone()),
+        (response(429, retry_after="9"), AskLater(9.0, whole=True, kind="not_now")),
+        (response(503), AskLater(None, whole=True, kind="not_now")),
+        (response(500, retry_after="9"), AskLater(9.0, whole=False, kind="status")),
+        (response(302), AskLater(None, whole=False, kind="status")),
+        (response(401), AskLater(None, whole=False, kind="status")),
+        (NoResponse("timeout", "", sent=True), AskLater(None, whole=False, kind="timeout")),
+    ],
+)
+def test_all_but_200(exchange: Exchange, reading: StatusReading, status_map: StatusMap | None) -> None:
+    assert read(exchange, status_map) == reading
+
+
+def test_200_is_the_answer() -> None:
+    assert read(response(200, b"ok")) == AnswerReady(200, "text/plain", b"ok", truncated=False)
+    assert read(response(200, b"o", truncated=True)) == AnswerReady(200, "text/plain", b"o", truncated=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "reading"),
+    [
+        (b'{"status": "pending"}', Working(9.0)),
+        (b'{"status": "exploded"}', AskLater(9.0, whole=False, kind="unknown_word")),
+        (b'{"status": null}', AskLater(9.0, whole=False, kind="no_word")),
+        (b'{"status": ["success"]}', AskLater(9.0, whole=False, kind="no_word")),
+        (b"{}", AskLater(9.0, whole=False, kind="no_word")),
+        (b'"success"', AskLater(9.0, whole=False, kind="no_word")),
+        (b"<html>", AskLater(9.0, whole=False, kind="not_json")),
+        (b"", AskLater(9.0, whole=False, kind="not_json")),
+        (b'{"status": "succ', AskLater(9.0, whole=False, kind="not_json")),
+        (b'{"status": "\xff"}', AskLater(9.0, whole=False, kind="not_json")),
+        (b"[" * 100_000, AskLater(9.0, whole=False, kind="not_json")),
+    ],
+)
+def test_a_map_that_finds_no_end(body: bytes, reading: StatusReading) -> None:
+    assert read(response(200, body, retry_after="9"), MAP) == reading
+
+
+@pytest.mark.parametrize("word", ['"success"', '"failed"', "true", "3", r'"su\u0063cess"'])
+def test_a_map_that_finds_the_end(word: str) -> None:
+    body = f'{{"x": [1.10], "status": {word}}}'.encode()
+    assert read(response(200, body), MAP) == AnswerReady(200, "text/plain", body, truncated=False)
+
+
+def test_a_result_is_the_very_slice_that_the_receiver_wrote() -> None:
+    body = b'{"job": {"state": "done", "results": [0, {"n": 1.10, "big": 123456789012345678901234567890} ]}}'
+    assert read(response(200, body), MAP_RESULT) == AnswerReady(
+        200, "application/json", b'{"n": 1.10, "big": 123456789012345678901234567890}', truncated=False
+    )
+
+
+@pytest.mark.parametrize("results", [b"[]", b"{}", b"null", b"[1]"])
+def test_without_a_result_the_whole_body_is_the_answer(results: bytes) -> None:
+    body = b'{"job": {"state": "done", "results": ' + results + b"}}"
+    assert read(response(200, body), MAP_RESULT) == AnswerReady(200, "text/plain", body, truncated=False)
+
+
+@given(st.binary(), st.sampled_from(["", "/", "/status", "/0", "/a~1b/~0", "nonsense"]))
+def test_a_map_survives_any_body(body: bytes, pointer: str) -> None:
+    status_map = StatusMap(pointer, frozenset({"0"}), frozenset(), result=pointer)
+    assert isinstance(read(response(200, body), status_map), AnswerReady | AskLater)

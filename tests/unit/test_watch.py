@@ -1,0 +1,109 @@
+"""Watching a file: a change is noticed once, and what cannot be applied is reported and not forgotten."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from relay.config.watch import file_stamp, watch_file
+from relay.domain.errors import LogUnavailable, RelayError, UserError
+
+
+class _Watched:
+    """A watch over `path` whose `on_change` runs `act`; `turns` gets what happened: `ok`, or the problem's text."""
+
+    def __init__(self, path: Path, act: Callable[[], None]) -> None:
+        self.turns: asyncio.Queue[str] = asyncio.Queue()
+        self.hangup = asyncio.Event()
+        self._act = act
+        stamp = file_stamp(path)
+        watch = watch_file(path, self._on_change, self._on_problem, self.hangup, since=stamp, poll_s=0.001)
+        self.task = asyncio.create_task(watch)
+
+    async def _on_change(self) -> None:
+        self._act()
+        self.turns.put_nowait("ok")
+
+    def _on_problem(self, error: RelayError) -> None:
+        self.turns.put_nowait(str(error))
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "receivers.yaml"
+    path.write_text("1")
+    return path
+
+
+def _edit(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def _remove(path: Path) -> None:
+    path.unlink()
+
+
+def _replace(path: Path, text: str) -> None:
+    other = path.with_suffix(".new")
+    other.write_text(text)
+    os.replace(other, path)
+
+
+async def test_an_edit_and_a_replacement_are_noticed(path: Path) -> None:
+    watched = _Watched(path, lambda: None)
+    _edit(path, "22")
+    assert await watched.turns.get() == "ok"
+    _replace(path, "33")
+    assert await watched.turns.get() == "ok"
+    await watched.close()
+    assert watched.turns.empty()
+
+
+async def test_a_bad_file_is_reported_once_and_the_next_version_is_tried(path: Path) -> None:
+    def act() -> None:
+        if path.read_text() == "bad":
+            raise UserError("receivers.yaml: bad")
+
+    watched = _Watched(path, act)
+    _replace(path, "bad")
+    assert await watched.turns.get() == "receivers.yaml: bad"
+    _replace(path, "good")
+    assert await watched.turns.get() == "ok"
+    await watched.close()
+    assert watched.turns.empty()
+
+
+async def test_when_the_log_is_away_the_change_is_tried_until_it_is_back(path: Path) -> None:
+    outcomes = iter([LogUnavailable("away"), LogUnavailable("away"), None])
+
+    def act() -> None:
+        if (error := next(outcomes)) is not None:
+            raise error
+
+    watched = _Watched(path, act)
+    _replace(path, "2")
+    assert [await watched.turns.get() for _ in range(3)] == ["away", "away", "ok"]
+    await watched.close()
+
+
+async def test_a_hangup_applies_the_file_without_a_change(path: Path) -> None:
+    watched = _Watched(path, lambda: None)
+    watched.hangup.set()
+    assert await watched.turns.get() == "ok"
+    await watched.close()
+    assert not watched.hangup.is_set()
+
+
+async def test_a_file_that_is_gone_is_left_alone_until_it_is_back(path: Path) -> None:
+    watched = _Watched(path, lambda: None)
+    _remove(path)
+    assert file_stamp(path) is None
+    _edit(path, "again")
+    assert await watched.turns.get() == "ok"
+    await watched.close()
