@@ -1,0 +1,163 @@
+"""Which URLs and addresses the relay may talk to: the defence against being used to reach internal networks.
+
+Names are judged where it counts, at the address that is about to be dialled, so that neither DNS tricks nor odd
+spellings of a host get past.
+"""
+
+import re
+from collections.abc import Sequence
+from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+# `is_global` of the standard library alone lets these pass, or did in a version of Python that we support.
+_DENIED_4: Final = tuple(
+    IPv4Network(net)
+    for net in (
+        "0.0.0.0/8",
+        "100.64.0.0/10",  # shared address space; some clouds keep their metadata service there
+        "168.63.129.16/32",  # Azure's wire server
+        "192.0.0.0/24",  # protocol assignments; Oracle's metadata service
+        "192.88.99.0/24",  # 6to4 relays
+        "224.0.0.0/4",
+        "240.0.0.0/4",
+    )
+)
+_DENIED_6: Final = tuple(IPv6Network(net) for net in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"))
+_GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
+
+_LOW_32: Final = 0xFFFFFFFF
+_IN_LOW_BITS: Final = tuple(
+    IPv6Network(net)
+    for net in (
+        "::ffff:0:0/96",  # IPv4-mapped
+        "::ffff:0:0:0/96",  # IPv4-translated
+        "::/96",  # IPv4-compatible
+        "64:ff9b::/96",  # NAT64
+        "64:ff9b:1::/48",  # NAT64, local use; the reading with a /96 prefix
+    )
+)
+_ROUTED_BY_IPV4: Final = tuple(IPv6Network(net) for net in ("::ffff:0:0/96", "64:ff9b::/96", "2002::/16"))
+"""Where the IPv4 address inside decides alone. The other embeddings have no business on the public internet."""
+_SIX_TO_FOUR: Final = IPv6Network("2002::/16")
+_TEREDO: Final = IPv6Network("2001::/32")
+
+_LABEL: Final = "[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
+_URL = re.compile(
+    rf"(?i:(https?))://(\[[0-9A-Fa-f:.]+\]|{_LABEL}(?:\.{_LABEL})*\.?)(?::([0-9]{{1,5}}))?(?:[/?][!-~]*)?"
+)
+
+
+def embedded_ipv4(ip: IPv6Address) -> IPv4Address | None:
+    """The IPv4 address that traffic to `ip` ends up at, for every known way to put one into an IPv6 address."""
+    number = int(ip)
+    if ip in _SIX_TO_FOUR:
+        return IPv4Address(number >> 80 & _LOW_32)
+    if ip in _TEREDO:
+        return IPv4Address(~number & _LOW_32)
+    if any(ip in net for net in _IN_LOW_BITS):
+        return IPv4Address(number & _LOW_32)
+    return None
+
+
+def malformed(url: str) -> str | None:
+    """Why `url` is no URL that can be requested, or None. Strict, so that all parsers read the rest alike."""
+    if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        return "the URL may hold only printable ASCII without spaces and backslashes; percent-encode the rest"
+    if "#" in url:
+        return "the URL has a fragment (#...)"
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme.lower() not in ("http", "https"):
+        return "the URL must begin with https:// or http://"
+    authority = re.split("[/?]", rest, maxsplit=1)[0]
+    if "@" in authority:
+        return "the URL has a user name or password; use a header instead"
+    if not authority or authority.startswith(":"):
+        return "the URL has no host"
+    if "%" in authority:
+        return "the URL's host has an IPv6 zone or percent-encoding"
+    return _bad_authority(url)
+
+
+def _bad_authority(url: str) -> str | None:
+    match = _URL.fullmatch(url)
+    if match is None:
+        return "the URL's host or port is malformed"
+    if match[3] is not None and not 1 <= int(match[3]) <= 65535:
+        return "the URL's port is not within 1-65535"
+    if match[2].startswith("["):
+        try:
+            IPv6Address(match[2][1:-1])
+        except AddressValueError:
+            return "the URL's host is no IPv6 address"
+    return None
+
+
+class AddressGuard:
+    """Decides for one deployment. `allowed_networks` may be talked to whatever they are, also by plain http.
+
+    `allow_http`: plain http to everywhere else, too.
+    """
+
+    def __init__(self, allowed_networks: Sequence[Network] = (), allow_http: bool = False) -> None:
+        self._allowed = tuple(allowed_networks)
+        self._allow_http = allow_http
+
+    def check_url(self, url: str) -> str | None:
+        """Why `url` may not be requested, as far as can be said without asking DNS; None if it may."""
+        return malformed(url) or self.check_host(url)
+
+    def check_host(self, url: str) -> str | None:
+        """As `check_url`, for a URL that is known not to be `malformed`."""
+        match = _URL.fullmatch(url)
+        if match is None:
+            raise ValueError(f"malformed URL: {url!r}")
+        scheme, host = match[1].lower(), match[2].strip("[]")
+        try:
+            ip_address(host)
+        except ValueError:
+            # A name. If some networks are allowed, the dialled address decides.
+            return None if scheme == "https" or self._allow_http or self._allowed else _NO_HTTP
+        return self.check_dial(scheme, host)
+
+    def check_dial(self, scheme: str, ip: str) -> str | None:
+        """Why no connection may be made to the address `ip` for a URL of this scheme; None if it may."""
+        if refusal := self.check_address(ip):
+            return refusal
+        if scheme == "http" and not self._allow_http and not self._is_allowed(_parsed(ip)):
+            return _NO_HTTP
+        return None
+
+    def check_address(self, ip: str) -> str | None:
+        """Why `ip` may not be dialled; None if it may: it is allowed explicitly, or public."""
+        try:
+            address = _parsed(ip)
+        except ValueError:
+            return f"{ip!r} is no IP address"
+        if self._is_allowed(address) or _is_public(address):
+            return None
+        return f"{address} is not a public address and in none of the allowed networks"
+
+    def _is_allowed(self, address: Address) -> bool:
+        if any(address in net for net in self._allowed):
+            return True
+        inner = embedded_ipv4(address) if isinstance(address, IPv6Address) else None
+        return inner is not None and any(inner in net for net in self._allowed)
+
+
+_NO_HTTP: Final = "plain http is only for allowed networks; use https"
+
+
+def _parsed(ip: str) -> Address:
+    return ip_address(ip.partition("%")[0])  # a zone does not change what kind of address it is
+
+
+def _is_public(address: Address) -> bool:
+    if isinstance(address, IPv4Address):
+        return address.is_global and not any(address in net for net in _DENIED_4)
+    if any(address in net for net in _ROUTED_BY_IPV4):
+        inner = embedded_ipv4(address)
+        return inner is not None and _is_public(inner)
+    return address in _GLOBAL_UNICAST and address.is_global and not any(address in net for net in _DENIED_6)

@@ -1,0 +1,296 @@
+"""Requests of our own to a Kafka cluster: what the library's producer and consumer do not offer, or not safely.
+
+Metadata requests of the library's clients create missing topics where the broker allows it; these never do.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.errors import (
+    CorruptRecordException,
+    KafkaConnectionError,
+    KafkaError,
+    LeaderNotAvailableError,
+    NoError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.offset import OffsetRequest
+from aiokafka.record.memory_records import MemoryRecords
+
+from relay.domain.errors import LogUnavailable
+from relay.log.kafka_closing import ends_within
+from relay.log.kafka_settings import REQUEST_TIMEOUT_MS, Cluster
+from relay.log.port import Record, TopicPartition
+
+_PATIENCE_S: Final = 15.0
+_RETRY_S: Final = 0.1
+_CLOSE_S: Final = 2.0
+_READ_UNCOMMITTED: Final = 0
+_EARLIEST: Final = -2
+_LATEST: Final = -1
+_NO_OFFSET: Final = -1
+
+_T = TypeVar("_T")
+
+
+class Replicas(NamedTuple):
+    """A partition: the broker that leads it (-1: nobody), and how many copies there are."""
+
+    partition: int
+    leader: int
+    replicas: int
+
+
+class Chunk(NamedTuple):
+    """What one fetch gave. `next_offset`: where to go on; offsets below it that are not here are gone."""
+
+    records: list[Record]
+    next_offset: int
+
+
+@contextmanager
+def kafka_errors(doing: str) -> Iterator[None]:
+    """Turn what the library raises into LogUnavailable, which says what was being done."""
+    try:
+        yield
+    except (KafkaError, OSError, TimeoutError) as error:
+        raise LogUnavailable(f"Kafka: {doing}: {described(error)}") from error
+
+
+def described(error: BaseException) -> str:
+    """An error in words: many of the library's have a name and no text."""
+    text = str(error)
+    name = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+    return f"{name}: {text}" if text and text != name else name
+
+
+class KafkaClient:
+    """One set of connections. Each request is repeated while its error is a passing one, for 15 s at most.
+
+    Every method may raise LogUnavailable. Where nothing answered, the connections are thrown away, so that the next
+    request starts from the bootstrap servers: the cluster may have moved to other addresses.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._client: AIOKafkaClient | None = None
+        self._connecting = asyncio.Lock()
+        self._leaders: dict[TopicPartition, int] = {}
+        self._closed = False
+
+    async def close(self) -> None:
+        """For good, in bounded time: requests under way and later ones raise LogUnavailable."""
+        self._closed = True
+        await self._disconnect()
+
+    async def topics(self, names: Sequence[str]) -> dict[str, list[Replicas]]:
+        """The partitions, in order, of the topics that exist."""
+        return await self._repeated("reading metadata", lambda client: self._metadata(client, names))
+
+    async def offsets(
+        self, partitions: Iterable[TopicPartition], which: Literal["earliest", "latest"]
+    ) -> dict[TopicPartition, int]:
+        """The first offset that is still there, or the one that the next record will get."""
+        wanted = list(partitions)
+        timestamp = _EARLIEST if which == "earliest" else _LATEST
+        return await self._repeated("asking for offsets", lambda client: self._list_offsets(client, wanted, timestamp))
+
+    async def fetch(self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait_ms: int = 0) -> Chunk:
+        """Records from `offset` on: at least one if there is any, else none after `max_wait_ms`.
+
+        Raises the library's OffsetOutOfRangeError when `offset` is before the first record or behind the end.
+        """
+        return await self._repeated(
+            f"reading {partition.topic}/{partition.partition} at {offset}",
+            lambda client: self._fetch(client, partition, offset, max_bytes, max_wait_ms),
+        )
+
+    async def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The committed offsets, of those partitions that have one."""
+        request = OffsetFetchRequest(group, _by_topic((p, p.partition) for p in partitions))
+
+        async def ask(client: AIOKafkaClient) -> dict[TopicPartition, int]:
+            answer = await self._to_coordinator(client, group, request)
+            _check(getattr(answer, "error_code", 0))
+            found: dict[TopicPartition, int] = {}
+            for topic, rows in answer.topics:
+                for partition, offset, _, error in rows:
+                    _check(error)
+                    if offset != _NO_OFFSET:
+                        found[TopicPartition(topic, partition)] = offset
+            return found
+
+        return await self._repeated(f"asking for the offsets of {group}", ask)
+
+    async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit for a group that has no members. LogUnavailable if it has some."""
+        request = OffsetCommitRequest(
+            group,
+            OffsetCommitRequest.DEFAULT_GENERATION_ID,
+            "",
+            OffsetCommitRequest.DEFAULT_RETENTION_TIME,
+            _by_topic((partition, (partition.partition, offset, "")) for partition, offset in offsets.items()),
+        )
+
+        async def ask(client: AIOKafkaClient) -> None:
+            answer = await self._to_coordinator(client, group, request)
+            for _, rows in answer.topics:
+                for _, error in rows:
+                    _check(error)
+
+        await self._repeated(f"committing for {group}", ask)
+
+    async def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        self._leaders.clear()
+        if client is not None:
+            await ends_within(client.close(), _CLOSE_S)
+
+    async def _connected(self) -> AIOKafkaClient:
+        async with self._connecting:
+            if self._closed:
+                raise LogUnavailable("Kafka: this connection is closed")
+            if self._client is None:
+                client = AIOKafkaClient(**self._cluster.arguments(), request_timeout_ms=REQUEST_TIMEOUT_MS)
+                try:
+                    await client.bootstrap()
+                except BaseException:
+                    await ends_within(client.close(), _CLOSE_S)
+                    raise
+                self._client = client
+            return self._client
+
+    async def _repeated(self, doing: str, ask: Callable[[AIOKafkaClient], Awaitable[_T]]) -> _T:
+        """What `ask` returns. Raises LogUnavailable, or OffsetOutOfRangeError."""
+        last: KafkaError | None = None
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                while True:
+                    client = await self._connected()
+                    try:
+                        return await ask(client)
+                    except KafkaError as error:
+                        if not error.retriable:
+                            raise
+                        last = error
+                    self._leaders.clear()
+                    await asyncio.sleep(_RETRY_S)
+        except OffsetOutOfRangeError:
+            raise
+        except (KafkaError, OSError, TimeoutError) as error:
+            if last is not None or isinstance(error, TimeoutError):
+                await self._disconnect()
+            raise LogUnavailable(f"Kafka: {doing}: {described(last or error)}") from error
+
+    async def _send(self, client: AIOKafkaClient | None, node: int, request: object) -> Any:
+        """The answer, of a shape that only the library's schema knows: callers take it apart at once."""
+        if client is None or client is not self._client:
+            raise KafkaConnectionError("the connection was given up meanwhile")
+        try:
+            return await client.send(node, request)
+        except KeyError as error:  # its bookkeeping, when the connection went away under the request
+            raise KafkaConnectionError("the connection was lost") from error
+
+    async def _to_coordinator(self, client: AIOKafkaClient, group: str, request: object) -> Any:
+        node = await client.coordinator_lookup(CoordinationType.GROUP, group)
+        return await self._send(client, node, request)
+
+    async def _metadata(self, client: AIOKafkaClient, names: Sequence[str]) -> dict[str, list[Replicas]]:
+        if not names:
+            return {}  # an empty list would ask for nothing, and some versions take it for everything
+        request = MetadataRequest(list(names), allow_auto_topic_creation=False)
+        answer = await self._send(client, client.get_random_node(), request)
+        found: dict[str, list[Replicas]] = {}
+        for error, topic, _, partitions in answer.topics:
+            if for_code(error) is UnknownTopicOrPartitionError:
+                continue
+            _check(error)
+            found[topic] = sorted(Replicas(number, leader, len(copies)) for _, number, leader, copies, *_ in partitions)
+        if len(found) == len(set(names)):
+            client.cluster.update_metadata(answer)  # keeps the brokers' addresses current
+        return found
+
+    async def _leader(self, client: AIOKafkaClient, partition: TopicPartition) -> int:
+        if partition not in self._leaders:
+            for topic, found in (await self._metadata(client, [partition.topic])).items():
+                self._leaders.update({TopicPartition(topic, each.partition): each.leader for each in found})
+        if partition not in self._leaders:
+            raise UnknownTopicOrPartitionError(f"{partition.topic}/{partition.partition} does not exist")
+        if self._leaders[partition] == -1:
+            raise LeaderNotAvailableError(f"{partition.topic}/{partition.partition} has no leader")
+        return self._leaders[partition]
+
+    async def _list_offsets(
+        self, client: AIOKafkaClient, partitions: Sequence[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, int]:
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            by_leader.setdefault(await self._leader(client, partition), []).append(partition)
+        offsets: dict[TopicPartition, int] = {}
+        for node, led in by_leader.items():
+            topics = _by_topic((partition, (partition.partition, timestamp)) for partition in led)
+            answer = await self._send(client, node, OffsetRequest(-1, _READ_UNCOMMITTED, topics))
+            for topic, rows in answer.topics:
+                for number, error, _, offset in rows:
+                    _check(error)
+                    offsets[TopicPartition(topic, number)] = offset
+        return offsets
+
+    async def _fetch(
+        self, client: AIOKafkaClient, partition: TopicPartition, offset: int, max_bytes: int, max_wait_ms: int
+    ) -> Chunk:
+        topics = [(partition.topic, [(partition.partition, offset, max_bytes)])]
+        request = FetchRequest(max_wait_ms, 1, max_bytes, _READ_UNCOMMITTED, topics)
+        while True:
+            answer = await self._send(client, await self._leader(client, partition), request)
+            _check(getattr(answer, "error_code", 0))
+            [(_, [(_, error, *_, data)])] = answer.topics
+            _check(error)
+            chunk = _decoded(partition, offset, data or b"")
+            if chunk.next_offset > offset or not answer.throttle_time_ms:
+                return chunk
+            await asyncio.sleep(answer.throttle_time_ms / 1000)  # empty because of a quota: says nothing of the log
+
+
+def as_record(topic: str, partition: int, raw: Any) -> Record:
+    """A record of the library as ours. A header without a value, which others may write, becomes an empty one."""
+    headers = tuple([(name, b"" if value is None else value) for name, value in raw.headers])
+    return Record(topic, partition, raw.offset, raw.key, raw.value, headers, raw.timestamp)
+
+
+def _decoded(partition: TopicPartition, offset: int, data: bytes) -> Chunk:
+    records: list[Record] = []
+    following = offset
+    batches = MemoryRecords(data)
+    try:
+        while batches.has_next():
+            batch = batches.next_batch()
+            if not batch.validate_crc():
+                raise CorruptRecordException(f"wrong checksum at or behind offset {following}")
+            if not batch.is_control_batch:
+                records += [as_record(*partition, raw) for raw in batch if raw.offset >= offset]
+            following = max(following, batch.next_offset)
+    except ValueError as error:  # a header's name that is not UTF-8
+        raise CorruptRecordException(f"undecodable record at or behind offset {following}: {error}") from error
+    return Chunk(records, following)
+
+
+def _check(code: int) -> None:
+    error = for_code(code)
+    if error is not NoError:
+        raise error()
+
+
+def _by_topic(rows: Iterable[tuple[TopicPartition, _T]]) -> list[tuple[str, list[_T]]]:
+    topics: dict[str, list[_T]] = {}
+    for partition, row in rows:
+        topics.setdefault(partition.topic, []).append(row)
+    return list(topics.items())

@@ -1,0 +1,264 @@
+"""A member of a consumer group on Kafka.
+
+The library's getmany(timeout) must not be cancelled, ignores its timeout while partitions are being reassigned, and
+throws away what it fetched for a paused partition. So it is only ever called without a timeout, which does not wait
+at all, for the partitions that are ours and not paused; the waiting is done here. The library's own pause is not used:
+a partition that waits keeps the one fetch that it has.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka.errors import (
+    CommitFailedError,
+    ConsumerStoppedError,
+    IllegalStateError,
+    KafkaError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+)
+from aiokafka.structs import TopicPartition as KafkaPartition
+
+from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost
+from relay.log import kafka_membership as membership
+from relay.log.kafka_client import as_record, described, kafka_errors
+from relay.log.kafka_closing import ends_within
+from relay.log.kafka_settings import FETCH_BYTES, Cluster, GroupTiming
+from relay.log.kafka_watchdog import Watchdog
+from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicPartition
+
+_COMMIT_S: Final = 10.0
+_REVOKE_S: Final = 15.0
+"""For `on_revoked` when we leave: requests in flight (5 s) and a last commit. Below the rebalance timeout."""
+
+_STOP_S: Final = 10.0
+_DISCONNECT_S: Final = 2.0
+_START_S: Final = 30.0
+_TICK_S: Final = 5.0
+"""A waiting poll looks after itself so often."""
+
+_LONE_WAIT_MS: Final = 5_000
+"""How long the broker holds an empty fetch; new data ends it at once. Thousands of idle receivers ask so seldom."""
+
+_SHARED_WAIT_MS: Final = 500
+"""The same with several partitions: one that was paused meanwhile joins only the next fetch."""
+
+CountPartitions = Callable[[Sequence[str]], Awaitable[Mapping[str, int]]]
+
+
+class KafkaConsumer:
+    """As the port says. `count_partitions` tells the partitions of those topics that exist."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        timing: GroupTiming,
+        group: str,
+        topics: Sequence[str],
+        on_assigned: OnAssigned,
+        on_revoked: OnRevoked,
+        count_partitions: CountPartitions,
+    ) -> None:
+        self._cluster = cluster
+        self._timing = timing
+        self._group = group
+        self._topics = tuple(topics)
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._count_partitions = count_partitions
+        self._consumer: AIOKafkaConsumer | None = None
+        self._told: frozenset[TopicPartition] = frozenset()
+        self._readable: frozenset[TopicPartition] = frozenset()
+        self._paused: set[TopicPartition] = set()
+        self._changed: asyncio.Future[None] | None = None
+        self._failure: Exception | None = None
+        self._watchdog = Watchdog(group)
+        self._closing = False
+
+    async def start(self) -> None:
+        """Join the group, in the background. Raises LogUnavailable also when a topic is missing."""
+        counts = await self._count_partitions(self._topics)
+        if missing := sorted(set(self._topics) - counts.keys()):
+            raise LogUnavailable(f"Kafka: no topic {', '.join(missing)}; `relay topics apply` creates it")
+        consumer = self._new_consumer(sum(counts.values()))
+        try:
+            with kafka_errors(f"joining {self._group}"):
+                async with asyncio.timeout(_START_S):
+                    await consumer.start()
+                consumer.subscribe(list(self._topics), listener=_Listener(self._assigned, self._revoked))
+        except BaseException:
+            await _stop(consumer)
+            raise
+        self._watchdog.unassigned(_now())
+        self._consumer = consumer
+
+    async def poll(self, *, max_records: int, timeout_s: float) -> Mapping[TopicPartition, Sequence[Record]]:
+        """As the port says. LogUnavailable also when nothing moves for a minute: then leave, and start anew."""
+        deadline = _now() + timeout_s
+        while True:
+            consumer = self._consumer
+            if consumer is None or self._closing:
+                return {}
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            records = await self._take(consumer, max_records)
+            remaining = deadline - _now()
+            if records or remaining <= 0:
+                return records
+            self._watchdog.check(consumer, self._ready(), _now())
+            await self._wait(consumer, min(remaining, _TICK_S))
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        self._paused.update(self._told.intersection(partitions))
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        self._paused.difference_update(partitions)
+        self._nudge()
+
+    async def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        """As the port says; returns within 10 s. What is still ours is committed also when another one is lost."""
+        consumer = self._consumer
+        if consumer is None or membership.generation(consumer) < 0:
+            raise PartitionLost(f"{self._group}: not a member of the group")
+        assigned = consumer.assignment()
+        ours = {KafkaPartition(*p): offset for p, offset in next_offsets.items() if p in assigned}
+        try:
+            with kafka_errors(f"committing for {self._group}"):
+                async with asyncio.timeout(_COMMIT_S):  # the library repeats for ever
+                    if ours:
+                        await consumer.commit(ours)
+        except LogUnavailable as error:
+            if isinstance(error.__cause__, CommitFailedError | IllegalStateError):
+                raise PartitionLost(f"{self._group}: {described(error.__cause__)}") from error
+            raise
+        if lost := sorted(set(next_offsets) - set(ours)):
+            raise PartitionLost(f"{self._group}: {_named(lost)} went to another member")
+
+    async def close(self) -> None:
+        self._closing = True
+        self._nudge()
+        consumer = self._consumer
+        if consumer is None:
+            return
+        await ends_within(self._revoked(), _REVOKE_S)  # the library does not call it when we leave
+        self._consumer = None
+        await _stop(consumer)
+
+    async def _take(self, consumer: AIOKafkaConsumer, max_records: int) -> dict[TopicPartition, list[Record]]:
+        ready = [KafkaPartition(*partition) for partition in self._ready()]
+        try:
+            if not ready:
+                membership.keep_alive(consumer)
+                return {}
+            fetched = await consumer.getmany(*ready, timeout_ms=0, max_records=max_records)
+        except (NoOffsetForPartitionError, OffsetOutOfRangeError) as error:
+            membership.forget_failed_poll(consumer)
+            raise OffsetMissing(f"{self._group} has no record to go on with: {described(error)}") from error
+        except ConsumerStoppedError:
+            return {}
+        except (KafkaError, ValueError) as error:  # ValueError: a header's name that is not UTF-8
+            membership.forget_failed_poll(consumer)
+            where = ", ".join(f"{p.topic}/{p.partition}" for p in ready) or "coordination"
+            raise LogUnavailable(f"Kafka: {self._group} cannot go on ({where}): {described(error)}") from error
+        return {
+            TopicPartition(*partition): [as_record(*partition, raw) for raw in records]
+            for partition, records in fetched.items()
+        }
+
+    async def _wait(self, consumer: AIOKafkaConsumer, timeout_s: float) -> None:
+        """Until something came in, or something changed about our partitions."""
+        data = membership.new_data(consumer)
+        self._changed = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait({data, self._changed}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._changed = None
+            if not data.cancel() and not data.cancelled():
+                data.exception()  # seen: the next poll raises it again
+
+    def _ready(self) -> frozenset[TopicPartition]:
+        return self._readable - self._paused
+
+    def _nudge(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    async def _assigned(self, partitions: Iterable[KafkaPartition]) -> None:
+        consumer = self._consumer
+        epoch = -1 if consumer is None or self._closing else membership.generation(consumer)
+        if epoch < 0:
+            return  # closing; or put out of the group since: the rebalance that follows assigns anew
+        told = sorted(TopicPartition(*partition) for partition in partitions)
+        self._told = frozenset(told)
+        if told:
+            try:
+                await self._on_assigned([Assignment(partition, epoch) for partition in told])
+            except Exception as error:  # noqa: BLE001 - the library would log and drop it; poll raises it
+                self._failure = error
+                self._nudge()
+                return
+        self._readable = self._told  # empty again if close came in between
+        self._watchdog.assigned()
+        self._nudge()
+
+    async def _revoked(self, _: Iterable[KafkaPartition] = ()) -> None:
+        gone, self._told, self._readable = self._told, frozenset(), frozenset()
+        self._paused.clear()
+        self._watchdog.unassigned(_now())
+        self._nudge()
+        if not gone:
+            return
+        try:
+            await self._on_revoked(sorted(gone))
+        except Exception as error:  # noqa: BLE001 - the library would log and drop it; poll raises it
+            self._failure = error
+            self._nudge()
+
+    def _new_consumer(self, partitions: int) -> AIOKafkaConsumer:
+        return AIOKafkaConsumer(
+            **self._cluster.arguments(),
+            group_id=self._group,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            partition_assignment_strategy=(RoundRobinPartitionAssignor,),  # one: several join once for each
+            session_timeout_ms=self._timing.session_timeout_ms,
+            heartbeat_interval_ms=self._timing.heartbeat_interval_ms,
+            rebalance_timeout_ms=self._timing.rebalance_timeout_ms,
+            request_timeout_ms=self._timing.request_timeout_ms,
+            fetch_max_wait_ms=_LONE_WAIT_MS if partitions == 1 else _SHARED_WAIT_MS,
+            max_partition_fetch_bytes=FETCH_BYTES,
+            consumer_timeout_ms=1_000,  # how often its idle fetch loop looks; everything of interest wakes it
+        )
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # the library is untyped
+    def __init__(
+        self,
+        assigned: Callable[[Iterable[KafkaPartition]], Awaitable[None]],
+        revoked: Callable[[Iterable[KafkaPartition]], Awaitable[None]],
+    ) -> None:
+        self._assigned = assigned
+        self._revoked = revoked
+
+    async def on_partitions_assigned(self, assigned: Iterable[KafkaPartition]) -> None:
+        await self._assigned(assigned)
+
+    async def on_partitions_revoked(self, revoked: Iterable[KafkaPartition]) -> None:
+        await self._revoked(revoked)
+
+
+async def _stop(consumer: AIOKafkaConsumer) -> None:
+    await ends_within(consumer.stop(), _STOP_S)
+    await ends_within(consumer._client.close(), _DISCONNECT_S)  # which stop leaves out when it raises
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _named(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(f"{partition.topic}/{partition.partition}" for partition in partitions)

@@ -1,0 +1,69 @@
+"""What only the private parts of AIOKafkaConsumer tell: its generation, its health, and when it has new data.
+
+All accesses to them by our consumer are here. Written for aiokafka 0.14.
+"""
+
+import asyncio
+from typing import NamedTuple
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.structs import TopicPartition as KafkaPartition
+
+from relay.log.port import TopicPartition
+
+
+class Progress(NamedTuple):
+    """How far a partition has got. `answered`: changes with every fetch that the broker answered for it."""
+
+    position: int | None
+    highwater: int | None
+    answered: int | None
+
+    @property
+    def behind(self) -> bool:
+        """Whether the broker has records that have not come yet; also when the position is not known."""
+        return self.position is None or (self.highwater is not None and self.position < self.highwater)
+
+
+def generation(consumer: AIOKafkaConsumer) -> int:
+    """The generation of the group that this member belongs to; -1 when it belongs to none (any more)."""
+    number: int = consumer._coordinator.generation
+    return number
+
+
+def dead_task(consumer: AIOKafkaConsumer) -> str | None:
+    """Which background task has ended, if one has: without it nothing is fetched, and nothing says so."""
+    if consumer._fetcher._fetch_task.done():
+        return "fetch"
+    if consumer._coordinator._coordination_task.done():
+        return "coordination"
+    return None
+
+
+def progress(consumer: AIOKafkaConsumer, partition: TopicPartition) -> Progress:
+    """The progress of an assigned partition."""
+    state = consumer._subscription.subscription.assignment.state_value(KafkaPartition(*partition))
+    position = state.position if state.has_valid_position else None
+    return Progress(position, state.highwater, state.timestamp)
+
+
+def new_data(consumer: AIOKafkaConsumer) -> asyncio.Future[None]:
+    """Done when records (or an error) came in, of whatever partition. Cancel it when it is no longer waited for."""
+    waiter: asyncio.Future[None] = consumer._fetcher._create_fetch_waiter()
+    return waiter
+
+
+def keep_alive(consumer: AIOKafkaConsumer) -> None:
+    """Count as a poll, though nothing is asked for: a member that does not poll for `max_poll_interval_ms` leaves the
+    group, and one that was never assigned a partition would not rejoin. Raises what coordination has failed with."""
+    consumer._coordinator.check_errors()
+    with consumer._subscription.fetch_context():
+        pass
+
+
+def forget_failed_poll(consumer: AIOKafkaConsumer) -> None:
+    """After an exception out of getmany, which would count as a poll under way for ever and so disable
+    `max_poll_interval_ms`."""
+    consumer._subscription._fetch_count = 0
+    with consumer._subscription.fetch_context():
+        pass

@@ -1,0 +1,95 @@
+"""How to reach a Kafka cluster, and the limits of time and size that every client of it keeps to."""
+
+from dataclasses import dataclass, field
+from ssl import SSLContext
+from typing import Final, Literal, TypedDict
+
+from aiokafka.helpers import create_ssl_context
+
+from relay.domain.errors import UserError
+
+HEADROOM_BYTES: Final = 65_536
+"""What a record may be larger than the payload it carries: hop metadata, and a dead letter's detail of 8 KiB."""
+
+REQUEST_TIMEOUT_MS: Final = 15_000
+"""One produce, fetch or metadata request. A batch that is older is given up: so long does an append try."""
+
+FETCH_BYTES: Final = 262_144
+"""Of a partition, in one fetch: the memory a consumer may hold per partition. A larger record comes alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSecurity:
+    """Who we are to the cluster, and how the connection is protected. `ca_file`: PEM; None: the system's own.
+
+    Raises UserError for combinations that cannot work, or that would send the password in the clear.
+    """
+
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.protocol.startswith("SASL") and (self.user is None or self.password is None):
+            raise UserError(f"Kafka security protocol {self.protocol} needs a user and a password")
+        if self.protocol == "SASL_PLAINTEXT" and self.mechanism == "PLAIN":
+            raise UserError("Kafka: SASL PLAIN without TLS shows the password to the network; use SASL_SSL or SCRAM")
+
+    def ssl_context(self) -> SSLContext | None:
+        """The TLS settings, host names checked; None where the protocol has no TLS."""
+        if self.protocol not in ("SSL", "SASL_SSL"):
+            return None
+        try:
+            context: SSLContext = create_ssl_context(cafile=self.ca_file)
+        except OSError as error:
+            raise UserError(f"Kafka CA file {self.ca_file} cannot be read: {error}") from error
+        return context
+
+
+class ClientArguments(TypedDict):
+    """The arguments that every client class of the library takes."""
+
+    bootstrap_servers: str
+    client_id: str
+    security_protocol: str
+    ssl_context: SSLContext | None
+    sasl_mechanism: str
+    sasl_plain_username: str | None
+    sasl_plain_password: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster and how we name ourselves there. `servers`: "host:port", comma-separated."""
+
+    servers: str
+    client_id: str
+    security: KafkaSecurity
+    ssl_context: SSLContext | None
+
+    def arguments(self) -> ClientArguments:
+        return {
+            "bootstrap_servers": self.servers,
+            "client_id": self.client_id,
+            "security_protocol": self.security.protocol,
+            "ssl_context": self.ssl_context,
+            "sasl_mechanism": self.security.mechanism,
+            "sasl_plain_username": self.security.user,
+            "sasl_plain_password": self.security.password,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTiming:
+    """How a consumer group notices the loss of a member, in milliseconds.
+
+    A member that dies is missed after `session_timeout_ms`; a rebalance is noticed at the next heartbeat, and waits
+    for `on_revoked` of each member up to `rebalance_timeout_ms`, which has to be below `request_timeout_ms`.
+    """
+
+    session_timeout_ms: int = 15_000
+    heartbeat_interval_ms: int = 3_000
+    rebalance_timeout_ms: int = 20_000
+    request_timeout_ms: int = 30_000

@@ -1,0 +1,222 @@
+"""How the log lies in Valkey, and the scripts that change it. A script is atomic, also on disk.
+
+Of a topic that is not compacted, a partition is a stream: the record with offset n has the id `(n+1)-0` (0-0 is no
+id), so offsets are dense as on Kafka. Of a compacted one it is a hash by key; its partition 0 has beside it a stream
+of changes, which holds no payload and lets followers see updates and tombstones.
+
+    {prefix}log:topics            hash  topic -> TopicSpec as JSON
+    {prefix}log:ends              hash  <topic>/<partition> -> the offset that its next record gets
+    {prefix}log:records:<t>/<p>   stream {t: Unix ms, r: packed record}, or hash key -> offset, Unix ms, packed record
+    {prefix}log:changes:<t>/0     stream {t: Unix ms, k: key, d: "1" for a tombstone}
+    {prefix}log:offsets:<topic>   hash  <partition>/<group> -> the group's next offset
+    {prefix}log:epochs:<topic>    hash  <partition>/<group> -> epoch of its newest owner
+"""
+
+from typing import Final
+
+from relay.log.port import TopicPartition
+
+FIXED_DIGITS: Final = 16
+"""Offset and time before a packed record in a hash: decimal, padded to so many digits each."""
+
+CHANGES_KEPT: Final = 4096
+"""Changes that stay for followers that are just starting; those known to be behind keep more."""
+
+
+class Keys:
+    """Names of keys and fields."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = f"{prefix}log"
+        self.topics = f"{self._prefix}:topics"
+        self.ends = f"{self._prefix}:ends"
+
+    def records(self, partition: TopicPartition) -> str:
+        return f"{self._prefix}:records:{partition.topic}/{partition.partition}"
+
+    def changes(self, partition: TopicPartition) -> str:
+        return f"{self._prefix}:changes:{partition.topic}/{partition.partition}"
+
+    def offsets(self, topic: str) -> str:
+        return f"{self._prefix}:offsets:{topic}"
+
+    def epochs(self, topic: str) -> str:
+        return f"{self._prefix}:epochs:{topic}"
+
+
+def end_field(partition: TopicPartition) -> str:
+    return f"{partition.topic}/{partition.partition}"
+
+
+def group_field(partition: int, group: str) -> str:
+    return f"{partition}/{group}"
+
+
+# KEYS: ends; then per partition: records, changes. ARGV: per partition: field of ends, "delete" or "compact", floor of
+# the changes to keep (-1: no follower), number of records; then per record: key ("" where not compacted), packed record
+# ("": tombstone of a compacted topic). Returns the first offset per partition.
+APPEND: Final = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local at, firsts = 0, {}
+local function nextarg() at = at + 1; return ARGV[at] end
+for k = 2, #KEYS, 2 do
+  local records, changes = KEYS[k], KEYS[k + 1]
+  local field, cleanup, floor, count = nextarg(), nextarg(), tonumber(nextarg()), tonumber(nextarg())
+  local stop = redis.call('HINCRBY', KEYS[1], field, count)
+  firsts[#firsts + 1] = stop - count
+  for offset = stop - count, stop - 1 do
+    local id = string.format('%.0f-0', offset + 1)
+    local key, packed = nextarg(), nextarg()
+    if cleanup == 'delete' then
+      redis.call('XADD', records, id, 't', now, 'r', packed)
+    else
+      if packed == '' then
+        redis.call('HDEL', records, key)
+      else
+        redis.call('HSET', records, key, string.format('%016.0f%016.0f', offset, now) .. packed)
+      end
+      if changes ~= '' then
+        redis.call('XADD', changes, id, 't', now, 'k', key, 'd', packed == '' and '1' or '')
+      end
+    end
+  end
+  if cleanup == 'compact' and changes ~= '' then
+    local keep = stop - CHANGES_KEPT
+    if floor >= 0 and floor < keep then keep = floor end
+    if keep > 0 then redis.call('XTRIM', changes, 'MINID', '~', string.format('%.0f-0', keep + 1)) end
+  end
+end
+return firsts
+""".replace("CHANGES_KEPT", str(CHANGES_KEPT))
+
+# KEYS: ends; then streams. ARGV: most records, bytes to stop at; then per stream: field of ends, offset. Returns per
+# stream 1 if the record at that offset was removed, and the entries. Takes from the streams in their order.
+FETCH: Final = """
+local left, bytes, out = tonumber(ARGV[1]), tonumber(ARGV[2]), {}
+for k = 2, #KEYS do
+  local position = tonumber(ARGV[2 * k])
+  local stop = tonumber(redis.call('HGET', KEYS[1], ARGV[2 * k - 1]) or 0)
+  local found, missing = {}, 0
+  while missing == 0 and position < stop and left > 0 and bytes > 0 do
+    local from = string.format('%.0f-0', position + 1)
+    local entries = redis.call('XRANGE', KEYS[k], from, '+', 'COUNT', math.min(left, 64))
+    if #entries == 0 or entries[1][1] ~= from then missing = 1; break end
+    for _, entry in ipairs(entries) do
+      found[#found + 1] = entry
+      bytes = bytes - #entry[2][4]
+    end
+    left = left - #entries
+    position = position + #entries
+  end
+  out[#out + 1] = {missing, found}
+end
+return out
+"""
+
+# KEYS: records, per wanted record. ARGV: per wanted record: "delete" and its offset, or "compact" and its key. Returns
+# per wanted record its entry, or its hash value, or false.
+READ: Final = """
+local out = {}
+for n = 1, #KEYS do
+  if ARGV[2 * n - 1] == 'delete' then
+    local id = string.format('%.0f-0', tonumber(ARGV[2 * n]) + 1)
+    out[n] = redis.call('XRANGE', KEYS[n], id, id)[1] or false
+  else
+    out[n] = redis.call('HGET', KEYS[n], ARGV[2 * n])
+  end
+end
+return out
+"""
+
+# KEYS: ends, records (a stream). ARGV: field of ends. Returns the first offset that is still there, and the end.
+SPAN: Final = """
+local stop = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0)
+local first = redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', 1)[1]
+return {first and tonumber(string.match(first[1], '^%d+')) - 1 or stop, stop}
+"""
+
+# KEYS: ends, records (a hash), changes. ARGV: field of ends, offset, most changes. Returns 1 if the change at that
+# offset was removed, the offset behind what was looked at, and of the keys that changed there and not again since:
+# {offset, Unix ms, key, hash value or false}.
+CHANGES: Final = """
+local position = tonumber(ARGV[2])
+if position >= tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0) then return {0, position, {}} end
+local from = string.format('%.0f-0', position + 1)
+local entries = redis.call('XRANGE', KEYS[3], from, '+', 'COUNT', ARGV[3])
+if #entries == 0 or entries[1][1] ~= from then return {1, position, {}} end
+local found = {}
+for n, entry in ipairs(entries) do
+  local offset, key, tombstone = position + n - 1, entry[2][4], entry[2][6] == '1'
+  local value = redis.call('HGET', KEYS[2], key)
+  local newest = value and tonumber(string.sub(value, 1, 16)) == offset
+  if newest or (tombstone and not value) then found[#found + 1] = {offset, entry[2][2], key, value} end
+end
+return {0, position + #entries, found}
+"""
+
+# KEYS: per partition: offsets, epochs. ARGV: per partition: field. Returns per partition: epoch, next offset or false.
+TAKE: Final = """
+local out = {}
+for n = 1, #ARGV do
+  local epoch = redis.call('HINCRBY', KEYS[2 * n], ARGV[n], 1)
+  out[n] = {epoch, redis.call('HGET', KEYS[2 * n - 1], ARGV[n])}
+end
+return out
+"""
+
+# KEYS: per partition: offsets, epochs. ARGV: per partition: field, epoch, next offset. Returns the number of the first
+# partition (1-based) that has a newer owner, and then changes nothing; else 0.
+COMMIT: Final = """
+for n = 1, #KEYS / 2 do
+  if redis.call('HGET', KEYS[2 * n], ARGV[3 * n - 2]) ~= ARGV[3 * n - 1] then return n end
+end
+for n = 1, #KEYS / 2 do
+  redis.call('HSET', KEYS[2 * n - 1], ARGV[3 * n - 2], ARGV[3 * n])
+end
+return 0
+"""
+
+# KEYS: offsets, ends; then the records of each partition, 0 first. ARGV: group ("": none), topic, cleanup. Puts the
+# group at the first record that is still there, wherever it has no offset.
+BEGIN_GROUP: Final = """
+for k = 3, #KEYS do
+  local partition = k - 3
+  local first = 0
+  if ARGV[3] == 'delete' then
+    local entries = redis.call('XRANGE', KEYS[k], '-', '+', 'COUNT', 1)
+    if #entries > 0 then
+      first = tonumber(string.match(entries[1][1], '^%d+')) - 1
+    else
+      first = redis.call('HGET', KEYS[2], ARGV[2] .. '/' .. partition) or 0
+    end
+  end
+  redis.call('HSETNX', KEYS[1], partition .. '/' .. ARGV[1], first)
+end
+return 0
+"""
+
+# KEYS: ends, records, offsets. ARGV: field of ends, partition, retention in ms. Removes records that are older than
+# the retention and lie before every group's offset. Times grow with offsets, so the first young one is found by
+# bisection. Returns the first offset kept.
+TRIM: Final = """
+local clock = redis.call('TIME')
+local cutoff = clock[1] * 1000 + math.floor(clock[2] / 1000) - tonumber(ARGV[3])
+local first = redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', 1)
+if #first == 0 then return 0 end
+local low = tonumber(string.match(first[1][1], '^%d+')) - 1
+local high = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0)
+local offsets = redis.call('HGETALL', KEYS[3])
+local mine = ARGV[2] .. '/'
+for n = 1, #offsets, 2 do
+  if string.sub(offsets[n], 1, #mine) == mine then high = math.min(high, tonumber(offsets[n + 1])) end
+end
+while low < high do
+  local middle = math.floor((low + high) / 2)
+  local id = string.format('%.0f-0', middle + 1)
+  local entry = redis.call('XRANGE', KEYS[2], id, id)[1]
+  if tonumber(entry[2][2]) < cutoff then low = middle + 1 else high = middle end
+end
+redis.call('XTRIM', KEYS[2], 'MINID', string.format('%.0f-0', low + 1))
+return low
+"""

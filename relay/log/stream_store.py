@@ -1,0 +1,283 @@
+"""The log's calls to Valkey: records, groups and topics as `stream_scripts` lays them out, one method per call."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple, cast
+
+import msgspec
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.commands.core import AsyncScript
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost
+from relay.domain.topics import TopicSpec
+from relay.log import stream_scripts as scripts
+from relay.log.group_consumer import Commit, Taken
+from relay.log.port import Coordinate, Headers, NewRecord, Record, TopicPartition
+from relay.log.stream_scripts import FIXED_DIGITS, Keys, end_field, group_field
+
+_FETCH_BYTES: Final = 8 * 1024**2
+_READ_AT_ONCE: Final = 100
+_CHANGES_AT_ONCE: Final = 100
+_SCAN_COUNT: Final = 200
+_MAX_CONNECTIONS: Final = 32
+_TIMEOUT_S: Final = 5.0  # an fsync may stall while the append-only file is rewritten
+
+Packed = tuple[bytes | None, bytes | None, Headers]
+"""Key, value and headers of a record."""
+
+Argument = str | bytes | int
+
+_decode = msgspec.msgpack.Decoder(Packed).decode
+_encode = msgspec.msgpack.Encoder().encode
+_Entry = tuple[bytes, tuple[bytes, bytes, bytes, bytes]]
+
+
+def pack(record: NewRecord) -> bytes:
+    return _encode((record.key, record.value, record.headers))
+
+
+class Slice(NamedTuple):
+    """Records to append to one partition, packed. `floor`: changes from this offset on are still to be read by a
+    follower (None: there is none)."""
+
+    at: TopicPartition
+    spec: TopicSpec
+    records: Sequence[tuple[bytes, bytes]]
+    floor: int | None
+
+
+class Span(NamedTuple):
+    """The offsets of a partition: the first one still there, and the one behind the last."""
+
+    first: int
+    end: int
+
+
+class StreamStore:
+    """Raises LogUnavailable whenever the server does not answer, or refuses to write."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self.keys = Keys(prefix)
+        self._specs: dict[str, TopicSpec] = {}
+        self._closed = False
+        # No retries: a repeated append leaves a second copy, and the caller knows better when to repeat.
+        self._pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=_MAX_CONNECTIONS,
+            timeout=_TIMEOUT_S,
+            socket_timeout=_TIMEOUT_S,
+            socket_connect_timeout=_TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._redis = Redis(connection_pool=self._pool)
+        self._append = self._redis.register_script(scripts.APPEND)
+        self._fetch = self._redis.register_script(scripts.FETCH)
+        self._read = self._redis.register_script(scripts.READ)
+        self._span = self._redis.register_script(scripts.SPAN)
+        self._changes = self._redis.register_script(scripts.CHANGES)
+        self._take = self._redis.register_script(scripts.TAKE)
+        self._commit = self._redis.register_script(scripts.COMMIT)
+        self._begin_group = self._redis.register_script(scripts.BEGIN_GROUP)
+        self._trim = self._redis.register_script(scripts.TRIM)
+
+    async def open(self) -> None:
+        """Read what topics there are."""
+        with self._errors():
+            found = cast(dict[bytes, bytes], await self._redis.hgetall(self.keys.topics))
+        self._specs = {name.decode(): msgspec.json.decode(spec, type=TopicSpec) for name, spec in found.items()}
+
+    async def close(self) -> None:
+        """Drop all connections; every later call, and every one under way, raises LogUnavailable."""
+        self._closed = True
+        await self._redis.aclose()
+        await self._pool.disconnect()
+
+    # topics
+
+    async def spec(self, topic: str) -> TopicSpec:
+        """Raises LogUnavailable when there is no such topic."""
+        if topic not in self._specs:
+            await self.open()  # another client may have made it
+        try:
+            return self._specs[topic]
+        except KeyError:
+            raise LogUnavailable(f"topic {topic} does not exist") from None
+
+    async def create_topic(self, spec: TopicSpec) -> bool:
+        """False where the topic is there already; it stays as it is."""
+        with self._errors():
+            made = await self._redis.hsetnx(self.keys.topics, spec.name, msgspec.json.encode(spec))
+        await self.open()
+        return bool(made)
+
+    async def describe(self, topics: Sequence[str]) -> dict[str, TopicSpec]:
+        await self.open()
+        return {topic: self._specs[topic] for topic in topics if topic in self._specs}
+
+    async def partitions(self, topics: Sequence[str]) -> list[TopicPartition]:
+        return [TopicPartition(topic, n) for topic in topics for n in range((await self.spec(topic)).partitions)]
+
+    async def trim(self, partition: TopicPartition, retention_s: int) -> int:
+        """Remove records beyond the retention that every group is past; returns the first offset kept."""
+        keys = [self.keys.ends, self.keys.records(partition), self.keys.offsets(partition.topic)]
+        args: list[Argument] = [end_field(partition), partition.partition, retention_s * 1000]
+        return cast(int, await self._call(self._trim, keys, args))
+
+    # records
+
+    async def append(self, slices: Sequence[Slice]) -> list[int]:
+        """All of them or none, on disk. Returns the first offset of each slice."""
+        keys = [self.keys.ends]
+        args: list[Argument] = []
+        for at, spec, records, floor in slices:
+            followed = spec.cleanup == "compact" and at.partition == 0
+            keys += [self.keys.records(at), self.keys.changes(at) if followed else ""]
+            args += [end_field(at), spec.cleanup, -1 if floor is None else floor, len(records)]
+            for key, packed in records:
+                args += [key, packed]
+        return cast(list[int], await self._call(self._append, keys, args))
+
+    async def fetch(
+        self, positions: Mapping[TopicPartition, int], max_records: int
+    ) -> dict[TopicPartition, list[Record]]:
+        keys, args = [self.keys.ends], list[Argument]([max_records, _FETCH_BYTES])
+        for partition, position in positions.items():
+            keys.append(self.keys.records(partition))
+            args += [end_field(partition), position]
+        found = cast(list[tuple[int, list[_Entry]]], await self._call(self._fetch, keys, args))
+        records = {}
+        for (partition, position), (missing, entries) in zip(positions.items(), found, strict=True):
+            if missing:
+                raise OffsetMissing(f"{partition.topic}/{partition.partition} no longer holds offset {position}")
+            if entries:
+                records[partition] = [_from_entry(partition, entry) for entry in entries]
+        return records
+
+    async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
+        """The records at these coordinates; in a compacted topic the newest of their keys."""
+        records: list[Record | None] = []
+        for start in range(0, len(wanted), _READ_AT_ONCE):
+            records += await self._read_some(wanted[start : start + _READ_AT_ONCE])
+        return records
+
+    async def _read_some(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
+        partitions = [TopicPartition(at.topic, at.partition) for at, _ in wanted]
+        args = list[Argument]()
+        for at, key in wanted:
+            cleanup = (await self.spec(at.topic)).cleanup
+            args += [cleanup, at.offset if cleanup == "delete" else key or b""]
+        keys = [self.keys.records(partition) for partition in partitions]
+        found = cast(list[_Entry | bytes | None], await self._call(self._read, keys, args))
+        return [
+            None if it is None else _from_value(at, it) if isinstance(it, bytes) else _from_entry(at, it)
+            for at, it in zip(partitions, found, strict=True)
+        ]
+
+    async def table(self, partition: TopicPartition) -> list[Record]:
+        """All records of a compacted partition, in offset order: those that are there throughout the call, and of
+        those that change meanwhile the older or the newer state."""
+        found: dict[bytes, bytes] = {}
+        cursor, key = 0, self.keys.records(partition)
+        while True:  # in steps: one HGETALL of a large table would hold up everybody else
+            with self._errors():
+                cursor, part = await self._redis.hscan(key, cursor, count=_SCAN_COUNT)
+            found |= cast(dict[bytes, bytes], part)
+            if cursor == 0:
+                break
+        return sorted((_from_value(partition, value) for value in found.values()), key=lambda record: record.offset)
+
+    async def changes(self, partition: TopicPartition, position: int) -> tuple[int, list[Record]]:
+        """What changed in a compacted partition from offset `position` on (tombstones too, but nothing that changed
+        again since), and the position to go on from. Raises LogUnavailable if that part of the changes is gone."""
+        keys = [self.keys.ends, self.keys.records(partition), self.keys.changes(partition)]
+        reply = await self._call(self._changes, keys, [end_field(partition), position, _CHANGES_AT_ONCE])
+        missing, following, found = cast(tuple[int, int, list[tuple[int, bytes, bytes, bytes | None]]], reply)
+        if missing:
+            raise LogUnavailable(f"fell behind the changes of {partition.topic}: follow it anew")
+        return following, [
+            _tombstone(partition, offset, int(at_ms), key) if value is None else _from_value(partition, value)
+            for offset, at_ms, key, value in found
+        ]
+
+    async def span(self, partition: TopicPartition) -> Span:
+        """Of a partition that is not compacted; of a compacted one only `end` means something."""
+        compact = (await self.spec(partition.topic)).cleanup == "compact"
+        key = self.keys.changes(partition) if compact else self.keys.records(partition)
+        return Span(*cast(list[int], await self._call(self._span, [self.keys.ends, key], [end_field(partition)])))
+
+    # groups
+
+    async def begin_group(self, group: str, spec: TopicSpec) -> None:
+        """Put `group` at the beginning of each partition where it has no offset."""
+        records = [self.keys.records(TopicPartition(spec.name, n)) for n in range(spec.partitions)]
+        keys = [self.keys.offsets(spec.name), self.keys.ends, *records]
+        await self._call(self._begin_group, keys, [group, spec.name, spec.cleanup])
+
+    async def take(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Taken]:
+        args = [group_field(partition.partition, group) for partition in partitions]
+        reply = await self._call(self._take, self._group_keys(partitions), args)
+        taken = cast(list[tuple[int, bytes | None]], reply)
+        return {
+            partition: Taken(epoch, None if next_offset is None else int(next_offset))
+            for partition, (epoch, next_offset) in zip(partitions, taken, strict=True)
+        }
+
+    async def commit(self, group: str, commits: Mapping[TopicPartition, Commit]) -> None:
+        partitions, args = list(commits), list[Argument]()
+        for partition, commit in commits.items():
+            args += [group_field(partition.partition, group), commit.epoch, commit.next_offset]
+        lost = cast(int, await self._call(self._commit, self._group_keys(partitions), args))
+        if lost:
+            partition = partitions[lost - 1]
+            raise PartitionLost(f"{group} has a newer owner of {partition.topic}/{partition.partition}")
+
+    async def committed(self, group: str, topic: str) -> list[int | None]:
+        """The group's next offset in each partition, None where it has none."""
+        fields = [group_field(n, group) for n in range((await self.spec(topic)).partitions)]
+        with self._errors():
+            values = cast(list[bytes | None], await self._redis.hmget(self.keys.offsets(topic), fields))
+        return [None if value is None else int(value) for value in values]
+
+    def _group_keys(self, partitions: Sequence[TopicPartition]) -> list[str]:
+        return [key for p in partitions for key in (self.keys.offsets(p.topic), self.keys.epochs(p.topic))]
+
+    # calls
+
+    async def _call(self, script: AsyncScript, keys: Sequence[str], args: Sequence[Argument]) -> object:
+        with self._errors():
+            return cast(object, await script(keys=keys, args=args))
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        if self._closed:
+            raise LogUnavailable("the log is closed")
+        try:
+            yield
+        except (RedisConnectionError, RedisTimeoutError, OutOfMemoryError, ReadOnlyError) as error:
+            raise LogUnavailable(f"the log does not answer: {error}") from error
+        except ResponseError as error:
+            if str(error).startswith("MISCONF"):  # the disk is full, or failing
+                raise LogUnavailable(f"the log cannot write: {error}") from error
+            raise
+
+
+def _from_entry(at: TopicPartition, entry: _Entry) -> Record:
+    entry_id, (_, at_ms, _, packed) = entry
+    key, value, headers = _decode(packed)
+    offset = int(entry_id[: entry_id.index(b"-")]) - 1
+    return Record(at.topic, at.partition, offset, key, value, headers, int(at_ms))
+
+
+def _from_value(at: TopicPartition, value: bytes) -> Record:
+    key, payload, headers = _decode(memoryview(value)[2 * FIXED_DIGITS :])
+    offset, at_ms = int(value[:FIXED_DIGITS]), int(value[FIXED_DIGITS : 2 * FIXED_DIGITS])
+    return Record(at.topic, at.partition, offset, key, payload, headers, at_ms)
+
+
+def _tombstone(at: TopicPartition, offset: int, at_ms: int, key: bytes) -> Record:
+    return Record(at.topic, at.partition, offset, key, None, (), at_ms)

@@ -1,0 +1,191 @@
+"""The embedded log: Redis Streams on a server whose data this process alone holds (relay/embedded).
+
+Offsets, partitions, groups and retention behave as on Kafka. Groups are coordinated in this process; their offsets and
+epochs are in the server, so that they outlive it.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from relay.domain.errors import RecordTooLarge
+from relay.domain.topics import TopicSpec
+from relay.log.group_commit import GroupCommit, Prepared
+from relay.log.group_consumer import GroupConsumer
+from relay.log.groups import Group
+from relay.log.partitioner import partition_of
+from relay.log.port import Consumer, Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicPartition, TopicState
+from relay.log.stream_store import Slice, StreamStore, pack
+from relay.log.watchers import Watchers
+
+MAX_MESSAGE_BYTES: Final = 2 * 1024**2
+_TRIM_EVERY_S: Final = 60.0
+_FOLLOW_AT_ONCE: Final = 500
+_LOOK_AGAIN_S: Final = 5.0
+"""A follower is woken by appends of this process; after one that failed half-way it looks by itself."""
+
+
+class StreamsLog:
+    """A `relay.log.port.Log` in the database that `url` names. `prefix` goes before all keys.
+
+    `max_message_bytes`: the largest record, with its key and headers.
+    """
+
+    def __init__(self, url: str, *, prefix: str = "", max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self._store = StreamStore(url, prefix)
+        self._max_message_bytes = max_message_bytes
+        self._writer = GroupCommit(self._write)
+        self._watchers = Watchers()
+        self._groups: dict[str, Group] = {}
+        self._followers: dict[TopicPartition, list[_Follower]] = defaultdict(list)
+        self._trim_at: dict[TopicPartition, float] = {}
+
+    async def start(self) -> None:
+        await self._store.open()
+        self._writer.start()
+
+    async def close(self) -> None:
+        await self._writer.close()
+        await self._store.close()
+        self._watchers.notify_all()
+
+    # writing
+
+    async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
+        if not records:
+            return []
+        specs = {topic: await self._store.spec(topic) for topic in {record.topic for record in records}}
+        return await self._writer.append([self._prepare(record, specs[record.topic]) for record in records])
+
+    def _prepare(self, record: NewRecord, spec: TopicSpec) -> Prepared:
+        packed = pack(record)
+        if len(packed) > self._max_message_bytes:
+            raise RecordTooLarge(f"a record of {len(packed)} bytes; {self._max_message_bytes} are allowed")
+        if spec.cleanup == "compact":
+            if record.key is None:
+                raise ValueError(f"a record of the compacted topic {spec.name} needs a key")
+            if record.value is None:
+                packed = b""
+        return Prepared(TopicPartition(spec.name, partition_of(record.key, spec.partitions)), record.key, packed)
+
+    async def _write(self, batch: Sequence[Prepared]) -> list[Coordinate]:
+        """Append in one call, and say where each record is."""
+        by_partition: dict[TopicPartition, list[tuple[bytes, bytes]]] = {}
+        for record in batch:
+            by_partition.setdefault(record.at, []).append((record.key or b"", record.packed))
+        slices = [
+            Slice(at, await self._store.spec(at.topic), records, self._floor(at))
+            for at, records in by_partition.items()
+        ]
+        await self._trim(slices)
+        try:
+            firsts = await self._store.append(slices)
+        finally:  # also when the reply was lost: the records may be there
+            self._watchers.notify({at.topic for at in by_partition})
+        following = dict(zip(by_partition, firsts, strict=True))
+        coordinates = []
+        for record in batch:
+            coordinates.append(Coordinate(*record.at, following[record.at]))
+            following[record.at] += 1
+        return coordinates
+
+    async def _trim(self, slices: Sequence[Slice]) -> None:
+        """Apply the retention where it is time: before the append, because it may be what makes room for it."""
+        now = asyncio.get_running_loop().time()
+        for at, spec, _, _ in slices:
+            if spec.retention_s is not None and now >= self._trim_at.get(at, now):
+                await self._store.trim(at, spec.retention_s)
+                self._trim_at[at] = now + _TRIM_EVERY_S
+
+    def _floor(self, partition: TopicPartition) -> int | None:
+        return min((follower.position for follower in self._followers.get(partition, ())), default=None)
+
+    # reading
+
+    def consumer(self, group: str, topics: Sequence[str], on_assigned: OnAssigned, on_revoked: OnRevoked) -> Consumer:
+        members = self._groups.setdefault(group, Group(group))
+        return GroupConsumer(self._store, self._watchers, members, topics, on_assigned, on_revoked)
+
+    async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
+        return await self._store.read(wanted)
+
+    async def snapshot(self, topic: str, partition: int) -> list[Record]:
+        return await self._store.table(TopicPartition(topic, partition))
+
+    async def follow(self, topic: str) -> AsyncIterator[Record | None]:
+        at, compact = TopicPartition(topic, 0), (await self._store.spec(topic)).cleanup == "compact"
+        with self._watchers.watching(topic) as wake, self._following(at) as follower:
+            span = await self._store.span(at)
+            if compact:
+                follower.position = span.end
+                for record in await self._store.table(at):
+                    if record.offset < span.end:  # younger ones come as changes
+                        yield record
+            else:
+                follower.position = span.first
+                while follower.position < span.end:
+                    for record in await self._after(follower, at, compact=False):
+                        yield record
+            yield None
+            while True:
+                wake.clear()
+                before = follower.position
+                for record in await self._after(follower, at, compact=compact):
+                    yield record
+                if follower.position == before:
+                    await _wait(wake, _LOOK_AGAIN_S)
+
+    async def _after(self, follower: "_Follower", at: TopicPartition, *, compact: bool) -> Sequence[Record]:
+        """The records from the follower's position on, a batch of them; the position moves behind them."""
+        if compact:
+            follower.position, records = await self._store.changes(at, follower.position)
+            return records
+        fetched = await self._store.fetch({at: follower.position}, _FOLLOW_AT_ONCE)
+        records = fetched.get(at, [])
+        follower.position += len(records)
+        return records
+
+    @contextmanager
+    def _following(self, partition: TopicPartition) -> Iterator["_Follower"]:
+        follower = _Follower()
+        self._followers[partition].append(follower)
+        try:
+            yield follower
+        finally:
+            self._followers[partition].remove(follower)
+
+    # administration
+
+    async def create(self, specs: Sequence[TopicSpec], groups: Mapping[str, str]) -> list[str]:
+        made = [spec.name for spec in specs if await self._store.create_topic(spec)]
+        for topic, group in groups.items():
+            await self._store.begin_group(group, await self._store.spec(topic))
+        return made
+
+    async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
+        found = await self._store.describe(topics)
+        return {name: TopicState(spec, 1, 1, self._max_message_bytes) for name, spec in found.items()}
+
+    async def lag(self, group: str, topic: str) -> int:
+        spans = [await self._store.span(at) for at in await self._store.partitions([topic])]
+        offsets = await self._store.committed(group, topic)
+        return sum(
+            span.end - (span.first if offset is None else min(offset, span.end))
+            for span, offset in zip(spans, offsets, strict=True)
+        )
+
+
+@dataclass(slots=True)
+class _Follower:
+    """`position`: offset of the next record that it has not seen."""
+
+    position: int = 0
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -1,0 +1,634 @@
+"""What every log has to do. A subclass named Test... gives the fixture `rig`, a LogRig; nothing else is needed.
+
+Each test makes topics and groups of its own, so all of them may share one server.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, Protocol
+
+import pytest
+
+from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
+from relay.domain.topics import TopicSpec
+from relay.log.partitioner import partition_of
+from relay.log.port import Assignment, Coordinate, Headers, Log, NewRecord, Record, TopicPartition
+
+PATIENCE_S = 60.0
+"""Far beyond what any log needs: a log that hangs fails here instead of at the end of the run."""
+
+
+class LogRig(Protocol):
+    """A log under test. `log` is started; `max_message_bytes` is its limit, at most a few MiB."""
+
+    log: Log
+    max_message_bytes: int
+
+    async def reopen(self) -> Log:
+        """The client dies without a word: nothing is flushed or committed any more, its group members vanish. Sets
+        `log` to a new, started one on the same records and returns it."""
+        ...
+
+    async def drop_before(self, at: Coordinate) -> None:
+        """Remove the records of that partition before `at`, as retention would."""
+        ...
+
+
+def unique(stem: str) -> str:
+    return f"{stem}-{uuid.uuid4().hex[:12]}"
+
+
+async def topic_for(
+    log: Log, group: str | None = None, *, partitions: int = 1, cleanup: Literal["delete", "compact"] = "delete"
+) -> str:
+    """A new topic, at whose beginning `group` stands."""
+    name = unique("topic")
+    retention_s = None if cleanup == "compact" else 86_400
+    await log.create([TopicSpec(name, partitions, cleanup, retention_s)], {name: group} if group else {})
+    return name
+
+
+def keyed(topic: str, count: int, keys: int = 1) -> list[NewRecord]:
+    return [NewRecord(topic, f"key-{n % keys}".encode(), str(n).encode()) for n in range(count)]
+
+
+class Member:
+    """A consumer that remembers what it was given: `owned` now, every assignment, every record."""
+
+    def __init__(self, log: Log, group: str, *topics: str, commit_on_revoke: bool = False) -> None:
+        self.owned: dict[TopicPartition, int] = {}
+        self.assignments: list[Assignment] = []
+        self.records: list[Record] = []
+        self.revocations: list[TopicPartition] = []
+        self._commit_on_revoke = commit_on_revoke
+        self.consumer = log.consumer(group, topics, self._assigned, self._revoked)
+
+    async def _assigned(self, assignments: Sequence[Assignment]) -> None:
+        self.assignments += assignments
+        self.owned.update({tuple_.partition: tuple_.epoch for tuple_ in assignments})
+
+    async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        if self._commit_on_revoke and (ends := self.ends(partitions)):
+            await self.consumer.commit(ends)
+        self.revocations += partitions
+        for partition in partitions:
+            self.owned.pop(partition, None)
+
+    def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The next offset per partition, behind what has been read."""
+        read = ((TopicPartition(r.topic, r.partition), r.offset + 1) for r in self.records)
+        return {partition: following for partition, following in read if partition in partitions}
+
+    async def poll(self, *, max_records: int = 1000, timeout_s: float = 0.05) -> Mapping[TopicPartition, list[Record]]:
+        batches = await self.consumer.poll(max_records=max_records, timeout_s=timeout_s)
+        for partition, records in batches.items():
+            assert partition in self.owned, "a record came before its assignment, or after its revocation"
+            self.records += records
+        return {partition: list(records) for partition, records in batches.items()}
+
+    async def take(self, count: int) -> list[Record]:
+        """The next `count` records."""
+        start = len(self.records)
+        await settle([self], lambda: len(self.records) >= start + count)
+        assert len(self.records) == start + count
+        return self.records[start:]
+
+
+async def started(member: Member) -> Member:
+    await member.consumer.start()
+    return member
+
+
+async def settle(members: Sequence[Member], until: Callable[[], bool]) -> None:
+    """Let these members poll, in turn, until it holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not until():
+            for member in members:
+                await member.poll()
+
+
+def values(records: Sequence[Record]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+class LogContract:
+    # records
+
+    async def test_append_says_where_each_record_is(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group, partitions=3)
+        sent = keyed(topic, 30, keys=7)
+
+        coordinates = await rig.log.append(sent)
+
+        member = await started(Member(rig.log, group, topic))
+        read = {record.coordinate: record for record in await member.take(30)}
+        assert [(read[at].key, read[at].value) for at in coordinates] == [(r.key, r.value) for r in sent]
+        await member.consumer.close()
+
+    async def test_a_batch_over_several_topics_answers_in_its_own_order(self, rig: LogRig) -> None:
+        one, two = await topic_for(rig.log), await topic_for(rig.log)
+
+        at = await rig.log.append([NewRecord(name, b"k", name.encode()) for name in (one, two, one)])
+
+        assert [coordinate.topic for coordinate in at] == [one, two, one]
+        assert at[0].offset < at[2].offset
+
+    async def test_nothing_appended_is_nothing(self, rig: LogRig) -> None:
+        assert await rig.log.append([]) == []
+
+    async def test_records_of_a_key_keep_their_order(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group, partitions=4)
+
+        for start in range(0, 90, 30):
+            await rig.log.append([NewRecord(topic, b"%d" % (n % 9), b"%d" % n) for n in range(start, start + 30)])
+
+        member = await started(Member(rig.log, group, topic))
+        records = await member.take(90)
+        for key in range(9):
+            of_key = [int(r.value or b"") for r in records if r.key == b"%d" % key]
+            assert of_key == list(range(key, 90, 9))
+        await member.consumer.close()
+
+    async def test_concurrent_appends_keep_the_order_of_each_caller(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+
+        async def caller(name: int) -> None:
+            for n in range(10):
+                await rig.log.append([NewRecord(topic, b"%d" % name, b"%d" % n)])
+
+        async with asyncio.TaskGroup() as callers:
+            for name in range(8):
+                callers.create_task(caller(name))
+
+        member = await started(Member(rig.log, group, topic))
+        records = await member.take(80)
+        assert len({r.offset for r in records}) == 80
+        for name in range(8):
+            assert [r.value for r in records if r.key == b"%d" % name] == [b"%d" % n for n in range(10)]
+        await member.consumer.close()
+
+    @pytest.mark.parametrize(
+        ("key", "value", "headers"),
+        [
+            (b"k", b"v", ()),
+            (b"k", b"", ()),
+            (b"k", None, ()),
+            (None, b"v", ()),
+            (b"", b"v", ()),
+            (b"k", bytes(range(256)) * 3, (("h", bytes(range(256))),)),
+            ("schlüssel".encode(), b"v", (("a", b"1"), ("b", b""), ("a", b"2"), ("überschrift", b"3"))),
+        ],
+    )
+    async def test_bytes_come_back_as_they_were(
+        self, rig: LogRig, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+
+        await rig.log.append([NewRecord(topic, key, value, headers)])
+
+        member = await started(Member(rig.log, group, topic))
+        [record] = await member.take(1)
+        assert (record.key, record.value, record.headers) == (key, value, headers)
+        assert record.timestamp_ms > 1_600_000_000_000
+        await member.consumer.close()
+
+    async def test_the_key_decides_the_partition(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, partitions=5)
+        keys = [f"source-{n}".encode() for n in range(40)]
+
+        at = await rig.log.append([NewRecord(topic, key, b"") for key in keys])
+
+        assert [coordinate.partition for coordinate in at] == [partition_of(key, 5) for key in keys]
+
+    async def test_a_record_over_the_limit_is_refused_for_good(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+
+        with pytest.raises(RecordTooLarge):
+            await rig.log.append([NewRecord(topic, b"k", bytes(rig.max_message_bytes + 1))])
+
+        await rig.log.append([NewRecord(topic, b"k", b"small")])
+        member = await started(Member(rig.log, group, topic))
+        assert values(await member.take(1)) == [b"small"]
+        await member.consumer.close()
+
+    async def test_a_large_record_within_the_limit_goes_through(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        value = bytes(range(256)) * ((rig.max_message_bytes - 65_536) // 256)
+
+        await rig.log.append([NewRecord(topic, b"k", value)])
+
+        member = await started(Member(rig.log, group, topic))
+        assert values(await member.take(1)) == [value]
+        await member.consumer.close()
+
+    # polling
+
+    async def test_a_poll_without_records_ends_empty(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        member = await started(Member(rig.log, group, topic))
+
+        await settle([member], lambda: bool(member.owned))
+
+        assert await member.poll(timeout_s=0.01) == {}
+        await member.consumer.close()
+
+    async def test_a_waiting_poll_wakes_for_a_new_record(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        member = await started(Member(rig.log, group, topic))
+        await settle([member], lambda: bool(member.owned))
+
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(member.poll(timeout_s=PATIENCE_S))
+            await rig.log.append([NewRecord(topic, b"k", b"v")])
+
+        assert values(waiting.result()[TopicPartition(topic, 0)]) == [b"v"]
+        await member.consumer.close()
+
+    async def test_a_poll_returns_no_more_than_it_is_asked_for(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group, partitions=3)
+        await rig.log.append(keyed(topic, 100, keys=20))
+        member = await started(Member(rig.log, group, topic))
+
+        async with asyncio.timeout(PATIENCE_S):
+            while len(member.records) < 100:
+                batches = await member.poll(max_records=7)
+                assert sum(map(len, batches.values())) <= 7
+
+        assert sorted(int(r.value or b"") for r in member.records) == list(range(100))
+        await member.consumer.close()
+
+    async def test_a_paused_partition_waits_and_the_others_go_on(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group, partitions=2)
+        member = await started(Member(rig.log, group, topic))
+        await settle([member], lambda: len(member.owned) == 2)
+        keys = {partition_of(b"%d" % n, 2): b"%d" % n for n in range(20)}
+        held, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+
+        member.consumer.pause([held, TopicPartition(topic, 7)])
+        await rig.log.append([NewRecord(topic, keys[p], b"%d" % p) for p in (0, 1)])
+        assert [r.partition for r in await member.take(1)] == [other.partition]
+        assert await member.poll() == {}
+
+        member.consumer.resume([held])
+        assert [r.partition for r in await member.take(1)] == [held.partition]
+        await member.consumer.close()
+
+    async def test_close_ends_a_poll_under_way(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        member = await started(Member(rig.log, group, topic))
+        await settle([member], lambda: bool(member.owned))
+
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(member.poll(timeout_s=10 * PATIENCE_S))
+            await asyncio.sleep(0)
+            await member.consumer.close()
+
+        assert waiting.result() == {}
+        assert member.revocations == [TopicPartition(topic, 0)]
+        await member.consumer.close()
+
+    # groups
+
+    async def test_a_group_goes_on_behind_its_commit(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        at = await rig.log.append(keyed(topic, 10))
+        first = await started(Member(rig.log, group, topic))
+        await first.take(10)
+        await first.consumer.commit({TopicPartition(topic, 0): at[4].offset})
+        await first.consumer.close()
+
+        second = await started(Member(rig.log, group, topic))
+
+        assert values(await second.take(6)) == [b"%d" % n for n in range(4, 10)]
+        await second.consumer.close()
+
+    async def test_a_new_process_reads_again_what_was_not_committed(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        at = await rig.log.append(keyed(topic, 5))
+        before = await started(Member(rig.log, group, topic))
+        await before.take(5)
+        await before.consumer.commit({TopicPartition(topic, 0): at[1].offset + 1})
+
+        after = await started(Member(await rig.reopen(), group, topic))
+
+        assert values(await after.take(3)) == [b"2", b"3", b"4"]
+        await after.consumer.close()
+
+    async def test_groups_do_not_see_each_others_commits(self, rig: LogRig) -> None:
+        one, two = unique("group"), unique("group")
+        topic = await topic_for(rig.log, one)
+        assert await rig.log.create([TopicSpec(topic, 1)], {topic: two}) == []
+        await rig.log.append(keyed(topic, 3))
+
+        for group in (one, two):
+            member = await started(Member(rig.log, group, topic))
+            await member.take(3)
+            await member.consumer.commit(member.ends(list(member.owned)))
+            await member.consumer.close()
+
+    async def test_two_members_share_the_partitions(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group, partitions=4)
+        one = await started(Member(rig.log, group, topic))
+        await settle([one], lambda: len(one.owned) == 4)
+
+        two = await started(Member(rig.log, group, topic))
+        await settle([one, two], lambda: len(one.owned) == len(two.owned) == 2)
+
+        assert not one.owned.keys() & two.owned.keys()
+        await rig.log.append(keyed(topic, 40, keys=40))
+        await settle([one, two], lambda: len(one.records) + len(two.records) >= 40)
+        assert sorted(int(r.value or b"") for r in one.records + two.records) == list(range(40))
+        await one.consumer.close()
+        await two.consumer.close()
+
+    async def test_who_leaves_hands_over_at_once(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group, partitions=2)
+        one, two = await started(Member(rig.log, group, topic)), await started(Member(rig.log, group, topic))
+        await settle([one, two], lambda: len(one.owned) == len(two.owned) == 1)
+
+        await one.consumer.close()
+        await settle([two], lambda: len(two.owned) == 2)
+
+        assert one.owned == {}
+        await two.consumer.close()
+
+    async def test_what_a_member_commits_while_it_is_revoked_counts(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group, partitions=2)
+        await rig.log.append(keyed(topic, 20, keys=10))
+        one = await started(Member(rig.log, group, topic, commit_on_revoke=True))
+        await one.take(20)
+
+        two = await started(Member(rig.log, group, topic))
+        await settle([one, two], lambda: len(one.owned) == len(two.owned) == 1)
+        await one.consumer.close()
+        await settle([two], lambda: len(two.owned) == 2)
+
+        assert await two.poll() == {}
+        assert await rig.log.lag(group, topic) == 0
+        await two.consumer.close()
+
+    async def test_a_former_owner_cannot_commit(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group, partitions=2)
+        await rig.log.append(keyed(topic, 20, keys=10))
+        one = await started(Member(rig.log, group, topic))
+        await one.take(20)
+        ends = one.ends(list(one.owned))
+
+        two = await started(Member(rig.log, group, topic))
+        await settle([one, two], lambda: len(one.owned) == len(two.owned) == 1)
+
+        [lost] = two.owned
+        with pytest.raises(PartitionLost):
+            await one.consumer.commit({lost: ends[lost]})
+        await one.consumer.close()
+        with pytest.raises(PartitionLost):
+            await one.consumer.commit(ends)
+        await two.consumer.close()
+
+    async def test_the_epoch_grows_with_every_change_of_owner(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group, partitions=2)
+        epochs: dict[TopicPartition, list[int]] = {TopicPartition(topic, n): [] for n in (0, 1)}
+
+        for reopen in (False, False, True, False):
+            log = await rig.reopen() if reopen else rig.log
+            member = await started(Member(log, group, topic))
+            await settle([member], lambda member=member: len(member.owned) == 2)  # type: ignore[misc]
+            for partition, epoch in member.owned.items():
+                epochs[partition].append(epoch)
+            await member.consumer.close()
+
+        for seen in epochs.values():
+            assert seen == sorted(set(seen))
+
+    async def test_a_group_without_an_offset_is_an_alarm(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log)
+        await rig.log.append(keyed(topic, 1))
+        member = await started(Member(rig.log, unique("group"), topic))
+
+        with pytest.raises(OffsetMissing):
+            await member.take(1)
+
+        await member.consumer.close()
+
+    async def test_an_offset_that_the_log_no_longer_holds_is_an_alarm(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        at = await rig.log.append(keyed(topic, 10))
+        await rig.drop_before(at[5])
+        member = await started(Member(rig.log, group, topic))
+
+        with pytest.raises(OffsetMissing):
+            await member.take(1)
+
+        await member.consumer.close()
+
+    # random access
+
+    async def test_records_are_found_by_their_coordinates(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, partitions=3)
+        sent = keyed(topic, 12, keys=6)
+        at = await rig.log.append(sent)
+        wanted = [(coordinate, record.key) for coordinate, record in zip(at, sent, strict=True)]
+
+        read = await rig.log.read([wanted[n] for n in (7, 0, 11, 3, 7)])
+
+        assert [record and (record.coordinate, record.value) for record in read] == [
+            (at[n], sent[n].value) for n in (7, 0, 11, 3, 7)
+        ]
+
+    async def test_a_record_that_is_gone_reads_as_none(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log)
+        at = await rig.log.append(keyed(topic, 6))
+        await rig.drop_before(at[3])
+        never = Coordinate(topic, 0, at[5].offset + 1000)
+
+        read = await rig.log.read([(at[2], b"key-0"), (at[4], b"key-0"), (never, b"key-0")])
+
+        assert [record and record.value for record in read] == [None, b"4", None]
+
+    async def test_a_compacted_topic_is_read_by_key(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, cleanup="compact")
+        old, kept, removed = await rig.log.append([NewRecord(topic, key, b"1") for key in (b"a", b"b", b"c")])
+        await rig.log.append([NewRecord(topic, b"a", b"2"), NewRecord(topic, b"c", None)])
+
+        a, b, c = await rig.log.read([(old, b"a"), (kept, b"b"), (removed, b"c")])
+
+        assert a is not None
+        assert a.value in (b"1", b"2")
+        assert b is not None
+        assert (b.coordinate, b.value) == (kept, b"1")
+        assert c is None
+
+    async def test_a_snapshot_has_the_newest_of_each_key(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, partitions=2, cleanup="compact")
+        keys = [b"%d" % n for n in range(20)]
+        for version in (b"old", b"new"):
+            await rig.log.append([NewRecord(topic, key, version, (("v", version),)) for key in keys])
+        await rig.log.append([NewRecord(topic, keys[n], None) for n in (3, 4)])
+        await rig.log.append([NewRecord(topic, keys[4], b"again")])
+
+        for partition in (0, 1):
+            records = await rig.log.snapshot(topic, partition)
+            expected = {k: b"new" for k in keys if k != b"3" and partition_of(k, 2) == partition}
+            if partition_of(b"4", 2) == partition:
+                expected[b"4"] = b"again"
+            assert {record.key: record.value for record in records} == expected
+            offsets = [record.offset for record in records]
+            assert offsets == sorted(offsets)
+            assert {record.partition for record in records} <= {partition}
+
+    async def test_a_snapshot_of_nothing_is_empty(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, cleanup="compact")
+
+        assert await rig.log.snapshot(topic, 0) == []
+
+    async def test_following_a_compacted_topic_first_catches_up(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, cleanup="compact")
+        await rig.log.append([NewRecord(topic, key, key) for key in (b"a", b"b")])
+        seen: dict[bytes | None, bytes | None] = {}
+        caught_up = asyncio.Event()
+
+        async def keep_following() -> None:
+            async for record in rig.log.follow(topic):
+                if record is None:
+                    assert not caught_up.is_set()
+                    assert seen == {b"a": b"a", b"b": b"b"}
+                    caught_up.set()
+                    continue
+                seen[record.key] = record.value
+                if record.key == b"last":
+                    return
+
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+            tasks.create_task(keep_following())
+            await caught_up.wait()
+            await rig.log.append([NewRecord(topic, b"a", None), NewRecord(topic, b"b", b"2")])
+            await rig.log.append([NewRecord(topic, b"b", b"3"), NewRecord(topic, b"c", b"1")])
+            await rig.log.append([NewRecord(topic, b"last", b"")])
+        assert seen == {b"a": None, b"b": b"3", b"c": b"1", b"last": b""}
+
+    async def test_following_an_empty_topic_is_caught_up_at_once(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, cleanup="compact")
+        following = rig.log.follow(topic)
+
+        async with asyncio.timeout(PATIENCE_S):
+            assert await anext(following) is None
+            await rig.log.append([NewRecord(topic, b"k", b"v")])
+            record = await anext(following)
+
+        assert record is not None
+        assert record.value == b"v"
+
+    async def test_a_topic_that_is_not_compacted_can_be_followed(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log)
+        await rig.log.append(keyed(topic, 3))
+        following = rig.log.follow(topic)
+
+        async with asyncio.timeout(PATIENCE_S):
+            old = [await anext(following) for _ in range(4)]
+            await rig.log.append([NewRecord(topic, b"k", None)])
+            new = await anext(following)
+
+        assert [record and record.value for record in old] == [b"0", b"1", b"2", None]
+        assert new is not None
+        assert new.value is None
+
+    # administration
+
+    async def test_create_is_repeatable_and_keeps_offsets(self, rig: LogRig) -> None:
+        group = unique("group")
+        specs = [TopicSpec(unique("topic"), 2), TopicSpec(unique("topic"), 1, "compact", None)]
+        names = [spec.name for spec in specs]
+
+        assert sorted(await rig.log.create(specs, {names[0]: group})) == sorted(names)
+        await rig.log.append(keyed(names[0], 10, keys=10))
+        member = await started(Member(rig.log, group, names[0]))
+        await member.take(10)
+        await member.consumer.commit(member.ends(list(member.owned)))
+        await member.consumer.close()
+
+        assert await rig.log.create(specs, {names[0]: group}) == []
+        assert await rig.log.lag(group, names[0]) == 0
+
+    async def test_describe_knows_what_there_is(self, rig: LogRig) -> None:
+        specs = [TopicSpec(unique("topic"), 3, retention_s=3600), TopicSpec(unique("topic"), 1, "compact", None)]
+        await rig.log.create(specs, {})
+
+        log = await rig.reopen()
+        described = await log.describe([specs[0].name, "no-such-topic", specs[1].name])
+
+        assert {name: state.spec for name, state in described.items()} == {spec.name: spec for spec in specs}
+        assert all(state.replication >= state.min_insync >= 1 for state in described.values())
+        assert all(state.max_message_bytes > 0 for state in described.values())
+
+    async def test_a_topic_is_never_made_by_appending(self, rig: LogRig) -> None:
+        missing = unique("topic")
+
+        with pytest.raises(LogUnavailable):
+            await rig.log.append([NewRecord(missing, b"k", b"v")])
+
+        assert await rig.log.describe([missing]) == {}
+
+    async def test_lag_counts_what_is_not_committed(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group, partitions=2)
+        assert await rig.log.lag(group, topic) == 0
+        await rig.log.append(keyed(topic, 10, keys=10))
+        assert await rig.log.lag(group, topic) == 10
+
+        member = await started(Member(rig.log, group, topic))
+        records = await member.take(10)
+        done = records[0]
+        await member.consumer.commit({TopicPartition(topic, done.partition): done.offset + 1})
+
+        assert await rig.log.lag(group, topic) == 9
+        await member.consumer.close()
+
+    # crashes
+
+    async def test_nothing_acknowledged_is_lost_with_the_client(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group, partitions=2)
+        acknowledged: set[bytes] = set()
+        enough = asyncio.Event()
+
+        async def produce(log: Log, name: int) -> None:
+            for n in range(100_000):
+                value = b"%d-%d" % (name, n)
+                try:
+                    await log.append([NewRecord(topic, b"%d" % name, value)])
+                except LogUnavailable:
+                    return
+                acknowledged.add(value)
+                if len(acknowledged) >= 50:
+                    enough.set()
+
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as producers:
+            log = rig.log
+            for name in range(4):
+                producers.create_task(produce(log, name))
+            await enough.wait()
+            await rig.reopen()
+
+        member = await started(Member(rig.log, group, topic))
+        await settle([member], lambda: acknowledged <= set(values(member.records)))
+        await member.consumer.close()

@@ -1,0 +1,310 @@
+"""What every state has to do: messages, rows, attempts, outcomes. Subclasses give `rig`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from relay.domain.errors import PartitionLost
+from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.receiver import BreakerPolicy
+from relay.state.port import (
+    Ambiguous,
+    Arrival,
+    BeginAsk,
+    Change,
+    Go,
+    Have,
+    IntakeAsk,
+    Kind,
+    Lane,
+    Limits,
+    Mark,
+    MessageRow,
+    MessageStage,
+    Result,
+    Row,
+    RowKey,
+    Settlement,
+    Stage,
+    Stale,
+    State,
+    Wait,
+    callback_row,
+    delivery_row,
+)
+
+WINDOW_S = 1000.0
+LANE = Lane("to_receiver_ci", 0, 7)
+BREAKER = BreakerPolicy(failures=3, window=60, open_for=30)
+LIMITS = Limits(interval_s=0, settle_s=25, breaker=BREAKER, probe_s=20)
+ANSWER = Result("answered", 200, "text/plain", b"\xff\x00" * 200, detail="d", ask_after_s=1.5)
+
+
+@dataclass(frozen=True)
+class Rig:
+    """A ready state with dedup window WINDOW_S; `elapse` ages it; `lose` takes its memory."""
+
+    state: State
+    elapse: Callable[[float], Awaitable[None]]
+    lose: Callable[[], Awaitable[None]]
+
+
+def row(number: int = 1, receiver: str = "ci") -> RowKey:
+    return delivery_row(DeliveryId(receiver, "github", f"m-{number}"))
+
+
+def ask(key: RowKey, token: bytes = b"t1", **changes: object) -> BeginAsk:
+    return replace(BeginAsk(key, 0, token, LIMITS), **changes)  # type: ignore[arg-type]
+
+
+def outcome(key: RowKey, change: Change, token: bytes = b"t1", **changes: object) -> Settlement:
+    return replace(Settlement(key, 0, token, change, breaker=BREAKER), **changes)  # type: ignore[arg-type]
+
+
+async def begun(state: State, key: RowKey, token: bytes = b"t1", **changes: object) -> object:
+    (verdict,) = await state.begin(LANE, [ask(key, token, **changes)])
+    return verdict
+
+
+async def settled(state: State, key: RowKey, change: Change, token: bytes = b"t1", **changes: object) -> Row:
+    (now,) = await state.settle([outcome(key, change, token, **changes)])
+    return now
+
+
+async def peeked(state: State, key: RowKey) -> Row:
+    (now,) = await state.peek([key])
+    return now
+
+
+class MessagesContract:
+    ID = MessageId("github", "m-1")
+    FIRST = Arrival(ID, b"digest", 3, 70_000_000_000)
+
+    async def test_an_unknown_message_is_remembered_with_its_first_arrival(self, rig: Rig) -> None:
+        again = replace(self.FIRST, digest=b"other.", partition=300, offset=9)
+        known = MessageRow(MessageStage.ARRIVED, b"digest", 3, 70_000_000_000)
+        assert await rig.state.arrive([self.FIRST, again]) == [None, known]
+        assert await rig.state.messages([self.ID, MessageId("github", "m-2")]) == [known, None]
+
+    async def test_stages_of_a_message_only_rise(self, rig: Rig) -> None:
+        await rig.state.arrive([replace(self.FIRST, stage=MessageStage.ACCEPTED)])
+        (before,) = await rig.state.arrive([self.FIRST])
+        assert before is not None
+        assert before.stage is MessageStage.ACCEPTED
+        (before,) = await rig.state.arrive([replace(self.FIRST, stage=MessageStage.ACCEPTED)])
+        assert before is not None
+        assert before.stage is MessageStage.ARRIVED
+
+    async def test_enqueued_keeps_the_first_arrival_and_is_repeatable(self, rig: Rig) -> None:
+        await rig.state.arrive([self.FIRST])
+        await rig.state.enqueued([replace(self.FIRST, offset=1)])
+        await rig.state.enqueued([replace(self.FIRST, offset=2)])
+        done = MessageRow(MessageStage.ENQUEUED, b"digest", 3, 70_000_000_000)
+        assert await rig.state.arrive([replace(self.FIRST, offset=3)]) == [done]
+
+    async def test_enqueued_needs_no_row(self, rig: Rig) -> None:
+        wide = replace(self.FIRST, partition=1000, offset=2**52)
+        await rig.state.enqueued([wide])
+        assert await rig.state.messages([self.ID]) == [
+            MessageRow(MessageStage.ENQUEUED, b"digest", wide.partition, wide.offset)
+        ]
+
+    async def test_a_finished_message_is_forgotten_between_1_and_1_5_windows(self, rig: Rig) -> None:
+        await rig.state.enqueued([self.FIRST])
+        await rig.elapse(WINDOW_S - 1)
+        assert await rig.state.messages([self.ID]) != [None]
+        await rig.elapse(WINDOW_S / 2 + 1)
+        assert await rig.state.messages([self.ID]) == [None]
+
+    async def test_batches_may_be_empty(self, rig: Rig) -> None:
+        assert await rig.state.arrive([]) == []
+        assert await rig.state.peek([]) == []
+        assert await rig.state.begin(LANE, []) == []
+        await rig.state.mark([])
+
+
+class RowsContract:
+    async def test_an_unknown_row_is_none(self, rig: Rig) -> None:
+        assert await rig.state.peek([row()]) == [Row()]
+        assert await rig.state.intake(LANE, [IntakeAsk(row(), 0, b"q" * 12)]) == [Row()]
+
+    async def test_a_delivery_from_intent_to_done(self, rig: Rig) -> None:
+        key = row()
+        assert await begun(rig.state, key) == Go(1, 0.0)
+        assert (await peeked(rig.state, key)).stage is Stage.SENDING
+        now = await settled(rig.state, key, Change.RESULT, last_status=200, result=ANSWER)
+        assert (now.stage, now.attempts, now.last_status, now.result) == (Stage.RESULT, 1, 200, ANSWER)
+        assert await rig.state.intake(LANE, [IntakeAsk(key, 0, None)]) == [now]
+        await rig.state.mark([Mark(key, 0, Stage.PUBLISHED, (3, 2**40))])
+        now = await peeked(rig.state, key)
+        assert (now.stage, now.at, now.result) == (Stage.PUBLISHED, (3, 2**40), None)
+        await rig.state.mark([Mark(key, 0, Stage.DONE, None, 9)])
+        done = Row(Stage.DONE, attempts=1, last_status=200, at=(3, 2**40), code=9)
+        assert await peeked(rig.state, key) == done
+        assert await begun(rig.state, key, b"t2") == Have(done)
+
+    async def test_a_finished_row_keeps_what_it_has_room_for(self, rig: Rig) -> None:
+        keys = [row(number) for number in range(4)]
+        marks = [
+            Mark(keys[0], 0, Stage.DONE),
+            Mark(keys[1], 3, Stage.FAILED, (299, 0), 255),
+            Mark(keys[2], 0, Stage.DONE, (0, 255), 1),
+            Mark(keys[3], 60_000, Stage.DONE, (255, 2**53 - 1)),
+        ]
+        await rig.state.mark(marks)
+        assert await rig.state.peek(keys) == [
+            Row(Stage.DONE),
+            Row(Stage.FAILED, generation=3, at=(299, 0), code=255),
+            Row(Stage.DONE, at=(0, 255), code=1),
+            Row(Stage.DONE, generation=60_000, at=(255, 2**53 - 1)),
+        ]
+
+    async def test_the_same_token_gets_the_same_verdict(self, rig: Rig) -> None:
+        assert await rig.state.begin(LANE, [ask(row()), ask(row())]) == [Go(1, 0.0), Go(1, 0.0)]
+        assert (await peeked(rig.state, row())).attempts == 1
+
+    async def test_a_late_repeat_of_a_settled_attempt_starts_nothing(self, rig: Rig) -> None:
+        for change in (Change.RETRY, Change.RELEASED, Change.DOUBT):
+            key = row(list(Change).index(change))
+            await begun(rig.state, key)
+            before = await settled(rig.state, key, change)
+            assert isinstance(await begun(rig.state, key), Wait)
+            assert await peeked(rig.state, key) == before
+
+    async def test_an_attempt_of_another_settles_and_is_then_ambiguous(self, rig: Rig) -> None:
+        await begun(rig.state, row())
+        await rig.elapse(10)
+        assert await begun(rig.state, row(), b"t2", takeover=True) == Wait(15.0, "settling")
+        await rig.elapse(15)
+        assert await begun(rig.state, row(), b"t2") == Ambiguous(1)
+        assert await begun(rig.state, row(), b"t2", takeover=True) == Go(2, 0.0)
+
+    async def test_doubt_stays_until_somebody_takes_over(self, rig: Rig) -> None:
+        await begun(rig.state, row())
+        now = await settled(rig.state, row(), Change.DOUBT, due_in_s=5, last_status=504, reason="gateway")
+        assert now == Row(Stage.SENDING, attempts=1, due_in_s=5.0, last_status=504, reason="gateway")
+        assert await begun(rig.state, row(), b"t2") == Wait(25.0, "settling")
+        await rig.elapse(25)
+        assert await begun(rig.state, row(), b"t2") == Ambiguous(1)
+
+    async def test_a_released_takeover_leaves_the_earlier_attempt_in_doubt(self, rig: Rig) -> None:
+        await begun(rig.state, row())
+        await rig.elapse(25)
+        await begun(rig.state, row(), b"t2", takeover=True)
+        assert (await settled(rig.state, row(), Change.RELEASED, b"t2")).stage is Stage.SENDING
+        assert await begun(rig.state, row(), b"t3") == Ambiguous(1)
+
+    async def test_retry_waits_but_may_be_asked_earlier(self, rig: Rig) -> None:
+        await begun(rig.state, row())
+        now = await settled(rig.state, row(), Change.RETRY, due_in_s=40, last_status=500, reason="r")
+        assert now == Row(Stage.ENQUEUED, attempts=1, due_in_s=40.0, last_status=500, reason="r")
+        await rig.elapse(15)
+        assert (await peeked(rig.state, row())).due_in_s == pytest.approx(25)
+        assert await begun(rig.state, row(), b"t2") == Go(2, 0.0)
+
+    async def test_what_never_started_or_was_not_counted_is_no_attempt(self, rig: Rig) -> None:
+        await begun(rig.state, row())
+        assert await settled(rig.state, row(), Change.RELEASED) == Row()
+        assert await begun(rig.state, row(), b"t2") == Go(1, 0.0)
+        assert (await settled(rig.state, row(), Change.RETRY, b"t2", counted=False)).attempts == 0
+        assert await begun(rig.state, row(), b"t3") == Go(1, 0.0)
+
+    async def test_the_records_own_count_of_attempts_counts(self, rig: Rig) -> None:
+        assert await begun(rig.state, row(), attempts=4) == Go(5, 0.0)
+        await settled(rig.state, row(), Change.RETRY)
+        assert await begun(rig.state, row(), b"t2", attempts=2) == Go(6, 0.0)
+
+    async def test_only_the_current_attempt_may_retry_release_or_doubt(self, rig: Rig) -> None:
+        await begun(rig.state, row(), b"old")
+        await rig.elapse(25)
+        await begun(rig.state, row(), b"new", takeover=True)
+        before = await peeked(rig.state, row())
+        for change in (Change.RETRY, Change.RELEASED, Change.DOUBT):
+            for token in (b"old", b"", b"unknown"):
+                assert await settled(rig.state, row(), change, token) == before
+
+    async def test_an_answer_counts_from_a_former_owner_too(self, rig: Rig) -> None:
+        await begun(rig.state, row(), b"old")
+        await rig.elapse(25)
+        await begun(rig.state, row(), b"new", takeover=True)
+        now = await settled(rig.state, row(), Change.ACCEPTED, b"old", result=Result("accepted"))
+        assert (now.stage, now.attempts, now.result) == (Stage.ACCEPTED, 2, Result("accepted"))
+        assert await settled(rig.state, row(), Change.RETRY, b"new") == now
+        assert (await settled(rig.state, row(), Change.RESULT, b"new", result=ANSWER)).result == ANSWER
+        assert (await settled(rig.state, row(), Change.RESULT, b"", result=Result("delivered"))).result == ANSWER
+
+    async def test_an_answer_counts_without_a_row(self, rig: Rig) -> None:
+        now = await settled(rig.state, row(), Change.RESULT, b"", result=ANSWER)
+        assert (now.stage, now.result) == (Stage.RESULT, ANSWER)
+
+    @pytest.mark.parametrize("lower", [Stage.AWAITING, Stage.PUBLISHED, Stage.DONE])
+    async def test_stages_never_fall(self, rig: Rig, lower: Stage) -> None:
+        await rig.state.mark([Mark(row(), 0, Stage.FAILED, (1, 2), 3)])
+        before = await peeked(rig.state, row())
+        await rig.state.mark([Mark(row(), 0, lower, (4, 5), 6)])
+        await settled(rig.state, row(), Change.RESULT, b"", result=ANSWER)
+        assert await peeked(rig.state, row()) == before
+        assert await begun(rig.state, row()) == Have(before)
+
+    async def test_a_higher_generation_is_a_new_life_and_a_lower_one_stale(self, rig: Rig) -> None:
+        await rig.state.mark([Mark(row(), 0, Stage.DONE, (1, 1))])
+        assert await rig.state.intake(LANE, [IntakeAsk(row(), 1, None)]) == [Row()]
+        assert await begun(rig.state, row(), generation=1) == Go(1, 0.0)
+        assert await begun(rig.state, row(), b"t2") == Stale(1)
+        now = await peeked(rig.state, row())
+        assert (now.stage, now.generation) == (Stage.SENDING, 1)
+        await rig.state.mark([Mark(row(), 0, Stage.FAILED)])
+        assert await settled(rig.state, row(), Change.RESULT, result=ANSWER) == now
+        assert await rig.state.intake(LANE, [IntakeAsk(row(), 0, None)]) == [now]
+        await rig.state.mark([Mark(row(), 1, Stage.DONE, (2, 2))])
+        assert await peeked(rig.state, row()) == Row(Stage.DONE, generation=1, attempts=1, at=(2, 2))
+
+    async def test_polls_count_apart_and_end_with_the_result(self, rig: Rig) -> None:
+        await begun(rig.state, row())
+        await settled(rig.state, row(), Change.ACCEPTED, result=Result("accepted"))
+        await rig.state.mark([Mark(row(), 0, Stage.AWAITING)])
+        assert await begun(rig.state, row(), b"p1", kind=Kind.POLL) == Go(1, 0.0)
+        assert await begun(rig.state, row(), b"p1", kind=Kind.POLL) == Go(1, 0.0)
+        assert await begun(rig.state, row(), b"p2", kind=Kind.POLL) == Go(2, 0.0)
+        assert await peeked(rig.state, row()) == Row(Stage.AWAITING, attempts=1, polls=2)
+        now = await settled(rig.state, row(), Change.RESULT, b"", result=ANSWER)
+        assert await begun(rig.state, row(), b"p3", kind=Kind.POLL) == Have(now)
+
+    async def test_a_row_outlives_the_window_from_its_last_change(self, rig: Rig) -> None:
+        await begun(rig.state, row())
+        await rig.elapse(WINDOW_S - 1)
+        await settled(rig.state, row(), Change.RETRY)
+        await rig.elapse(WINDOW_S - 1)
+        assert (await peeked(rig.state, row())).attempts == 1
+        await rig.state.mark([Mark(row(), 0, Stage.DONE)])
+        await rig.elapse(WINDOW_S)
+        assert (await peeked(rig.state, row())).stage is Stage.DONE
+        await rig.elapse(WINDOW_S / 2)
+        assert await peeked(rig.state, row()) == Row()
+
+    async def test_forget_drops_the_unfinished_only(self, rig: Rig) -> None:
+        keys = [callback_row(DeliveryId("ci", "github", "m"), 0, failed=failed) for failed in (False, True)]
+        await rig.state.begin(LANE, [ask(keys[0])])
+        await rig.state.mark([Mark(keys[1], 0, Stage.DONE)])
+        await rig.state.forget(keys)
+        assert [now.stage for now in await rig.state.peek(keys)] == [Stage.NONE, Stage.DONE]
+
+    async def test_a_newer_owner_fences_begin_and_the_highest_epoch_stays(self, rig: Rig) -> None:
+        await rig.state.begin(LANE._replace(epoch=8), [ask(row())])
+        for epoch in (7, 1):
+            with pytest.raises(PartitionLost):
+                await rig.state.begin(LANE._replace(epoch=epoch), [ask(row(2))])
+        assert await peeked(rig.state, row(2)) == Row()
+        await rig.state.begin(LANE._replace(partition=1, epoch=1), [ask(row(3))])
+
+    async def test_a_batch_over_many_tags_keeps_its_order(self, rig: Rig) -> None:
+        keys = [row(number, f"receiver-{number}") for number in range(200)]
+        await rig.state.mark([Mark(key, 0, Stage.DONE, (0, number)) for number, key in enumerate(keys)])
+        assert [now.at for now in await rig.state.peek(keys)] == [(0, number) for number in range(200)]
+
+    async def test_of_many_concurrent_callers_one_begins(self, rig: Rig) -> None:
+        verdicts = await asyncio.gather(*(begun(rig.state, row(), b"t%d" % number) for number in range(50)))
+        assert sum(isinstance(verdict, Go) for verdict in verdicts) == 1
+        assert verdicts.count(Wait(25.0, "settling")) == 49

@@ -1,0 +1,157 @@
+"""What every state has to do: rate, pause, breaker, and the index of dead letters. Subclasses give `rig`."""
+
+import asyncio
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from relay.log.port import Coordinate
+from relay.state.port import Change, EndpointHealth, FailedEntry, Go, Kind, Row, Wait
+from tests.contract.state_contract import LANE, LIMITS, Rig, ask, begun, peeked, row, settled
+
+UNUSED = count()
+
+# Examples share a rig, but no receiver; and a suite is run by several classes: that is its purpose.
+SHARED = [HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
+
+
+class EndpointsContract:
+    async def fail(self, rig: Rig, times: int, first: int = 0) -> None:
+        for number in range(first, first + times):
+            await begun(rig.state, row(number))
+            await settled(rig.state, row(number), Change.RETRY, healthy=False)
+
+    async def health(self, rig: Rig) -> EndpointHealth:
+        (found,) = await rig.state.endpoints(["r:ci"])
+        return found
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=SHARED)
+    @given(
+        limit=st.integers(1, 20),
+        steps=st.lists(st.tuples(st.integers(0, 1500), st.integers(1, 8)), min_size=1, max_size=12),
+    )
+    async def test_starts_keep_to_the_rate_in_every_window(
+        self, rig: Rig, limit: int, steps: list[tuple[int, int]]
+    ) -> None:
+        window_s, receiver = 1.0, f"r-{next(UNUSED)}"
+        limits = replace(LIMITS, interval_s=window_s / limit)
+        now, starts, number = 0.0, [], 0
+        for pause_ms, asked in steps:
+            await rig.elapse(pause_ms / 1000)
+            now += pause_ms / 1000
+            keys = [row(number + one, receiver) for one in range(asked)]
+            number += asked
+            for verdict in await rig.state.begin(LANE, [ask(key, limits=limits) for key in keys]):
+                if isinstance(verdict, Go):
+                    assert 0 <= verdict.start_in_s <= 1
+                    starts.append(now + verdict.start_in_s)
+                else:
+                    assert isinstance(verdict, Wait)
+                    assert verdict.why == "rate"
+        for start in starts:
+            assert sum(start <= other < start + window_s - 1e-5 for other in starts) <= limit
+
+    async def test_a_rate_wait_records_nothing_and_ends_when_told(self, rig: Rig) -> None:
+        limits = replace(LIMITS, interval_s=10)
+        assert await begun(rig.state, row(1), limits=limits) == Go(1, 0.0)
+        assert await begun(rig.state, row(2), limits=limits) == Wait(9.0, "rate")
+        assert await peeked(rig.state, row(2)) == Row()
+        await rig.elapse(9)
+        assert await begun(rig.state, row(2), limits=limits) == Go(1, pytest.approx(1.0))
+
+    async def test_a_pause_holds_the_endpoint(self, rig: Rig) -> None:
+        await begun(rig.state, row(1))
+        await settled(rig.state, row(1), Change.RETRY, pause_s=20)
+        assert await begun(rig.state, row(2)) == Wait(20.0, "pause")
+        assert await begun(rig.state, row(2), b"p", kind=Kind.POLL) == Wait(20.0, "pause")
+        assert await begun(rig.state, row(2, "other")) == Go(1, 0.0)
+        await rig.state.pause("r:ci", float("inf"))
+        assert (await self.health(rig)).paused_for_s == float("inf")
+        await rig.elapse(1e6)
+        assert await begun(rig.state, row(2)) == Wait(float("inf"), "pause")
+        await rig.state.pause("r:ci", 0)
+        assert await begun(rig.state, row(2)) == Go(1, 0.0)
+
+    async def test_a_pause_is_taken_once_per_token_and_never_shortened(self, rig: Rig) -> None:
+        await begun(rig.state, row())
+        await settled(rig.state, row(), Change.RETRY, pause_s=20)
+        await rig.elapse(15)
+        await settled(rig.state, row(), Change.RETRY, pause_s=20)
+        assert (await self.health(rig)).paused_for_s == pytest.approx(5)
+        await settled(rig.state, row(), Change.RETRY, b"", pause_s=1)
+        assert (await self.health(rig)).paused_for_s == pytest.approx(5)
+
+    async def test_a_run_of_failures_opens_the_breaker_and_one_probe_decides(self, rig: Rig) -> None:
+        await self.fail(rig, 3)
+        assert await self.health(rig) == EndpointHealth("open", 0.0, 3)
+        await rig.elapse(10)
+        assert await begun(rig.state, row(9)) == Wait(20.0, "breaker")
+        await rig.elapse(20)
+        assert (await self.health(rig)).breaker == "half_open"
+        verdicts = await asyncio.gather(*(begun(rig.state, row(100 + number)) for number in range(50)))
+        assert sum(verdict == Go(1, 0.0) for verdict in verdicts) == 1
+        assert sum(isinstance(verdict, Wait) and verdict.why == "breaker" for verdict in verdicts) == 49
+
+    async def test_a_successful_probe_closes_and_a_failed_one_opens_again(self, rig: Rig) -> None:
+        await self.fail(rig, 3)
+        await rig.elapse(30)
+        await begun(rig.state, row(10), b"probe")
+        await settled(rig.state, row(10), Change.RETRY, b"probe", healthy=False)
+        assert await begun(rig.state, row(11), b"probe") == Wait(30.0, "breaker")
+        await rig.elapse(30)
+        await begun(rig.state, row(11), b"probe-2")
+        await settled(rig.state, row(11), Change.RESULT, b"probe-2", healthy=True)
+        assert await self.health(rig) == EndpointHealth("closed", 0.0, 0)
+
+    async def test_a_probe_that_says_nothing_makes_room_for_the_next(self, rig: Rig) -> None:
+        await self.fail(rig, 3)
+        await rig.elapse(30)
+        await begun(rig.state, row(10), b"probe")
+        assert isinstance(await begun(rig.state, row(11)), Wait)
+        await settled(rig.state, row(10), Change.RELEASED, b"probe")
+        assert await begun(rig.state, row(11)) == Go(1, 0.0)
+        await rig.elapse(20)  # its lease ends
+        assert await begun(rig.state, row(12)) == Go(1, 0.0)
+
+    async def test_health_counts_once_per_token_but_always_without_one(self, rig: Rig) -> None:
+        await begun(rig.state, row())
+        for _ in range(5):
+            await settled(rig.state, row(), Change.RETRY, healthy=False)
+        assert (await self.health(rig)).failures == 1
+        await settled(rig.state, row(), Change.RETRY, b"", healthy=False)
+        assert (await self.health(rig)).failures == 2
+
+    async def test_success_ends_a_run_and_an_old_run_starts_anew(self, rig: Rig) -> None:
+        await self.fail(rig, 2)
+        await settled(rig.state, row(), Change.RESULT, b"", healthy=True)
+        await self.fail(rig, 2, first=10)
+        assert (await self.health(rig)).failures == 2
+        await rig.elapse(61)
+        await self.fail(rig, 1, first=20)
+        assert await self.health(rig) == EndpointHealth("closed", 0.0, 1)
+
+
+class FailedContract:
+    @staticmethod
+    def entry(number: int, receiver: str = "ci") -> FailedEntry:
+        at = Coordinate("failed_messages", 0, number)
+        return FailedEntry(receiver, at, 1000.0 + number, "rejected", "github", f"m-{number}")
+
+    async def test_newest_first_and_repeatable(self, rig: Rig) -> None:
+        entries = [self.entry(number) for number in range(5)]
+        await rig.state.index_failed(entries)
+        await rig.state.index_failed([*entries, self.entry(0, "-")])
+        assert await rig.state.failed("ci", limit=3) == [entries[4], entries[3], entries[2]]
+        assert await rig.state.failed_receivers() == ["-", "ci"]
+        await rig.state.unindex_failed(entries)
+        assert await rig.state.failed("ci", limit=3) == []
+        assert await rig.state.failed_receivers() == ["-"]
+
+    async def test_the_newest_10000_stay(self, rig: Rig) -> None:
+        for start in range(0, 10_500, 1500):
+            await rig.state.index_failed([self.entry(number) for number in range(start, start + 1500)])
+        found = await rig.state.failed("ci", limit=20_000)
+        assert [entry.at.offset for entry in found] == list(range(10_499, 499, -1))

@@ -1,0 +1,203 @@
+"""What every state has to do: parked references, leases, life and recovery. Subclasses give `rig`."""
+
+from dataclasses import replace
+
+import pytest
+
+from relay.domain.errors import PartitionLost, StateRecovering
+from relay.log.port import Coordinate
+from relay.state.port import (
+    TAGS,
+    Ambiguous,
+    Arrival,
+    Counts,
+    Due,
+    Go,
+    IntakeAsk,
+    Kind,
+    Mark,
+    MessageId,
+    Parked,
+    Restored,
+    Row,
+    Stage,
+    Wait,
+    tag_of,
+)
+from tests.contract.state_contract import LANE, WINDOW_S, Rig, ask, begun, peeked, row
+
+QUEUE = bytes(range(12))
+TAG = tag_of("r:ci")
+
+
+def parked(number: int, *, due_in_s: float = 0.0, queue: bytes | None = None, receiver: str = "ci") -> Parked:
+    at = Coordinate("parked_messages", 3, 1000 + number)
+    return Parked(row(number, receiver), 0, at, due_in_s, queue, order=number)
+
+
+def due(one: Parked) -> Due:
+    return Due(one.row, one.at)
+
+
+async def taken(rig: Rig, limit: int = 100) -> list[Due]:
+    return await rig.state.take_due(LANE, [TAG], limit=limit, lease_s=30)
+
+
+class ParkingContract:
+    async def test_references_come_when_due_earliest_first_and_leased(self, rig: Rig) -> None:
+        late, soon, sooner = (parked(number, due_in_s=due_in_s) for number, due_in_s in ((1, 100), (2, 20), (3, 10)))
+        await rig.state.park(LANE, [late, soon, sooner])
+        assert await taken(rig) == []
+        assert await rig.state.next_due(LANE, [TAG, TAG - 1]) == {TAG: 10.0}
+        await rig.elapse(20)
+        assert await taken(rig, limit=1) == [due(sooner)]
+        assert await taken(rig) == [due(soon)]
+        assert await taken(rig) == []
+        await rig.elapse(30)
+        assert await taken(rig) == [due(sooner), due(soon)]
+
+    async def test_park_renews_and_unpark_removes(self, rig: Rig) -> None:
+        one = parked(1)
+        await rig.state.park(LANE, [one])
+        await rig.state.park(LANE, [replace(one, due_in_s=50)])
+        assert await rig.state.next_due(LANE, [TAG]) == {TAG: 50.0}
+        assert await rig.state.unpark(LANE, [(one.row, None)]) == [False]
+        assert await rig.state.unpark(LANE, [(one.row, None)]) == [False]
+        assert await rig.state.next_due(LANE, [TAG]) == {}
+
+    async def test_only_the_head_of_a_queue_is_due(self, rig: Rig) -> None:
+        first, second, third = (parked(number, due_in_s=40, queue=QUEUE) for number in (1, 2, 3))
+        await rig.state.park(LANE, [second, replace(third, due_in_s=0), first])
+        assert await rig.state.next_due(LANE, [TAG]) == {TAG: 40.0}
+        assert await rig.state.unpark(LANE, [(second.row, QUEUE)]) == [False]
+        await rig.elapse(40)
+        assert await taken(rig) == [due(first)]
+        assert await rig.state.unpark(LANE, [(first.row, QUEUE)]) == [True]
+        assert await taken(rig) == [due(third)]
+        assert await rig.state.unpark(LANE, [(third.row, QUEUE)]) == [False]
+
+    async def test_queues_and_lanes_do_not_hinder_each_other(self, rig: Rig) -> None:
+        other = replace(parked(2, due_in_s=5, queue=b"other-queue-"), order=0)
+        await rig.state.park(LANE, [parked(1, due_in_s=50, queue=QUEUE), other])
+        await rig.state.park(LANE._replace(partition=1), [parked(3)])
+        await rig.elapse(5)
+        assert await taken(rig) == [due(other)]
+
+    async def test_intake_tells_who_is_parked_and_who_has_to_queue(self, rig: Rig) -> None:
+        await rig.state.park(LANE, [parked(1, due_in_s=50, queue=QUEUE)])
+        asks = [IntakeAsk(row(1), 0, QUEUE), IntakeAsk(row(2), 0, QUEUE), IntakeAsk(row(3), 0, b"another-key-")]
+        assert await rig.state.intake(LANE, asks) == [Row(kept=True), Row(behind=True), Row()]
+        assert await rig.state.intake(LANE._replace(partition=1), asks) == [Row(), Row(), Row()]
+        await rig.state.unpark(LANE, [(row(1), QUEUE)])
+        assert await rig.state.intake(LANE, asks) == [Row(), Row(), Row()]
+
+    async def test_the_intent_to_park_outlives_marks_until_unpark(self, rig: Rig) -> None:
+        await rig.state.intend_to_park(LANE, [(row(), 0)])
+        assert await peeked(rig.state, row()) == Row(park_intent=True)
+        await begun(rig.state, row())
+        await rig.state.mark([Mark(row(), 0, Stage.DONE)])
+        assert await peeked(rig.state, row()) == Row(Stage.DONE, attempts=1, park_intent=True)
+        assert await rig.state.intake(LANE, [IntakeAsk(row(), 1, None)]) == [Row(park_intent=True)]
+        await rig.state.unpark(LANE, [(row(), None)])
+        assert await peeked(rig.state, row()) == Row(Stage.DONE, attempts=1)
+
+    async def test_parked_references_are_counted_per_owner(self, rig: Rig) -> None:
+        poll = replace(parked(2), poll=True)
+        await rig.state.park(LANE, [parked(1), poll, parked(3, receiver="other")])
+        await rig.state.park(LANE, [parked(1, due_in_s=9)])
+        assert await rig.state.parked(["r:ci", "r:other", "r:none"]) == [Counts(1, 1), Counts(1, 0), Counts(0, 0)]
+        assert await rig.state.parked_total() == Counts(2, 1)
+        await rig.state.unpark(LANE, [(row(1), None), (row(1), None), (row(2), None)])
+        assert await rig.state.parked(["r:ci"]) == [Counts(0, 0)]
+        assert await rig.state.parked_total() == Counts(1, 0)
+
+    async def test_a_newer_owner_fences_parking(self, rig: Rig) -> None:
+        await rig.state.park(LANE._replace(epoch=8), [parked(1)])
+        with pytest.raises(PartitionLost):
+            await rig.state.park(LANE, [parked(2)])
+        with pytest.raises(PartitionLost):
+            await rig.state.intend_to_park(LANE, [(row(2), 0)])
+        with pytest.raises(PartitionLost):
+            await taken(rig)
+        assert await rig.state.parked_total() == Counts(1, 0)
+
+    async def test_references_outlive_the_dedup_window(self, rig: Rig) -> None:
+        await rig.state.intend_to_park(LANE, [(row(1), 0)])
+        await rig.state.park(LANE, [parked(1, queue=QUEUE)])
+        await rig.elapse(3 * WINDOW_S)
+        assert await rig.state.intake(LANE, [IntakeAsk(row(1), 0, QUEUE)]) == [Row(park_intent=True, kept=True)]
+        assert await taken(rig) == [due(parked(1))]
+
+
+class LifeContract:
+    async def recover(self, rig: Rig, in_doubt_s: float = 500) -> None:
+        await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=in_doubt_s)
+
+    async def test_after_a_loss_nothing_is_done_until_ready(self, rig: Rig) -> None:
+        await rig.state.mark([Mark(row(), 0, Stage.DONE)])
+        assert await rig.state.lost() == frozenset()
+        await rig.lose()
+        with pytest.raises(StateRecovering) as error:
+            await rig.state.begin(LANE, [ask(row())])
+        assert error.value.tags == {TAG}
+        with pytest.raises(StateRecovering):
+            await rig.state.arrive([Arrival(MessageId("github", "m"), b"digest", 0, 0)])
+        assert await rig.state.lost() == frozenset(range(TAGS))
+        with pytest.raises(StateRecovering):
+            await rig.state.park(LANE, [parked(1)])
+        await rig.state.ready([TAG], in_doubt_s=0)
+        assert await rig.state.lost() == frozenset(range(TAGS)) - {TAG}
+        assert await peeked(rig.state, row()) == Row()
+
+    async def test_ready_without_a_pass_since_the_loss_is_refused(self, rig: Rig) -> None:
+        await rig.lose()
+        await rig.state.lost()
+        await rig.lose()
+        with pytest.raises(StateRecovering):
+            await rig.state.ready([TAG], in_doubt_s=0)
+
+    async def test_restore_puts_back_what_is_not_finished(self, rig: Rig) -> None:
+        await rig.lose()
+        await rig.state.lost()
+        entries = [parked(2, due_in_s=60, queue=QUEUE), parked(1, due_in_s=60, queue=QUEUE), parked(3)]
+        assert await rig.state.restore(LANE._replace(epoch=0), entries) == [Restored.PUT_BACK] * 3
+        assert await rig.state.restore(LANE._replace(epoch=0), entries) == [Restored.THERE] * 3
+        await self.recover(rig)
+        assert await taken(rig) == [due(parked(3))]
+        await rig.elapse(60)
+        assert due(parked(1)) in await taken(rig)
+        assert (await peeked(rig.state, row(2))).park_intent
+        await rig.state.mark([Mark(row(1), 0, Stage.DONE)])
+        await rig.state.unpark(LANE, [(row(1), QUEUE)])
+        assert await rig.state.restore(LANE, [parked(1, queue=QUEUE)]) == [Restored.FINISHED]
+        assert await rig.state.parked(["r:ci"]) == [Counts(2, 0)]
+
+    async def test_in_doubt_a_missing_row_may_hide_an_attempt(self, rig: Rig) -> None:
+        await rig.lose()
+        await self.recover(rig)
+        assert await begun(rig.state, row(1), ask_first=True, attempts=2) == Wait(25.0, "settling")
+        await rig.elapse(25)
+        assert await begun(rig.state, row(1), ask_first=True, attempts=2) == Ambiguous(2)
+        assert await begun(rig.state, row(1), b"p", ask_first=True, kind=Kind.POLL) == Go(1, 0.0)
+        assert await begun(rig.state, row(1), ask_first=True, attempts=2, takeover=True) == Go(3, 0.0)
+        assert await begun(rig.state, row(2)) == Go(1, 0.0)
+        await rig.elapse(475)
+        assert await begun(rig.state, row(3), ask_first=True) == Go(1, 0.0)
+
+    async def test_making_ready_what_is_ready_brings_no_doubt(self, rig: Rig) -> None:
+        await rig.state.ready(range(TAGS), in_doubt_s=500)
+        assert await begun(rig.state, row(), ask_first=True) == Go(1, 0.0)
+
+    async def test_a_lease_has_one_owner_also_while_recovering(self, rig: Rig) -> None:
+        await rig.lose()
+        assert await rig.state.lease("recovery", "a", 60)
+        assert not await rig.state.lease("recovery", "b", 60)
+        await rig.elapse(40)
+        assert await rig.state.lease("recovery", "a", 60)
+        await rig.elapse(40)
+        await rig.state.release("recovery", "b")
+        assert not await rig.state.lease("recovery", "b", 60)
+        await rig.elapse(20)
+        assert await rig.state.lease("recovery", "b", 60)
+        await rig.state.release("recovery", "b")
+        assert await rig.state.lease("recovery", "a", 60)

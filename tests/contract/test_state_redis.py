@@ -1,0 +1,347 @@
+"""What only a real server shows: loss and restarts, memory, expiry, errors, and that the fake does the same."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+
+from relay.domain.errors import StateRecovering, StateUnavailable, UserError
+from relay.domain.identity import DeliveryId, MessageId, digest12
+from relay.state.port import (
+    TAGS,
+    Ambiguous,
+    Arrival,
+    Change,
+    Go,
+    Mark,
+    Restored,
+    Result,
+    RowKey,
+    Stage,
+    Wait,
+    delivery_row,
+)
+from relay.state.redis import RedisState
+from tests.contract.state_contract import LANE, LIMITS, ask, begun, outcome, peeked, row
+from tests.contract.state_parking_contract import parked
+from tests.servers.valkey import Fsync, ValkeyServer
+
+DAY_S = 86_400
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., ValkeyServer]]:
+    servers: list[ValkeyServer] = []
+
+    def started(*, fsync: Fsync | None = None, options: tuple[str, ...] = ()) -> ValkeyServer:
+        server = ValkeyServer(fsync=fsync, options=options)
+        servers.append(server)
+        server.start()
+        return server
+
+    yield started
+    for server in servers:
+        server.stop()
+
+
+@asynccontextmanager
+async def connected(server: ValkeyServer, clock: Callable[[], float] | None = None) -> AsyncIterator[RedisState]:
+    state = RedisState(server.url, clock=clock)
+    try:
+        await state.start()
+        yield state
+    finally:
+        await state.close()
+
+
+async def command(client: Redis, *words: str) -> None:
+    await client.execute_command(*words)  # type: ignore[no-untyped-call]
+
+
+async def recover(state: RedisState) -> None:
+    await state.ready(sorted(await state.lost()), in_doubt_s=7 * DAY_S)
+
+
+class TestStart:
+    async def test_a_server_that_may_evict_is_refused(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start(options=("--maxmemory-policy", "allkeys-lru"))
+        with pytest.raises(UserError, match="noeviction"):
+            async with connected(server):
+                pass
+
+    @pytest.mark.parametrize("url", ["http://localhost", "redis://localhost:x", ""])
+    async def test_a_wrong_url_is_the_users_mistake(self, url: str) -> None:
+        with pytest.raises(UserError, match="Redis URL"):
+            RedisState(url)
+
+    async def test_a_wrong_password_is_the_users_mistake(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start(options=("--requirepass", "right"))
+        state = RedisState(server.url.replace("unix://", "unix://:wrong@"))
+        try:
+            with pytest.raises(UserError, match="password"):
+                await state.start()
+        finally:
+            await state.close()
+
+    async def test_no_server_is_unavailable(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start()
+        server.kill()
+        with pytest.raises(StateUnavailable):
+            async with connected(server):
+                pass
+
+    async def test_a_user_without_config_is_enough(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start(fsync="always")
+        client = Redis.from_url(server.url)
+        await command(client, "ACL", "SETUSER", "relay", "on", ">pw", "~*", "+@all", "-config")
+        await client.aclose()
+        state = RedisState(server.url.replace("unix://", "unix://relay:pw@"))
+        await state.start()
+        await recover(state)
+        assert await begun(state, row()) == Go(1, 0.0)
+        await state.close()
+
+
+class TestLoss:
+    """Each test begins with a delivery in flight, in a state that was made ready."""
+
+    @asynccontextmanager
+    async def in_flight(self, server: ValkeyServer, clock: Callable[[], float]) -> AsyncIterator[RedisState]:
+        async with connected(server, clock) as state:
+            await state.ready(sorted(await state.lost()), in_doubt_s=0)
+            await begun(state, row())
+            yield state
+
+    async def test_a_restart_that_lost_nothing_brings_no_doubt(self, start: Callable[..., ValkeyServer]) -> None:
+        server, now = start(fsync="always"), [1e9]
+        async with self.in_flight(server, lambda: now[0]) as state:
+            server.restart()
+            with pytest.raises(StateRecovering):
+                await state.peek([row()])
+            await recover(state)
+            assert (await peeked(state, row())).stage is Stage.SENDING
+            assert await begun(state, row(2), ask_first=True) == Go(1, 0.0)
+
+    @pytest.mark.parametrize("fsync", ["no", "everysec"])
+    async def test_a_restart_that_may_have_lost_something_does(
+        self, start: Callable[..., ValkeyServer], fsync: Fsync
+    ) -> None:
+        server, now = start(fsync=fsync), [1e9]
+        async with self.in_flight(server, lambda: now[0]) as state:
+            server.restart()
+            await recover(state)
+            assert isinstance(await begun(state, row(2), ask_first=True), Wait)
+            now[0] += LIMITS.settle_s
+            assert await begun(state, row(2), ask_first=True) == Ambiguous(0)
+
+    async def test_an_empty_server_in_its_place_is_noticed(self, start: Callable[..., ValkeyServer]) -> None:
+        server, now = start(fsync="always"), [1e9]
+        async with self.in_flight(server, lambda: now[0]) as state:
+            await state.park(LANE, [parked(1)])
+            server.wipe()
+            with pytest.raises(StateRecovering):
+                await state.begin(LANE, [ask(row())])
+            assert await state.lost() == frozenset(range(TAGS))
+            assert await state.restore(LANE, [parked(1)]) == [Restored.PUT_BACK]
+            await recover(state)
+            now[0] += LIMITS.settle_s
+            assert await begun(state, row(2), ask_first=True) == Ambiguous(0)
+
+    async def test_doubt_outlives_a_restart_that_lost_nothing(self, start: Callable[..., ValkeyServer]) -> None:
+        server, now = start(fsync="always"), [1e9]
+        async with connected(server, lambda: now[0]) as state:
+            await recover(state)
+            server.restart()
+            await recover(state)
+            now[0] += LIMITS.settle_s
+            assert await begun(state, row(2), ask_first=True) == Ambiguous(0)
+
+    async def test_a_pass_that_a_restart_cut_off_makes_nothing_ready(self, start: Callable[..., ValkeyServer]) -> None:
+        server, now = start(fsync="no"), [1e9]
+        async with self.in_flight(server, lambda: now[0]) as state:
+            server.wipe()
+            tags = sorted(await state.lost())
+            server.wipe()
+            with pytest.raises(StateRecovering):
+                await state.restore(LANE, [parked(1)])
+            with pytest.raises(StateRecovering):
+                await state.ready(tags, in_doubt_s=0)
+
+    async def test_a_second_process_sees_the_pass_and_its_end(self, start: Callable[..., ValkeyServer]) -> None:
+        server, now = start(), [1e9]
+        async with connected(server, lambda: now[0]) as one, connected(server, lambda: now[0]) as other:
+            tags = sorted(await one.lost())
+            assert await other.lost() == frozenset(tags)
+            await one.ready(tags, in_doubt_s=0)
+            assert await other.lost() == frozenset()
+            assert await begun(other, row()) == Go(1, 0.0)
+
+    async def test_a_new_replication_id_is_noticed_by_open_connections(
+        self, start: Callable[..., ValkeyServer]
+    ) -> None:
+        server, now = start(options=("--enable-debug-command", "local")), [1e9]
+        client = Redis.from_url(server.url)
+        async with self.in_flight(server, lambda: now[0]) as one, connected(server, lambda: now[0]) as other:
+            await command(client, "DEBUG", "CHANGE-REPL-ID")
+            async with connected(server, lambda: now[0]) as fresh:
+                with pytest.raises(StateRecovering):
+                    await fresh.peek([row()])
+                await recover(fresh)
+            for state in (one, other):
+                assert (await peeked(state, row())).stage is Stage.SENDING
+        await client.aclose()
+
+
+class TestFaults:
+    async def test_out_of_memory_is_unavailable_until_there_is_room(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start()
+        client = Redis.from_url(server.url)
+        async with connected(server) as state:
+            await recover(state)
+            await begun(state, row(1))
+            await client.config_set("maxmemory", "1")
+            with pytest.raises(StateUnavailable, match="maxmemory"):
+                await begun(state, row(2))
+            assert (await peeked(state, row(1))).attempts == 1
+            await client.config_set("maxmemory", "0")
+            assert await begun(state, row(2)) == Go(1, 0.0)
+        await client.aclose()
+
+    async def test_forgotten_scripts_are_loaded_again(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start()
+        client = Redis.from_url(server.url)
+        async with connected(server) as state:
+            await recover(state)
+            await begun(state, row())
+            await client.script_flush()
+            assert isinstance(await begun(state, row(), b"t2"), Wait)
+        await client.aclose()
+
+    async def test_cut_connections_are_replaced(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start()
+        client = Redis.from_url(server.url)
+        async with connected(server) as state:
+            await recover(state)
+            for number in range(3):
+                await command(client, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                assert await begun(state, row(number)) == Go(1, 0.0)
+        await client.aclose()
+
+    async def test_a_replica_is_unavailable(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start()
+        client = Redis.from_url(server.url)
+        async with connected(server) as state:
+            await recover(state)
+            await command(client, "REPLICAOF", "127.0.0.1", "1")
+            with pytest.raises(StateUnavailable):
+                await begun(state, row())
+        await client.aclose()
+
+
+class TestServerClock:
+    async def test_starts_are_paced_by_the_servers_own_clock(self, start: Callable[..., ValkeyServer]) -> None:
+        limits = replace(LIMITS, interval_s=0.25)
+        async with connected(start()) as state:
+            await recover(state)
+            verdicts = await state.begin(LANE, [ask(row(number), limits=limits) for number in range(8)])
+        starts = [verdict.start_in_s for verdict in verdicts if isinstance(verdict, Go)]
+        assert starts == pytest.approx([0, 0.25, 0.5, 0.75, 1.0])
+        assert all(isinstance(verdict, Wait) and verdict.why == "rate" for verdict in verdicts[5:])
+
+
+def finished(number: int) -> tuple[Arrival, Mark]:
+    source, message = f"source-{number % 500}", f"message-{number}"
+    arrival = Arrival(MessageId(source, message), digest12(message)[:6], number % 10, 3_000_000_000 + number)
+    key = delivery_row(DeliveryId(f"receiver-{number % 300}", source, message))
+    return arrival, Mark(key, 0, Stage.DONE, (number % 10, 3_000_000_000 + number), 1)
+
+
+class TestMemory:
+    async def test_a_finished_message_with_its_delivery_takes_64_bytes(
+        self, start: Callable[..., ValkeyServer]
+    ) -> None:
+        messages, batch = 20_000, 1000
+        server = start()
+        client = Redis.from_url(server.url)
+        async with connected(server) as state:
+            await recover(state)
+            await self.finish(state, range(messages, messages + batch))  # so that scripts and buffers are there
+            before = (await client.info("memory"))["used_memory"]
+            for first in range(0, messages, batch):
+                await self.finish(state, range(first, first + batch))
+            used = (await client.info("memory"))["used_memory"] - before
+            assert used / messages <= 64
+        await client.aclose()
+
+    async def finish(self, state: RedisState, numbers: range) -> None:
+        arrivals, marks = zip(*map(finished, numbers), strict=True)
+        await state.arrive(arrivals)
+        await state.enqueued(arrivals)
+        await state.begin(LANE, [ask(mark.row) for mark in marks])
+        answer = Result("answered", 200, "text/plain", b"ok")
+        await state.settle([outcome(mark.row, Change.RESULT, result=answer, last_status=200) for mark in marks])
+        await state.mark(marks)
+
+    async def test_every_key_but_a_fixed_few_expires(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start()
+        client = Redis.from_url(server.url)
+        async with connected(server) as state:
+            await recover(state)
+            await self.finish(state, range(2000))
+            await begun(state, row())
+            lasting = {key async for key in client.scan_iter(count=1000) if await client.pttl(key) < 0}
+        kinds = {key.split(b"}:")[1].split(b":")[0] for key in lasting}
+        assert kinds == {b"life", b"tables", b"ep"}
+        await client.aclose()
+
+
+class TestLinearHashing:
+    WINDOW_S = 600.0
+
+    @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(
+        steps=st.lists(
+            st.tuples(st.integers(1, 700), st.integers(0, 50), st.sampled_from([0, 100, 299, 301])), max_size=6
+        )
+    )
+    async def test_no_row_is_ever_lost(
+        self, start: Callable[..., ValkeyServer], steps: list[tuple[int, int, int]]
+    ) -> None:
+        """Rows of one tag against a dict: of each step so many new ones, so many of before in a new generation, and
+        seconds that pass after it."""
+        server, now = start(), [1e9]
+        expected: dict[RowKey, tuple[int, float]] = {}
+        state = RedisState(server.url, dedup_window_s=self.WINDOW_S, clock=lambda: now[0])
+        try:
+            await recover(state)
+            for new, again, seconds in steps:
+                keys = [*list(expected)[::7][:again], *(row(len(expected) + number) for number in range(new))]
+                for key in keys:
+                    generation, _ = expected.get(key, (-1, 0.0))
+                    expected[key] = (generation + 1, now[0])
+                await state.mark([Mark(key, expected[key][0], Stage.DONE) for key in keys])
+                now[0] += seconds
+                await self.compare(state, expected, now[0])
+        finally:
+            await state.close()
+        await self.check_buckets(server)
+        server.stop()
+
+    async def compare(self, state: RedisState, expected: dict[RowKey, tuple[int, float]], now: float) -> None:
+        found = await state.peek(list(expected))
+        for (generation, at), known in zip(expected.values(), found, strict=True):
+            if now - at < self.WINDOW_S:
+                assert (known.stage, known.generation) == (Stage.DONE, generation)
+            elif now - at > 1.5 * self.WINDOW_S:
+                assert known.stage is Stage.NONE
+
+    async def check_buckets(self, server: ValkeyServer) -> None:
+        async with Redis.from_url(server.url) as client:
+            async for bucket in client.scan_iter("relay:*:f:*", count=1000):
+                assert 0 < await client.pttl(bucket) <= 1.5 * self.WINDOW_S * 1000
+                assert await client.object("ENCODING", bucket) == b"listpack"
+                assert await client.hlen(bucket) <= 200

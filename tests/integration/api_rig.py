@@ -1,0 +1,207 @@
+"""A running API on fakes of log and state, and a client that sends exactly the bytes it is told to."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from aiohttp import ClientSession, ClientTimeout
+from yarl import URL
+
+from relay.api.app import ApiContext, ApiServer
+from relay.config.subscriptions import Subscriptions
+from relay.domain.errors import StateUnavailable
+from relay.domain.identity import MessageId
+from relay.domain.receiver import Endpoint, Receiver, Source
+from relay.domain.topics import Topics
+from relay.log.port import Record
+from relay.state.port import Arrival, Mark, MessageRow, Row, RowKey, Settlement
+from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.fakes.state import MemoryState
+
+NOW = 1_700_000_000.0
+SECRET = b"answers are signed with this"
+PAYLOAD_CAP = 10_000
+ANSWER_CAP = 1_000
+T = TypeVar("T")
+
+
+class AwayState(MemoryState):
+    """`away`: names of the methods that raise StateUnavailable."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: NOW)
+        self.away: set[str] = set()
+
+    async def _unless_away(self, name: str, call: Awaitable[T]) -> T:
+        result = await call
+        if name in self.away:  # the effect of a call that failed is unknown: here it had one
+            raise StateUnavailable("refused")
+        return result
+
+    async def messages(self, ids: Sequence[MessageId]) -> list[MessageRow | None]:
+        return await self._unless_away("messages", super().messages(ids))
+
+    async def arrive(self, arrivals: Sequence[Arrival]) -> list[MessageRow | None]:
+        return await self._unless_away("arrive", super().arrive(arrivals))
+
+    async def peek(self, rows: Sequence[RowKey]) -> list[Row]:
+        return await self._unless_away("peek", super().peek(rows))
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Row]:
+        return await self._unless_away("settle", super().settle(settlements))
+
+    async def mark(self, marks: Sequence[Mark]) -> None:
+        return await self._unless_away("mark", super().mark(marks))
+
+
+class Known:
+    """A directory: receivers `ci`, `cd` and, for everything of `github`, `audit`; the source `calls` has a callback."""
+
+    def __init__(self) -> None:
+        post = Endpoint("https://receiver.example/hooks")
+        audit = Receiver("audit", post, sources=("github",), event_types=("*",))
+        self.receivers = {name: Receiver(name, post) for name in ("ci", "cd")} | {"audit": audit}
+
+    def receiver(self, name: str) -> Receiver | None:
+        return self.receivers.get(name)
+
+    def source(self, source_id: str) -> Source:
+        callback = Endpoint("https://sender.example/results") if source_id == "calls" else None
+        return Source(source_id, callback)
+
+    def subscribers(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
+        return Subscriptions(self.receivers.values()).match(source_id, event_type)
+
+
+class StandingClock:
+    """Time stands still at NOW, unless it is set."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    async def wait(self, event: asyncio.Event, seconds: float | None) -> None:
+        await event.wait()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A response, its body read."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+@dataclass
+class Rig:
+    """`url` of a running API. `trouble`: what /readyz tells."""
+
+    url: str
+    server: ApiServer
+    client: ClientSession
+    broker: MemoryBroker
+    log: MemoryLog
+    state: AwayState
+    topics: Topics
+    directory: Known
+    clock: StandingClock
+    trouble: dict[str, str | None] = field(default_factory=dict)
+
+    async def request(
+        self, method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> Reply:
+        """`target`: path and query as they go over the wire."""
+        url = URL(self.url + target, encoded=True)
+        async with self.client.request(method, url, data=body, headers=headers, allow_redirects=False) as response:
+            return Reply(response.status, response.headers, await response.read())
+
+    async def post(self, target: str, body: bytes = b"{}", **headers: str) -> Reply:
+        """POST; names of `headers` have `_` for `-`."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.request("POST", target, body, named)
+
+    async def get(self, target: str, **headers: str) -> Reply:
+        return await self.request("GET", target, headers=headers)
+
+    async def raw(self, data: bytes, *, half_close: bool = False) -> tuple[int, bytes]:
+        """Status and body of the response to raw bytes."""
+        port = URL(self.url).port
+        assert port is not None
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(data)
+        if half_close:
+            writer.write_eof()
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        body = await reader.readexactly(length)
+        writer.close()
+        await writer.wait_closed()
+        return int(head.split()[1]), body
+
+    def records(self, topic: str) -> list[Record]:
+        return self.broker.records(topic)
+
+
+@asynccontextmanager
+async def running_api(
+    *, api_key: str | None = None, answer_secret: bytes = SECRET, metrics: Callable[[], bytes] = lambda: b"m 1\n"
+) -> AsyncIterator[Rig]:
+    """An API on a free port, over an empty log and an empty, ready state."""
+    broker, topics, state, clock, directory = MemoryBroker(), Topics("t-"), AwayState(), StandingClock(), Known()
+    log = MemoryLog(broker)
+    await log.start()
+    await log.create(topics.fixed(), {})
+    trouble: dict[str, str | None] = {"log": None, "state": None}
+    ids = iter(f"new-{n}" for n in range(100))
+    context = ApiContext(
+        log=log,
+        state=state,
+        topics=topics,
+        directory=directory,
+        metrics_text=metrics,
+        ready=lambda: trouble,
+        api_key=api_key,
+        answer_secret=answer_secret,
+        max_payload_bytes=PAYLOAD_CAP,
+        answer_body_cap=ANSWER_CAP,
+        clock=clock,
+        new_id=lambda: next(ids),
+    )
+    server = ApiServer(context)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        async with ClientSession(timeout=ClientTimeout(total=20)) as client:
+            url = f"http://127.0.0.1:{port}"
+            yield Rig(url, server, client, broker, log, state, topics, directory, clock, trouble)
+    finally:
+        await server.stop()
+
+
+def document(reply: Reply) -> Any:
+    """The JSON in a response."""
+    return json.loads(reply.body)
+
+
+def problem(reply: Reply, status: int, name: str) -> Any:
+    """The problem details in a response, checked for their form."""
+    found = document(reply)
+    assert (reply.status, found["status"], found["type"]) == (status, status, f"/problems/{name}")
+    assert reply.headers["Content-Type"] == "application/problem+json"
+    assert set(found) == {"type", "title", "status", "detail", "instance", "errors"}
+    return found

@@ -1,0 +1,507 @@
+"""The HTTP API for senders and monitoring: messages in, status out, over a real socket."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from urllib.parse import quote
+
+import pytest
+from structlog.testing import capture_logs
+
+from relay.domain.coordinate import Coordinate
+from relay.domain.errors import UserError
+from relay.domain.handover import Handover, to_code
+from relay.domain.hop import Hop, encode_hop
+from relay.domain.identity import DeliveryId, MessageId, webhook_id
+from relay.domain.message import Message, message_digest, parse_message
+from relay.domain.receiver import BreakerPolicy
+from relay.log.partitioner import partition_of
+from relay.log.port import NewRecord, TopicPartition
+from relay.state.port import (
+    Arrival,
+    BeginAsk,
+    Change,
+    Go,
+    Lane,
+    Limits,
+    Mark,
+    Result,
+    RowKey,
+    Settlement,
+    Stage,
+    delivery_row,
+)
+from tests.integration.api_rig import PAYLOAD_CAP, Rig, document, problem, running_api
+
+CI = "/v1/sources/app/messages?receiver=ci"
+BINARY = bytes(range(256)) * 4
+FIELDS = ["source_id", "message_id", "webhook_id", "type", "status", "received_at", "duplicate", "deliveries"]
+DELIVERY_FIELDS = [
+    "receiver",
+    "status",
+    "generation",
+    "attempts",
+    "next_attempt_at",
+    "last_status",
+    "reason",
+    "answer",
+    "callback",
+]
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with running_api() as running:
+        yield running
+
+
+# --- POST -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_message_is_accepted_verbatim(rig: Rig) -> None:
+    response = await rig.post(f"{CI}&type=push", BINARY, ce_id="m-1", content_type="application/x-thing; v=1")
+
+    assert response.status == 202
+    assert response.headers["Location"] == "/v1/sources/app/messages/m-1"
+    (record,) = rig.records(rig.topics.from_sender)
+    assert record.key == b"app"
+    message = parse_message(record.value, record.headers)
+    assert (message.id, message.receivers, message.event_type) == (("app", "m-1"), ("ci",), "push")
+    assert (message.payload, message.content_type) == (BINARY, "application/x-thing; v=1")
+
+
+async def test_the_response_has_the_documented_fields_and_equals_the_get(rig: Rig) -> None:
+    accepted = document(await rig.post(f"{CI}&receiver=cd", ce_id="m-1", ce_type="push"))
+
+    assert list(accepted) == FIELDS
+    assert list(accepted["deliveries"][0]) == DELIVERY_FIELDS
+    assert accepted["webhook_id"] == webhook_id("app", "m-1")
+    assert (accepted["type"], accepted["status"], accepted["duplicate"]) == ("push", "arrived", False)
+    assert accepted["received_at"] == "2023-11-14T22:13:20.000Z"
+    assert [delivery["receiver"] for delivery in accepted["deliveries"]] == ["ci", "cd"]
+    assert document(await rig.get("/v1/sources/app/messages/m-1")) == accepted
+
+
+@pytest.mark.parametrize(
+    "awkward", ["a/b", "100%", "%2F", "ü/☃", "{x}", "a b?c#d", "..", "'\"\\", "x" * 256, "=1+1;&", "\u2028"]
+)
+async def test_ids_survive_path_and_header(rig: Rig, awkward: str) -> None:
+    path = f"/v1/sources/{quote(awkward, safe='')}/messages"
+
+    response = await rig.post(f"{path}?receiver=ci", ce_id=quote(awkward, safe=""))
+
+    view = document(response)
+    assert (response.status, view["source_id"], view["message_id"]) == (202, awkward, awkward)
+    assert response.headers["Location"] == f"{path}/{quote(awkward, safe='')}"
+    (record,) = rig.records(rig.topics.from_sender)
+    assert parse_message(record.value, record.headers).id == (awkward, awkward)
+    assert (await rig.get(response.headers["Location"])).status == 200
+
+
+@pytest.mark.parametrize("bad", ["%0d%0aSet-Cookie:x", "%00", "%FF", "%C2%85", "x" * 257])
+async def test_ids_that_cannot_be_are_refused_wherever_they_stand(rig: Rig, bad: str) -> None:
+    for response in (
+        await rig.post(f"/v1/sources/{bad}/messages?receiver=ci"),
+        await rig.get(f"/v1/sources/app/messages/{bad}"),
+        await rig.post(CI, ce_id=bad),
+        await rig.post(CI, Idempotency_Key=f'"{bad}"'),
+    ):
+        found = problem(response, 400, "invalid-request")
+        assert len(found["errors"]) == 1
+        assert not {"Set-Cookie", "set-cookie"} & set(response.headers)
+    assert rig.records(rig.topics.from_sender) == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "message_id"),
+    [
+        ({"webhook_id": "w"}, "w"),
+        ({"Idempotency_Key": "bare-key"}, "bare-key"),
+        ({"Idempotency_Key": '"quoted \\"key\\" \\\\"'}, 'quoted "key" \\'),
+        ({"ce_id": "a%20b", "webhook_id": "a b", "Idempotency_Key": '"a b"'}, "a b"),
+        ({}, "new-0"),
+    ],
+)
+async def test_where_the_message_id_comes_from(rig: Rig, headers: dict[str, str], message_id: str) -> None:
+    assert (document(await rig.post(CI, b"{}", **headers)))["message_id"] == message_id
+
+
+@pytest.mark.parametrize(
+    ("headers", "header"),
+    [
+        ({"ce_id": "a", "webhook_id": "b"}, "webhook-id"),
+        ({"ce_id": "a", "Idempotency_Key": "b"}, "Idempotency-Key"),
+        ({"Idempotency_Key": '"unended'}, "Idempotency-Key"),
+        ({"Idempotency_Key": '"a"; b"'}, "Idempotency-Key"),
+        ({"ce_id": ""}, "ce-id"),
+        ({"ce_source": "other"}, "ce-source"),
+        ({"ce_specversion": "0.3"}, "ce-specversion"),
+        ({"ce_type": "%FF"}, "ce-type"),
+    ],
+)
+async def test_headers_that_contradict_or_are_wrong(rig: Rig, headers: dict[str, str], header: str) -> None:
+    found = problem(await rig.post(CI, b"{}", **headers), 400, "invalid-request")
+
+    assert found["errors"] == [{"detail": found["detail"], "header": header}]
+
+
+@pytest.mark.parametrize(
+    ("query", "headers"),
+    [
+        ("receiver=ci&type=push", {"ce_type": "pull"}),
+        ("receiver=ci&type=a&type=b", {}),
+        ("reciever=ci", {}),
+        ("receiver=", {}),
+        ("receiver=No%20Name", {}),
+        ("receiver=ci&type=%FF", {}),
+        ("receiver=ci", {"ce_type": "x" * 1025}),
+        ("&".join(f"receiver=r{n}" for n in range(1001)), {}),
+        ("&".join(["receiver=ci"] * 1011), {}),
+    ],
+)
+async def test_queries_that_contradict_or_are_wrong(rig: Rig, query: str, headers: dict[str, str]) -> None:
+    problem(await rig.post(f"/v1/sources/app/messages?{query}", b"{}", **headers), 400, "invalid-request")
+
+
+async def test_attributes_come_from_headers(rig: Rig) -> None:
+    await rig.post(f"{CI},cd", ce_type="a%20%C3%BC%25", ce_time="2026-01-01T00:00:00Z", traceparent="00-1-2-01")
+
+    (record,) = rig.records(rig.topics.from_sender)
+    message = parse_message(record.value, record.headers)
+    assert (message.event_type, message.time, message.traceparent, message.content_type, message.receivers) == (
+        "a ü%",
+        "2026-01-01T00:00:00Z",
+        "00-1-2-01",
+        "application/octet-stream",
+        ("ci", "cd"),
+    )
+
+
+async def test_receivers_nobody_knows_are_named(rig: Rig) -> None:
+    found = problem(await rig.post(f"{CI}&receiver=nobody&receiver=neither"), 422, "unknown-receiver")
+
+    assert [error["parameter"] for error in found["errors"]] == ["receiver", "receiver"]
+    assert "nobody, neither" in found["detail"]
+    assert rig.records(rig.topics.from_sender) == []
+
+
+async def test_without_a_receiver_the_message_goes_to_subscribers(rig: Rig) -> None:
+    view = document(await rig.post("/v1/sources/github/messages", ce_id="m-1"))
+    assert [delivery["receiver"] for delivery in view["deliveries"]] == ["audit"]
+
+    problem(await rig.post("/v1/sources/app/messages"), 422, "no-receiver")
+
+
+async def test_an_empty_payload_is_a_payload(rig: Rig) -> None:
+    assert (await rig.post(CI, b"")).status == 202
+    (record,) = rig.records(rig.topics.from_sender)
+    assert record.value == b""
+
+
+async def test_the_cap_on_payloads(rig: Rig) -> None:
+    assert (await rig.post(CI, b"x" * PAYLOAD_CAP)).status == 202
+    problem(await rig.post(CI, b"x" * (PAYLOAD_CAP + 1)), 413, "too-large")
+    chunk = b"%x\r\n%b\r\n" % (PAYLOAD_CAP + 1, b"x" * (PAYLOAD_CAP + 1))
+    head = b"POST /v1/sources/app/messages?receiver=ci HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    status, _ = await rig.raw(head + chunk + b"0\r\n\r\n")
+    assert status == 413
+    rig.broker.max_message_bytes = 100
+    problem(await rig.post(CI, b"x" * 101), 413, "too-large")
+
+
+async def test_bodies_in_forms_that_are_not_supported(rig: Rig) -> None:
+    problem(await rig.post(CI, b"x", Content_Encoding="gzip"), 415, "unsupported-media-type")
+    problem(await rig.post(CI, b"{}", content_type="application/CloudEvents+json"), 415, "unsupported-media-type")
+    assert (await rig.post(CI, b"x", Content_Encoding="identity")).status == 202
+
+
+async def test_broken_requests_get_400_and_are_no_fault_of_ours(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    head = b"POST /v1/sources/app/messages?receiver=ci HTTP/1.1\r\nhost: x\r\n"
+    with capture_logs() as logged:
+        for rest in (b"ce-id: \xff\r\n\r\n", b"ce-type: a\r\ncontent-type: \xff\r\n\r\n"):
+            status, body = await rig.raw(head + rest)
+            assert (status, json.loads(body)["type"]) == (400, "/problems/invalid-request")
+        for target in (b"/v1/sources/\xff/messages?receiver=ci", b"/v1/sources/a/messages?receiver=\xff"):
+            status, body = await rig.raw(b"POST " + target + b" HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert status == 400
+        for garbage in (head + b"transfer-encoding: chunked\r\n\r\nnonsense\r\n", b"\x16\x03\x01 nonsense\r\n\r\n"):
+            status, _ = await rig.raw(garbage)
+            assert status == 400
+    assert logged == []
+    assert caplog.records == []
+    assert rig.records(rig.topics.from_sender) == []
+
+
+async def test_a_client_that_leaves_in_the_middle_is_no_fault_of_ours(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = int(rig.url.rsplit(":", 1)[1])
+    with capture_logs() as logged:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/sources/app/messages?receiver=ci HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nabc")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        assert (await rig.get("/livez")).status == 200
+    assert logged == []
+    assert caplog.records == []
+    assert rig.records(rig.topics.from_sender) == []
+
+
+async def test_nothing_is_accepted_while_the_log_is_away(rig: Rig) -> None:
+    rig.broker.available = False
+    response = await rig.post(CI, ce_id="m-1")
+    problem(response, 503, "unavailable")
+    assert int(response.headers["Retry-After"]) > 0
+
+    rig.broker.available = True
+    assert (document(await rig.post(CI, ce_id="m-1")))["duplicate"] is False
+
+
+async def test_messages_are_accepted_while_the_state_is_away(rig: Rig) -> None:
+    rig.state.away = {"messages", "arrive"}
+    assert (await rig.post(CI, ce_id="m-1")).status == 202
+    rig.state.away = set()
+    rig.state.lose()  # and then it recovers
+    view = document(await rig.post(CI, ce_id="m-2"))
+    assert view["status"] == "arrived"
+    assert len(rig.records(rig.topics.from_sender)) == 2
+
+
+# --- repeats ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_repeat_gets_the_state_of_the_first(rig: Rig) -> None:
+    first = document(await rig.post(f"{CI}&receiver=cd&type=push", b"1", ce_id="m-1"))
+    await settle(rig, "ci", Change.ACCEPTED, Result("accepted", 202))
+    await settle(rig, "cd", Change.ACCEPTED, Result("accepted", 202))
+    del rig.directory.receivers["cd"]  # removed meanwhile: no reason to refuse the repeat
+
+    response = await rig.post("/v1/sources/app/messages?receiver=cd,ci&type=push", b"1", Idempotency_Key="m-1")
+
+    view = document(response)
+    assert (response.status, view["duplicate"], view["status"]) == (202, True, "delivered_to_receiver")
+    assert view["received_at"] == first["received_at"]
+    assert response.headers["Idempotent-Replayed"] == "true"
+    assert len(rig.records(rig.topics.from_sender)) == 1
+
+
+@pytest.mark.parametrize(("target", "payload"), [(CI, b"2"), (f"{CI}&type=push", b"1"), (f"{CI}&receiver=cd", b"1")])
+async def test_another_message_cannot_have_the_same_id(rig: Rig, target: str, payload: bytes) -> None:
+    await rig.post(CI, b"1", ce_id="m-1")
+
+    problem(await rig.post(target, payload, ce_id="m-1"), 409, "id-conflict")
+    assert len(rig.records(rig.topics.from_sender)) == 1
+
+
+async def test_two_at_once_of_one_id(rig: Rig) -> None:
+    """The look-up finds neither; the log takes both; whoever is remembered first is the message."""
+    rig.state.away = {"messages"}
+    assert (await rig.post(CI, b"1", ce_id="m-1")).status == 202
+
+    assert (document(await rig.post(CI, b"1", ce_id="m-1")))["duplicate"] is True
+    problem(await rig.post(CI, b"2", ce_id="m-1"), 409, "id-conflict")
+
+
+async def test_a_message_that_from_sender_saw_first_is_no_repeat(rig: Rig) -> None:
+    """FromSender may read the record before we have written its row."""
+    message = Message("app", "m-1", ("ci",), None, None, "application/octet-stream", b"1")
+    at = TopicPartition(rig.topics.from_sender, partition_of(b"app", 10))
+    await rig.state.arrive([Arrival(message.id, message_digest(message), at.partition, rig.broker[at].end)])
+    rig.state.away = {"messages"}
+
+    assert (document(await rig.post(CI, b"1", ce_id="m-1")))["duplicate"] is False
+
+
+async def test_a_repeat_of_a_message_whose_record_is_gone(rig: Rig) -> None:
+    await rig.post(CI, b"{}", ce_id="m-1")
+    (record,) = rig.records(rig.topics.from_sender)
+    rig.broker.drop_before(Coordinate(record.topic, record.partition, record.offset + 1))
+
+    view = document(await rig.post(CI, b"{}", ce_id="m-1"))
+    assert (view["duplicate"], view["received_at"]) == (True, None)
+    problem(await rig.get("/v1/sources/app/messages/m-1"), 404, "not-found")
+
+
+# --- GET --------------------------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_message(rig: Rig) -> None:
+    found = problem(await rig.get("/v1/sources/app/messages/a%2Fb"), 404, "not-found")
+    assert found["instance"] == "/v1/sources/app/messages/a%2Fb"
+
+
+async def test_status_needs_the_state_and_the_log(rig: Rig) -> None:
+    await rig.post(CI, ce_id="m-1")
+    rig.state.away = {"peek"}
+    response = await rig.get("/v1/sources/app/messages/m-1")
+    problem(response, 503, "unavailable")
+    assert "Retry-After" in response.headers
+    rig.state.away = set()
+    rig.broker.available = False
+    problem(await rig.get("/v1/sources/app/messages/m-1"), 503, "unavailable")
+    rig.broker.available = True
+    rig.state.lose()
+    found = problem(await rig.get("/v1/sources/app/messages/m-1"), 503, "unavailable")
+    assert "recovered" in found["detail"]
+
+
+async def test_a_record_that_is_another_messages_is_not_shown(rig: Rig) -> None:
+    """The topic was made anew, and the row outlived it."""
+    (other,) = await rig.log.append([NewRecord(rig.topics.from_sender, b"app", b"nonsense")])
+    await rig.state.arrive([Arrival(MessageId("app", "m-1"), b"123456", other.partition, other.offset)])
+
+    problem(await rig.get("/v1/sources/app/messages/m-1"), 404, "not-found")
+
+
+@pytest.mark.parametrize("body", [b'{"ok": true}', b"", BINARY])
+async def test_the_answer_is_read_where_its_record_is(rig: Rig, body: bytes) -> None:
+    await rig.post(CI, ce_id="m-1")
+    await publish(rig, "ci", body, code=to_code(Handover.KEPT, 0))
+
+    (delivery,) = (document(await rig.get("/v1/sources/app/messages/m-1")))["deliveries"]
+
+    text = None if body == BINARY else body.decode()
+    assert delivery["answer"] == {
+        "status": 201,
+        "content_type": "text/x",
+        "body": text,
+        "body_base64": base64.b64encode(body).decode() if text is None else None,
+    }
+    assert (delivery["status"], delivery["last_status"]) == ("response_received_from_receiver", 201)
+
+
+async def test_a_delivery_that_waits_says_until_when(rig: Rig) -> None:
+    await rig.post("/v1/sources/calls/messages?receiver=ci", ce_id="m-1")
+    row = delivery_row(DeliveryId("ci", "calls", "m-1"))
+    await begin(rig, row, b"token-01")
+    retry = Settlement(row, 0, b"token-01", Change.RETRY, due_in_s=90, last_status=500, reason="server_error")
+    await rig.state.settle([retry])
+
+    (delivery,) = (document(await rig.get("/v1/sources/calls/messages/m-1")))["deliveries"]
+
+    assert delivery["next_attempt_at"] == "2023-11-14T22:14:50.000Z"
+    assert (delivery["attempts"], delivery["last_status"], delivery["reason"]) == (1, 500, "server_error")
+
+
+async def test_the_callback_is_told_while_it_is_under_way_and_after(rig: Rig) -> None:
+    await rig.post("/v1/sources/calls/messages?receiver=ci", ce_id="m-1")
+    delivery = DeliveryId("ci", "calls", "m-1")
+    at = await publish(rig, "ci", b"yes", source="calls", stage=Stage.PUBLISHED)
+    assert (await callback_of(rig)) == {"status": "pending", "attempts": 0}
+
+    await rig.state.mark([Mark(delivery_row(delivery), 0, Stage.DONE, at, to_code(Handover.DELIVERED, 3))])
+    assert (await callback_of(rig)) == {"status": "delivered", "attempts": 3}
+
+
+async def callback_of(rig: Rig) -> object:
+    return (document(await rig.get("/v1/sources/calls/messages/m-1")))["deliveries"][0]["callback"]
+
+
+# --- keys -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_api_key_guards_everything_of_v1_but_answers() -> None:
+    async with running_api(api_key="s3cret") as rig:
+        for target in (CI, "/v1/sources/a/messages/b", "/%761/sources/a/messages/b", "/v1/unknown", "/v1/sources"):
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic s3cret"}):
+                response = await rig.request("GET", target, headers=headers)
+                problem(response, 401, "unauthorized")
+                assert response.headers["WWW-Authenticate"].startswith("Bearer")
+        problem(await rig.post(CI), 401, "unauthorized")
+        assert rig.records(rig.topics.from_sender) == []
+        assert (await rig.post(CI, Authorization="Bearer s3cret")).status == 202
+        assert (await rig.post(CI, Authorization="bearer  s3cret")).status == 202
+        problem(await rig.post("/v1/answers/forged"), 404, "not-found")
+        problem(await rig.post("/v1/answers/../sources/app/messages"), 401, "unauthorized")
+        for target in ("/livez", "/readyz", "/metrics", "/version"):
+            assert (await rig.get(target)).status == 200
+
+
+# --- health and the rest ----------------------------------------------------------------------------------------
+
+
+async def test_liveness_does_not_depend_on_anything(rig: Rig) -> None:
+    rig.broker.available = False
+    rig.trouble["log"] = "away"
+    response = await rig.get("/livez")
+    assert (response.status, response.text) == (200, "ok")
+    assert (await rig.request("HEAD", "/livez")).status == 200
+
+
+async def test_readiness_tells_part_by_part(rig: Rig) -> None:
+    assert (await rig.get("/readyz")).text == "ok"
+    verbose = await rig.get("/readyz?verbose")
+    assert verbose.text.splitlines() == ["[+]log ok", "[+]state ok", "readyz check passed"]
+
+    rig.trouble["state"] = "no answer\nfor 3 s"
+    response = await rig.get("/readyz")
+    assert response.status == 503
+    assert response.text.splitlines() == [
+        "[+]log ok",
+        "[-]state failed: no answer for 3 s",
+        "readyz check failed",
+    ]
+
+
+async def test_metrics_and_version(rig: Rig) -> None:
+    response = await rig.get("/metrics")
+    assert (response.body, response.headers["Content-Type"].split(";")[0]) == (b"m 1\n", "text/plain")
+    version = document(await rig.get("/version"))
+    assert version["name"] == "relay"
+    assert version["version"]
+
+
+async def test_what_is_not_there_is_a_problem_too(rig: Rig) -> None:
+    problem(await rig.get("/nothing"), 404, "not-found")
+    response = await rig.request("DELETE", CI)
+    problem(response, 405, "method-not-allowed")
+    assert response.headers["Allow"] == "POST"
+    assert response.headers["Server"] == "relay"
+
+
+async def test_a_fault_of_ours_is_logged_and_not_told() -> None:
+    def broken() -> bytes:
+        raise RuntimeError("the password is hunter2")
+
+    async with running_api(metrics=broken) as rig:
+        with capture_logs() as logged:
+            response = await rig.get("/metrics")
+        problem(response, 500, "internal-error")
+        assert b"hunter2" not in response.body
+        assert [(entry["event"], entry["route"], entry["log_level"]) for entry in logged] == [
+            ("request_failed", "/metrics", "error")
+        ]
+
+
+async def test_a_port_that_is_taken(rig: Rig) -> None:
+    async with running_api() as other:
+        taken = int(other.url.rsplit(":", 1)[1])
+        with pytest.raises(UserError, match="cannot listen"):
+            await rig.server.start("127.0.0.1", taken)
+
+
+# --- what workers do --------------------------------------------------------------------------------------------
+
+
+async def settle(rig: Rig, receiver: str, change: Change, result: Result) -> None:
+    row = delivery_row(DeliveryId(receiver, "app", "m-1"))
+    await rig.state.settle([Settlement(row, 0, b"", change, last_status=result.status, result=result)])
+
+
+async def publish(
+    rig: Rig, receiver: str, body: bytes, *, source: str = "app", stage: Stage = Stage.DONE, code: int = 0
+) -> tuple[int, int]:
+    """An answer comes: its record on `to_sender`, and the row that points at it."""
+    delivery = DeliveryId(receiver, source, "m-1")
+    hop = Hop(delivery, content_type="text/x", attempt=1, outcome="answered", answer_status=201)
+    (at,) = await rig.log.append([NewRecord(rig.topics.to_sender, source.encode(), body, encode_hop(hop))])
+    await rig.state.mark([Mark(delivery_row(delivery), 0, stage, (at.partition, at.offset), code)])
+    return at.partition, at.offset
+
+
+async def begin(rig: Rig, row: RowKey, token: bytes) -> None:
+    limits = Limits(0.0, 25.0, BreakerPolicy(), 25.0)
+    (verdict,) = await rig.state.begin(Lane("t-to_receiver_ci", 0, 1), [BeginAsk(row, 0, token, limits)])
+    assert isinstance(verdict, Go)

@@ -1,0 +1,293 @@
+"""The compose file and the Dockerfile, checked as far as that goes without a container engine."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple
+
+import click
+import jsonschema
+import pytest
+import yaml
+
+from relay import __version__
+from relay.cli.main import relay
+from relay.config.receivers_file import load_receivers_file
+from relay.config.settings import Settings, env_name, load_settings
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docker"
+COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = {name: service for name, service in SERVICES.items() if service["image"] == "webhook-relay"}
+CONFIGURED = {name: service for name, service in OURS.items() if "environment" in service}
+SECRETS = {"REDIS_PASSWORD": "redis-pw", "RELAY_API_KEY": "key", "RELAY_ANSWER_SECRET": "answers"}
+VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
+
+
+def interpolated(text: str, given: Mapping[str, str]) -> str:
+    """`${NAME}`, `${NAME:-default}` and `${NAME:?message}`, as Compose has them."""
+
+    def value(match: re.Match[str]) -> str:
+        name, kind, rest = match.groups()
+        if given.get(name):
+            return given[name]
+        assert kind != "?", f"{name} is required: {rest}"
+        return rest or ""
+
+    return VARIABLE.sub(value, text)
+
+
+class Instruction(NamedTuple):
+    name: str
+    text: str
+
+
+def dockerfile() -> list[Instruction]:
+    text = (DOCKER / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [Instruction(*line.split(maxsplit=1)) for line in lines]
+
+
+def stage(number: int) -> list[Instruction]:
+    starts = [index for index, one in enumerate(dockerfile()) if one.name == "FROM"]
+    return dockerfile()[starts[number] : [*starts, None][number + 1]]
+
+
+# --- compose.yaml
+
+
+def test_the_compose_file_has_the_form_of_one() -> None:
+    schema = json.loads((ROOT / "tests/integration/data/compose.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(COMPOSE)
+
+
+def test_what_services_refer_to_is_there() -> None:
+    for service in SERVICES.values():
+        assert set(service["networks"]) <= COMPOSE["networks"].keys()
+        assert set(service.get("depends_on", {})) <= SERVICES.keys()
+        assert {volume.split(":")[0] for volume in service.get("volumes", [])} <= COMPOSE["volumes"].keys()
+        assert {config["source"] for config in service.get("configs", [])} <= COMPOSE["configs"].keys()
+        if "build" in service:
+            assert (DOCKER / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+
+
+def test_docker_compose_accepts_it() -> None:
+    docker = shutil.which("docker")
+    if docker is None or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
+        pytest.skip("docker compose is not installed")
+    command = [docker, "compose", "--file", str(DOCKER / "compose.yaml"), "--profile", "demo", "config", "--quiet"]
+    done = subprocess.run(command, env={**os.environ, **SECRETS}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_worker_is_a_service_and_so_are_api_and_topics() -> None:
+    commands = {name: shlex.join(service["command"]) for name, service in OURS.items()}
+    assert {
+        "topics": "topics apply",
+        "api": "run --roles api",
+        "from-sender": "worker from-sender",
+        "to-receiver": "worker to-receiver",
+        "from-receiver-async": "worker from-receiver-async",
+        "to-sender": "worker to-sender",
+        "failed-messages": "worker failed-messages",
+    }.items() <= commands.items()
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_the_settings_of_a_service_are_settings_of_the_relay(name: str) -> None:
+    environment: dict[str, str] = CONFIGURED[name]["environment"]
+    ours = {variable for variable in environment if variable.startswith("RELAY_")}
+    assert ours <= {env_name(field) for field in Settings.model_fields}
+    settings = load_settings({}, {name: interpolated(value, SECRETS) for name, value in environment.items()})
+    assert settings.redis_url.get_secret_value() == "redis://:redis-pw@redis:6379/0"
+    assert settings.kafka_bootstrap_servers == "kafka:9092"
+    assert settings.api_key is not None
+    assert settings.receivers_file == Path(CONFIGURED[name]["configs"][0]["target"])
+
+
+def test_the_example_of_settings_names_what_is_needed_and_holds_no_secret() -> None:
+    lines = (DOCKER / ".env.example").read_text().splitlines()
+    pairs = dict(line.removeprefix("# ").split("=", 1) for line in lines if re.match(r"(# )?[A-Z_]+=", line))
+    used = {match[1] for match in VARIABLE.finditer((DOCKER / "compose.yaml").read_text())}
+    assert pairs.keys() <= used
+    assert {name: pairs[name] for name in SECRETS} == dict.fromkeys(SECRETS, "")
+
+
+def test_without_its_secrets_it_does_not_start() -> None:
+    for name in SECRETS:
+        assert re.search(rf"\$\{{{name}:\?", (DOCKER / "compose.yaml").read_text())
+
+
+def parse(command: click.Command, args: list[str], parent: click.Context | None = None) -> None:
+    """Parse `args` as the command line does, options, arguments and all, without running anything."""
+    with command.make_context(command.name, args, parent=parent) as context:
+        if isinstance(command, click.Group):
+            _, inner, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+            assert inner is not None
+            parse(inner, rest, context)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_command_of_a_service_is_a_command_of_the_relay(name: str) -> None:
+    parse(relay, list(OURS[name]["command"]))
+
+
+def test_the_check_of_commands_can_fail() -> None:
+    for wrong in (["worker", "nobody"], ["run", "--rolls", "api"], ["sink", "--port", "high"]):
+        with pytest.raises(click.UsageError):
+            parse(relay, wrong)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_has_rights_it_does_not_need(name: str) -> None:
+    service = SERVICES[name]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service.get("read_only") is True or name == "kafka"  # its start script writes its configuration
+    assert name in OURS or service["networks"] == ["inside"]
+
+
+def test_the_log_and_the_state_are_durable() -> None:
+    redis, kafka = SERVICES["redis"], SERVICES["kafka"]
+    words = shlex.join(redis["command"])
+    assert "--appendonly yes" in words
+    assert "--maxmemory-policy noeviction" in words
+    assert redis["volumes"] == ["redis-data:/data"]
+    assert kafka["volumes"] == [f"kafka-data:{kafka['environment']['KAFKA_LOG_DIRS']}"]
+    assert kafka["environment"]["KAFKA_AUTO_CREATE_TOPICS_ENABLE"] == "false"
+
+
+def test_the_demo_receivers_are_valid_and_reach_the_sink() -> None:
+    known = load_receivers_file(DOCKER / interpolated(COMPOSE["configs"]["receivers"]["file"], {}))
+    command = SERVICES["sink"]["command"]
+    port = command[command.index("--port") + 1]
+    assert {entry.post_endpoint for entry in known.receivers.values()} == {f"http://sink:{port}/hooks"}
+
+
+# --- Dockerfile
+
+
+def test_the_image_runs_as_nobody_special_and_says_how_it_is() -> None:
+    instructions = {one.name: one.text for one in stage(1)}
+    assert instructions["USER"] == "10001:10001"
+    assert json.loads(instructions["ENTRYPOINT"]) == ["relay"]
+    parse(relay, json.loads(instructions["CMD"]))
+    settings = re.findall(r"(RELAY_\w+)=", instructions["ENV"])
+    assert set(settings) <= {env_name(field) for field in Settings.model_fields}
+
+
+class Livez(BaseHTTPRequestHandler):
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status if self.path == "/livez" else 404)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Silent."""
+
+
+@pytest.fixture
+def livez_port() -> Iterator[int]:
+    server = HTTPServer(("127.0.0.1", 0), Livez)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("variable", ["RELAY_METRICS_PORT", "RELAY_API_PORT"])
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
+def test_the_health_check_asks_whether_it_lives(
+    livez_port: int, monkeypatch: pytest.MonkeyPatch, variable: str, status: int, healthy: bool
+) -> None:
+    monkeypatch.setattr(Livez, "status", status)
+    [check] = [one.text for one in stage(1) if one.name == "HEALTHCHECK"]
+    command = json.loads(check[check.index("CMD") + 3 :])
+    assert command[0] == "python"
+    done = subprocess.run(
+        [sys.executable, *command[1:]], env={variable: str(livez_port)}, capture_output=True, check=False
+    )
+    assert (done.returncode == 0) is healthy
+
+
+def test_what_is_copied_into_the_image_is_not_ignored() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    allowed = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    copied = {source for one in stage(0) if one.name == "COPY" for source in one.text.split()[:-1]}
+    assert copied == allowed
+    assert all((ROOT / source).exists() for source in copied)
+
+
+class Prefix:
+    """A directory that stands for the root of the build stage's file system."""
+
+    def __init__(self, root: Path) -> None:
+        self.opt, self.work = root / "opt", root / "src"
+        self.opt.mkdir()
+        self.work.mkdir()
+
+    def copy(self, text: str) -> None:
+        *sources, target = text.split()
+        for source in sources:
+            into = self.work / target / Path(source).name if target.endswith("/") else self.work / target
+            into.parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / source).is_dir():
+                shutil.copytree(ROOT / source, into, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / source, into)
+
+    def run(self, text: str) -> None:
+        python = Path(sys.base_prefix) / "bin" / "python3"
+        command = text.replace("/opt/", f"{self.opt}/").replace("python -m venv", f"{python} -m venv")
+        done = subprocess.run(["sh", "-ec", command], cwd=self.work, capture_output=True, text=True, check=False)
+        if done.returncode and "NewConnectionError" in done.stderr and not os.environ.get("CI"):
+            pytest.skip("no package index can be reached")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def prefix() -> Iterator[Prefix]:
+    with tempfile.TemporaryDirectory(prefix="relay") as short:  # pip writes the path into #! lines, which are limited
+        yield Prefix(Path(short))
+
+
+@pytest.mark.timeout(600)
+def test_the_build_stage_gives_a_relay_that_runs(prefix: Prefix) -> None:
+    for name, text in stage(0):
+        if name == "COPY":
+            prefix.copy(text)
+        elif name == "RUN":
+            prefix.run(text)
+    built = prefix.opt / "relay" / "bin"
+
+    def output(*command: str) -> str:
+        done = subprocess.run(
+            command, cwd=prefix.opt, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    assert output(str(built / "relay"), "version").startswith(f"relay {__version__} ")
+    shutil.rmtree(prefix.work)  # nothing of the sources is needed any more
+    found = output(
+        str(built / "python"), "-c", "import relay, relay.samples as s, workers; print(relay.__file__, *s.names())"
+    )
+    assert found.startswith(str(prefix.opt))
+    assert "github.push" in found
+    scripts = {path.name for path in (ROOT / "relay/state/scripts").glob("*.lua")}
+    assert {
+        path.name for path in prefix.opt.glob("relay/lib/python*/site-packages/relay/state/scripts/*.lua")
+    } == scripts

