@@ -130,12 +130,15 @@ class Relay:
                 background.append(tasks.create_task(self._watch_file()))
             await self._unless_stopped(self.registry.ready.wait(), stop)
             self._trouble["receivers"] = None
-            if API in self._plan.roles:
-                await self._open_api()
-            started()
+            await self._open_api()
+            background.append(tasks.create_task(self._tell_started(started)))
             await Supervisor(self._lanes.wanted, self.registry.changes()).run(stop)
             for task in background:
                 task.cancel()
+
+    async def _tell_started(self, started: Callable[[], None]) -> None:
+        await self._recovery.healed.wait()
+        started()
 
     async def _close(self) -> None:
         if self._api is not None:
@@ -218,8 +221,19 @@ class Relay:
     # the API
 
     async def _open_api(self) -> None:
+        """The API, or in a process without that role the health routes, where a port is set for them."""
         settings = self._settings
-        context = ApiContext(
+        if API in self._plan.roles:
+            self._api = ApiServer(self._api_context())
+            port = await self._api.start(settings.api_host, settings.api_port)
+            self.api_url = f"http://{settings.api_host}:{port}"
+        elif settings.metrics_port is not None:
+            self._api = ApiServer(self._api_context(), health_only=True)
+            await self._api.start(settings.api_host, settings.metrics_port)
+
+    def _api_context(self) -> ApiContext:
+        settings = self._settings
+        return ApiContext(
             log=self._log,
             state=self._state,
             topics=self._topics,
@@ -233,9 +247,6 @@ class Relay:
             clock=self._clock,
             new_id=lambda: secrets.token_hex(16),
         )
-        self._api = ApiServer(context)
-        port = await self._api.start(settings.api_host, settings.api_port)
-        self.api_url = f"http://{settings.api_host}:{port}"
 
     def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:
         base, secret = self._settings.public_url or self.api_url, self._plan.answer_secret

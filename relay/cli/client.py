@@ -23,6 +23,10 @@ class ApiFailed(RelayError):
     """The API did not do what it was asked to; the message says what it answered."""
 
 
+class ApiBusy(ApiFailed):
+    """The API cannot do it right now: a part of the relay is away or recovering."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What the API answered; `body` is its JSON."""
@@ -61,13 +65,25 @@ class Client:
         if response.status == 404 and missing_ok:
             return None
         if response.status >= 400:
-            raise ApiFailed(f"{method} {path}: {response.status} {_problem(text)}")
+            failure = ApiBusy if response.status == 503 else ApiFailed
+            raise failure(f"{method} {path}: {response.status} {_problem(text)}")
         return Answer(response.status, json.loads(text))
 
     async def message(self, source_id: str, message_id: str) -> Any:
         """The message's state; None while nobody knows it."""
         path = f"/v1/sources/{quote(source_id, safe='')}/messages/{quote(message_id, safe='')}"
         answer = await self.call("GET", path, missing_ok=True)
+        return answer.body if answer else None
+
+    async def failed(self, *, receiver: str | None = None, limit: int = 50) -> Any:
+        """The newest dead letters, of one receiver or of all."""
+        params = [("limit", str(limit))] + ([("receiver", receiver)] if receiver else [])
+        answer = await self.call("GET", "/v1/failed", params=params)
+        return answer.body["items"] if answer else []
+
+    async def failed_at(self, partition: int, offset: int) -> Any:
+        """One dead letter, with its headers and payload."""
+        answer = await self.call("GET", f"/v1/failed/{partition}/{offset}")
         return answer.body if answer else None
 
     async def send(

@@ -16,14 +16,14 @@ from relay.cli.client import Client
 from relay.cli.config import config_option
 from relay.cli.process import run_loop, run_until_signalled
 from relay.cli.send import until_over
-from relay.cli.sink import arrival_line
+from relay.cli.sink import line
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.settings import CONFIG_FILE, Settings, load_settings
 from relay.domain.errors import RelayError
 from relay.domain.signing import generate_secret
 from relay.embedded.relay import EmbeddedRelay, free_port, kept_secret, with_entries
 from relay.process import Relay
-from relay.sink import Sink
+from relay.sink import Arrival, Sink
 from relay.telemetry.logging import configure
 
 PROBE = "relay-probe"
@@ -83,10 +83,9 @@ class Dev:
         self._directory = directory
         self._demo = demo
         self._ephemeral = ephemeral
-        seed = kept_secret_text(directory / "demo_secret")
-        self._secret = seed
-        self._receiver = Sink("answer", secret=seed, on_arrival=partial(_tell, "-->") if demo else None)
-        self._sender = Sink("answer", secret=seed, on_arrival=partial(_tell, "<==") if demo else None)
+        self._secret = seed = kept_secret_text(directory / "demo_secret")
+        self._receiver = Sink("answer", secret=seed, on_arrival=_tell_arrival if demo else None)
+        self._sender = Sink("answer", secret=seed, on_arrival=_tell_result if demo else None)
         self._engine: EmbeddedRelay | None = None
 
     async def run(self) -> None:
@@ -158,7 +157,16 @@ def _file_note(path: Path) -> str:
     return f"{path}, read again when it changes" if path.exists() else f"{path} is not there; only the demo's"
 
 
-def _tell(arrow: str, arrival: "object") -> None:
-    line = arrival_line(arrival)
-    if PROBE not in line:
-        click.echo(f"{arrow} {line}")
+def _tell_arrival(arrival: Arrival) -> None:
+    if arrival.source_id != PROBE:
+        click.echo(f"{DEMO}    {line(arrival)}")
+
+
+def _tell_result(arrival: Arrival) -> None:
+    headers = arrival.headers
+    if headers.get("relay-source") != PROBE:
+        what = f"{headers.get('relay-outcome')} {headers.get('relay-answer-status', headers.get('relay-reason', ''))}"
+        signed = "verified" if arrival.verified else "NOT verified"
+        click.echo(
+            f"sender  <- {headers.get('relay-message-id')} from {headers.get('relay-receiver')}: {what} {signed}"
+        )

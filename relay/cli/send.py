@@ -1,6 +1,7 @@
 """`relay send`: one message from a file."""
 
 import asyncio
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import click
 
-from relay.cli.client import ApiFailed, Client, api_option, with_client
+from relay.cli.client import ApiBusy, ApiFailed, Client, api_option, with_client
 from relay.cli.config import config_option, settings_from
 from relay.cli.status import is_over, show
 from relay.cli.table import output_option
@@ -61,7 +62,9 @@ async def until_over(client: Client, source_id: str, message_id: str, wait_s: fl
     """The message's state once every delivery has ended. Raises ApiFailed when that takes longer than `wait_s`."""
     end = time.monotonic() + wait_s
     while True:
-        state = await client.message(source_id, message_id)
+        state = None
+        with contextlib.suppress(ApiBusy):
+            state = await client.message(source_id, message_id)
         if state is not None and is_over(state):
             return state
         if time.monotonic() >= end:

@@ -55,6 +55,8 @@ class Recovery:
         self._owner = owner
         self._in_doubt_s = in_doubt_s
         self._asked = asyncio.Event()
+        self.healed = asyncio.Event()
+        """Set when every tag was found, or made, ready for the first time."""
 
     def ask(self) -> None:
         """Somebody met a tag that is not ready."""
@@ -65,6 +67,7 @@ class Recovery:
         checked_at = self._clock.monotonic()
         while True:
             await self._patience.until_done("look for lost state", self.heal)
+            self.healed.set()
             if self._clock.monotonic() - checked_at > CHECK_EVERY_S:
                 await self._patience.until_done("check parked references", self.check)
                 checked_at = self._clock.monotonic()

@@ -190,12 +190,13 @@ class KafkaClient:
                 await self._disconnect()
             raise LogUnavailable(f"Kafka: {doing}: {described(last or error)}") from error
 
-    async def _send(self, client: AIOKafkaClient | None, node: int, request: object) -> Any:
+    async def _send(self, client: AIOKafkaClient, node: int, request: object) -> Any:
         """The answer, of a shape that only the library's schema knows: callers take it apart at once."""
-        if client is None or client is not self._client:
+        current = self._client
+        if current is None or current is not client:
             raise KafkaConnectionError("the connection was given up meanwhile")
         try:
-            return await client.send(node, request)
+            return await current.send(node, request)
         except KeyError as error:  # its bookkeeping, when the connection went away under the request
             raise KafkaConnectionError("the connection was lost") from error
 

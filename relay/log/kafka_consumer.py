@@ -77,6 +77,7 @@ class KafkaConsumer:
         self._failure: Exception | None = None
         self._watchdog = Watchdog(group)
         self._closing = False
+        self._ending = asyncio.Lock()
 
     async def start(self) -> None:
         """Join the group, in the background. Raises LogUnavailable also when a topic is missing."""
@@ -141,12 +142,11 @@ class KafkaConsumer:
     async def close(self) -> None:
         self._closing = True
         self._nudge()
-        consumer = self._consumer
-        if consumer is None:
-            return
-        await ends_within(self._revoked(), _REVOKE_S)  # the library does not call it when we leave
-        self._consumer = None
-        await _stop(consumer)
+        async with self._ending:
+            if self._consumer is not None:
+                await ends_within(self._revoked(), _REVOKE_S)  # the library does not call it when we leave
+                consumer, self._consumer = self._consumer, None
+                await _stop(consumer)
 
     async def _take(self, consumer: AIOKafkaConsumer, max_records: int) -> dict[TopicPartition, list[Record]]:
         ready = [KafkaPartition(*partition) for partition in self._ready()]
@@ -165,7 +165,7 @@ class KafkaConsumer:
             where = ", ".join(f"{p.topic}/{p.partition}" for p in ready) or "coordination"
             raise LogUnavailable(f"Kafka: {self._group} cannot go on ({where}): {described(error)}") from error
         return {
-            TopicPartition(*partition): [as_record(*partition, raw) for raw in records]
+            TopicPartition(*partition): [as_record(partition.topic, partition.partition, raw) for raw in records]
             for partition, records in fetched.items()
         }
 

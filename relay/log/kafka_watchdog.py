@@ -15,7 +15,7 @@ from relay.log.port import TopicPartition
 
 _EVERY_S: Final = 5.0
 _STALLED_S: Final = 60.0
-"""A fetch is answered within 5 s, a rebalance is over within 30: a minute without either is not patience but a fault."""
+"""A fetch is answered within 5 s, a rebalance is over within 30: a minute without either is a fault."""
 
 
 class Watchdog:
@@ -40,13 +40,13 @@ class Watchdog:
 
         Raises LogUnavailable if not for a minute; then the minute starts anew.
         """
+        if task := membership.dead_task(consumer):
+            raise LogUnavailable(f"Kafka: {self._group}: the client's {task} task is dead; restart")
         if now - self._checked_at < _EVERY_S:
             return
         if now - self._checked_at > 3 * _EVERY_S:
             self._seen.clear()  # nobody polled meanwhile: that nothing moved says nothing
         self._checked_at = now
-        if task := membership.dead_task(consumer):
-            raise LogUnavailable(f"Kafka: {self._group}: the client's {task} task is dead; restart")
         if self._unassigned_since is not None and now - self._unassigned_since > _STALLED_S:
             self._unassigned_since = now
             raise LogUnavailable(f"Kafka: {self._group}: no assignment for {_STALLED_S:.0f} s; restart")

@@ -1,0 +1,129 @@
+"""POST of an answer: where a receiver that said 202 brings its answer by itself.
+
+The token in the URL proves that we gave this delivery to whoever calls, so nothing else is asked of them; not even a
+row: after a loss of the state the answer counts all the same. Every step can be repeated, and each failure before
+the last one is told to the receiver, so that it repeats the call.
+"""
+
+from typing import Final, assert_never
+
+import msgspec
+from aiohttp import web
+
+from relay.api.auth import ANSWER_PATH
+from relay.api.context import ApiContext
+from relay.api.problems import ANSWER_CLOSED, NOT_FOUND, Problem, invalid
+from relay.api.reading import plain_header, read_body
+from relay.api.status import StatusReader
+from relay.domain.answer_token import TokenExpired, TokenInvalid, read
+from relay.domain.errors import StateUnavailable
+from relay.domain.hop import Hop
+from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.message import MAX_TEXT_BYTES
+from relay.state.port import Change, Mark, Result, Row, Settlement, Stage, delivery_row
+from workers.results import answer_record
+
+_STATUS: Final = "relay-answer-status"
+
+
+class AnswersResource:
+    """The answer URLs; without a secret for their tokens there are none."""
+
+    def __init__(self, context: ApiContext, reader: StatusReader) -> None:
+        self._context = context
+        self._reader = reader
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_post(ANSWER_PATH, self.post)
+
+    async def post(self, request: web.Request) -> web.Response:
+        """The first answer wins; a repeat, or a later other one, gets 200 as well and changes nothing."""
+        delivery, generation = self._delivery(request.match_info["token"])
+        status, content_type = _answer_status(request), _content_type(request)
+        body = await read_body(request, self._context.answer_body_cap)
+        result = Result("answered", status, content_type, body)
+        row = await self._settled(delivery, generation, result)
+        if row.generation > generation:
+            raise _closed()
+        match row.stage:
+            case Stage.RESULT:
+                await self._publish(delivery, row)
+            case Stage.PUBLISHED | Stage.DONE:
+                pass
+            case Stage.FAILED:
+                raise _closed()
+            case Stage.NONE | Stage.ENQUEUED | Stage.SENDING | Stage.ACCEPTED | Stage.AWAITING:
+                raise StateUnavailable(f"the answer was not stored: its row is at {row.stage.name}")
+            case _:
+                assert_never(row.stage)
+        return _recorded(duplicate=row.stage is not Stage.RESULT or row.result != result)
+
+    def _delivery(self, token: str) -> tuple[DeliveryId, int]:
+        context = self._context
+        try:
+            if not context.answer_secret:  # with an empty key anybody could make tokens
+                raise TokenInvalid("answer URLs are off")
+            return read(context.answer_secret, token, context.clock.time())
+        except TokenExpired:
+            raise _closed() from None
+        except TokenInvalid:
+            raise Problem(NOT_FOUND, "There is no such answer URL.") from None
+
+    async def _settled(self, delivery: DeliveryId, generation: int, result: Result) -> Row:
+        settlement = Settlement(
+            delivery_row(delivery), generation, b"", Change.RESULT, last_status=result.status, result=result
+        )
+        return (await self._context.state.settle([settlement]))[0]
+
+    async def _publish(self, delivery: DeliveryId, row: Row) -> None:
+        """Append the answer that the row holds, ours or the one before it; a second copy is absorbed by ToSender."""
+        context, result = self._context, row.result
+        if result is None:
+            raise StateUnavailable("a row with an outcome came without it")
+        if result.outcome == "dead":
+            raise _closed()  # the delivery was given up a moment ago
+        hop = await self._hop(delivery, row.generation)
+        attempts = max(1, row.attempts)  # the token went out with a POST, also where its row was lost
+        at = (await context.log.append([answer_record(context.topics, hop, result, attempts)]))[0]
+        mark = Mark(delivery_row(delivery), row.generation, Stage.PUBLISHED, (at.partition, at.offset))
+        await context.state.mark([mark])
+
+    async def _hop(self, delivery: DeliveryId, generation: int) -> Hop:
+        """The delivery with what its message's first record says, where that is still there."""
+        known = await self._reader.find(MessageId(delivery.source_id, delivery.message_id))
+        if known is None:
+            return Hop(delivery, generation=generation)
+        message = known.message
+        return Hop(
+            delivery,
+            event_type=message.event_type,
+            time=message.time,
+            generation=generation,
+            origin=known.at,
+            accepted_ms=max(0, known.received_ms or 0),
+            wait=message.wait,
+            traceparent=message.traceparent,
+        )
+
+
+def _answer_status(request: web.Request) -> int:
+    text = request.headers.get(_STATUS, "200")
+    if not (text.isascii() and text.isdigit() and len(text) == 3 and 100 <= int(text) <= 599):
+        raise invalid(f"{_STATUS} must be an HTTP status, 100 to 599", header=_STATUS)
+    return int(text)
+
+
+def _content_type(request: web.Request) -> str | None:
+    content_type = plain_header(request, "Content-Type")
+    if content_type is not None and len(content_type.encode()) > MAX_TEXT_BYTES:
+        raise invalid(f"Content-Type is longer than {MAX_TEXT_BYTES} bytes", header="Content-Type")
+    return content_type
+
+
+def _closed() -> Problem:
+    return Problem(ANSWER_CLOSED, "This delivery takes no answer any more.")
+
+
+def _recorded(*, duplicate: bool) -> web.Response:
+    body = msgspec.json.encode({"status": "recorded", "duplicate": duplicate})
+    return web.Response(body=body, content_type="application/json")

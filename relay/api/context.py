@@ -1,0 +1,32 @@
+"""What the HTTP API needs of the process it runs in: ports, names, limits, and time."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from relay.domain.directory import Directory
+from relay.domain.topics import Topics
+from relay.engine.clock import Clock
+from relay.log.port import Log
+from relay.state.port import State
+
+
+@dataclass(frozen=True, slots=True)
+class ApiContext:
+    """`ready`: name of each part -> None when it is fine, else what is wrong. `metrics_text`: the exposition format.
+
+    `api_key` None: everybody may call. `answer_secret` empty: answer URLs are off. `answer_body_cap` and
+    `max_payload_bytes`: bytes of a body at most. `new_id`: a message id for senders that give none.
+    """
+
+    log: Log
+    state: State
+    topics: Topics
+    directory: Directory
+    metrics_text: Callable[[], bytes]
+    ready: Callable[[], Mapping[str, str | None]]
+    api_key: str | None = field(repr=False)
+    answer_secret: bytes = field(repr=False)
+    max_payload_bytes: int
+    answer_body_cap: int
+    clock: Clock
+    new_id: Callable[[], str]

@@ -1,0 +1,98 @@
+"""Dead letters: listed from the state's index, read from the log, which is the truth."""
+
+import asyncio
+import base64
+from collections.abc import Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from relay.api.context import ApiContext
+from relay.api.problems import NOT_FOUND, Problem, invalid
+from relay.api.reading import query_of
+from relay.api.view import rfc3339
+from relay.domain.dead_letter import identity_of, parse_dead_letter
+from relay.domain.hop import NO_RECEIVER
+from relay.domain.reasons import reason_class
+from relay.log.port import Coordinate, Record
+from relay.state.port import FailedEntry
+
+_MOST: Final = 1000
+_USUAL: Final = 50
+
+
+class FailedResource:
+    """`GET /v1/failed` and `GET /v1/failed/{partition}/{offset}`."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/v1/failed", self.list)
+        router.add_get(r"/v1/failed/{partition:\d{1,9}}/{offset:\d{1,18}}", self.get)
+
+    async def list(self, request: web.Request) -> web.Response:
+        """The newest first; `receiver` (`-`: those that never had one) and `limit` narrow it."""
+        query = query_of(request, "receiver", "limit")
+        limit = _limit(query.get("limit", [str(_USUAL)])[-1])
+        receivers = query.get("receiver") or await self._context.state.failed_receivers()
+        entries = await self._newest(receivers, limit)
+        records = await self._context.log.read([(entry.at, None) for entry in entries])
+        return _json({"items": [_letter(record) for record in records if record is not None]})
+
+    async def get(self, request: web.Request) -> web.Response:
+        """One dead letter, with its headers and payload."""
+        at = Coordinate(
+            self._context.topics.failed_messages,
+            int(request.match_info["partition"]),
+            int(request.match_info["offset"]),
+        )
+        [record] = await self._context.log.read([(at, None)])
+        if record is None:
+            raise Problem(NOT_FOUND, f"failed_messages has no record at {at.partition}/{at.offset} (any more).")
+        headers = [[name, value.decode(errors="replace")] for name, value in record.headers]
+        return _json(_letter(record) | {"headers": headers, "payload": _payload(record.value or b"")})
+
+    async def _newest(self, receivers: Sequence[str], limit: int) -> Sequence[FailedEntry]:
+        state = self._context.state
+        found = await asyncio.gather(*(state.failed(receiver, limit=limit) for receiver in receivers))
+        return tuple(islice(merge(*found, key=lambda entry: -entry.failed_at), limit))
+
+
+def _letter(record: Record) -> dict[str, Any]:
+    letter = parse_dead_letter(record.headers)
+    receiver, source_id, message_id = identity_of(record.value, record.headers)
+    return {
+        "receiver": receiver or NO_RECEIVER,
+        "source_id": source_id,
+        "message_id": message_id,
+        "reason": letter.reason,
+        "class": reason_class(letter.reason),
+        "detail": letter.detail,
+        "stage": letter.stage,
+        "attempts": letter.attempts,
+        "last_status": letter.last_status,
+        "failed_at": rfc3339(letter.first_failed_ms / 1000),
+        "partition": record.partition,
+        "offset": record.offset,
+    }
+
+
+def _payload(value: bytes) -> dict[str, str | None]:
+    try:
+        return {"body": value.decode(), "body_base64": None}
+    except UnicodeDecodeError:
+        return {"body": None, "body_base64": base64.b64encode(value).decode()}
+
+
+def _limit(text: str) -> int:
+    if not (text.isdigit() and 0 < int(text[:9]) <= _MOST):
+        raise invalid(f"limit is {text[:20]!r}; a number from 1 to {_MOST} is allowed", parameter="limit")
+    return int(text)
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

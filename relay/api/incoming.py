@@ -1,0 +1,108 @@
+"""The message that an HTTP request describes: CloudEvents attributes as `ce-` headers, the payload as the body."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from aiohttp import web
+
+from relay.api.problems import UNSUPPORTED, Problem, invalid
+from relay.api.reading import attributes, percent_decoded, plain_header, query_of
+from relay.domain.errors import InvalidRecord
+from relay.domain.identity import check_id, is_receiver_name
+from relay.domain.message import Message, message_headers, parse_message
+
+_IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+_STRING: Final = re.compile(r'"((?:[^"\\]|\\["\\])*)"')  # RFC 9651, section 3.3.3
+_CLOUDEVENTS: Final = "application/cloudevents"
+
+
+def read_message(request: web.Request, source_id: str, new_id: Callable[[], str]) -> Message:
+    """The message that query and headers describe, its payload still empty. `new_id` is for one without an id.
+
+    It has gone through its wire form, so that what is accepted here is what FromSender will read.
+    """
+    query = query_of(request, "receiver", "type")
+    _check_fixed_attributes(request, source_id)
+    message = Message(
+        source_id=source_id,
+        message_id=_message_id(request) or new_id(),
+        receivers=_receivers(query.get("receiver")),
+        event_type=_event_type(request, query.get("type", [])),
+        time=next(iter(attributes(request, "ce-time")), None),
+        content_type=_content_type(request),
+        payload=b"",
+        traceparent=plain_header(request, "traceparent"),
+    )
+    try:
+        return parse_message(message.payload, message_headers(message))
+    except InvalidRecord as error:
+        raise invalid(error.detail) from error
+
+
+def idempotency_key(value: str) -> str | None:
+    """The key in an `Idempotency-Key` header: a structured-field string or, as real clients send it, bare.
+
+    None where it begins as a string and is none.
+    """
+    if not value.startswith('"'):
+        return value
+    string = _STRING.fullmatch(value)
+    return None if string is None else re.sub(r"\\(.)", r"\1", string[1])
+
+
+def _check_fixed_attributes(request: web.Request, source_id: str) -> None:
+    """The path already says the source, and there is one version."""
+    for name, only in (("ce-source", source_id), ("ce-specversion", "1.0")):
+        if any(value != only for value in attributes(request, name)):
+            raise invalid(f"header {name} must be {only} here, or be left out", header=name)
+
+
+def _message_id(request: web.Request) -> str | None:
+    given = [("ce-id", value) for value in attributes(request, "ce-id")]
+    given += [("webhook-id", value) for value in attributes(request, "webhook-id")]
+    given += [(_IDEMPOTENCY_KEY, value) for value in _keys(request)]
+    for name, value in given:
+        try:
+            check_id(value, f"the message id in header {name}")
+        except InvalidRecord as error:
+            raise invalid(error.detail, header=name) from None
+    if len({value for _, value in given}) > 1:
+        names = list(dict.fromkeys(name for name, _ in given))
+        detail = f"contradicting message ids in {', '.join(names)}"
+        raise invalid(detail, header=names[-1])
+    return given[0][1] if given else None
+
+
+def _keys(request: web.Request) -> list[str]:
+    keys = [idempotency_key(value) for value in request.headers.getall(_IDEMPOTENCY_KEY, ())]
+    decoded = [None if key is None else percent_decoded(key) for key in keys]
+    if None in decoded:
+        raise invalid(f"{_IDEMPOTENCY_KEY} is neither bare nor a quoted string", header=_IDEMPOTENCY_KEY)
+    return [key for key in decoded if key is not None]
+
+
+def _receivers(given: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Names, once each; None: whoever subscribes. `?receiver=a&receiver=b` or `?receiver=a,b`."""
+    if given is None:
+        return None
+    names = [name.strip() for value in given for name in value.split(",")]
+    for name in names:
+        if not is_receiver_name(name):
+            raise invalid(f"{name[:80]!r} is not a receiver name ([a-z0-9][a-z0-9-]*, <= 63)", parameter="receiver")
+    return tuple(dict.fromkeys(names))
+
+
+def _event_type(request: web.Request, in_query: Sequence[str]) -> str | None:
+    types = {text for text in (*attributes(request, "ce-type"), *in_query) if text}
+    if len(types) > 1:
+        raise invalid("ce-type and ?type= contradict each other", parameter="type")
+    return next(iter(types), None)
+
+
+def _content_type(request: web.Request) -> str | None:
+    content_type = plain_header(request, "Content-Type")
+    if content_type is not None and content_type.lower().startswith(_CLOUDEVENTS):
+        detail = "CloudEvents structured and batch mode are not supported: send the attributes as ce- headers"
+        raise Problem(UNSUPPORTED, detail, errors=({"detail": detail, "header": "Content-Type"},))
+    return content_type

@@ -1,0 +1,151 @@
+"""What went wrong, as problem details (RFC 9457): the kinds of problem there are, and how errors become one.
+
+`type` is a relative reference, `/problems/<name>`: names are part of the API, the text beside them is for people.
+"""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final, NamedTuple
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from relay.domain.errors import InvalidRecord, LogUnavailable, RecordTooLarge, RelayError, StateRecovering, Unavailable
+from relay.telemetry.logging import get_logger
+
+MEDIA_TYPE: Final = "application/problem+json"
+RETRY_AFTER_S: Final = 2
+"""Told to clients while our own infrastructure is away: a failover takes seconds."""
+
+_log = get_logger("relay.api")
+
+
+class Kind(NamedTuple):
+    """A kind of problem: the last part of its `type`, its status and its title."""
+
+    name: str
+    status: int
+    title: str
+
+
+INVALID: Final = Kind("invalid-request", 400, "The request is not valid")
+UNAUTHORIZED: Final = Kind("unauthorized", 401, "An API key is required")
+NOT_FOUND: Final = Kind("not-found", 404, "There is nothing here")
+WRONG_METHOD: Final = Kind("method-not-allowed", 405, "This resource does not take that method")
+TOO_SLOW: Final = Kind("request-timeout", 408, "The request body took too long")
+ID_CONFLICT: Final = Kind("id-conflict", 409, "The message id is taken by another message")
+ANSWER_CLOSED: Final = Kind("answer-closed", 410, "The time to answer is over")
+TOO_LARGE: Final = Kind("too-large", 413, "The body is too large")
+UNSUPPORTED: Final = Kind("unsupported-media-type", 415, "The body comes in a form that is not supported")
+UNKNOWN_RECEIVER: Final = Kind("unknown-receiver", 422, "There is no such receiver")
+NO_RECEIVER: Final = Kind("no-receiver", 422, "Nobody is to receive this message")
+INTERNAL: Final = Kind("internal-error", 500, "The relay has failed")
+UNAVAILABLE: Final = Kind("unavailable", 503, "The relay cannot do this right now")
+
+_BY_STATUS: Final = {kind.status: kind for kind in (NOT_FOUND, WRONG_METHOD, TOO_LARGE)}
+
+
+class Problem(RelayError):
+    """A request ends with this answer. `errors`: what is wrong, each with `detail` and the `header`, `parameter` or
+    `path` it is about."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        detail: str,
+        *,
+        errors: tuple[Mapping[str, str], ...] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+        self.errors = errors
+        self.headers = dict(headers or {})
+
+
+def invalid(
+    detail: str, *, header: str | None = None, parameter: str | None = None, path: str | None = None
+) -> Problem:
+    """A 400, about one place in the request."""
+    where = {"header": header, "parameter": parameter, "path": path}
+    places = {name: value for name, value in where.items() if value is not None}
+    return Problem(INVALID, detail, errors=({"detail": detail, **places},) if places else ())
+
+
+@web.middleware
+async def problem_details(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer every error with problem details. What is nobody's doing but ours is logged, and not told."""
+    try:
+        return await handler(request)
+    except Exception as error:  # noqa: BLE001  the outermost place: whatever it is, the client gets an answer
+        problem = problem_of(error)
+        if problem.kind is INTERNAL:
+            _log.error("request_failed", method=request.method, route=_template(request), exc_info=True)
+        return response_of(problem, request)
+
+
+def problem_of(error: Exception) -> Problem:
+    """How an error looks from outside; the words of an internal one stay inside."""
+    match error:
+        case Problem():
+            return error
+        case InvalidRecord():
+            return Problem(INVALID, error.detail)
+        case RecordTooLarge():
+            return Problem(TOO_LARGE, "The log does not take records of this size.")
+        case Unavailable():
+            return Problem(UNAVAILABLE, _what_is_away(error), headers={"Retry-After": str(RETRY_AFTER_S)})
+        case web.HTTPException():
+            return _of_http(error)
+        case _:
+            return Problem(INTERNAL, "This is a fault of the relay; it has been logged.")
+
+
+def response_of(problem: Problem, request: web.Request) -> web.Response:
+    """The response that tells `problem`."""
+    kind = problem.kind
+    document = {
+        "type": f"/problems/{kind.name}",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": _sayable(problem.detail),
+        "instance": _instance(request),
+        "errors": [{name: _sayable(text) for name, text in error.items()} for error in problem.errors],
+    }
+    return web.Response(
+        status=kind.status,
+        body=msgspec.json.encode(document),
+        headers={**problem.headers, "Content-Type": MEDIA_TYPE},
+    )
+
+
+def _what_is_away(error: Unavailable) -> str:
+    if isinstance(error, StateRecovering):
+        return "The state is being recovered; repeat the request later."
+    part = "log" if isinstance(error, LogUnavailable) else "state"
+    return f"The {part} does not answer; repeat the request later."
+
+
+def _of_http(error: web.HTTPException) -> Problem:
+    status = error.status
+    kind = _BY_STATUS.get(status) or Kind(f"http-{status}", status, HTTPStatus(status).phrase)
+    allow = error.headers.get("Allow")
+    return Problem(kind, f"{kind.title}.", headers={"Allow": allow} if allow else {})
+
+
+def _instance(request: web.Request) -> str:
+    """The path asked for; not that of an answer URL, which is a secret and must not end up in logs."""
+    path = request.rel_url.raw_path
+    return "/v1/answers" if path.startswith("/v1/answers") else _sayable(path)
+
+
+def _template(request: web.Request) -> str:
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "-"
+
+
+def _sayable(text: str) -> str:
+    """Bytes that were no UTF-8 came in as lone surrogates, which JSON cannot say."""
+    return text.encode(errors="replace").decode()

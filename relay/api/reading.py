@@ -1,0 +1,123 @@
+"""Reading a request: ids in the path, the query, headers, a body with a cap. What cannot be read is a Problem."""
+
+import asyncio
+from typing import Final
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
+
+from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage
+
+from relay.api.problems import INVALID, TOO_LARGE, TOO_SLOW, UNSUPPORTED, Problem, invalid
+from relay.domain.errors import InvalidRecord
+from relay.domain.identity import MessageId, check_id
+from relay.domain.message import MAX_RECEIVERS
+
+BODY_TIMEOUT_S: Final = 30.0
+"""For all of a body: a client that sends a byte now and then must not keep its connection for ever."""
+
+SOURCE_PATH: Final = "/v1/sources/{source_id:[^/]+}/messages"
+MESSAGE_PATH: Final = "/v1/sources/{source_id:[^/]+}/messages/{message_id:[^/]+}"
+_SOURCE_AT, _MESSAGE_AT = 3, 5  # segments of the two
+_MOST_FIELDS: Final = MAX_RECEIVERS + 10
+
+
+def message_location(identity: MessageId) -> str:
+    """The path of a message, ids percent-encoded."""
+    source_id, message_id = (quote(part, safe="") for part in identity)
+    return f"/v1/sources/{source_id}/messages/{message_id}"
+
+
+def source_in_path(request: web.Request) -> str:
+    return _id_in_path(request, _SOURCE_AT, "source_id")
+
+
+def message_in_path(request: web.Request) -> MessageId:
+    return MessageId(source_in_path(request), _id_in_path(request, _MESSAGE_AT, "message_id"))
+
+
+def _id_in_path(request: web.Request, segment: int, name: str) -> str:
+    """From the raw path: the router's own values hide which escapes were no UTF-8."""
+    text = percent_decoded(request.rel_url.raw_path.split("/")[segment])
+    try:
+        return check_id("" if text is None else text, f"{name} in the path")
+    except InvalidRecord as error:
+        detail = error.detail if text is not None else f"{name} in the path is not valid UTF-8"
+        raise invalid(detail, path=name) from None
+
+
+def percent_decoded(text: str) -> str | None:
+    """`text` decoded once; None where that is not UTF-8. A stray percent sign stands for itself."""
+    try:
+        return unquote_to_bytes(text.encode(errors="surrogateescape")).decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def query_of(request: web.Request, *known: str) -> dict[str, list[str]]:
+    """Values by parameter. One that is not `known` is refused: with `?reciever=` a message would go to others."""
+    text = request.rel_url.raw_query_string
+    try:
+        text.encode()  # raw bytes that were no UTF-8 are lone surrogates here
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+    except UnicodeError:
+        raise invalid("the query is not valid UTF-8") from None
+    except ValueError:
+        raise invalid(f"the query has more than {_MOST_FIELDS} parameters") from None
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        if name not in known:
+            raise invalid(f"unknown query parameter {name[:80]!r}; known: {', '.join(known)}", parameter=name[:80])
+        values.setdefault(name, []).append(value)
+    return values
+
+
+def attributes(request: web.Request, name: str) -> list[str]:
+    """The values of a header whose text is percent-encoded (CloudEvents HTTP binding, 3.1.3.2)."""
+    values = [percent_decoded(value) for value in request.headers.getall(name, ())]
+    if None in values:
+        raise invalid(f"header {name} is not valid UTF-8", header=name)
+    return [value for value in values if value is not None]
+
+
+def plain_header(request: web.Request, name: str) -> str | None:
+    """The value of a header as it was sent."""
+    value = request.headers.get(name)
+    if value is not None and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise invalid(f"header {name} is not valid UTF-8", header=name) from None
+    return value
+
+
+async def read_body(request: web.Request, cap: int) -> bytes:
+    """The body verbatim; never more than `cap` bytes of it are kept."""
+    if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+        detail = "Content-Encoding is not supported: the bytes are passed on as they come"
+        raise Problem(UNSUPPORTED, detail, errors=({"detail": detail, "header": "Content-Encoding"},))
+    if (request.content_length or 0) > cap:
+        raise _too_large(cap)
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return await _read_all(request, cap)
+    except TimeoutError:
+        raise Problem(TOO_SLOW, f"The body did not come within {BODY_TIMEOUT_S:g} s.") from None
+    except (BadHttpMessage, web.RequestPayloadError) as error:
+        raise Problem(INVALID, "The body is not framed as HTTP has it.") from error
+    except ConnectionError as error:
+        raise Problem(INVALID, "The connection ended before the body did.") from error  # nobody is there to read it
+
+
+async def _read_all(request: web.Request, cap: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.content.iter_any():
+        size += len(chunk)
+        if size > cap:
+            raise _too_large(cap)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _too_large(cap: int) -> Problem:
+    return Problem(TOO_LARGE, f"The body may have at most {cap} bytes.")

@@ -1,0 +1,252 @@
+"""What a message's status looks like from outside (design, section 7): pure functions from rows and records.
+
+The API, and whatever else shows a message, gives exactly the fields of `MessageView`, in this order.
+"""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Final, Literal
+
+from relay.domain.errors import InvalidRecord
+from relay.domain.handover import Handover, from_code
+from relay.domain.hop import decode_hop
+from relay.domain.identity import DeliveryId, MessageId, webhook_id
+from relay.domain.receiver import Source
+from relay.engine.rows import REASON_CODES
+from relay.log.port import Record
+from relay.state.port import Result, Row, Stage
+
+Status = Literal[
+    "arrived",
+    "delivered_to_receiver",
+    "failed",
+    "response_received_from_receiver",
+    "response_delivered_to_sender",
+    "done",
+]
+
+PROGRESS: Final[tuple[Status, ...]] = (
+    "arrived",
+    "delivered_to_receiver",
+    "failed",
+    "response_received_from_receiver",
+    "response_delivered_to_sender",
+    "done",
+)
+"""Least advanced first. A failed delivery stopped before its answer: so a message of several counts as failed once
+none of its deliveries still waits for its receiver, and one failed among answered ones is not hidden by them."""
+
+_REASONS: Final = {code: reason for reason, code in REASON_CODES.items()}
+_UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerView:
+    """The receiver's answer. `body`: its text where it is UTF-8, else `body_base64` is given."""
+
+    status: int | None
+    content_type: str | None
+    body: str | None
+    body_base64: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackView:
+    """How the result's way to the sender's callback is going; `attempts` of a finished one: at most 63 are counted."""
+
+    status: Literal["pending", "retrying", "delivered", "failed"]
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryView:
+    """One delivery. `next_attempt_at`: RFC 3339. `callback` None: there is none to tell about."""
+
+    receiver: str
+    status: Status
+    generation: int
+    attempts: int
+    next_attempt_at: str | None
+    last_status: int | None
+    reason: str | None
+    answer: AnswerView | None
+    callback: CallbackView | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageView:
+    """A message and its deliveries. `received_at`: when the log took it (RFC 3339)."""
+
+    source_id: str
+    message_id: str
+    webhook_id: str
+    type: str | None
+    status: Status
+    received_at: str | None
+    duplicate: bool
+    deliveries: tuple[DeliveryView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known of a delivery. `record`: the one on `to_sender` that its row points at. `callback`: the row of
+    the callback that this delivery owes, if it owes one."""
+
+    delivery: DeliveryId
+    row: Row
+    record: Record | None = None
+    callback: Row | None = None
+
+
+def message_view(
+    identity: MessageId,
+    event_type: str | None,
+    received_ms: int | None,
+    deliveries: Sequence[DeliveryView],
+    *,
+    routed: bool,
+    duplicate: bool,
+) -> MessageView:
+    """The message as far as its deliveries are. Without any: `arrived`; `failed` once it was routed to nobody."""
+    statuses = [delivery.status for delivery in deliveries] or ["failed" if routed else "arrived"]
+    return MessageView(
+        source_id=identity.source_id,
+        message_id=identity.message_id,
+        webhook_id=webhook_id(*identity),
+        type=event_type,
+        status=min(statuses, key=PROGRESS.index),
+        received_at=None if received_ms is None else rfc3339(received_ms / 1000),
+        duplicate=duplicate,
+        deliveries=tuple(deliveries),
+    )
+
+
+def delivery_view(found: Found, source: Source, now: float) -> DeliveryView:
+    """`now`: Unix seconds."""
+    row = found.row
+    answer = _answer(found)
+    waits = row.stage in _UNFINISHED and row.due_in_s > 0 and isfinite(row.due_in_s)
+    last_status = row.last_status
+    return DeliveryView(
+        receiver=found.delivery.receiver,
+        status=status_of(row),
+        generation=row.generation,
+        attempts=row.attempts,
+        next_attempt_at=rfc3339(now + row.due_in_s) if waits else None,
+        last_status=answer.status if last_status is None and answer is not None else last_status,
+        reason=reason_of(row),
+        answer=answer,
+        callback=_callback(found, source, answer),
+    )
+
+
+def status_of(row: Row) -> Status:
+    """The word for a delivery's stage."""
+    match row.stage:
+        case Stage.NONE | Stage.ENQUEUED | Stage.SENDING:
+            return "arrived"
+        case Stage.ACCEPTED | Stage.AWAITING:
+            return "delivered_to_receiver"
+        case Stage.RESULT:
+            return "failed" if _is_dead(row.result) else "response_received_from_receiver"
+        case Stage.PUBLISHED:
+            return "response_received_from_receiver"
+        case Stage.FAILED:
+            return "failed"
+        case Stage.DONE:
+            return _handed(from_code(row.code).how)
+
+
+def reason_of(row: Row) -> str | None:
+    """Why it failed; of an unfinished delivery, why it waits."""
+    if row.stage is Stage.FAILED:
+        return _REASONS.get(row.code, row.reason)
+    if row.stage is Stage.RESULT and row.result is not None:
+        return row.result.reason
+    return row.reason if row.stage in _UNFINISHED else None
+
+
+def owes_answer(row: Row, source: Source) -> bool:
+    """Whether the answer of this delivery is on its way to a callback."""
+    return row.stage is Stage.PUBLISHED and source.callback is not None and source.answers != "none"
+
+
+def owes_notice(row: Row, source: Source) -> bool:
+    """Whether a failure notice about this delivery is on its way to a callback, or was."""
+    return row.stage is Stage.FAILED and source.callback is not None and source.failures
+
+
+def rfc3339(seconds: float) -> str | None:
+    """Unix seconds as text, to the millisecond; None for what is no time (a producer may write any timestamp)."""
+    if seconds <= 0:
+        return None
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _handed(how: Handover) -> Status:
+    match how:
+        case Handover.DELIVERED:
+            return "response_delivered_to_sender"
+        case Handover.UNWANTED:
+            return "done"
+        case Handover.KEPT | Handover.FAILED:
+            return "response_received_from_receiver"
+
+
+def _is_dead(result: Result | None) -> bool:
+    return result is not None and result.outcome == "dead"
+
+
+def _answer(found: Found) -> AnswerView | None:
+    row, record = found.row, found.record
+    if row.stage is Stage.RESULT and row.result is not None and not _is_dead(row.result):
+        return _answer_of(row.result.status, row.result.content_type, row.result.body)
+    if record is None:
+        return None
+    try:
+        hop = decode_hop(record.headers)
+    except InvalidRecord:
+        return None
+    if hop.delivery != found.delivery:
+        return None  # the topic was made anew, and this is another one's record
+    return _answer_of(hop.answer_status, hop.content_type, record.value or b"")
+
+
+def _answer_of(status: int | None, content_type: str | None, body: bytes) -> AnswerView:
+    try:
+        return AnswerView(status, content_type, body.decode(), None)
+    except UnicodeDecodeError:
+        return AnswerView(status, content_type, None, base64.b64encode(body).decode())
+
+
+def _callback(found: Found, source: Source, answer: AnswerView | None) -> CallbackView | None:
+    if found.row.stage is Stage.DONE:
+        return _ended(found.row.code)
+    row = found.callback
+    if row is None:
+        return None
+    if row.stage is Stage.DONE:
+        return _ended(row.code)
+    if owes_answer(found.row, source) and source.answers == "non_empty" and answer is not None and answer.body == "":
+        return None
+    under_way = row.stage in (Stage.SENDING, Stage.RESULT)
+    return CallbackView("retrying" if row.attempts > under_way else "pending", row.attempts)
+
+
+def _ended(code: int) -> CallbackView | None:
+    """Of what was handed over without a call (left for a consumer, or unwanted) there is no callback to tell about."""
+    how, attempts = from_code(code)
+    match how:
+        case Handover.DELIVERED:
+            return CallbackView("delivered", attempts) if attempts else None
+        case Handover.FAILED:
+            return CallbackView("failed", attempts)
+        case Handover.UNWANTED | Handover.KEPT:
+            return None

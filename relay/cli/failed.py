@@ -1,0 +1,81 @@
+"""`relay failed`: dead letters."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from relay.cli.client import Client, api_option, with_client
+from relay.cli.config import config_option, settings_from
+from relay.cli.table import output_option, print_json, print_table
+from relay.domain.errors import UserError
+
+_COLUMNS = ("PLACE", "RECEIVER", "REASON", "CLASS", "ATTEMPTS", "LAST", "FAILED AT", "SOURCE", "MESSAGE")
+
+
+@click.group()
+def failed() -> None:
+    """List dead letters, and look at one."""
+
+
+@failed.command("list")
+@click.option("--receiver", help="Only of this receiver; `-`: of messages that never had one.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="The newest so many.")
+@api_option
+@config_option
+@output_option
+def list_(receiver: str | None, limit: int, api: str | None, config_file: Path | None, output: str) -> None:
+    """List the newest dead letters."""
+
+    async def work(client: Client) -> Any:
+        return await client.failed(receiver=receiver, limit=limit)
+
+    letters = with_client(settings_from(config_file), api, work)
+    if output == "json":
+        print_json(letters)
+    else:
+        print_table(_COLUMNS, [_row(letter) for letter in letters])
+
+
+@failed.command()
+@click.argument("place")
+@api_option
+@config_option
+@output_option
+def show(place: str, api: str | None, config_file: Path | None, output: str) -> None:
+    """Show the dead letter at PLACE, as `list` names it: PARTITION/OFFSET on failed_messages."""
+    partition, _, offset = place.partition("/")
+    if not (partition.isdigit() and offset.isdigit()):
+        raise UserError(f"PLACE: {place!r} is not PARTITION/OFFSET, such as 3/17")
+
+    async def work(client: Client) -> Any:
+        return await client.failed_at(int(partition), int(offset))
+
+    letter = with_client(settings_from(config_file), api, work)
+    if output == "json":
+        print_json(letter)
+        return
+    payload = letter.pop("payload")
+    headers = letter.pop("headers")
+    width = max(len(name) for name in letter)
+    for name, value in letter.items():
+        click.echo(f"{name:<{width}}  {'-' if value is None else value}")
+    click.echo("\nHeaders")
+    for name, value in headers:
+        click.echo(f"  {name}: {value}")
+    click.echo("\nPayload")
+    click.echo(payload["body"] if payload["body"] is not None else f"(base64) {payload['body_base64']}")
+
+
+def _row(letter: Any) -> tuple[str, ...]:
+    return (
+        f"{letter['partition']}/{letter['offset']}",
+        letter["receiver"],
+        letter["reason"],
+        letter["class"],
+        str(letter["attempts"]),
+        str(letter["last_status"] or "-"),
+        letter["failed_at"],
+        letter["source_id"] or "-",
+        letter["message_id"] or "-",
+    )

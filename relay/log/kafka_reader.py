@@ -1,0 +1,124 @@
+"""Reading Kafka outside of any group: records by coordinate, a compacted topic as a whole, a topic as it grows."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final
+
+from aiokafka.errors import OffsetOutOfRangeError
+
+from relay.domain.errors import OffsetMissing
+from relay.log.kafka_client import Chunk, KafkaClient
+from relay.log.kafka_settings import FETCH_BYTES
+from relay.log.port import Coordinate, Record, TopicPartition
+
+_RECORD_BYTES: Final = 16_384
+"""What a fetch asks for per wanted record: a few typical ones, as wanted records are often neighbours."""
+
+_BULK_BYTES: Final = 1_048_576
+_WAIT_MS: Final = 5_000
+
+IsCompacted = Callable[[str], Awaitable[bool]]
+Wanted = tuple[Coordinate, bytes | None]
+
+
+class KafkaReader:
+    """As the port says, on a client of its own. `is_compacted` tells of a topic whether its newest records count."""
+
+    def __init__(self, client: KafkaClient, is_compacted: IsCompacted) -> None:
+        self._client = client
+        self._is_compacted = is_compacted
+
+    async def read(self, wanted: Sequence[Wanted]) -> list[Record | None]:
+        """As the port says.
+
+        Kafka finds records by offset, not by key. So in a compacted topic a newer record of the key takes the place of
+        the one asked for only where the fetch brought it along; farther on it is not seen, a tombstone neither.
+        """
+        by_partition: dict[TopicPartition, list[Wanted]] = {}
+        for coordinate, key in dict.fromkeys(wanted):
+            by_partition.setdefault(TopicPartition(coordinate.topic, coordinate.partition), []).append(
+                (coordinate, key)
+            )
+        found: dict[Wanted, Record] = {}
+        for partition, entries in by_partition.items():
+            found.update(await self._read_partition(partition, sorted(entries, key=lambda entry: entry[0].offset)))
+        return [found.get(entry) for entry in wanted]
+
+    async def snapshot(self, topic: str, partition: int) -> list[Record]:
+        """As the port says."""
+        place = TopicPartition(topic, partition)
+        newest: dict[bytes | None, Record] = {}
+        position = (await self._client.offsets([place], "earliest"))[place]
+        end = (await self._client.offsets([place], "latest"))[place]
+        while position < end:
+            chunk = await self._next(place, position)
+            for record in chunk.records:
+                if record.offset < end:
+                    newest[record.key] = record
+            if chunk.next_offset == position:
+                break  # what was between here and the end has been compacted away
+            position = chunk.next_offset
+        alive = [record for record in newest.values() if record.value is not None]
+        return sorted(alive, key=lambda record: record.offset)
+
+    async def follow(self, topic: str) -> AsyncIterator[Record | None]:
+        """As the port says. Waiting fetches occupy the client: give each follower one of its own."""
+        place = TopicPartition(topic, 0)
+        position = (await self._client.offsets([place], "earliest"))[place]
+        end = (await self._client.offsets([place], "latest"))[place]
+        caught_up = False
+        while True:
+            if not caught_up and position >= end:
+                caught_up = True
+                yield None
+            chunk = await self._next(place, position, max_wait_ms=_WAIT_MS if caught_up else 0)
+            for record in chunk.records:
+                if not caught_up and record.offset >= end:
+                    caught_up = True
+                    yield None
+                yield record
+            if chunk.next_offset == position and not caught_up:
+                position = end  # what was between here and the end has been compacted away
+            else:
+                position = chunk.next_offset
+
+    async def _next(self, place: TopicPartition, position: int, *, max_wait_ms: int = 0) -> Chunk:
+        try:
+            return await self._client.fetch(place, position, max_bytes=_BULK_BYTES, max_wait_ms=max_wait_ms)
+        except OffsetOutOfRangeError as error:
+            raise OffsetMissing(f"{place.topic}/{place.partition} no longer holds offset {position}") from error
+
+    async def _read_partition(self, place: TopicPartition, entries: Sequence[Wanted]) -> dict[Wanted, Record]:
+        """`entries` are in offset order."""
+        newest_counts = await self._is_compacted(place.topic)
+        found: dict[Wanted, Record] = {}
+        todo = list(entries)
+        while todo:
+            first = todo[0][0].offset
+            try:
+                size = min(FETCH_BYTES, _RECORD_BYTES * len(todo))
+                chunk = await self._client.fetch(place, first, max_bytes=size)
+            except OffsetOutOfRangeError:
+                todo = await self._within(place, todo)
+                continue
+            found.update(_matching(chunk, todo, newest_counts=newest_counts))
+            following = max(chunk.next_offset, first + 1)  # nothing came: `first` is the end, or compacted away
+            todo = [entry for entry in todo if entry[0].offset >= following]
+        return found
+
+    async def _within(self, place: TopicPartition, entries: Sequence[Wanted]) -> list[Wanted]:
+        """Those entries that the log can have; the others are trimmed away, or were never there."""
+        first = (await self._client.offsets([place], "earliest"))[place]
+        end = (await self._client.offsets([place], "latest"))[place]
+        return [entry for entry in entries if first <= entry[0].offset < end]
+
+
+def _matching(chunk: Chunk, entries: Sequence[Wanted], *, newest_counts: bool) -> dict[Wanted, Record]:
+    at = {record.offset: record for record in chunk.records}
+    if newest_counts:
+        newest = {record.key: record for record in chunk.records}
+        at = {offset: newest[record.key] for offset, record in at.items()}
+    return {
+        entry: record
+        for entry in entries
+        if (record := at.get(entry[0].offset)) is not None and not (newest_counts and record.value is None)
+    }

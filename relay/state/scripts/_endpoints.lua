@@ -1,0 +1,72 @@
+-- Health of what is POSTed to. One string an endpoint, a MessagePack map:
+--   n next free slot of the rate (us), h paused until (ms; -1: until resumed),
+--   c length of the current run of failures, f its begin (ms), o when an open breaker may be probed (ms),
+--   k token of the probe under way, q when another may be sent (ms)
+local IDLE_MS = 7 * 86400 * 1000 -- an endpoint nobody used for so long is healthy
+local endpoints = {}
+
+local function endpoint(owner)
+  local e = endpoints[owner]
+  if not e then
+    local value = call('GET', P .. 'e:' .. owner)
+    e = value and cmsgpack.unpack(value) or { c = 0 }
+    endpoints[owner] = e
+  end
+  return e
+end
+
+-- Writes are gathered: many attempts of one endpoint cost one SET a call.
+local changed = {}
+
+local function touch(owner)
+  changed[owner] = true
+end
+
+local function save_endpoints()
+  for owner in pairs(changed) do
+    local e = endpoints[owner]
+    if e.h == -1 then
+      call('SET', P .. 'e:' .. owner, cmsgpack.pack(e))
+    else
+      call('SET', P .. 'e:' .. owner, cmsgpack.pack(e), 'PX', math.max(IDLE_MS, (e.h or 0) - now))
+    end
+  end
+end
+
+-- ms until the pause ends; -1: until resumed; 0: none.
+local function paused(e)
+  if e.h == -1 then
+    return -1
+  end
+  return math.max(0, (e.h or 0) - now)
+end
+
+local function close_breaker(e)
+  e.c, e.f, e.o, e.k, e.q = 0, nil, nil, nil, nil
+end
+
+-- While it is open or half-open only the probe counts: the others began before it opened.
+local function record_health(e, token, healthy, failures, window, open_for)
+  if e.o then
+    if token == '' or e.k ~= token then
+      return
+    end
+    e.k, e.q = nil, nil
+    if healthy == 1 then
+      close_breaker(e)
+    elseif healthy == 0 then
+      e.o = now + open_for
+    end
+  elseif healthy == 1 then
+    close_breaker(e)
+  elseif healthy == 0 then
+    if e.c == 0 or now - e.f > window then
+      e.c, e.f = 1, now
+    else
+      e.c = e.c + 1
+    end
+    if e.c >= failures then
+      e.o = now + open_for
+    end
+  end
+end

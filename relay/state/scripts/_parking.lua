@@ -1,0 +1,85 @@
+-- Parked references. Per lane: due (sorted set by ms: those that wait for their time), ref (hash: member -> reference),
+-- one queue (sorted set by order) per order key, of which only the head is in due. i (hash): rows with an intent to park.
+local function count(owner, poll, by)
+  local kind = poll == 1 and 'p' or 'r'
+  for _, field in ipairs({ kind, owner .. '|' .. kind }) do
+    if call('HINCRBY', P .. 'pn', field, by) <= 0 then
+      call('HDEL', P .. 'pn', field)
+    end
+  end
+end
+
+local function head_of(queue)
+  return call('ZRANGE', queue, 0, 0)[1]
+end
+
+-- Whether the head of a queue is due; one that waited behind another is due now.
+local function promote(due, queue)
+  local head = head_of(queue)
+  if not head then
+    return false
+  end
+  local at = call('ZSCORE', due, head)
+  if not at then
+    call('ZADD', due, now, head)
+    return true
+  end
+  return tonumber(at) <= now
+end
+
+local function queue_key(lane, queue)
+  return P .. 'q:' .. lane .. ':' .. queue
+end
+
+-- x: {member, owner, generation, topic, partition, offset, due in ms, queue or '', order, poll}
+local function put_reference(lane, x)
+  local due, refs, member, queue = P .. 'due:' .. lane, P .. 'ref:' .. lane, x[1], x[8]
+  local old = call('HGET', refs, member)
+  if old then
+    old = cmsgpack.unpack(old)
+    count(old[1], old[7], -1)
+    if old[6] ~= '' and old[6] ~= queue then
+      call('ZREM', queue_key(lane, old[6]), member)
+      call('ZREM', due, member)
+      promote(due, queue_key(lane, old[6]))
+    end
+  end
+  count(x[2], x[10], 1)
+  call('HSET', refs, member, cmsgpack.pack({ x[2], x[4], x[5], x[6], x[3], queue, x[10] }))
+  if queue == '' then
+    call('ZADD', due, now + x[7], member)
+    return
+  end
+  local key = queue_key(lane, queue)
+  local before = head_of(key)
+  call('ZADD', key, x[9], member)
+  if head_of(key) ~= member then
+    call('ZREM', due, member)
+    promote(due, key)
+    return
+  end
+  if before and before ~= member then
+    call('ZREM', due, before)
+  end
+  call('ZADD', due, now + x[7], member)
+end
+
+local function drop_reference(lane, member, queue)
+  local due, refs = P .. 'due:' .. lane, P .. 'ref:' .. lane
+  local old = call('HGET', refs, member)
+  if old then
+    old = cmsgpack.unpack(old)
+    count(old[1], old[7], -1)
+    call('HDEL', refs, member)
+    if old[6] ~= '' then
+      queue = old[6]
+    end
+  end
+  call('ZREM', due, member)
+  call('HDEL', P .. 'i', member)
+  if queue == '' then
+    return false
+  end
+  call('ZREM', queue_key(lane, queue), member)
+  return promote(due, queue_key(lane, queue))
+end

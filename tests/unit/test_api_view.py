@@ -1,0 +1,173 @@
+"""What a message's status looks like: every stage, and messages of several deliveries."""
+
+from datetime import UTC, datetime
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.api.reading import message_location, percent_decoded
+from relay.api.view import (
+    PROGRESS,
+    CallbackView,
+    DeliveryView,
+    Found,
+    Status,
+    delivery_view,
+    message_view,
+    rfc3339,
+    status_of,
+)
+from relay.domain.handover import Handover, to_code
+from relay.domain.hop import Hop, encode_hop
+from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.receiver import Endpoint, Source
+from relay.engine.rows import REASON_CODES
+from relay.log.port import Record
+from relay.state.port import Result, Row, Stage
+
+DELIVERY = DeliveryId("ci", "app", "m-1")
+QUIET = Source("app")
+CALLED = Source("app", Endpoint("https://sender.example/results"))
+NOW = 1_700_000_000.0
+
+
+def view(
+    row: Row, source: Source = QUIET, *, record: Record | None = None, callback: Row | None = None
+) -> DeliveryView:
+    return delivery_view(Found(DELIVERY, row, record, callback), source, NOW)
+
+
+def answer_of(delivery: DeliveryId, body: bytes = b"yes") -> Record:
+    hop = Hop(delivery, content_type="text/plain", outcome="answered", answer_status=200)
+    return Record("to_sender", 0, 0, b"app", body, encode_hop(hop), 0)
+
+
+@pytest.mark.parametrize(
+    ("row", "status"),
+    [
+        (Row(), "arrived"),
+        (Row(Stage.ENQUEUED), "arrived"),
+        (Row(Stage.SENDING), "arrived"),
+        (Row(Stage.ACCEPTED), "delivered_to_receiver"),
+        (Row(Stage.AWAITING), "delivered_to_receiver"),
+        (Row(Stage.RESULT, result=Result("answered", 200)), "response_received_from_receiver"),
+        (Row(Stage.RESULT, result=Result("delivered", 204)), "response_received_from_receiver"),
+        (Row(Stage.RESULT, result=Result("dead", 422, reason="rejected")), "failed"),
+        (Row(Stage.PUBLISHED), "response_received_from_receiver"),
+        (Row(Stage.DONE, code=to_code(Handover.DELIVERED, 1)), "response_delivered_to_sender"),
+        (Row(Stage.DONE, code=to_code(Handover.UNWANTED, 0)), "done"),
+        (Row(Stage.DONE, code=to_code(Handover.KEPT, 0)), "response_received_from_receiver"),
+        (Row(Stage.DONE, code=to_code(Handover.FAILED, 20)), "response_received_from_receiver"),
+        (Row(Stage.FAILED, code=REASON_CODES["gone"]), "failed"),
+    ],
+)
+def test_the_word_for_each_stage(row: Row, status: Status) -> None:
+    assert status_of(row) == status
+
+
+@pytest.mark.parametrize("reason", list(REASON_CODES))
+def test_a_failed_delivery_tells_its_reason(reason: str) -> None:
+    failed = view(Row(Stage.FAILED, attempts=3, last_status=500, code=REASON_CODES[reason], at=(1, 2)))
+    assert (failed.reason, failed.attempts, failed.last_status, failed.answer) == (reason, 3, 500, None)
+
+
+def test_a_delivery_about_to_fail_tells_its_reason() -> None:
+    dead = view(Row(Stage.RESULT, result=Result("dead", 422, reason="rejected", detail="no")))
+    assert (dead.status, dead.reason, dead.answer) == ("failed", "rejected", None)
+
+
+def test_an_answer_is_told_before_its_record_is_written() -> None:
+    told = view(Row(Stage.RESULT, result=Result("answered", 201, "text/plain", b"\xff"))).answer
+    assert told is not None
+    assert (told.status, told.content_type, told.body, told.body_base64) == (201, "text/plain", None, "/w==")
+
+
+def test_a_record_of_another_delivery_is_no_answer() -> None:
+    row = Row(Stage.PUBLISHED, at=(0, 0))
+    assert view(row, record=answer_of(DELIVERY)).answer is not None
+    assert view(row, record=answer_of(DeliveryId("cd", "app", "m-1"))).answer is None
+    assert view(row, record=Record("to_sender", 0, 0, None, b"x", (), 0)).answer is None
+
+
+def test_the_next_attempt_is_told_only_of_what_waits() -> None:
+    assert view(Row(Stage.ENQUEUED, due_in_s=1.5)).next_attempt_at == "2023-11-14T22:13:21.500Z"
+    for row in (Row(Stage.ENQUEUED), Row(Stage.AWAITING, due_in_s=float("inf")), Row(Stage.DONE, due_in_s=5)):
+        assert view(row).next_attempt_at is None
+
+
+@pytest.mark.parametrize(
+    ("row", "callback", "told"),
+    [
+        (Row(Stage.PUBLISHED), Row(), CallbackView("pending", 0)),
+        (Row(Stage.PUBLISHED), Row(Stage.SENDING, attempts=1), CallbackView("pending", 1)),
+        (Row(Stage.PUBLISHED), Row(Stage.ENQUEUED, attempts=1), CallbackView("retrying", 1)),
+        (Row(Stage.PUBLISHED), Row(Stage.SENDING, attempts=2), CallbackView("retrying", 2)),
+        (Row(Stage.FAILED), Row(Stage.SENDING, attempts=2), CallbackView("retrying", 2)),
+        (Row(Stage.FAILED), Row(Stage.DONE, code=to_code(Handover.DELIVERED, 2)), CallbackView("delivered", 2)),
+        (Row(Stage.FAILED), Row(Stage.DONE), None),
+        (Row(Stage.PUBLISHED), None, None),
+        (Row(Stage.DONE, code=to_code(Handover.DELIVERED, 2)), None, CallbackView("delivered", 2)),
+        (Row(Stage.DONE, code=to_code(Handover.DELIVERED, 0)), None, None),
+        (Row(Stage.DONE, code=to_code(Handover.FAILED, 20)), None, CallbackView("failed", 20)),
+        (Row(Stage.DONE, code=to_code(Handover.KEPT, 0)), None, None),
+        (Row(Stage.DONE, code=to_code(Handover.UNWANTED, 0)), None, None),
+    ],
+)
+def test_how_the_callback_is_going(row: Row, callback: Row | None, told: CallbackView | None) -> None:
+    assert view(row, CALLED, callback=callback).callback == told
+
+
+def test_an_empty_answer_owes_no_callback_where_only_others_are_wanted() -> None:
+    source = Source("app", CALLED.callback, answers="non_empty")
+    row = Row(Stage.PUBLISHED, at=(0, 0))
+    assert view(row, source, record=answer_of(DELIVERY, b""), callback=Row()).callback is None
+    assert view(row, source, record=answer_of(DELIVERY), callback=Row()).callback == CallbackView("pending", 0)
+
+
+def overall(*statuses: Status, routed: bool = True) -> Status:
+    rows = {
+        "arrived": Row(),
+        "delivered_to_receiver": Row(Stage.AWAITING),
+        "failed": Row(Stage.FAILED),
+        "response_received_from_receiver": Row(Stage.PUBLISHED),
+        "response_delivered_to_sender": Row(Stage.DONE),
+        "done": Row(Stage.DONE, code=to_code(Handover.UNWANTED, 0)),
+    }
+    deliveries = [view(rows[status]) for status in statuses]
+    identity = MessageId("app", "m-1")
+    return message_view(identity, None, None, deliveries, routed=routed, duplicate=False).status
+
+
+def test_a_message_is_as_far_as_its_least_advanced_delivery() -> None:
+    for least, other in permutations(PROGRESS, 2):
+        if PROGRESS.index(least) < PROGRESS.index(other):
+            assert overall(least, other) == overall(other, least, other) == least
+
+
+def test_a_failure_neither_hides_what_is_under_way_nor_is_hidden_by_what_is_done() -> None:
+    assert overall("failed", "delivered_to_receiver") == "delivered_to_receiver"
+    assert overall("response_delivered_to_sender", "failed", "done") == "failed"
+
+
+def test_a_message_without_deliveries() -> None:
+    assert overall(routed=False) == "arrived"
+    assert overall(routed=True) == "failed"
+
+
+@given(st.floats(allow_nan=False))
+def test_any_timestamp_has_a_text_or_none(seconds: float) -> None:
+    text = rfc3339(seconds)
+    if text is not None:
+        assert abs(datetime.fromisoformat(text).timestamp() - seconds) < 1
+        assert datetime.fromisoformat(text).tzinfo == UTC
+
+
+@given(st.text(min_size=1, max_size=64).filter(lambda text: text.isprintable()))
+def test_an_id_comes_back_from_its_location(identity: str) -> None:
+    location = message_location(MessageId(identity, identity))
+    segments = location.split("/")
+    assert len(segments) == 6
+    assert location.isascii()
+    assert [percent_decoded(segments[at]) for at in (3, 5)] == [identity, identity]
