@@ -102,6 +102,7 @@ class Relay:
         dsn = settings.sentry_dsn.get_secret_value() if settings.sentry_dsn else None
         self._sentry.start(dsn, settings.sentry_environment or "production", __version__)
         try:
+            await self._open_api()
             if await self._unless_stopped(self._connect(), stop):
                 await self._serve(stop, started)
         finally:
@@ -130,8 +131,8 @@ class Relay:
                 background.append(tasks.create_task(self._watch_file()))
             await self._unless_stopped(self.registry.ready.wait(), stop)
             self._trouble["receivers"] = None
-            await self._open_api()
             background.append(tasks.create_task(self._tell_started(started)))
+            background.append(tasks.create_task(self._tell_draining(stop)))
             await Supervisor(self._lanes.wanted, self.registry.changes()).run(stop)
             for task in background:
                 task.cancel()
@@ -139,6 +140,10 @@ class Relay:
     async def _tell_started(self, started: Callable[[], None]) -> None:
         await self._recovery.healed.wait()
         started()
+
+    async def _tell_draining(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._trouble["stopping"] = "finishing what is in flight"
 
     async def _close(self) -> None:
         if self._api is not None:

@@ -11,7 +11,7 @@ from relay.api.answers import AnswersResource
 from relay.api.auth import require_key
 from relay.api.context import ApiContext as ApiContext
 from relay.api.failed import FailedResource
-from relay.api.health import Health
+from relay.api.health import Health, require_start
 from relay.api.messages import MessagesResource
 from relay.api.problems import problem_details
 from relay.api.status import StatusReader, StatusResource
@@ -41,7 +41,7 @@ def create_app(context: ApiContext, *, health_only: bool = False) -> web.Applica
 
     `health_only`: just what monitoring asks, for processes that only work.
     """
-    app = web.Application(middlewares=[problem_details, require_key(context.api_key)])
+    app = web.Application(middlewares=[problem_details, require_key(context.api_key), require_start(context)])
     app.on_response_prepare.append(_set_fixed_headers)
     if health_only:
         Health(context).add_routes(app.router)

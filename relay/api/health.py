@@ -2,9 +2,11 @@
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from relay import __version__
 from relay.api.context import ApiContext
+from relay.domain.errors import LogUnavailable
 from relay.telemetry.metrics import CONTENT_TYPE
 
 
@@ -46,3 +48,15 @@ def _line(name: str, trouble: str | None) -> str:
     if trouble is None:
         return f"[+]{name} ok"
     return f"[-]{name} failed: {' '.join(trouble.split())}"
+
+
+def require_start(context: ApiContext) -> Middleware:
+    """Refuses work until the process has found its log; monitoring is answered from the first moment."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path.startswith("/v1/") and context.ready().get("log") is not None:
+            raise LogUnavailable("the relay is starting")
+        return await handler(request)
+
+    return middleware

@@ -1,6 +1,209 @@
 """Topics, committed offsets and lag on Kafka."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from itertools import batched  # noqa: F401
+from typing import Final, TypeVar
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    InvalidConfigurationError,
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    InvalidTopicError,
+    NoError,
+    PolicyViolationError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
+
+from relay.domain.errors import LogUnavailable, UserError
+from relay.domain.topics import TopicSpec
+from relay.log.kafka_client import KafkaClient, Replicas, kafka_errors, no_topic
+from relay.log.kafka_closing import ends_within
+from relay.log.kafka_settings import REQUEST_TIMEOUT_MS, Cluster
+from relay.log.port import TopicPartition, TopicState
+
+_VISIBLE_S: Final = 15.0
+_LOOK_S: Final = 0.05
+_CLOSE_S: Final = 2.0
+_TOPICS_A_REQUEST: Final = 100
+
+_REFUSALS: Final = (
+    ClusterAuthorizationFailedError,
+    InvalidConfigurationError,
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    InvalidTopicError,
+    PolicyViolationError,
+    TopicAuthorizationFailedError,
+)
+"""What no repeat cures: the settings, or the rights, have to change."""
+
+_CONFIGS: Final = ("cleanup.policy", "retention.ms", "min.insync.replicas", "max.message.bytes")
+
+# Only closed segments are compacted, and a recovery pass reads all that is there: small segments, closed each hour.
+_COMPACTED: Final = {
+    "segment.bytes": str(64 * 1024 * 1024),
+    "segment.ms": "3600000",
+    "min.cleanable.dirty.ratio": "0.2",
+}
+
+_T = TypeVar("_T")
+
+
+class KafkaAdmin:
+    """As the port says. `replication_factor` None: the broker's default. `max_record_bytes`: for topics it creates."""
+
+    def __init__(
+        self, cluster: Cluster, client: KafkaClient, replication_factor: int | None, max_record_bytes: int
+    ) -> None:
+        self._cluster = cluster
+        self._client = client
+        self._replication_factor = replication_factor
+        self._max_record_bytes = max_record_bytes
+
+    async def create(self, specs: Sequence[TopicSpec], groups: Mapping[str, str]) -> list[str]:
+        """As the port says. Raises UserError when the cluster refuses a topic as it is asked for."""
+        there = await self._client.topics([spec.name for spec in specs])
+        missing = [spec for spec in specs if spec.name not in there]
+        created: list[str] = []
+        if missing:
+            async with self._admin() as admin:
+                for some in _chunks(missing):
+                    created += await self._create_some(admin, some)
+            await self._until_visible(missing)
+        await self._begin_groups(groups)
+        return created
+
+    async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
+        there = await self._client.topics(topics)
+        if not there:
+            return {}
+        configs: dict[str, dict[str, str]] = {}
+        async with self._admin() as admin:
+            for some in _chunks(list(there)):
+                configs |= await _configs(admin, some)
+        return {name: _state(name, partitions, configs[name]) for name, partitions in there.items()}
+
+    async def lag(self, group: str, topic: str) -> int:
+        """As the port says. What the log no longer holds is not counted."""
+        partitions = await self._partitions(topic)
+        starts = await self._client.offsets(partitions, "earliest")
+        ends = await self._client.offsets(partitions, "latest")
+        committed = await self._client.committed(group, partitions)
+        return sum(max(0, ends[p] - max(starts[p], committed.get(p, 0))) for p in partitions)
+
+    async def _create_some(self, admin: AIOKafkaAdminClient, specs: Sequence[TopicSpec]) -> list[str]:
+        with kafka_errors("creating topics"):
+            answer = await admin.create_topics([self._new_topic(spec) for spec in specs])
+        created: list[str] = []
+        for name, code, text in answer.topic_errors:
+            error = for_code(code)
+            if error is NoError:
+                created.append(name)
+            elif error in _REFUSALS:
+                raise UserError(f"Kafka refuses to create topic {name}: {text or error.__name__}")
+            elif error is not TopicAlreadyExistsError:  # another process was faster
+                raise LogUnavailable(f"Kafka: creating topic {name}: {text or error.__name__}")
+        return created
+
+    def _new_topic(self, spec: TopicSpec) -> NewTopic:
+        configs = {
+            "cleanup.policy": spec.cleanup,
+            "retention.bytes": "-1",
+            "max.message.bytes": str(self._max_record_bytes),
+        }
+        if spec.cleanup == "compact":
+            configs |= _COMPACTED
+        else:
+            configs["retention.ms"] = "-1" if spec.retention_s is None else str(spec.retention_s * 1000)
+        if self._replication_factor is None:  # -1 is the broker's default; the library wants an assignment with it
+            return NewTopic(spec.name, spec.partitions, -1, replica_assignments={}, topic_configs=configs)
+        return NewTopic(spec.name, spec.partitions, self._replication_factor, topic_configs=configs)
+
+    async def _until_visible(self, specs: Sequence[TopicSpec]) -> None:
+        """A created topic may take a moment until the brokers know it and lead all of it."""
+        names = [spec.name for spec in specs]
+        with kafka_errors("waiting for the topics just created"):
+            async with asyncio.timeout(_VISIBLE_S):
+                while True:
+                    there = await self._client.topics(names)
+                    if all(name in there and all(p.leader >= 0 for p in there[name]) for name in names):
+                        return
+                    await asyncio.sleep(_LOOK_S)
+
+    async def _begin_groups(self, groups: Mapping[str, str]) -> None:
+        for topic, group in groups.items():
+            partitions = await self._partitions(topic)
+            missing = await self._without_offset(group, partitions)
+            if not missing:
+                continue
+            try:
+                await self._client.commit(group, dict.fromkeys(missing, 0))
+            except LogUnavailable:
+                # A group with members takes no commit from outside. If they are there because another process was
+                # faster than we, all is well.
+                if await self._without_offset(group, partitions):
+                    raise
+
+    async def _without_offset(self, group: str, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        committed = await self._client.committed(group, partitions)
+        return [partition for partition in partitions if partition not in committed]
+
+    async def _partitions(self, topic: str) -> list[TopicPartition]:
+        there = await self._client.topics([topic])
+        if topic not in there:
+            raise no_topic(topic)
+        return [TopicPartition(topic, each.partition) for each in there[topic]]
+
+    @asynccontextmanager
+    async def _admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
+        admin = AIOKafkaAdminClient(**self._cluster.arguments(), request_timeout_ms=REQUEST_TIMEOUT_MS)
+        try:
+            with kafka_errors(f"connecting to {self._cluster.servers}"):
+                await admin.start()
+            yield admin
+        finally:
+            await ends_within(admin.close(), _CLOSE_S)
+
+
+async def _configs(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Of each topic the settings in _CONFIGS."""
+    wanted = [ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(_CONFIGS, "")) for name in topics]
+    with kafka_errors("describing topics"):
+        [answer] = await admin.describe_configs(wanted)
+    found: dict[str, dict[str, str]] = {}
+    for code, text, _, name, entries in answer.resources:
+        error = for_code(code)
+        if error is not NoError:
+            raise LogUnavailable(f"Kafka: describing topic {name}: {text or error.__name__}")
+        found[name] = {key: value for key, value, *_ in entries}
+    return found
+
+
+def _state(name: str, partitions: Sequence[Replicas], configs: Mapping[str, str]) -> TopicState:
+    compacted = configs["cleanup.policy"] == "compact"  # "compact,delete" deletes
+    retention_ms = int(configs["retention.ms"])
+    return TopicState(
+        TopicSpec(
+            name,
+            len(partitions),
+            "compact" if compacted else "delete",
+            None if compacted or retention_ms < 0 else retention_ms // 1000,
+        ),
+        replication=min(partition.replicas for partition in partitions),
+        min_insync=int(configs["min.insync.replicas"]),
+        max_message_bytes=int(configs["max.message.bytes"]),
+    )
+
+
+def _chunks(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """One request must not grow with the number of receivers."""
+    for start in range(0, len(items), _TOPICS_A_REQUEST):
+        yield items[start : start + _TOPICS_A_REQUEST]

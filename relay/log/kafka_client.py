@@ -72,6 +72,11 @@ def described(error: BaseException) -> str:
     return f"{name}: {text}" if text and text != name else name
 
 
+def no_topic(*names: str) -> LogUnavailable:
+    """A topic that is missing may be created any moment: no fault for good."""
+    return LogUnavailable(f"Kafka: no topic {', '.join(names)}; `relay topics apply` creates it")
+
+
 class KafkaClient:
     """One set of connections. Each request is repeated while its error is a passing one, for 15 s at most.
 

@@ -24,7 +24,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost
 from relay.log import kafka_membership as membership
-from relay.log.kafka_client import as_record, described, kafka_errors
+from relay.log.kafka_client import as_record, described, kafka_errors, no_topic
 from relay.log.kafka_closing import ends_within
 from relay.log.kafka_settings import FETCH_BYTES, Cluster, GroupTiming
 from relay.log.kafka_watchdog import Watchdog
@@ -83,7 +83,7 @@ class KafkaConsumer:
         """Join the group, in the background. Raises LogUnavailable also when a topic is missing."""
         counts = await self._count_partitions(self._topics)
         if missing := sorted(set(self._topics) - counts.keys()):
-            raise LogUnavailable(f"Kafka: no topic {', '.join(missing)}; `relay topics apply` creates it")
+            raise no_topic(*missing)
         consumer = self._new_consumer(sum(counts.values()))
         try:
             with kafka_errors(f"joining {self._group}"):

@@ -1,6 +1,6 @@
 """Reading Kafka outside of any group: records by coordinate, a compacted topic as a whole, a topic as it grows."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final
 
 from aiokafka.errors import OffsetOutOfRangeError
@@ -60,7 +60,7 @@ class KafkaReader:
         alive = [record for record in newest.values() if record.value is not None]
         return sorted(alive, key=lambda record: record.offset)
 
-    async def follow(self, topic: str) -> AsyncIterator[Record | None]:
+    async def follow(self, topic: str) -> AsyncGenerator[Record | None, None]:
         """As the port says. Waiting fetches occupy the client: give each follower one of its own."""
         place = TopicPartition(topic, 0)
         position = (await self._client.offsets([place], "earliest"))[place]
@@ -76,10 +76,8 @@ class KafkaReader:
                     caught_up = True
                     yield None
                 yield record
-            if chunk.next_offset == position and not caught_up:
-                position = end  # what was between here and the end has been compacted away
-            else:
-                position = chunk.next_offset
+            all_gone = chunk.next_offset == position and not caught_up  # compacted away, from here to the end
+            position = end if all_gone else chunk.next_offset
 
     async def _next(self, place: TopicPartition, position: int, *, max_wait_ms: int = 0) -> Chunk:
         try:

@@ -1,0 +1,132 @@
+"""The log on Kafka: production's. Its parts are in the kafka_*.py modules beside this one; here they come together."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Final
+from weakref import WeakSet
+
+from aiokafka import codec
+from aiokafka.record.default_records import DefaultRecordBatch
+
+from relay.domain.errors import UserError
+from relay.domain.topics import TopicSpec
+from relay.log.kafka_admin import KafkaAdmin
+from relay.log.kafka_client import KafkaClient, no_topic
+from relay.log.kafka_consumer import KafkaConsumer
+from relay.log.kafka_producer import KafkaProducer
+from relay.log.kafka_reader import KafkaReader
+from relay.log.kafka_settings import HEADROOM_BYTES, Cluster, GroupTiming, KafkaSecurity
+from relay.log.port import Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicState
+
+_HEARTBEAT_MS: Final = 3_000
+
+
+class KafkaLog:
+    """A log on a Kafka cluster.
+
+    `bootstrap_servers`: "host:port", comma-separated. `max_message_bytes`: the largest payload; a record may be 64 KiB
+    larger, for the metadata that hops and dead letters add, and every topic that `create` makes allows that much.
+    `replication_factor` None: the broker's default.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        client_id: str = "relay",
+        replication_factor: int | None = None,
+        max_message_bytes: int = 2 * 1024 * 1024,
+        session_timeout_ms: int = 15_000,
+        heartbeat_interval_ms: int | None = None,
+        security: KafkaSecurity | None = None,
+    ) -> None:
+        security = security or KafkaSecurity()
+        self.max_record_bytes = max_message_bytes + HEADROOM_BYTES
+        self._cluster = Cluster(bootstrap_servers, client_id, security, security.ssl_context())
+        self._timing = GroupTiming(
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms or min(_HEARTBEAT_MS, session_timeout_ms // 3),
+        )
+        self._client = KafkaClient(self._cluster)
+        self._producer = KafkaProducer(self._cluster, self.max_record_bytes, self._ensure_topic)
+        self._reader = KafkaReader(self._client, self._is_compacted)
+        self._admin = KafkaAdmin(self._cluster, self._client, replication_factor, self.max_record_bytes)
+        self._compacted: dict[str, bool] = {}
+        self._consumers: WeakSet[KafkaConsumer] = WeakSet()
+        self._followers: set[KafkaClient] = set()
+
+    async def start(self) -> None:
+        """Raises LogUnavailable when no broker answers, UserError when the client library is incomplete."""
+        _check_library()
+        await self._producer.start()
+
+    async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
+        return await self._producer.append(records) if records else []
+
+    def consumer(
+        self, group: str, topics: Sequence[str], on_assigned: OnAssigned, on_revoked: OnRevoked
+    ) -> KafkaConsumer:
+        """As the port says. `on_revoked` has to return within the rebalance timeout, 20 s, else the group goes on."""
+        consumer = KafkaConsumer(
+            self._cluster, self._timing, group, topics, on_assigned, on_revoked, self._count_partitions
+        )
+        self._consumers.add(consumer)
+        return consumer
+
+    async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
+        """As the port says; what that means for compacted topics, KafkaReader says."""
+        return await self._reader.read(wanted)
+
+    async def snapshot(self, topic: str, partition: int) -> list[Record]:
+        return await self._reader.snapshot(topic, partition)
+
+    async def follow(self, topic: str) -> AsyncGenerator[Record | None, None]:
+        client = KafkaClient(self._cluster)
+        self._followers.add(client)
+        try:
+            async with aclosing(KafkaReader(client, self._is_compacted).follow(topic)) as records:
+                async for record in records:
+                    yield record
+        finally:
+            self._followers.discard(client)
+            await client.close()
+
+    async def create(self, specs: Sequence[TopicSpec], groups: Mapping[str, str]) -> list[str]:
+        return await self._admin.create(specs, groups)
+
+    async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
+        return await self._admin.describe(topics)
+
+    async def lag(self, group: str, topic: str) -> int:
+        return await self._admin.lag(group, topic)
+
+    async def close(self) -> None:
+        """Consumers that are still open leave their groups; what is being appended gets 5 s."""
+        await asyncio.gather(*(consumer.close() for consumer in self._consumers))
+        await asyncio.gather(*(client.close() for client in self._followers), self._producer.close())
+        await self._client.close()
+
+    async def _ensure_topic(self, topic: str) -> None:
+        if not await self._client.topics([topic]):
+            raise no_topic(topic)
+
+    async def _count_partitions(self, topics: Sequence[str]) -> dict[str, int]:
+        return {name: len(partitions) for name, partitions in (await self._client.topics(topics)).items()}
+
+    async def _is_compacted(self, topic: str) -> bool:
+        if topic not in self._compacted:
+            states = await self._admin.describe([topic])
+            if topic not in states:
+                raise no_topic(topic)
+            self._compacted[topic] = states[topic].spec.cleanup == "compact"
+        return self._compacted[topic]
+
+
+def _check_library() -> None:
+    """Without a codec the first record that a sender compressed with it blocks its partition for ever; without its C
+    extension the library is many times slower, and does not say so."""
+    if not (codec.has_lz4() and codec.has_snappy() and codec.has_zstd()):
+        raise UserError("aiokafka lacks its compression codecs; install aiokafka[lz4,snappy,zstd]")
+    if DefaultRecordBatch.__module__ == "aiokafka.record.default_records":
+        raise UserError("aiokafka runs without its C extension; install a wheel, and unset AIOKAFKA_NO_EXTENSIONS")

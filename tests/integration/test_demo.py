@@ -1,0 +1,122 @@
+"""The commands a new user tries first, as processes of their own."""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers.process import RelayProcess
+
+
+async def test_the_demo_shows_every_message_s_way(tmp_path: Path) -> None:
+    async with RelayProcess("demo", cwd=tmp_path) as demo:
+        output = await demo.finish()
+    assert demo.returncode == 0, output
+    assert "ci-now" in output
+    assert "failed (exhausted)" in output
+    assert "All seen" in output
+
+
+@pytest.fixture
+async def dev(tmp_path: Path) -> AsyncIterator[RelayProcess]:
+    async with RelayProcess("dev", "--port", "0", "--data-dir", str(tmp_path / "data"), cwd=tmp_path) as process:
+        await process.line_with("Ready")
+        yield process
+
+
+async def relay(dev: RelayProcess, *arguments: str, stdin: bytes = b"") -> tuple[int, str]:
+    """Run a client command against the relay in `dev`."""
+    api = dev.value_of("API")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "relay",
+        *arguments,
+        "--api",
+        api,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate(stdin)
+    return process.returncode or 0, output.decode()
+
+
+async def test_a_message_sent_by_hand_comes_back_with_its_answer(dev: RelayProcess) -> None:
+    sent = ("send", "--source", "github", "--receiver", "demo", "--id", "m-1", "-o", "json")
+    code, output = await relay(dev, *sent, "--wait", "20", "-", stdin=b'{"n": 1}')
+    assert code == 0, output
+    state = json.loads(output)
+    assert state["status"] == "response_delivered_to_sender"
+    assert json.loads(state["deliveries"][0]["answer"]["body"])["message_id"] == "m-1"
+    code, output = await relay(dev, *sent, "-", stdin=b'{"n": 1}')
+    assert json.loads(output)["duplicate"] is True
+    code, output = await relay(dev, *sent, "-", stdin=b'{"n": 2}')
+    assert code == 1
+    assert "409" in output
+
+
+async def test_a_sample_event_and_its_status(dev: RelayProcess) -> None:
+    code, output = await relay(dev, "trigger", "github.push", "--receiver", "demo")
+    assert code == 0, output
+    message_id = output.split()[3]
+    await dev.line_with(f"{message_id} from demo: answered 200 verified")
+    code, output = await relay(dev, "status", "github", message_id)
+    assert code == 0, output
+    assert "response_delivered_to_sender" in output
+
+
+async def test_mistakes_get_one_clear_line(dev: RelayProcess) -> None:
+    code, output = await relay(dev, "send", "--source", "github", "--receiver", "nobody", "-", stdin=b"{}")
+    assert code == 1
+    assert "nobody" in output
+    assert "Traceback" not in output
+    code, output = await relay(dev, "status", "github", "never-sent")
+    assert code == 1
+    assert output.count("\n") == 1
+
+
+async def test_what_was_accepted_before_a_kill_is_delivered_after_it(tmp_path: Path) -> None:
+    command = ("dev", "--port", "0", "--data-dir", str(tmp_path / "data"))
+    (tmp_path / "receivers.yaml").write_text(
+        "receivers: {down: {post_endpoint: 'http://127.0.0.1:9/hooks', retry: {base: 1, cap: 1}}}"
+    )
+    async with RelayProcess(*command, cwd=tmp_path) as first:
+        await first.line_with("Ready")
+        code, output = await relay(
+            first, "send", "--source", "github", "--receiver", "down", "--id", "kept", "-", stdin=b"{}"
+        )
+        assert code == 0, output
+        first.signal(signal.SIGKILL)
+        await first.finish()
+    sink = tmp_path / "receivers.yaml"
+    async with RelayProcess("sink", "--port", "0", cwd=tmp_path) as receiver:
+        endpoint = await receiver.line_with("post_endpoint")
+        sink.write_text(f"receivers: {{down: {{post_endpoint: '{endpoint.split()[-1]}', retry: {{base: 1, cap: 1}}}}}}")
+        async with RelayProcess(*command, cwd=tmp_path) as second:
+            await second.line_with("Ready")
+            await receiver.line_with("kept")
+            await second.line_with("kept from down: answered 200")
+
+
+async def test_a_second_relay_on_the_same_directory_is_refused(dev: RelayProcess, tmp_path: Path) -> None:
+    async with RelayProcess("dev", "--port", "0", "--data-dir", str(tmp_path / "data"), cwd=tmp_path) as other:
+        output = await other.finish()
+    assert other.returncode == 2
+    assert output.startswith("error: ")
+    assert "Traceback" not in output
+
+
+async def test_a_receivers_file_is_read_again_and_a_bad_one_is_refused(dev: RelayProcess, tmp_path: Path) -> None:
+    file = tmp_path / "receivers.yaml"
+    file.write_text("receivers: {late: {post_endpoint: 'http://127.0.0.1:9/', orderng: none}}")
+    refused = await dev.line_with("receivers_file_refused")
+    assert "orderng" in refused
+    file.write_text("receivers: {late: {post_endpoint: 'http://127.0.0.1:9/', ordering: none}}")
+    await dev.line_with("receivers_applied")
+    code, output = await relay(dev, "send", "--source", "github", "--receiver", "late", "-", stdin=b"{}")
+    assert code == 0, output
