@@ -28,6 +28,7 @@ from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
 from relay.engine.supervisor import Supervisor
 from relay.lanes import Lanes
+from relay.log.checks import problem_of
 from relay.log.port import Log
 from relay.plan import API, Plan
 from relay.state.port import TAGS, State
@@ -172,13 +173,19 @@ class Relay:
     # what looks after the rest
 
     async def _check_topics(self) -> None:
-        names = [spec.name for spec in self._topics.fixed()]
-        there = await self._log.describe(names)
-        missing = [name for name in names if name not in there]
+        """Refuse to start without the topics; say what else is off about them."""
+        specs = {spec.name: spec for spec in self._topics.fixed()}
+        there = await self._log.describe(list(specs))
+        missing = sorted(specs.keys() - there.keys())
         if missing:
-            raise UserError(
-                f"the log has no topic {missing[0]} ({len(missing)} missing): run `relay topics apply` first"
-            )
+            raise UserError(f"topic {missing[0]} is not there ({len(missing)} are missing): run `relay topics apply`")
+        problems = {name: problem_of(specs[name], state) for name, state in there.items()}
+        for problem in sorted({problem for problem in problems.values() if problem}):
+            names = sorted(name for name, found in problems.items() if found == problem)
+            _log.warning("topic_problem", problem=problem, topics=names)
+        retention_s = there[self._topics.from_sender].spec.retention_s or 0
+        if self._settings.dedup_window < retention_s:
+            _log.warning("dedup_window_short", dedup_window_s=self._settings.dedup_window, retention_s=retention_s)
 
     async def _apply_file(self) -> None:
         """Bring the receivers file into force: by one process at a time, and to the same end whoever does it."""

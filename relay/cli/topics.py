@@ -11,6 +11,7 @@ from relay.composition import open_log
 from relay.config.receivers_file import load_receivers_file
 from relay.config.settings import Settings
 from relay.domain.topics import Topics, TopicSpec
+from relay.log.checks import problem_of
 from relay.log.port import TopicState
 
 
@@ -74,22 +75,8 @@ def _row(spec: TopicSpec, state: TopicState | None) -> tuple[str, ...]:
         retention,
         str(state.replication),
         str(state.min_insync),
-        problem_of(spec, state),
+        problem_of(spec, state) or "",
     )
-
-
-def problem_of(spec: TopicSpec, state: TopicState) -> str:
-    """What is off about a topic; empty when nothing is."""
-    there = state.spec
-    if there.partitions != spec.partitions:
-        return f"{there.partitions} partitions, expected {spec.partitions}"
-    if there.cleanup != spec.cleanup:
-        return f"cleanup.policy is {there.cleanup}, expected {spec.cleanup}"
-    if spec.retention_s is not None and there.retention_s is not None and there.retention_s < spec.retention_s:
-        return f"retention is {there.retention_s} s, expected at least {spec.retention_s} s"
-    if state.replication < 3:
-        return "replication under 3: losing a broker may lose messages"
-    return ""
 
 
 async def _create(settings: Settings, specs: list[TopicSpec], groups: dict[str, str]) -> list[str]:

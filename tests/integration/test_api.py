@@ -1,7 +1,6 @@
-"""The HTTP API for senders and monitoring: messages in, status out, over a real socket."""
+"""POST of messages over a real socket: what is accepted, refused, recognised."""
 
 import asyncio
-import base64
 import json
 from collections.abc import AsyncIterator
 from urllib.parse import quote
@@ -10,26 +9,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from relay.domain.coordinate import Coordinate
-from relay.domain.errors import UserError
-from relay.domain.handover import Handover, to_code
-from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId, MessageId, webhook_id
 from relay.domain.message import Message, message_digest, parse_message
-from relay.domain.receiver import BreakerPolicy
 from relay.log.partitioner import partition_of
-from relay.log.port import NewRecord, TopicPartition
+from relay.log.port import TopicPartition
 from relay.state.port import (
     Arrival,
-    BeginAsk,
     Change,
-    Go,
-    Lane,
-    Limits,
-    Mark,
+    MessageStage,
     Result,
-    RowKey,
     Settlement,
-    Stage,
     delivery_row,
 )
 from tests.integration.api_rig import PAYLOAD_CAP, Rig, document, problem, running_api
@@ -69,6 +58,16 @@ async def test_a_message_is_accepted_verbatim(rig: Rig) -> None:
     message = parse_message(record.value, record.headers)
     assert (message.id, message.receivers, message.event_type) == (("app", "m-1"), ("ci",), "push")
     assert (message.payload, message.content_type) == (BINARY, "application/x-thing; v=1")
+
+
+async def test_what_is_remembered_of_a_message_does_not_stop_from_sender(rig: Rig) -> None:
+    await rig.post(CI, ce_id="m-1")
+
+    (record,) = rig.records(rig.topics.from_sender)
+    (row,) = await rig.state.messages([MessageId("app", "m-1")])
+    assert row is not None
+    assert (row.stage, row.partition, row.offset) == (MessageStage.ACCEPTED, record.partition, record.offset)
+    assert row.digest == message_digest(parse_message(record.value, record.headers))
 
 
 async def test_the_response_has_the_documented_fields_and_equals_the_get(rig: Rig) -> None:
@@ -225,7 +224,10 @@ async def test_broken_requests_get_400_and_are_no_fault_of_ours(rig: Rig, caplog
         for target in (b"/v1/sources/\xff/messages?receiver=ci", b"/v1/sources/a/messages?receiver=\xff"):
             status, body = await rig.raw(b"POST " + target + b" HTTP/1.1\r\nhost: x\r\n\r\n")
             assert status == 400
-        for garbage in (head + b"transfer-encoding: chunked\r\n\r\nnonsense\r\n", b"\x16\x03\x01 nonsense\r\n\r\n"):
+        for garbage in (
+            head + b"transfer-encoding: chunked\r\n\r\nnonsense\r\n",
+            b"GET / HTTP/1.1\r\nno header\r\n\r\n",
+        ):
             status, _ = await rig.raw(garbage)
             assert status == 400
     assert logged == []
@@ -324,184 +326,6 @@ async def test_a_repeat_of_a_message_whose_record_is_gone(rig: Rig) -> None:
     problem(await rig.get("/v1/sources/app/messages/m-1"), 404, "not-found")
 
 
-# --- GET --------------------------------------------------------------------------------------------------------
-
-
-async def test_an_unknown_message(rig: Rig) -> None:
-    found = problem(await rig.get("/v1/sources/app/messages/a%2Fb"), 404, "not-found")
-    assert found["instance"] == "/v1/sources/app/messages/a%2Fb"
-
-
-async def test_status_needs_the_state_and_the_log(rig: Rig) -> None:
-    await rig.post(CI, ce_id="m-1")
-    rig.state.away = {"peek"}
-    response = await rig.get("/v1/sources/app/messages/m-1")
-    problem(response, 503, "unavailable")
-    assert "Retry-After" in response.headers
-    rig.state.away = set()
-    rig.broker.available = False
-    problem(await rig.get("/v1/sources/app/messages/m-1"), 503, "unavailable")
-    rig.broker.available = True
-    rig.state.lose()
-    found = problem(await rig.get("/v1/sources/app/messages/m-1"), 503, "unavailable")
-    assert "recovered" in found["detail"]
-
-
-async def test_a_record_that_is_another_messages_is_not_shown(rig: Rig) -> None:
-    """The topic was made anew, and the row outlived it."""
-    (other,) = await rig.log.append([NewRecord(rig.topics.from_sender, b"app", b"nonsense")])
-    await rig.state.arrive([Arrival(MessageId("app", "m-1"), b"123456", other.partition, other.offset)])
-
-    problem(await rig.get("/v1/sources/app/messages/m-1"), 404, "not-found")
-
-
-@pytest.mark.parametrize("body", [b'{"ok": true}', b"", BINARY])
-async def test_the_answer_is_read_where_its_record_is(rig: Rig, body: bytes) -> None:
-    await rig.post(CI, ce_id="m-1")
-    await publish(rig, "ci", body, code=to_code(Handover.KEPT, 0))
-
-    (delivery,) = (document(await rig.get("/v1/sources/app/messages/m-1")))["deliveries"]
-
-    text = None if body == BINARY else body.decode()
-    assert delivery["answer"] == {
-        "status": 201,
-        "content_type": "text/x",
-        "body": text,
-        "body_base64": base64.b64encode(body).decode() if text is None else None,
-    }
-    assert (delivery["status"], delivery["last_status"]) == ("response_received_from_receiver", 201)
-
-
-async def test_a_delivery_that_waits_says_until_when(rig: Rig) -> None:
-    await rig.post("/v1/sources/calls/messages?receiver=ci", ce_id="m-1")
-    row = delivery_row(DeliveryId("ci", "calls", "m-1"))
-    await begin(rig, row, b"token-01")
-    retry = Settlement(row, 0, b"token-01", Change.RETRY, due_in_s=90, last_status=500, reason="server_error")
-    await rig.state.settle([retry])
-
-    (delivery,) = (document(await rig.get("/v1/sources/calls/messages/m-1")))["deliveries"]
-
-    assert delivery["next_attempt_at"] == "2023-11-14T22:14:50.000Z"
-    assert (delivery["attempts"], delivery["last_status"], delivery["reason"]) == (1, 500, "server_error")
-
-
-async def test_the_callback_is_told_while_it_is_under_way_and_after(rig: Rig) -> None:
-    await rig.post("/v1/sources/calls/messages?receiver=ci", ce_id="m-1")
-    delivery = DeliveryId("ci", "calls", "m-1")
-    at = await publish(rig, "ci", b"yes", source="calls", stage=Stage.PUBLISHED)
-    assert (await callback_of(rig)) == {"status": "pending", "attempts": 0}
-
-    await rig.state.mark([Mark(delivery_row(delivery), 0, Stage.DONE, at, to_code(Handover.DELIVERED, 3))])
-    assert (await callback_of(rig)) == {"status": "delivered", "attempts": 3}
-
-
-async def callback_of(rig: Rig) -> object:
-    return (document(await rig.get("/v1/sources/calls/messages/m-1")))["deliveries"][0]["callback"]
-
-
-# --- keys -------------------------------------------------------------------------------------------------------
-
-
-async def test_the_api_key_guards_everything_of_v1_but_answers() -> None:
-    async with running_api(api_key="s3cret") as rig:
-        for target in (CI, "/v1/sources/a/messages/b", "/%761/sources/a/messages/b", "/v1/unknown", "/v1/sources"):
-            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic s3cret"}):
-                response = await rig.request("GET", target, headers=headers)
-                problem(response, 401, "unauthorized")
-                assert response.headers["WWW-Authenticate"].startswith("Bearer")
-        problem(await rig.post(CI), 401, "unauthorized")
-        assert rig.records(rig.topics.from_sender) == []
-        assert (await rig.post(CI, Authorization="Bearer s3cret")).status == 202
-        assert (await rig.post(CI, Authorization="bearer  s3cret")).status == 202
-        problem(await rig.post("/v1/answers/forged"), 404, "not-found")
-        problem(await rig.post("/v1/answers/../sources/app/messages"), 401, "unauthorized")
-        for target in ("/livez", "/readyz", "/metrics", "/version"):
-            assert (await rig.get(target)).status == 200
-
-
-# --- health and the rest ----------------------------------------------------------------------------------------
-
-
-async def test_liveness_does_not_depend_on_anything(rig: Rig) -> None:
-    rig.broker.available = False
-    rig.trouble["log"] = "away"
-    response = await rig.get("/livez")
-    assert (response.status, response.text) == (200, "ok")
-    assert (await rig.request("HEAD", "/livez")).status == 200
-
-
-async def test_readiness_tells_part_by_part(rig: Rig) -> None:
-    assert (await rig.get("/readyz")).text == "ok"
-    verbose = await rig.get("/readyz?verbose")
-    assert verbose.text.splitlines() == ["[+]log ok", "[+]state ok", "readyz check passed"]
-
-    rig.trouble["state"] = "no answer\nfor 3 s"
-    response = await rig.get("/readyz")
-    assert response.status == 503
-    assert response.text.splitlines() == [
-        "[+]log ok",
-        "[-]state failed: no answer for 3 s",
-        "readyz check failed",
-    ]
-
-
-async def test_metrics_and_version(rig: Rig) -> None:
-    response = await rig.get("/metrics")
-    assert (response.body, response.headers["Content-Type"].split(";")[0]) == (b"m 1\n", "text/plain")
-    version = document(await rig.get("/version"))
-    assert version["name"] == "relay"
-    assert version["version"]
-
-
-async def test_what_is_not_there_is_a_problem_too(rig: Rig) -> None:
-    problem(await rig.get("/nothing"), 404, "not-found")
-    response = await rig.request("DELETE", CI)
-    problem(response, 405, "method-not-allowed")
-    assert response.headers["Allow"] == "POST"
-    assert response.headers["Server"] == "relay"
-
-
-async def test_a_fault_of_ours_is_logged_and_not_told() -> None:
-    def broken() -> bytes:
-        raise RuntimeError("the password is hunter2")
-
-    async with running_api(metrics=broken) as rig:
-        with capture_logs() as logged:
-            response = await rig.get("/metrics")
-        problem(response, 500, "internal-error")
-        assert b"hunter2" not in response.body
-        assert [(entry["event"], entry["route"], entry["log_level"]) for entry in logged] == [
-            ("request_failed", "/metrics", "error")
-        ]
-
-
-async def test_a_port_that_is_taken(rig: Rig) -> None:
-    async with running_api() as other:
-        taken = int(other.url.rsplit(":", 1)[1])
-        with pytest.raises(UserError, match="cannot listen"):
-            await rig.server.start("127.0.0.1", taken)
-
-
-# --- what workers do --------------------------------------------------------------------------------------------
-
-
 async def settle(rig: Rig, receiver: str, change: Change, result: Result) -> None:
     row = delivery_row(DeliveryId(receiver, "app", "m-1"))
     await rig.state.settle([Settlement(row, 0, b"", change, last_status=result.status, result=result)])
-
-
-async def publish(
-    rig: Rig, receiver: str, body: bytes, *, source: str = "app", stage: Stage = Stage.DONE, code: int = 0
-) -> tuple[int, int]:
-    """An answer comes: its record on `to_sender`, and the row that points at it."""
-    delivery = DeliveryId(receiver, source, "m-1")
-    hop = Hop(delivery, content_type="text/x", attempt=1, outcome="answered", answer_status=201)
-    (at,) = await rig.log.append([NewRecord(rig.topics.to_sender, source.encode(), body, encode_hop(hop))])
-    await rig.state.mark([Mark(delivery_row(delivery), 0, stage, (at.partition, at.offset), code)])
-    return at.partition, at.offset
-
-
-async def begin(rig: Rig, row: RowKey, token: bytes) -> None:
-    limits = Limits(0.0, 25.0, BreakerPolicy(), 25.0)
-    (verdict,) = await rig.state.begin(Lane("t-to_receiver_ci", 0, 1), [BeginAsk(row, 0, token, limits)])
-    assert isinstance(verdict, Go)

@@ -70,6 +70,15 @@ local function fresh_row(generation)
   return { s = NONE, g = generation, a = 0, p = 0 }
 end
 
+local function was_settled(row, token)
+  for _, one in ipairs(row.z or {}) do
+    if one == token then
+      return true
+    end
+  end
+  return false
+end
+
 local any_intent
 
 local function has_intent(digest)

@@ -21,15 +21,6 @@ local function have(digest, row)
   return { HAVE, 0, 0, shown(digest, row, call('HEXISTS', refs, digest) == 1, false) }
 end
 
-local function settled(row, token)
-  for _, one in ipairs(row.z or {}) do
-    if one == token then
-      return true
-    end
-  end
-  return false
-end
-
 -- The verdict of an earlier attempt that may have reached the receiver; nil: there is none.
 local function unresolved(row, ask, limit)
   local known, begun, attempts = row.s == SENDING, row.t, row.a
@@ -59,7 +50,7 @@ local function post(ask, limit, row)
   if row.k == token then
     return { GO, row.a, math.max(0, row.w - now_us) }
   end
-  if settled(row, token) then
+  if was_settled(row, token) then
     return { WAIT, 0, SETTLING }
   end
   local e = endpoint(limit[1])

@@ -8,15 +8,6 @@ end
 local RELEASED, RETRY, DOUBT = 1, 2, 3
 local REMEMBERED = 4 -- tokens a row remembers: repeats come soon
 
-local function is_settled(row, token)
-  for _, one in ipairs(row.z or {}) do
-    if one == token then
-      return true
-    end
-  end
-  return false
-end
-
 local function remember(row, token)
   local z = row.z or {}
   z[#z + 1] = token
@@ -86,7 +77,7 @@ local rows = {}
 for i, x in ipairs(A[6]) do
   local digest, generation, token = x[1], x[2], x[3]
   local row = load_row(digest)
-  local first = token == '' or not row or not (row.f or is_settled(row, token))
+  local first = token == '' or not row or not (row.f or was_settled(row, token))
   take_health(x, first)
   local mine = row
   if not row or row.g < generation then

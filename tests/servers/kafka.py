@@ -1,0 +1,263 @@
+"""A real Kafka broker for tests: from its published jars, else in a container, or one that is already there.
+
+`RELAY_TEST_KAFKA=host:port` names one that is there. Without that, Java 17 with Maven is looked for, then a container
+engine. Where there is nothing the tests are skipped, but fail when CI is `true`.
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn, Protocol
+
+import pytest
+from testcontainers.core.docker_client import DockerClient
+from testcontainers.community.kafka import KafkaContainer
+
+VERSION: Final = "4.1.0"
+_RESOURCES: Final = Path(__file__).parent / "kafka_jars"
+_CACHE: Final = Path(__file__).parents[2] / ".cache"
+_JARS: Final = _CACHE / f"kafka-{VERSION}"
+_START_S: Final = 90.0
+_STOP_S: Final = 30.0
+
+_PROPERTIES: Final = """
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={data}
+auto.create.topics.enable=false
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+offsets.topic.num.partitions=3
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+log.cleaner.backoff.ms=200
+log.cleaner.dedupe.buffer.size=2097152
+log.cleaner.threads=1
+"""
+
+
+class Unsuitable(Exception):
+    """There is no way to run a broker here; says why."""
+
+
+class Broker(Protocol):
+    """A broker that answers. `bootstrap`: host:port."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class GivenBroker:
+    """A broker that somebody else runs."""
+
+    bootstrap: str
+
+
+class KafkaBroker:
+    """A broker of our own, in KRaft mode. `start` returns when it answers; a restarted one keeps data and port."""
+
+    def __init__(self) -> None:
+        self._jars = jars()
+        self._directory = Path(tempfile.mkdtemp(prefix="kafka-"))
+        self._port, controller_port = free_ports(2)
+        self._properties = self._directory / "server.properties"
+        self._properties.write_text(
+            _PROPERTIES.format(port=self._port, controller_port=controller_port, data=self._directory / "data")
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        if not (self._directory / "data" / "meta.properties").exists():
+            self._format()
+        with self._log().open("ab") as log:
+            self._process = subprocess.Popen(
+                self._java("kafka.Kafka", str(self._properties)), cwd=self._directory, stdout=log, stderr=log
+            )
+        deadline = time.monotonic() + _START_S
+        while not answers(self._port):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"the broker did not start:\n{self._log().read_text()}")
+            time.sleep(0.05)
+
+    def terminate(self) -> None:
+        """A clean shutdown; the data stay."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """As `kill -9`; the data stay."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def freeze(self) -> None:
+        """Its connections stay open and nothing answers, until `thaw`."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """For good: its data go with it, so there is nothing that a clean shutdown would save."""
+        self.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _format(self) -> None:
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
+        subprocess.run(
+            self._java(
+                "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id, "-c", str(self._properties)
+            ),
+            check=True,
+            cwd=self._directory,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def _java(self, main: str, *arguments: str) -> list[str]:
+        return [
+            *("java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+            *("-cp", f"{self._jars}/*", main, *arguments),
+        ]
+
+    def _log(self) -> Path:
+        return self._directory / "broker.log"
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listening.getsockname()[1] for listening in sockets]
+    for listening in sockets:
+        listening.close()
+    return ports
+
+
+def answers(port: int) -> bool:
+    """Whether a broker there answers a request (which versions it speaks), and not only accepts connections."""
+    api_versions_v0 = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+            connection.sendall(api_versions_v0)
+            return len(connection.recv(8)) == 8
+    except OSError:
+        return False
+
+
+def jars() -> Path:
+    """The directory with the broker's jars, which Maven fills once. Raises Unsuitable."""
+    if shutil.which("java") is None:
+        raise Unsuitable("there is no java")
+    _CACHE.mkdir(exist_ok=True)
+    with (_CACHE / f"kafka-{VERSION}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _JARS.is_dir():
+            _fetch_jars()
+    return _JARS
+
+
+def _fetch_jars() -> None:
+    if shutil.which("mvn") is None:
+        raise Unsuitable("there is no mvn")
+    with tempfile.TemporaryDirectory(prefix="kafka-jars-", dir=_CACHE) as directory:
+        target = Path(directory) / "jars"
+        command = ["mvn", "-q", "-B", "-f", str(_RESOURCES / "pom.xml"), "dependency:copy-dependencies"]
+        done = subprocess.run(
+            [*command, "-DincludeScope=runtime", f"-DoutputDirectory={target}"],
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if done.returncode != 0:
+            raise Unsuitable(f"mvn did not get the broker's jars: {done.stdout[-2000:]}")
+        target.rename(_JARS)
+
+
+def unavailable(reason: str) -> NoReturn:
+    """Skip, or fail where the tests must not be skipped."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"no Kafka: {reason}")
+    pytest.skip(f"no Kafka: {reason}")
+
+
+def _container(why_not_jars: str) -> Iterator[Broker]:
+    try:
+        DockerClient().client.ping()
+    except Exception as error:  # noqa: BLE001 - whatever it says, there is no engine
+        unavailable(f"{why_not_jars}, and no container engine answers ({type(error).__name__})")
+    with KafkaContainer().with_kraft() as container:
+        yield GivenBroker(container.get_bootstrap_server())
+
+
+@pytest.fixture(scope="session")
+def kafka_broker() -> Iterator[Broker]:
+    """A broker for the whole session: each test takes topics and groups of its own."""
+    if given := os.environ.get("RELAY_TEST_KAFKA"):
+        yield GivenBroker(given)
+        return
+    try:
+        broker = KafkaBroker()
+    except Unsuitable as reason:
+        yield from _container(str(reason))
+        return
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
+
+
+@pytest.fixture(scope="module")
+def own_broker() -> Iterator[KafkaBroker]:
+    """A broker that the tests of a module may stop and kill."""
+    try:
+        broker = KafkaBroker()
+    except Unsuitable as reason:
+        unavailable(str(reason))
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.thaw()
+        broker.stop()

