@@ -7,7 +7,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from relay import __version__
 from relay.api.app import ApiContext, ApiServer
@@ -19,8 +19,9 @@ from relay.config.watch import Stamp, file_stamp, watch_file
 from relay.delivery.aiohttp_transport import AiohttpTransport
 from relay.delivery.guard import AddressGuard
 from relay.domain.answer_token import issue
-from relay.domain.errors import LogUnavailable, StateUnavailable, Unavailable, UserError
+from relay.domain.errors import LogUnavailable, Unavailable, UserError
 from relay.domain.hop import Hop
+from relay.domain.identity import MessageId
 from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
@@ -31,7 +32,7 @@ from relay.lanes import Lanes
 from relay.log.checks import problem_of
 from relay.log.port import Log
 from relay.plan import API, Plan
-from relay.state.port import TAGS, State
+from relay.state.port import State
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver
@@ -132,15 +133,12 @@ class Relay:
                 background.append(tasks.create_task(self._watch_file()))
             await self._unless_stopped(self.registry.ready.wait(), stop)
             self._trouble["receivers"] = None
-            background.append(tasks.create_task(self._tell_started(started)))
             background.append(tasks.create_task(self._tell_draining(stop)))
-            await Supervisor(self._lanes.wanted, self.registry.changes()).run(stop)
+            if await self._unless_stopped(self._recovery.healed.wait(), stop):
+                started()
+                await Supervisor(self._lanes.wanted, self.registry.changes()).run(stop)
             for task in background:
                 task.cancel()
-
-    async def _tell_started(self, started: Callable[[], None]) -> None:
-        await self._recovery.healed.wait()
-        started()
 
     async def _tell_draining(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -225,10 +223,10 @@ class Relay:
                 await self._patience.pause("follow the registry", error)
 
     async def _watch_level(self) -> None:
-        """Whether log and state answer, for /readyz."""
+        """Whether the state answers, for /readyz."""
         while True:
             await self._clock.sleep(1.0)
-            self._trouble["state"] = await _problem(self._state.lost, StateUnavailable)
+            self._trouble["state"] = await _problem(lambda: self._state.messages([MessageId("-", "-")]))
 
     # the API
 
@@ -268,9 +266,9 @@ class Relay:
         return f"{base}/v1/answers/{issue(secret, hop.delivery, hop.generation, expires)}"
 
 
-async def _problem(call: Callable[[], Any], away: type[Exception]) -> str | None:
+async def _problem(call: Callable[[], Awaitable[object]]) -> str | None:
     try:
-        lost = await call()
-    except away as error:
+        await call()
+    except Unavailable as error:
         return str(error)
-    return f"recovering: {len(lost)} of {TAGS} hash tags" if lost else None
+    return None

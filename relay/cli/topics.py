@@ -73,8 +73,8 @@ def _row(spec: TopicSpec, state: TopicState | None) -> tuple[str, ...]:
         str(there.partitions),
         there.cleanup,
         retention,
-        str(state.replication),
-        str(state.min_insync),
+        str(state.replication or "-"),
+        str(state.min_insync or "-"),
         problem_of(spec, state) or "",
     )
 

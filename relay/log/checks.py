@@ -15,8 +15,8 @@ def problem_of(spec: TopicSpec, state: TopicState) -> str | None:
         return f"cleanup.policy is {there.cleanup}, expected {spec.cleanup}"
     if spec.retention_s is not None and there.retention_s is not None and there.retention_s < spec.retention_s:
         return f"retention is {there.retention_s} s, expected at least {spec.retention_s} s"
-    if state.replication < SAFE_REPLICATION:
+    if state.replication is not None and state.replication < SAFE_REPLICATION:
         return f"replication is {state.replication}: losing a broker may lose messages"
-    if state.min_insync < SAFE_REPLICATION - 1:
+    if state.min_insync is not None and state.min_insync < SAFE_REPLICATION - 1:
         return f"min.insync.replicas is {state.min_insync}: an acknowledged record may be on one broker only"
     return None

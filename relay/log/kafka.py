@@ -20,6 +20,7 @@ from relay.log.kafka_settings import HEADROOM_BYTES, Cluster, GroupTiming, Kafka
 from relay.log.port import Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicState
 
 _HEARTBEAT_MS: Final = 3_000
+_COMMIT_S: Final = 10.0
 
 
 class KafkaLog:
@@ -27,7 +28,8 @@ class KafkaLog:
 
     `bootstrap_servers`: "host:port", comma-separated. `max_message_bytes`: the largest payload; a record may be 64 KiB
     larger, for the metadata that hops and dead letters add, and every topic that `create` makes allows that much.
-    `replication_factor` None: the broker's default.
+    `replication_factor` None: the broker's default. `request_timeout_ms`: so long an append tries (and 5 s more), and
+    every other request, before LogUnavailable says that the cluster is away.
     """
 
     def __init__(
@@ -39,14 +41,16 @@ class KafkaLog:
         max_message_bytes: int = 2 * 1024 * 1024,
         session_timeout_ms: int = 15_000,
         heartbeat_interval_ms: int | None = None,
+        request_timeout_ms: int = 15_000,
         security: KafkaSecurity | None = None,
     ) -> None:
         security = security or KafkaSecurity()
         self.max_record_bytes = max_message_bytes + HEADROOM_BYTES
-        self._cluster = Cluster(bootstrap_servers, client_id, security, security.ssl_context())
+        self._cluster = Cluster(bootstrap_servers, client_id, security, security.ssl_context(), request_timeout_ms)
         self._timing = GroupTiming(
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms or min(_HEARTBEAT_MS, session_timeout_ms // 3),
+            commit_timeout_s=min(_COMMIT_S, request_timeout_ms / 1000),
         )
         self._client = KafkaClient(self._cluster)
         self._producer = KafkaProducer(self._cluster, self.max_record_bytes, self._ensure_topic)

@@ -25,7 +25,7 @@ from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.topics import TopicSpec
 from relay.log.kafka_client import KafkaClient, Replicas, kafka_errors, no_topic
 from relay.log.kafka_closing import ends_within
-from relay.log.kafka_settings import REQUEST_TIMEOUT_MS, Cluster
+from relay.log.kafka_settings import Cluster
 from relay.log.port import TopicPartition, TopicState
 
 _VISIBLE_S: Final = 15.0
@@ -164,7 +164,7 @@ class KafkaAdmin:
 
     @asynccontextmanager
     async def _admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
-        admin = AIOKafkaAdminClient(**self._cluster.arguments(), request_timeout_ms=REQUEST_TIMEOUT_MS)
+        admin = AIOKafkaAdminClient(**self._cluster.arguments(), request_timeout_ms=self._cluster.request_timeout_ms)
         try:
             with kafka_errors(f"connecting to {self._cluster.servers}"):
                 await admin.start()

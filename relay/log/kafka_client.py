@@ -27,10 +27,9 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka_closing import ends_within
-from relay.log.kafka_settings import REQUEST_TIMEOUT_MS, Cluster
+from relay.log.kafka_settings import Cluster
 from relay.log.port import Record, TopicPartition
 
-_PATIENCE_S: Final = 15.0
 _RETRY_S: Final = 0.1
 _CLOSE_S: Final = 2.0
 _READ_UNCOMMITTED: Final = 0
@@ -78,7 +77,7 @@ def no_topic(*names: str) -> LogUnavailable:
 
 
 class KafkaClient:
-    """One set of connections. Each request is repeated while its error is a passing one, for 15 s at most.
+    """One set of connections. Each request is repeated while its error is a passing one, and the cluster's request timeout is not over.
 
     Every method may raise LogUnavailable. Where nothing answered, the connections are thrown away, so that the next
     request starts from the bootstrap servers: the cluster may have moved to other addresses.
@@ -164,7 +163,9 @@ class KafkaClient:
             if self._closed:
                 raise LogUnavailable("Kafka: this connection is closed")
             if self._client is None:
-                client = AIOKafkaClient(**self._cluster.arguments(), request_timeout_ms=REQUEST_TIMEOUT_MS)
+                client = AIOKafkaClient(
+                    **self._cluster.arguments(), request_timeout_ms=self._cluster.request_timeout_ms
+                )
                 try:
                     await client.bootstrap()
                 except BaseException:
@@ -177,7 +178,7 @@ class KafkaClient:
         """What `ask` returns. Raises LogUnavailable, or OffsetOutOfRangeError."""
         last: KafkaError | None = None
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(self._cluster.request_timeout_s):
                 while True:
                     client = await self._connected()
                     try:

@@ -30,7 +30,6 @@ from relay.log.kafka_settings import FETCH_BYTES, Cluster, GroupTiming
 from relay.log.kafka_watchdog import Watchdog
 from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicPartition
 
-_COMMIT_S: Final = 10.0
 _REVOKE_S: Final = 15.0
 """For `on_revoked` when we leave: requests in flight (5 s) and a last commit. Below the rebalance timeout."""
 
@@ -121,7 +120,7 @@ class KafkaConsumer:
         self._nudge()
 
     async def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
-        """As the port says; returns within 10 s. What is still ours is committed also when another one is lost."""
+        """As the port says; in bounded time, 10 s. What is still ours is committed also when another one is lost."""
         consumer = self._consumer
         if consumer is None or membership.generation(consumer) < 0:
             raise PartitionLost(f"{self._group}: not a member of the group")
@@ -129,7 +128,7 @@ class KafkaConsumer:
         ours = {KafkaPartition(*p): offset for p, offset in next_offsets.items() if p in assigned}
         try:
             with kafka_errors(f"committing for {self._group}"):
-                async with asyncio.timeout(_COMMIT_S):  # the library repeats for ever
+                async with asyncio.timeout(self._timing.commit_timeout_s):  # the library repeats for ever
                     if ours:
                         await consumer.commit(ours)
         except LogUnavailable as error:

@@ -11,12 +11,13 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from relay.domain.errors import LogUnavailable, RecordTooLarge
 from relay.log.kafka_client import described, kafka_errors
 from relay.log.kafka_closing import ends_within
-from relay.log.kafka_settings import REQUEST_TIMEOUT_MS, Cluster
+from relay.log.kafka_settings import Cluster
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 
-_APPEND_S: Final = REQUEST_TIMEOUT_MS / 1000 + 5
-"""Longer than a batch lives: mostly an append ends because its records were given up, not while they still may go."""
+_MARGIN_S: Final = 5.0
+"""An append may take longer than a batch lives by so much: mostly it ends because its records were given up, not while
+they still may go."""
 
 _BATCH_BYTES: Final = 131_072
 """Before compression. The library's 16 KiB hold 8 records of 2 kB; it has one batch per partition in flight."""
@@ -41,6 +42,7 @@ class KafkaProducer:
         self._cluster = cluster
         self._max_record_bytes = max_record_bytes
         self._ensure_topic = ensure_topic
+        self._patience_s = cluster.request_timeout_s + _MARGIN_S
         self._producer: AIOKafkaProducer | None = None
         self._starting = asyncio.Lock()
         self._failing_since: float | None = None
@@ -49,14 +51,14 @@ class KafkaProducer:
     async def start(self) -> None:
         """Raises LogUnavailable when no broker answers."""
         with kafka_errors(f"no broker answers at {self._cluster.servers}"):
-            async with asyncio.timeout(_APPEND_S):
+            async with asyncio.timeout(self._patience_s):
                 await self._started()
 
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
         """As the port says. Nothing of it is under way any more when it raises, unless the broker hangs."""
         try:
             with kafka_errors("appending"):
-                async with asyncio.timeout(_APPEND_S):
+                async with asyncio.timeout(self._patience_s):
                     coordinates = await self._append(records)
         except LogUnavailable:
             self._failing_since = self._failing_since or asyncio.get_running_loop().time()
@@ -159,7 +161,7 @@ class KafkaProducer:
             enable_idempotence=False,
             linger_ms=3,
             compression_type="lz4",
-            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            request_timeout_ms=self._cluster.request_timeout_ms,
             max_batch_size=_BATCH_BYTES,
             max_request_size=self._max_record_bytes,
         )

@@ -11,9 +11,6 @@ from relay.domain.errors import UserError
 HEADROOM_BYTES: Final = 65_536
 """What a record may be larger than the payload it carries: hop metadata, and a dead letter's detail of 8 KiB."""
 
-REQUEST_TIMEOUT_MS: Final = 15_000
-"""One produce, fetch or metadata request. A batch that is older is given up: so long does an append try."""
-
 FETCH_BYTES: Final = 262_144
 """Of a partition, in one fetch: the memory a consumer may hold per partition. A larger record comes alone."""
 
@@ -62,12 +59,20 @@ class ClientArguments(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster and how we name ourselves there. `servers`: "host:port", comma-separated."""
+    """A cluster and how we name ourselves there. `servers`: "host:port", comma-separated.
+
+    `request_timeout_ms`: for one request, and for a request with its repetitions; a member's own are in GroupTiming.
+    """
 
     servers: str
     client_id: str
     security: KafkaSecurity
     ssl_context: SSLContext | None
+    request_timeout_ms: int = 15_000
+
+    @property
+    def request_timeout_s(self) -> float:
+        return self.request_timeout_ms / 1000
 
     def arguments(self) -> ClientArguments:
         return {
@@ -86,10 +91,12 @@ class GroupTiming:
     """How a consumer group notices the loss of a member, in milliseconds.
 
     A member that dies is missed after `session_timeout_ms`; a rebalance is noticed at the next heartbeat, and waits
-    for `on_revoked` of each member up to `rebalance_timeout_ms`, which has to be below `request_timeout_ms`.
+    for `on_revoked` of each member up to `rebalance_timeout_ms`, which has to be below `request_timeout_ms`, and above
+    the 5 s for requests in flight together with `commit_timeout_s`.
     """
 
     session_timeout_ms: int = 15_000
     heartbeat_interval_ms: int = 3_000
     rebalance_timeout_ms: int = 20_000
     request_timeout_ms: int = 30_000
+    commit_timeout_s: float = 10.0

@@ -116,11 +116,11 @@ class LogReader(Protocol):
 
 
 class TopicState(NamedTuple):
-    """A topic as the log has it. `min_insync`, `replication`: 1 where the log knows no replicas."""
+    """A topic as the log has it. `replication`, `min_insync`: None where the log knows no replicas."""
 
     spec: TopicSpec
-    replication: int
-    min_insync: int
+    replication: int | None
+    min_insync: int | None
     max_message_bytes: int
 
 

@@ -167,7 +167,7 @@ class StreamsLog:
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
         found = await self._store.describe(topics)
-        return {name: TopicState(spec, 1, 1, self._max_message_bytes) for name, spec in found.items()}
+        return {name: TopicState(spec, None, None, self._max_message_bytes) for name, spec in found.items()}
 
     async def lag(self, group: str, topic: str) -> int:
         spans = [await self._store.span(at) for at in await self._store.partitions([topic])]

@@ -177,7 +177,7 @@ class MemoryLog:
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
         await self._turn()
         specs, limit = self._broker.specs, self._broker.max_message_bytes
-        return {topic: TopicState(specs[topic], 1, 1, limit) for topic in topics if topic in specs}
+        return {topic: TopicState(specs[topic], None, None, limit) for topic in topics if topic in specs}
 
     async def lag(self, group: str, topic: str) -> int:
         await self._turn()

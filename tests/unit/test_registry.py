@@ -39,7 +39,7 @@ class _TopicLog:
         return [spec.name for spec in new]
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
-        return {name: TopicState(self.specs[name], 1, 1, 1_000_000) for name in topics if name in self.specs}
+        return {name: TopicState(self.specs[name], None, None, 1_000_000) for name in topics if name in self.specs}
 
     async def lag(self, group: str, topic: str) -> int:
         assert self.groups[topic] == group

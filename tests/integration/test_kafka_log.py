@@ -1,0 +1,394 @@
+"""The log on Kafka where things go wrong: members and producers that die, a broker that stops, hangs, and compacts."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pytest
+import pytest_asyncio
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from relay.domain.errors import LogUnavailable, OffsetMissing, UserError
+from relay.domain.topics import TopicSpec
+from relay.log import kafka_membership as membership
+from relay.log.kafka import KafkaLog
+from relay.log.kafka_watchdog import Watchdog
+from relay.log.partitioner import partition_of
+from relay.log.port import Assignment, Coordinate, NewRecord, TopicPartition
+from tests.contract.log_contract import PATIENCE_S, Member, keyed, settle, started, topic_for, unique, values
+from tests.integration.kafka_process import COMMITTED_RECORDS, SESSION_TIMEOUT_MS
+from tests.servers.kafka import Broker, KafkaBroker, free_ports
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+
+LONGER_THAN_ANY_TEST_MS: Final = 600_000
+REQUEST_TIMEOUT_MS: Final = 2_000
+
+
+@asynccontextmanager
+async def opened(bootstrap: str, **settings: int) -> AsyncIterator[KafkaLog]:
+    log = KafkaLog(bootstrap, heartbeat_interval_ms=200, **settings)
+    await log.start()
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+@asynccontextmanager
+async def process(role: str, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.integration.kafka_process", role, *arguments),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield child
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.communicate()
+
+
+async def line(child: asyncio.subprocess.Process) -> list[str]:
+    assert child.stdout is not None
+    async with asyncio.timeout(PATIENCE_S):
+        words = (await child.stdout.readline()).decode().split()
+    assert words, "the process ended"
+    return words
+
+
+async def again(log: KafkaLog, records: Sequence[NewRecord]) -> list[Coordinate]:
+    """Append, as often as it takes."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await log.append(records)
+            except LogUnavailable:
+                continue
+
+
+@pytest_asyncio.fixture
+async def log(kafka_broker: Broker) -> AsyncIterator[KafkaLog]:
+    async with opened(kafka_broker.bootstrap, session_timeout_ms=SESSION_TIMEOUT_MS) as log:
+        yield log
+
+
+@pytest_asyncio.fixture
+async def frail(own_broker: KafkaBroker) -> AsyncIterator[KafkaLog]:
+    """A log whose broker the test may stop; it is up again, and answers, at the start of each test."""
+    own_broker.thaw()
+    async with opened(own_broker.bootstrap, request_timeout_ms=REQUEST_TIMEOUT_MS) as log:
+        yield log
+
+
+# members
+
+
+async def test_who_leaves_is_not_waited_for(kafka_broker: Broker) -> None:
+    async with opened(kafka_broker.bootstrap, session_timeout_ms=LONGER_THAN_ANY_TEST_MS) as log:
+        group = unique("group")
+        topic = await topic_for(log, group, partitions=2)
+        one, two = await started(Member(log, group, topic)), await started(Member(log, group, topic))
+        await settle([one, two], lambda: len(one.owned) == len(two.owned) == 1)
+
+        await one.consumer.close()
+        await settle([two], lambda: len(two.owned) == 2)
+
+
+async def test_closing_the_log_lets_its_members_leave(kafka_broker: Broker) -> None:
+    async with opened(kafka_broker.bootstrap, session_timeout_ms=LONGER_THAN_ANY_TEST_MS) as log:
+        group = unique("group")
+        topic = await topic_for(log, group)
+        async with opened(kafka_broker.bootstrap, session_timeout_ms=LONGER_THAN_ANY_TEST_MS) as other:
+            one = await started(Member(other, group, topic))
+            await settle([one], lambda: len(one.owned) == 1)
+        assert one.revocations == [TopicPartition(topic, 0)]
+
+        two = await started(Member(log, group, topic))
+        await settle([two], lambda: len(two.owned) == 1)
+
+
+async def test_the_rest_takes_over_from_a_killed_member_where_it_had_committed(
+    log: KafkaLog, kafka_broker: Broker
+) -> None:
+    group = unique("group")
+    topic = await topic_for(log, group, partitions=2)
+    survivor = await started(Member(log, group, topic, commit_on_revoke=True))
+    await settle([survivor], lambda: len(survivor.owned) == 2)
+
+    async with process("consume", kafka_broker.bootstrap, topic, group) as child:
+        await settle([survivor], lambda: len(survivor.owned) == 1)
+        [_, number] = await line(child)
+        taken = TopicPartition(topic, int(number))
+        keys = {partition_of(b"%d" % n, 2): b"%d" % n for n in range(20)}
+        await log.append([NewRecord(topic, keys[taken.partition], b"%d" % n) for n in range(12)])
+        assert await line(child) == ["committed", str(COMMITTED_RECORDS)]
+        child.kill()
+
+        await settle([survivor], lambda: len(survivor.owned) == 2)
+        assert values(await survivor.take(7)) == [b"%d" % n for n in range(COMMITTED_RECORDS, 12)]
+
+
+async def test_what_a_listener_raises_comes_out_of_poll(log: KafkaLog) -> None:
+    group = unique("group")
+    topic = await topic_for(log, group)
+    await log.append(keyed(topic, 1))
+
+    async def assigned(_: Sequence[Assignment]) -> None:
+        raise UserError("cannot take it")
+
+    async def revoked(_: Sequence[TopicPartition]) -> None:
+        raise UserError("cannot give it back")
+
+    consumer = log.consumer(group, [topic], assigned, revoked)
+    await consumer.start()
+    with pytest.raises(UserError, match="cannot take it"):
+        await consumer.poll(max_records=1, timeout_s=PATIENCE_S)
+    assert await consumer.poll(max_records=1, timeout_s=0) == {}
+    await consumer.close()
+
+
+async def test_a_poll_that_failed_counts_as_over(log: KafkaLog) -> None:
+    topic = await topic_for(log)
+    member = await started(Member(log, unique("group"), topic))
+    with pytest.raises(OffsetMissing):
+        await member.take(1)
+
+    inner = member.consumer._consumer  # type: ignore[attr-defined]
+    before = inner._subscription._last_fetch_ended
+    await inner._fetcher._create_fetch_waiter()  # the client meets the missing offset again
+    with pytest.raises(OffsetMissing):
+        await member.poll()
+    assert inner._subscription._fetch_count == 0
+    assert inner._subscription._last_fetch_ended > before
+
+
+async def test_a_dead_fetch_task_is_noticed(log: KafkaLog) -> None:
+    group = unique("group")
+    topic = await topic_for(log, group)
+    member = await started(Member(log, group, topic))
+    await settle([member], lambda: len(member.owned) == 1)
+
+    member.consumer._consumer._fetcher._fetch_task.cancel()  # type: ignore[attr-defined]
+
+    with pytest.raises(LogUnavailable, match="fetch task is dead"):
+        await member.poll(timeout_s=PATIENCE_S)
+
+
+# producers
+
+
+async def test_nothing_acknowledged_is_lost_when_the_producer_is_killed(log: KafkaLog, kafka_broker: Broker) -> None:
+    topic = await topic_for(log, partitions=3)
+    acknowledged: list[tuple[Coordinate, bytes]] = []
+
+    async with process("produce", kafka_broker.bootstrap, topic) as child:
+        while len(acknowledged) < 500:
+            partition, offset, value = await line(child)
+            acknowledged.append((Coordinate(topic, int(partition), int(offset)), value.encode()))
+        child.kill()
+
+    read = await log.read([(at, None) for at, _ in acknowledged])
+    assert [record and record.value for record in read] == [value for _, value in acknowledged]
+
+
+async def test_large_appends_keep_the_order_of_each_key(log: KafkaLog) -> None:
+    """More than a batch holds, in one call."""
+    topic = await topic_for(log, partitions=2)
+    sent = [NewRecord(topic, b"%d" % (n % 3), b"%06d" % n * 500) for n in range(300)]
+
+    at = await log.append(sent)
+
+    for key in range(3):
+        offsets = [place.offset for place, record in zip(at, sent, strict=True) if record.key == b"%d" % key]
+        assert offsets == sorted(set(offsets))
+    read = await log.read([(place, record.key) for place, record in zip(at, sent, strict=True)])
+    assert [record and record.value for record in read] == [record.value for record in sent]
+
+
+async def test_a_record_with_neither_key_nor_value_goes_through(log: KafkaLog) -> None:
+    topic = await topic_for(log)
+    [at] = await log.append([NewRecord(topic, None, None, (("h", b"1"),))])
+    [record] = await log.read([(at, None)])
+    assert record is not None
+    assert (record.key, record.value, record.headers) == (None, None, (("h", b"1"),))
+
+
+async def test_a_cancelled_append_leaves_the_log_usable(log: KafkaLog) -> None:
+    topic = await topic_for(log, partitions=2)
+    for _ in range(20):
+        appending = asyncio.ensure_future(log.append(keyed(topic, 40, keys=10)))
+        await asyncio.sleep(0)
+        appending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await appending
+
+    assert len(await log.append(keyed(topic, 40, keys=10))) == 40
+
+
+# the broker
+
+
+async def test_nobody_there_is_said(frail: KafkaLog) -> None:
+    [port] = free_ports(1)
+    nowhere = KafkaLog(f"127.0.0.1:{port}")
+    with pytest.raises(LogUnavailable, match=f"127.0.0.1:{port}"):
+        await nowhere.start()
+    await nowhere.close()
+
+
+async def test_work_goes_on_when_the_broker_is_back(frail: KafkaLog, own_broker: KafkaBroker) -> None:
+    group = unique("group")
+    topic = await topic_for(frail, group)
+    member = await started(Member(frail, group, topic))
+    await frail.append(keyed(topic, 3))
+    await member.take(3)
+
+    own_broker.kill()
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(LogUnavailable):
+            await frail.append(keyed(topic, 1))
+        with pytest.raises(LogUnavailable):
+            await member.consumer.commit({TopicPartition(topic, 0): 3})
+        with pytest.raises(LogUnavailable):
+            await frail.lag(group, topic)
+        assert await member.poll() == {}
+    await asyncio.to_thread(own_broker.start)
+
+    await again(frail, [NewRecord(topic, b"key-0", b"after")])
+    await settle([member], lambda: member.records[-1].value == b"after")
+    await member.consumer.commit(member.ends([TopicPartition(topic, 0)]))
+    assert await frail.lag(group, topic) == 0
+
+
+@pytest.mark.parametrize("failure", ["freeze", "kill"])
+async def test_without_the_broker_everything_still_ends(frail: KafkaLog, own_broker: KafkaBroker, failure: str) -> None:
+    group = unique("group")
+    topic = await topic_for(frail, group)
+    member = await started(Member(frail, group, topic))
+    await frail.append(keyed(topic, 1))
+    await member.take(1)
+    following = frail.follow(topic)
+    await anext(following)
+    waiting = asyncio.ensure_future(frail.append(keyed(topic, 1)))
+
+    getattr(own_broker, failure)()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(LogUnavailable):
+                await member.consumer.commit({TopicPartition(topic, 0): 1})
+            await member.consumer.close()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await following.aclose()
+            await frail.close()
+        assert member.owned == {}
+        with pytest.raises(LogUnavailable):
+            await frail.append(keyed(topic, 1))
+    finally:
+        if failure == "kill":
+            await asyncio.to_thread(own_broker.start)
+        own_broker.thaw()
+
+
+async def test_a_minute_without_an_answer_is_noticed(frail: KafkaLog, own_broker: KafkaBroker) -> None:
+    group = unique("group")
+    topic = await topic_for(frail, group)
+    member = await started(Member(frail, group, topic))
+    await settle([member], lambda: len(member.owned) == 1)
+    consumer = member.consumer._consumer  # type: ignore[attr-defined]
+    place = TopicPartition(topic, 0)
+    async with asyncio.timeout(PATIENCE_S):
+        while membership.progress(consumer, place).answered is None:
+            await member.poll()
+
+    own_broker.freeze()
+    watchdog = Watchdog(group)
+    for seconds in range(0, 61, 5):
+        watchdog.check(consumer, [place], seconds)
+    with pytest.raises(LogUnavailable, match=f"{topic}/0"):
+        watchdog.check(consumer, [place], 65)
+
+    for seconds in range(70, 130, 5):
+        watchdog.check(consumer, [place], seconds)  # said once, the minute starts anew
+    watchdog.check(consumer, [], 130)
+    watchdog.check(consumer, [place], 135)  # a paused partition does not wait for anything
+    watchdog.check(consumer, [place], 1000)  # and when nobody polled, nothing follows from it
+    own_broker.thaw()
+
+
+async def test_an_endless_rebalance_is_noticed(log: KafkaLog) -> None:
+    group = unique("group")
+    member = await started(Member(log, group, await topic_for(log, group)))
+    await settle([member], lambda: len(member.owned) == 1)
+    watchdog = Watchdog(group)
+    watchdog.unassigned(0)
+    watchdog.check(member.consumer._consumer, [], 60)  # type: ignore[attr-defined]
+    with pytest.raises(LogUnavailable, match="no assignment"):
+        watchdog.check(member.consumer._consumer, [], 65)  # type: ignore[attr-defined]
+    watchdog.assigned()
+    watchdog.check(member.consumer._consumer, [], 200)  # type: ignore[attr-defined]
+
+
+# compaction, administration
+
+
+async def test_what_was_compacted_away_reads_as_none(log: KafkaLog, kafka_broker: Broker) -> None:
+    topic = await topic_for(log, cleanup="compact")
+    eager = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0.01"}
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_broker.bootstrap)
+    await admin.start()
+    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, eager)])
+    await admin.close()
+    [old] = await log.append([NewRecord(topic, b"a", b"old")])
+    [kept] = await log.append([NewRecord(topic, b"b", b"kept")])
+
+    async with asyncio.timeout(PATIENCE_S):
+        while (await log.read([(old, b"a")])) != [None]:
+            await log.append([NewRecord(topic, b"a", b"new" * 1000)])  # each closes a segment, which may be compacted
+
+    [record] = await log.read([(kept, b"b")])
+    assert record is not None
+    assert record.value == b"kept"
+    assert [record.key for record in await log.snapshot(topic, 0)] == [b"b", b"a"]
+
+
+async def test_many_processes_may_create_the_same_topics_at_once(kafka_broker: Broker) -> None:
+    group = unique("group")
+    specs = [TopicSpec(unique("topic"), 3), TopicSpec(unique("topic"), 1, "compact", None)]
+    async with (
+        opened(kafka_broker.bootstrap) as one,
+        opened(kafka_broker.bootstrap) as two,
+        opened(kafka_broker.bootstrap) as three,
+    ):
+        created = await asyncio.gather(*(log.create(specs, {specs[0].name: group}) for log in (one, two, three)))
+        assert sorted(name for names in created for name in names) == sorted(spec.name for spec in specs)
+        member = await started(Member(one, group, specs[0].name))
+        await one.append(keyed(specs[0].name, 9, keys=9))
+        await member.take(9)
+
+
+async def test_what_the_cluster_cannot_give_is_the_users_mistake(kafka_broker: Broker) -> None:
+    topic = unique("topic")
+    async with opened(kafka_broker.bootstrap, replication_factor=99) as log:
+        with pytest.raises(UserError, match=topic):
+            await log.create([TopicSpec(topic, 1)], {})
+
+
+async def test_a_group_with_members_keeps_its_missing_offset(log: KafkaLog) -> None:
+    group = unique("group")
+    topic = await topic_for(log)
+    member = await started(Member(log, group, topic))
+    with pytest.raises(OffsetMissing):
+        await member.take(1)
+
+    with pytest.raises(LogUnavailable, match=group):
+        await log.create([], {topic: group})
+
+    await member.consumer.close()
+    await log.create([], {topic: group})
+    after = await started(Member(log, group, topic))
+    await log.append(keyed(topic, 1))
+    await after.take(1)
