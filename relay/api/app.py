@@ -14,6 +14,7 @@ from relay.api.failed import FailedResource
 from relay.api.health import Health, require_start
 from relay.api.messages import MessagesResource
 from relay.api.problems import problem_details
+from relay.api.receivers import ReceiversResource
 from relay.api.status import StatusReader, StatusResource
 from relay.domain.errors import UserError
 
@@ -52,6 +53,7 @@ def create_app(context: ApiContext, *, health_only: bool = False) -> web.Applica
         StatusResource(reader),
         AnswersResource(context, reader),
         FailedResource(context),
+        ReceiversResource(context),
         Health(context),
     ):
         resource.add_routes(app.router)

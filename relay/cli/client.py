@@ -8,15 +8,12 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import aiohttp
-import click
 
 from relay import __version__
 from relay.config.settings import Settings
 from relay.domain.errors import RelayError, UserError
 
 T = TypeVar("T")
-
-api_option = click.option("--api", help="URL of the relay's API. Default: from the settings.")
 
 
 class ApiFailed(RelayError):
@@ -84,6 +81,12 @@ class Client:
     async def failed_at(self, partition: int, offset: int) -> Any:
         """One dead letter, with its headers and payload."""
         answer = await self.call("GET", f"/v1/failed/{partition}/{offset}")
+        return answer.body if answer else None
+
+    async def receiver(self, name: str, action: str | None = None) -> Any:
+        """A receiver's health; `action`: `pause` or `resume` it first."""
+        path = f"/v1/receivers/{quote(name, safe='')}"
+        answer = await (self.call("POST", f"{path}/{action}") if action else self.call("GET", path))
         return answer.body if answer else None
 
     async def send(

@@ -13,6 +13,8 @@ config_option = click.option(
     "--config", "config_file", type=click.Path(dir_okay=False, path_type=Path), help="YAML file with settings."
 )
 
+api_option = click.option("--api", help="URL of the relay's API. Default: from the settings.")
+
 
 def settings_from(config_file: Path | None) -> Settings:
     """The settings of this process. Raises UserError."""

@@ -4,10 +4,11 @@ import asyncio
 import os
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
-from relay.cli.config import config_option, settings_from
+from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.table import output_option, print_json, print_table
 from relay.config.apply import Diff, apply_file, preview_file
 from relay.config.durations import format_duration
@@ -24,7 +25,7 @@ _file_option = click.option("--file", "-f", type=_path, help="Receivers file; de
 
 @click.group()
 def receivers() -> None:
-    """Look at receivers.yaml, and apply it."""
+    """Look at receivers.yaml and apply it; pause and resume receivers."""
 
 
 @receivers.command()
@@ -67,6 +68,46 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool) -> None:
             click.echo(f"{sign} {key}")
     click.echo("nothing to change" if not diff else "not applied: dry run" if dry_run else "applied")
     _tell_missing(known)
+
+
+@receivers.command()
+@click.argument("name")
+@api_option
+@config_option
+def pause(name: str, api: str | None, config_file: Path | None) -> None:
+    """Send NAME nothing until it is resumed. Its messages wait, and their max_age goes on."""
+    _act(name, "pause", api, config_file)
+
+
+@receivers.command()
+@click.argument("name")
+@api_option
+@config_option
+def resume(name: str, api: str | None, config_file: Path | None) -> None:
+    """Send to NAME again: after a pause by hand, or after it said that it was gone (410)."""
+    _act(name, "resume", api, config_file)
+
+
+@receivers.command()
+@click.argument("name")
+@api_option
+@config_option
+def health(name: str, api: str | None, config_file: Path | None) -> None:
+    """Show whether NAME is paused, its breaker, and what waits for it."""
+    _act(name, None, api, config_file)
+
+
+def _act(name: str, action: str | None, api: str | None, config_file: Path | None) -> None:
+    from relay.cli.client import Client, with_client  # the other commands do without an HTTP client
+
+    async def work(client: Client) -> Any:
+        return await client.receiver(name, action)
+
+    known = with_client(settings_from(config_file), api, work)
+    until = "until it is resumed" if known["paused_for_s"] is None else f"for {known['paused_for_s']:.0f} s"
+    paused = f"paused {until}" if known["paused"] else "not paused"
+    parked = known["parked"]
+    click.echo(f"{name}: {paused}; breaker {known['breaker']}; parked: {parked['retries'] + parked['polls']}")
 
 
 def effective(entry: EndpointEntry) -> dict[str, object]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from relay.cli.client import ApiBusy, ApiFailed, Client, api_option, with_client
-from relay.cli.config import config_option, settings_from
+from relay.cli.client import ApiBusy, ApiFailed, Client, with_client
+from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.status import is_over, show
 from relay.cli.table import output_option
 from relay.domain.errors import UserError

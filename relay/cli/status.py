@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from relay.cli.client import ApiFailed, Client, api_option, with_client
-from relay.cli.config import config_option, settings_from
+from relay.cli.client import ApiFailed, Client, with_client
+from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.table import output_option, print_json, print_table
 
 ENDS = frozenset({"response_delivered_to_sender", "done", "failed"})

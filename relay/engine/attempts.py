@@ -30,7 +30,7 @@ from relay.state.port import (
 )
 
 CRASH_PAUSE_S = 5.0
-LONGEST_CLOSE_S = 30.0
+LONGEST_CLOSE_S = 10.0
 """A closed endpoint is asked about again at least this often: somebody may have resumed it."""
 
 

@@ -77,7 +77,7 @@ def no_topic(*names: str) -> LogUnavailable:
 
 
 class KafkaClient:
-    """One set of connections. Each request is repeated while its error is a passing one, and the cluster's request timeout is not over.
+    """One set of connections. A request is repeated while its error is a passing one, within its timeout.
 
     Every method may raise LogUnavailable. Where nothing answered, the connections are thrown away, so that the next
     request starts from the bootstrap servers: the cluster may have moved to other addresses.
@@ -269,7 +269,11 @@ class KafkaClient:
 
 def as_record(topic: str, partition: int, raw: Any) -> Record:
     """A record of the library as ours. A header without a value, which others may write, becomes an empty one."""
-    headers = tuple([(name, b"" if value is None else value) for name, value in raw.headers])
+    headers = tuple(raw.headers)
+    for _, value in headers:
+        if value is None:
+            headers = tuple((name, other or b"") for name, other in headers)
+            break
     return Record(topic, partition, raw.offset, raw.key, raw.value, headers, raw.timestamp)
 
 

@@ -92,6 +92,9 @@ class KafkaConsumer:
         except BaseException:
             await _stop(consumer)
             raise
+        if self._closing:  # meanwhile
+            await _stop(consumer)
+            return
         self._watchdog.unassigned(_now())
         self._consumer = consumer
 

@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from relay.domain.errors import LogUnavailable, RecordTooLarge
-from relay.log.kafka_client import described, kafka_errors
+from relay.log.kafka_client import kafka_errors
 from relay.log.kafka_closing import ends_within
 from relay.log.kafka_settings import Cluster
 from relay.log.partitioner import partition_of
@@ -27,6 +27,8 @@ _STALE_S: Final = 60.0
 
 _FLUSH_S: Final = 5.0
 _CLOSE_S: Final = 3.0
+
+_TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 EnsureTopic = Callable[[str], Awaitable[None]]
 
@@ -60,7 +62,9 @@ class KafkaProducer:
             with kafka_errors("appending"):
                 async with asyncio.timeout(self._patience_s):
                     coordinates = await self._append(records)
-        except LogUnavailable:
+        except LogUnavailable as error:
+            if isinstance(error.__cause__, _TOO_LARGE):
+                raise RecordTooLarge(str(error.__cause__)) from error
             self._failing_since = self._failing_since or asyncio.get_running_loop().time()
             raise
         self._failing_since = None
@@ -77,23 +81,16 @@ class KafkaProducer:
         places: dict[TopicPartition, list[int]] = {}
         for index, record in enumerate(records):
             places.setdefault(await self._place(producer, record), []).append(index)
-        coordinates: list[Coordinate] = [Coordinate("", 0, 0)] * len(records)
-
-        async def fill(place: TopicPartition, indexes: list[int]) -> None:
-            offsets = await self._send(producer, place, [records[index] for index in indexes])
-            for index, offset in zip(indexes, offsets, strict=True):
-                coordinates[index] = Coordinate(*place, offset)
-
-        if len(places) == 1:
-            [(place, indexes)] = places.items()
-            await fill(place, indexes)
-            return coordinates
+        sends = [await self._send(producer, place, [records[n] for n in indexes]) for place, indexes in places.items()]
         # gather, not a task group: one partition's failure must not leave the others' records half sent and unknown.
-        outcomes = await asyncio.gather(*(fill(*item) for item in places.items()), return_exceptions=True)
-        failures = [outcome for outcome in outcomes if outcome is not None]
-        for failure in sorted(failures, key=lambda failure: not isinstance(failure, RecordTooLarge)):
-            raise failure
-        return coordinates
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+        coordinates: dict[int, Coordinate] = {}
+        for (place, indexes), outcome in zip(places.items(), outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                raise _worst(outcomes)
+            offsets = outcome if isinstance(outcome, list) else [outcome.offset]
+            coordinates |= {n: Coordinate(*place, offset) for n, offset in zip(indexes, offsets, strict=True)}
+        return [coordinates[n] for n in range(len(records))]
 
     async def _place(self, producer: AIOKafkaProducer, record: NewRecord) -> TopicPartition:
         known = producer.client.cluster.partitions_for_topic(record.topic)
@@ -102,27 +99,35 @@ class KafkaProducer:
             known = await producer.partitions_for(record.topic)
         return TopicPartition(record.topic, partition_of(record.key, len(known)))
 
-    async def _send(self, producer: AIOKafkaProducer, place: TopicPartition, records: Sequence[NewRecord]) -> list[int]:
-        """The offsets of `records`. A batch is sent when the one before it is acknowledged, so that none overtakes
-        one that failed."""
-        try:
-            if len(records) == 1 and (records[0].key, records[0].value) != (None, None):  # `send` refuses such
-                return [await self._send_alone(producer, place, records[0])]
-            offsets: list[int] = []
-            for batch in self._batches(producer, records):
-                sent = await (await producer.send_batch(batch, place.topic, partition=place.partition))
-                offsets.extend(range(sent.offset, sent.offset + batch.record_count()))
-        except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
-            raise RecordTooLarge(f"{place.topic}: {described(error)}") from error
-        return offsets
+    async def _send(
+        self, producer: AIOKafkaProducer, place: TopicPartition, records: Sequence[NewRecord]
+    ) -> asyncio.Future[Any]:
+        """Hand `records` over; the result gives, and raises, what came of it: RecordMetadata of one, else offsets.
 
-    async def _send_alone(self, producer: AIOKafkaProducer, place: TopicPartition, record: NewRecord) -> int:
-        """Single records of concurrent callers share a batch, which `linger_ms` waits for."""
-        acknowledged = await producer.send(
-            place.topic, record.value, record.key, place.partition, headers=list(record.headers)
-        )
-        offset: int = (await acknowledged).offset
-        return offset
+        A single record is no task of its own, and shares a batch with those of other callers, which `linger_ms` waits
+        for: records that go to as many topics are the usual case.
+        """
+        record = records[0]
+        if len(records) > 1 or (record.key is None and record.value is None):  # `send` refuses the latter
+            return asyncio.ensure_future(self._send_batches(producer, place, records))
+        try:
+            acknowledged: asyncio.Future[Any] = await producer.send(
+                place.topic, record.value, record.key, place.partition, headers=list(record.headers)
+            )
+        except KafkaError as error:
+            acknowledged = asyncio.get_running_loop().create_future()
+            acknowledged.set_exception(error)
+        return acknowledged
+
+    async def _send_batches(
+        self, producer: AIOKafkaProducer, place: TopicPartition, records: Sequence[NewRecord]
+    ) -> list[int]:
+        """A batch is sent when the one before it is acknowledged, so that none overtakes one that failed."""
+        offsets: list[int] = []
+        for batch in self._batches(producer, records):
+            sent = await (await producer.send_batch(batch, place.topic, partition=place.partition))
+            offsets.extend(range(sent.offset, sent.offset + batch.record_count()))
+        return offsets
 
     def _batches(self, producer: AIOKafkaProducer, records: Sequence[NewRecord]) -> list[BatchBuilder]:
         batches = [producer.create_batch()]
@@ -132,7 +137,9 @@ class KafkaProducer:
                 batches.append(producer.create_batch())
                 added = _added(batches[-1], record)
             if added is None or added > self._max_record_bytes:
-                raise RecordTooLarge(f"{record.topic}: {added} bytes; {self._max_record_bytes} are allowed")
+                raise MessageSizeTooLargeError(
+                    f"{record.topic}: a record of {added} bytes; {self._max_record_bytes} are allowed"
+                )
         for batch in batches:
             batch.close()  # else single records of other callers would be added to it
         return batches
@@ -171,6 +178,12 @@ class KafkaProducer:
             await _stop(producer)
             raise
         return producer
+
+
+def _worst(outcomes: Sequence[object]) -> BaseException:
+    """The failure that counts most: no repeat helps a record that is too large."""
+    failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    return next((failure for failure in failures if isinstance(failure, _TOO_LARGE)), failures[0])
 
 
 def _added(batch: BatchBuilder, record: NewRecord) -> int | None:

@@ -66,6 +66,7 @@ async def vanish(log: KafkaLog) -> list[tuple[str, str]]:
         own = [coordinator._coordination_task, coordinator._heartbeat_task, coordinator._commit_refresh_task]
         await cut(theirs._client, *own, fetcher._fetch_task, *fetcher._pending_tasks)
     producer = log._producer._producer
+    assert producer is not None
     log._producer._producer, log._producer._closed = None, True
     producer._closed = True
     producer._message_accumulator.fail_all(KafkaError("the process is gone"))

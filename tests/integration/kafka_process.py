@@ -58,7 +58,7 @@ def say(*words: object) -> None:
 async def main(role: str, bootstrap: str, *arguments: str) -> None:
     log = KafkaLog(bootstrap, session_timeout_ms=SESSION_TIMEOUT_MS, heartbeat_interval_ms=200)
     await log.start()
-    await {"produce": produce, "consume": consume}[role](log, *arguments)
+    await (consume(log, *arguments) if role == "consume" else produce(log, *arguments))
 
 
 if __name__ == "__main__":

@@ -1,174 +1,17 @@
 """`relay run` on real Kafka and Redis, fed by a plain Kafka producer: every message arrives once, in order, unchanged,
 and every answer comes back."""
 
-import asyncio
-import json
 import signal
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
-from aiokafka import AIOKafkaProducer
 from standardwebhooks import Webhook
 
-from relay.sink import Arrival, Sink
-from tests.servers.kafka import Broker
-from tests.servers.process import RelayProcess
-from tests.servers.valkey import ValkeyServer
+from relay.sink import Arrival
+from tests.integration.production import CALLBACK_SECRET, SECRETS, SOURCES, Rig, Sent, messages
 
 pytestmark = pytest.mark.kafka
-
-SECRETS = {
-    "circleci": "whsec_Y2lyY2xlY2ktY2lyY2xlY2ktY2lyY2xlY2kh",
-    "later": "whsec_bGF0ZXItbGF0ZXItbGF0ZXItbGF0ZXItbGF0",
-    "nostatus": "whsec_bm9zdGF0dXMtbm9zdGF0dXMtbm9zdGF0dXMh",
-}
-CALLBACK_SECRET = "whsec_Y2FsbGJhY2stY2FsbGJhY2stY2FsbGJhY2sh"
-SOURCES = 8
-TIMEOUT_S = 90.0
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A message as the producer sends it: half of them in header form, half as envelopes."""
-
-    number: int
-    source: str
-    receiver: str
-    payload: bytes = field(repr=False)
-
-    @property
-    def message_id(self) -> str:
-        return f"{self.source}-{self.number}"
-
-    @property
-    def record(self) -> tuple[bytes, list[tuple[str, bytes]]]:
-        if self.number % 2:
-            headers = {"ce_specversion": "1.0", "ce_id": self.message_id, "ce_source": self.source}
-            headers |= {"ce_receiver": self.receiver, "ce_type": "push", "content-type": "application/json"}
-            return self.payload, [(name, value.encode()) for name, value in headers.items()]
-        about = {"source_id": self.source, "message_id": self.message_id, "receiver": self.receiver}
-        envelope = json.dumps(about | {"event_type": "push"})[:-1].encode()
-        return envelope + b', "payload": ' + self.payload + b"}", []
-
-
-def messages(count: int, start: int = 0) -> list[Sent]:
-    names = list(SECRETS)
-    return [
-        Sent(
-            number,
-            f"source-{number % SOURCES}",
-            names[(number // SOURCES) % len(names)],
-            b'{"n":  %d, "spacing": [1.50,   "kept"], "text": "\xc3\xa9"}' % number,
-        )
-        for number in range(start, start + count)
-    ]
-
-
-@dataclass
-class Rig:
-    """Servers, receivers and a callback that outlive the relay's processes."""
-
-    environ: dict[str, str]
-    cwd: Path
-    sinks: dict[str, Sink]
-    callback: Sink
-    producer: AIOKafkaProducer
-    topic: str
-    changed: asyncio.Event
-
-    async def produce(self, sent: Sequence[Sent]) -> None:
-        waiting = []
-        for message in sent:
-            value, headers = message.record
-            waiting.append(await self.producer.send(self.topic, value, key=message.source.encode(), headers=headers))
-        await asyncio.gather(*waiting)
-
-    def relay(self, *arguments: str) -> RelayProcess:
-        return RelayProcess(*arguments, cwd=self.cwd, environ=self.environ)
-
-    async def until(self, seen: Callable[[], bool]) -> None:
-        """Wait until the receivers and the callback have seen enough; each arrival is looked at."""
-        async with asyncio.timeout(TIMEOUT_S):
-            while not seen():
-                self.changed.clear()
-                await self.changed.wait()
-
-    def arrivals(self) -> Counter[str]:
-        return Counter(a.message_id for sink in self.sinks.values() for a in sink.received)
-
-    def answered(self) -> set[str]:
-        return {
-            a.headers["relay-message-id"] for a in self.callback.received if a.headers["relay-outcome"] == "answered"
-        }
-
-
-@pytest.fixture(scope="module")
-def redis_server() -> Iterator[ValkeyServer]:
-    server = ValkeyServer(fsync="everysec", options=("--maxmemory-policy", "noeviction"))
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-async def rig(
-    kafka_broker: Broker,
-    redis_server: ValkeyServer,
-    tmp_path: Path,
-    unique_prefix: str,
-) -> AsyncIterator[Rig]:
-    changed = asyncio.Event()
-
-    def told(arrival: Arrival) -> None:
-        changed.set()
-
-    sinks = {
-        "circleci": Sink("answer", secret=SECRETS["circleci"], on_arrival=told),
-        "later": Sink("later", secret=SECRETS["later"], later_polls=1, on_arrival=told),
-        "nostatus": Sink("answer", secret=SECRETS["nostatus"], on_arrival=told),
-    }
-    callback = Sink("answer", secret=CALLBACK_SECRET, on_arrival=told)
-    for sink in (*sinks.values(), callback):
-        await sink.start()
-    (tmp_path / "receivers.yaml").write_text(json.dumps(receivers_file(sinks, callback)))
-    producer = AIOKafkaProducer(bootstrap_servers=kafka_broker.bootstrap, acks="all")
-    environ = {
-        "RELAY_KAFKA_BOOTSTRAP_SERVERS": kafka_broker.bootstrap,
-        "RELAY_REDIS_URL": redis_server.url,
-        "RELAY_TOPIC_PREFIX": unique_prefix,
-        "RELAY_KAFKA_SESSION_TIMEOUT": "6s",
-        "RELAY_ALLOW_PRIVATE_NETWORKS": "127.0.0.0/8",
-        "RELAY_API_PORT": "0",
-        "CIRCLECI_SECRET": SECRETS["circleci"],
-    }
-    rig = Rig(environ, tmp_path, sinks, callback, producer, f"{unique_prefix}from_sender", changed)
-    async with rig.relay("topics", "apply") as applying:
-        output = await applying.finish()
-    assert applying.returncode == 0, output
-    await producer.start()
-    yield rig
-    await producer.stop()
-    for sink in (*sinks.values(), callback):
-        await sink.stop()
-
-
-def receivers_file(sinks: dict[str, Sink], callback: Sink) -> dict[str, object]:
-    receivers: dict[str, dict[str, object]] = {
-        name: {"post_endpoint": sink.url, "secret": SECRETS[name], "poll": {"base": 0.2}}
-        for name, sink in sinks.items()
-    }
-    receivers["circleci"] |= {
-        "secret": "${CIRCLECI_SECRET}",
-        "status_endpoint": sinks["circleci"].status_url_template,
-    }
-    receivers["later"]["status_endpoint"] = sinks["later"].status_url_template
-    return {
-        "sources": {"*": {"callback": {"url": callback.url, "secret": CALLBACK_SECRET}}},
-        "receivers": receivers,
-    }
 
 
 def check_once_in_order_unchanged(rig: Rig, sent: Sequence[Sent]) -> None:

@@ -1,0 +1,64 @@
+"""Fixtures of the integration tests: Redis, and production with receivers around it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from relay.sink import Arrival, Sink
+from tests.integration.production import CALLBACK_SECRET, SECRETS, Rig, receivers_file
+from tests.servers.kafka import Broker
+from tests.servers.valkey import ValkeyServer
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Iterator[ValkeyServer]:
+    server = ValkeyServer(fsync="everysec", options=("--maxmemory-policy", "noeviction"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def rig(
+    kafka_broker: Broker,
+    redis_server: ValkeyServer,
+    tmp_path: Path,
+    unique_prefix: str,
+) -> AsyncIterator[Rig]:
+    changed = asyncio.Event()
+
+    def told(arrival: Arrival) -> None:
+        changed.set()
+
+    sinks = {
+        "circleci": Sink("answer", secret=SECRETS["circleci"], on_arrival=told),
+        "later": Sink("later", secret=SECRETS["later"], later_polls=1, on_arrival=told),
+        "nostatus": Sink("answer", secret=SECRETS["nostatus"], on_arrival=told),
+    }
+    callback = Sink("answer", secret=CALLBACK_SECRET, on_arrival=told)
+    for sink in (*sinks.values(), callback):
+        await sink.start()
+    (tmp_path / "receivers.yaml").write_text(json.dumps(receivers_file(sinks, callback)))
+    producer = AIOKafkaProducer(bootstrap_servers=kafka_broker.bootstrap, acks="all", max_request_size=2**21)
+    environ = {
+        "RELAY_KAFKA_BOOTSTRAP_SERVERS": kafka_broker.bootstrap,
+        "RELAY_REDIS_URL": redis_server.url,
+        "RELAY_TOPIC_PREFIX": unique_prefix,
+        "RELAY_KAFKA_SESSION_TIMEOUT": "6s",
+        "RELAY_ALLOW_PRIVATE_NETWORKS": "127.0.0.0/8",
+        "RELAY_API_PORT": "0",
+        "CIRCLECI_SECRET": SECRETS["circleci"],
+    }
+    rig = Rig(environ, tmp_path, sinks, callback, producer, f"{unique_prefix}from_sender", changed)
+    async with rig.relay("topics", "apply") as applying:
+        output = await applying.finish()
+    assert applying.returncode == 0, output
+    await producer.start()
+    yield rig
+    await producer.stop()
+    for sink in (*sinks.values(), callback):
+        await sink.stop()

@@ -1,0 +1,50 @@
+"""Kafka or Redis not there: a clear line, waiting, and recovery without anybody's help."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.integration.production import Rig, messages
+from tests.servers.process import RelayProcess
+from tests.servers.valkey import ValkeyServer
+
+pytestmark = pytest.mark.kafka
+
+
+async def test_nothing_is_there_at_start(tmp_path: Path) -> None:
+    environ = {"RELAY_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", "RELAY_REDIS_URL": "redis://127.0.0.1:9/0"}
+    async with RelayProcess("run", cwd=tmp_path, environ=environ | {"RELAY_API_PORT": "0"}) as running:
+        waiting = json.loads(await running.line_with('"waiting"'))
+        assert waiting["to"] == "connect to the log"
+        assert "127.0.0.1:9" in waiting["error"]
+        running.signal(signal.SIGTERM)
+        output = await running.finish()
+        assert running.returncode == 0, output
+        assert "Traceback" not in output
+
+
+async def test_topics_are_not_there(rig: Rig) -> None:
+    rig.environ["RELAY_TOPIC_PREFIX"] = "nothing-has-this-prefix."
+    async with rig.relay("run") as running:
+        output = await running.finish()
+    assert running.returncode == 2
+    assert "relay topics apply" in output
+    assert "Traceback" not in output
+
+
+async def test_redis_goes_away_and_comes_back_empty(rig: Rig, redis_server: ValkeyServer) -> None:
+    sent = messages(200)
+    async with rig.relay("run") as running:
+        await running.line_with('"started"')
+        await rig.produce(sent[:100])
+        await rig.until(lambda: len(rig.answered()) >= 100)
+        redis_server.wipe()
+        await rig.produce(sent[100:])
+        await rig.until(lambda: rig.answered() >= {message.message_id for message in sent})
+        recovered = [json.loads(line) for line in running.lines if "state_recovered" in line]
+        assert recovered[-1]["after_loss"] is True
+        doubled = {message_id for message_id, count in rig.arrivals().items() if count > 1}
+        asked = {a.message_id for name in ("circleci", "later") for a in rig.sinks[name].received}
+        assert not doubled & asked

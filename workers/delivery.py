@@ -1,0 +1,89 @@
+"""A delivery as work: one message on its way to one receiver, and what the engine keeps to on that way."""
+
+from dataclasses import replace
+
+from relay.domain.hop import Hop
+from relay.domain.identity import DeliveryId, digest12
+from relay.domain.receiver import Endpoint, Receiver
+from relay.engine.work import GateRules, Later, Work
+from relay.log.port import Record
+from relay.state.port import Change, Limits, delivery_row
+
+RATE_SLACK = 1.03
+"""Starts are paced this much slower than the limit, so that jitter on the way does not let the endpoint see more."""
+
+OFF_S = 30.0
+SWITCHED_OFF = Later(OFF_S, "the receiver is switched off", Change.RELEASED, pause_s=OFF_S)
+"""As a pause, renewed until the receiver is enabled again: nothing is sent, no attempt counts, but time passes."""
+
+
+class Delivery(Work):
+    """One message on its way to one receiver."""
+
+    __slots__ = ("asked", "hop", "receiver")
+
+    def __init__(self, record: Record, hop: Hop, receiver: Receiver) -> None:
+        row = delivery_row(hop.delivery)
+        super().__init__(record, row, hop.generation, _queue(receiver, hop.delivery), row.owner)
+        if hop.generation > 0 or not hop.accepted_ms:
+            # a replay is a new life: its age counts from the replay, which appended this record
+            hop = replace(hop, accepted_ms=record.timestamp_ms)
+        self.hop = hop
+        self.receiver = receiver
+        self.rules = rules_of(receiver)
+        self.attempts = hop.attempt
+        self.asked = 0
+        """Status GETs made about the attempt in doubt."""
+
+    def follow(self, receiver: Receiver) -> None:
+        """Settings may have changed while it waited: an endpoint that was corrected counts at once."""
+        if receiver is not self.receiver:
+            self.receiver = receiver
+            self.rules = rules_of(receiver)
+
+    def age_s(self, now: float) -> float:
+        """Seconds since acceptance. `now`: Unix seconds."""
+        return now - self.hop.accepted_ms / 1000
+
+    def rest_s(self, now: float) -> float:
+        """Seconds until it is too old; 0 when it is."""
+        return max(0.0, self.receiver.post.retry.max_age - self.age_s(now))
+
+    @property
+    def sequence(self) -> int | None:
+        """Grows along the order key: the offset in the lane's topic, or what it was in the delivery's first life."""
+        if self.queue is None:
+            return None
+        return self.hop.sequence if self.hop.sequence is not None else self.record.offset
+
+
+def can_be_asked(receiver: Receiver) -> bool:
+    """Whether the receiver can say if it has a message although its response to the POST was lost."""
+    return receiver.status_endpoint is not None and "{response." not in receiver.status_endpoint
+
+
+def rules_of(receiver: Receiver) -> GateRules:
+    """What the engine keeps to when it sends to a receiver from one of its partitions."""
+    post = receiver.post
+    limits = Limits(interval_s(post), post.settle_s, post.breaker, post.settle_s)
+    asked = can_be_asked(receiver)
+    return GateRules(limits, in_flight_per_lane(receiver), ask_first=asked, may_ask=asked)
+
+
+def in_flight_per_lane(receiver: Receiver) -> int:
+    return max(1, receiver.post.max_in_flight // receiver.partitions)
+
+
+def interval_s(endpoint: Endpoint) -> float:
+    """Least distance of two POST starts; 0: no limit."""
+    return endpoint.window_size * RATE_SLACK / endpoint.rate_limit if endpoint.rate_limit else 0.0
+
+
+def _queue(receiver: Receiver, delivery: DeliveryId) -> bytes | None:
+    match receiver.ordering:
+        case "source":
+            return digest12("q", receiver.name, delivery.source_id)
+        case "receiver":
+            return digest12("q", receiver.name)
+        case "none":
+            return None

@@ -1,0 +1,70 @@
+"""Doubt: somebody began a POST, and nobody knows what came of it. It cannot arrive any more.
+
+1. a receiver that can be asked is asked: known: delivered; never seen: POST again; no word: ask again;
+2. another gets it again, or not, as it is configured.
+"""
+
+from math import inf
+from typing import assert_never
+
+from relay.domain.identity import webhook_id
+from relay.domain.receiver import Receiver
+from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StatusReading, Working, status_url
+from relay.engine.work import Dead, Decision, Done, Later, Resend
+from relay.state.port import Change, Result, Stage
+from workers.asking import ask, ask_again_s
+from workers.delivery import Delivery, can_be_asked
+from workers.outside import Outside
+
+
+class Doubt:
+    """Resolves what is in doubt."""
+
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+
+    async def resolve(self, work: Delivery) -> Decision:
+        receiver = work.receiver
+        if can_be_asked(receiver):
+            url = _url(receiver, work)
+            reading = await ask(self._outside, receiver, url)
+            work.asked += 1
+            return self._decide(work, url, reading)
+        if receiver.on_ambiguous == "dead_letter":
+            return Dead("ambiguous", "an attempt was begun, and nobody knows what came of it")
+        return _again(work)
+
+    def _decide(self, work: Delivery, url: str, reading: StatusReading) -> Decision:
+        now, meter = self._outside.clock.time(), self._outside.meter
+        match reading:
+            case AnswerReady(status, content_type, body, truncated):
+                meter.delivered(work.receiver.name, work.age_s(now))
+                meter.answered(work.receiver.name, "poll", work.age_s(now))
+                result = Result("answered", status, content_type, body, truncated)
+                return Done(stage=Stage.PUBLISHED, result=result, healthy=True)
+            case Working(ask_after_s):
+                meter.delivered(work.receiver.name, work.age_s(now))
+                result = Result("accepted", 202, status_url=url, ask_after_s=ask_after_s)
+                return Done(stage=Stage.AWAITING, result=result, healthy=True)
+            case NeverSeen():
+                return _again(work)
+            case StatusGone():
+                return Dead("gone", "the receiver's status endpoint says that it is gone", 410, pause_s=inf)
+            case AskLater(retry_after_s, whole, kind):
+                wait_s = ask_again_s(retry_after_s, work.asked, work.receiver.poll)
+                pause_s = wait_s if whole else 0.0
+                why = f"in doubt, and asking failed: {kind}"
+                return Later(min(wait_s, work.rest_s(now)), why, Change.DOUBT, pause_s=pause_s)
+        assert_never(reading)
+
+
+def _url(receiver: Receiver, work: Delivery) -> str:
+    delivery = work.hop.delivery
+    identity = webhook_id(delivery.source_id, delivery.message_id)
+    return status_url(receiver.status_endpoint or "", delivery, webhook_id=identity, response_body=b"")
+
+
+def _again(work: Delivery) -> Resend | Dead:
+    if work.attempts >= work.receiver.post.retry.max_attempts:
+        return Dead("exhausted", f"given up after {work.attempts} attempts; the last one got no answer")
+    return Resend()

@@ -1,0 +1,50 @@
+"""What the workers tell about the messages they handle: for metrics, which are wired in from outside."""
+
+from typing import Literal, Protocol
+
+Via = Literal["response", "poll", "callback"]
+"""How an answer came: in the POST's response, by a status GET, or by the receiver's own callback."""
+
+
+class Meter(Protocol):
+    """Told what happens; must not raise, and must not block. `age_s`: seconds since the message was accepted."""
+
+    def received(self, *, foreign_key: bool) -> None:
+        """A message was read from `from_sender`. `foreign_key`: the record's key is not its source_id."""
+        ...
+
+    def unrouted(self, receivers: int) -> None:
+        """A message names so many receivers that do not exist; each has a dead letter."""
+        ...
+
+    def posted(self, receiver: str, seconds: float) -> None:
+        """One POST to a receiver ended, however it did."""
+        ...
+
+    def delivered(self, receiver: str, age_s: float) -> None:
+        """The receiver has the message."""
+        ...
+
+    def answered(self, receiver: str, via: Via, age_s: float) -> None:
+        """The receiver's answer is here."""
+        ...
+
+    def returned(self, receiver: str, age_s: float) -> None:
+        """The sender's callback took the result."""
+        ...
+
+
+class SilentMeter:
+    """Tells nobody."""
+
+    def received(self, *, foreign_key: bool) -> None: ...
+
+    def unrouted(self, receivers: int) -> None: ...
+
+    def posted(self, receiver: str, seconds: float) -> None: ...
+
+    def delivered(self, receiver: str, age_s: float) -> None: ...
+
+    def answered(self, receiver: str, via: Via, age_s: float) -> None: ...
+
+    def returned(self, receiver: str, age_s: float) -> None: ...
