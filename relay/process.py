@@ -28,6 +28,7 @@ from relay.engine.clock import Clock
 from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
 from relay.engine.supervisor import Supervisor
+from relay.engine.tasks import end
 from relay.lanes import Lanes
 from relay.log.checks import problem_of
 from relay.log.port import Log
@@ -137,8 +138,7 @@ class Relay:
             if await self._unless_stopped(self._recovery.healed.wait(), stop):
                 started()
                 await Supervisor(self._lanes.wanted, self.registry.changes()).run(stop)
-            for task in background:
-                task.cancel()
+            await end(background)
 
     async def _tell_draining(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -150,7 +150,7 @@ class Relay:
         await self._transport.close()
         await self._log.close()
         await self._state.close()
-        self._sentry.close()
+        await asyncio.to_thread(self._sentry.close)
 
     async def _unless_stopped(self, work: Awaitable[object], stop: asyncio.Event) -> bool:
         """Do `work`, unless `stop` comes first: then False."""
