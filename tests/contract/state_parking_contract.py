@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from relay.domain.errors import PartitionLost, StateRecovering
+from relay.domain.identity import MessageId
 from relay.log.port import Coordinate
 from relay.state.port import (
     TAGS,
@@ -16,7 +17,6 @@ from relay.state.port import (
     IntakeAsk,
     Kind,
     Mark,
-    MessageId,
     Parked,
     Restored,
     Row,
