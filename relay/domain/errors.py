@@ -40,6 +40,10 @@ class RecordTooLarge(RelayError):
     """The log refuses a record of this size for good; no repeat can succeed."""
 
 
+class ConsumerBroken(RelayError):
+    """A consumer has stopped working without saying why; a new one in its place may do better."""
+
+
 class OffsetMissing(RelayError):
     """The log no longer holds the offset to read next, or the group never committed one. Never "latest": an alarm."""
 

@@ -1,12 +1,15 @@
 """Keeps the wanted services running: starts what is new, stops what is gone, and ends when one of them fails.
 
 Crash-only: a service that ends by an exception takes the process down, to be started again; every step is crash-safe.
+Only a consumer that its client library has let down is replaced in place.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
+
+from relay.domain.errors import ConsumerBroken
 
 
 class Service(Protocol):
@@ -49,4 +52,14 @@ class Supervisor:
             for name, open_service in wanted.items():
                 if name not in self._running:
                     stop = asyncio.Event()
-                    self._running[name] = _Running(stop, tasks.create_task(open_service().run(stop), name=name))
+                    self._running[name] = _Running(stop, tasks.create_task(_keep(open_service, stop), name=name))
+
+
+async def _keep(open_service: OpenService, stop: asyncio.Event) -> None:
+    broken = True
+    while broken:
+        broken = False
+        try:
+            await open_service().run(stop)
+        except* ConsumerBroken:
+            broken = not stop.is_set()

@@ -81,7 +81,14 @@ class KafkaProducer:
         places: dict[TopicPartition, list[int]] = {}
         for index, record in enumerate(records):
             places.setdefault(await self._place(producer, record), []).append(index)
-        sends = [await self._send(producer, place, [records[n] for n in indexes]) for place, indexes in places.items()]
+        sends: list[asyncio.Future[Any]] = []
+        try:
+            for place, indexes in places.items():
+                sends.append(await self._send(producer, place, [records[n] for n in indexes]))
+        except BaseException:
+            for send in sends:
+                send.cancel()
+            raise
         # gather, not a task group: one partition's failure must not leave the others' records half sent and unknown.
         outcomes = await asyncio.gather(*sends, return_exceptions=True)
         coordinates: dict[int, Coordinate] = {}

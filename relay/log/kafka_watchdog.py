@@ -8,7 +8,7 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer
 
-from relay.domain.errors import LogUnavailable
+from relay.domain.errors import ConsumerBroken
 from relay.log import kafka_membership as membership
 from relay.log.kafka_membership import Progress
 from relay.log.port import TopicPartition
@@ -38,10 +38,10 @@ class Watchdog:
     def check(self, consumer: AIOKafkaConsumer, ready: Iterable[TopicPartition], now: float) -> None:
         """Look whether the partitions in `ready`, which wait for records, get any attention.
 
-        Raises LogUnavailable if not for a minute; then the minute starts anew.
+        Raises ConsumerBroken if not for a minute; then the minute starts anew.
         """
         if task := membership.dead_task(consumer):
-            raise LogUnavailable(f"Kafka: {self._group}: the client's {task} task is dead; restart")
+            raise ConsumerBroken(f"Kafka: {self._group}: the client's {task} task is dead")
         if now - self._checked_at < _EVERY_S:
             return
         if now - self._checked_at > 3 * _EVERY_S:
@@ -49,7 +49,7 @@ class Watchdog:
         self._checked_at = now
         if self._unassigned_since is not None and now - self._unassigned_since > _STALLED_S:
             self._unassigned_since = now
-            raise LogUnavailable(f"Kafka: {self._group}: no assignment for {_STALLED_S:.0f} s; restart")
+            raise ConsumerBroken(f"Kafka: {self._group}: no assignment for {_STALLED_S:.0f} s")
         self._check_progress({partition: membership.progress(consumer, partition) for partition in ready}, now)
 
     def _check_progress(self, current: dict[TopicPartition, Progress], now: float) -> None:
@@ -63,7 +63,7 @@ class Watchdog:
         if stalled:
             self._seen.clear()
             names = ", ".join(f"{partition.topic}/{partition.partition}" for partition in stalled)
-            raise LogUnavailable(f"Kafka: {self._group}: nothing came for {_STALLED_S:.0f} s of {names}; restart")
+            raise ConsumerBroken(f"Kafka: {self._group}: nothing came for {_STALLED_S:.0f} s of {names}")
 
 
 def _moved(before: Progress, now: Progress) -> bool:

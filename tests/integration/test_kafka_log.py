@@ -11,7 +11,7 @@ import pytest_asyncio
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from relay.domain.errors import LogUnavailable, OffsetMissing, UserError
+from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, UserError
 from relay.domain.topics import TopicSpec
 from relay.log import kafka_membership as membership
 from relay.log.kafka import KafkaLog
@@ -21,6 +21,7 @@ from relay.log.port import Assignment, Coordinate, NewRecord, TopicPartition
 from tests.contract.log_contract import PATIENCE_S, Member, keyed, settle, started, topic_for, unique, values
 from tests.integration.kafka_process import COMMITTED_RECORDS, SESSION_TIMEOUT_MS
 from tests.servers.kafka import Broker, KafkaBroker, free_ports
+from tests.servers.kafka import own_broker as own_broker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
@@ -186,7 +187,7 @@ async def test_a_dead_fetch_task_is_noticed(log: KafkaLog) -> None:
 
     member.consumer._consumer._fetcher._fetch_task.cancel()  # type: ignore[attr-defined]
 
-    with pytest.raises(LogUnavailable, match="fetch task is dead"):
+    with pytest.raises(ConsumerBroken, match="fetch task is dead"):
         await settle([member], lambda: False)
 
 
@@ -319,7 +320,7 @@ async def test_a_minute_without_an_answer_is_noticed(frail: KafkaLog, own_broker
     watchdog = Watchdog(group)
     for seconds in range(0, 61, 5):
         watchdog.check(consumer, [place], seconds)
-    with pytest.raises(LogUnavailable, match=f"{topic}/0"):
+    with pytest.raises(ConsumerBroken, match=f"{topic}/0"):
         watchdog.check(consumer, [place], 65)
 
     for seconds in range(70, 130, 5):
@@ -337,7 +338,7 @@ async def test_an_endless_rebalance_is_noticed(log: KafkaLog) -> None:
     watchdog = Watchdog(group)
     watchdog.unassigned(0)
     watchdog.check(member.consumer._consumer, [], 60)  # type: ignore[attr-defined]
-    with pytest.raises(LogUnavailable, match="no assignment"):
+    with pytest.raises(ConsumerBroken, match="no assignment"):
         watchdog.check(member.consumer._consumer, [], 65)  # type: ignore[attr-defined]
     watchdog.assigned()
     watchdog.check(member.consumer._consumer, [], 200)  # type: ignore[attr-defined]

@@ -1,0 +1,45 @@
+"""Kafka security settings that cannot work, or would show the password, are refused before anything connects."""
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from relay.domain.errors import UserError
+from relay.log.kafka import KafkaLog
+from relay.log.kafka_settings import KafkaSecurity
+
+
+def test_a_password_is_not_sent_in_the_clear() -> None:
+    with pytest.raises(UserError, match="SASL_SSL"):
+        KafkaSecurity("SASL_PLAINTEXT", "PLAIN", "user", "secret")
+
+
+@pytest.mark.parametrize(("user", "password"), [(None, None), ("user", None), (None, "secret")])
+def test_sasl_needs_a_user_and_a_password(user: str | None, password: str | None) -> None:
+    with pytest.raises(UserError, match="needs a user and a password"):
+        KafkaSecurity("SASL_SSL", "SCRAM-SHA-256", user, password)
+
+
+def test_a_password_is_not_shown() -> None:
+    assert "secret" not in repr(KafkaSecurity("SASL_PLAINTEXT", user="user", password="secret"))
+
+
+def test_a_ca_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "ca.pem"
+    with pytest.raises(UserError, match=str(missing)):
+        KafkaLog("127.0.0.1:9092", security=KafkaSecurity("SSL", ca_file=str(missing)))
+
+
+def test_a_ca_file_that_is_none_is_named(tmp_path: Path) -> None:
+    wrong = tmp_path / "ca.pem"
+    wrong.write_text("not a certificate")
+    with pytest.raises(UserError, match=str(wrong)):
+        KafkaLog("127.0.0.1:9092", security=KafkaSecurity("SSL", ca_file=str(wrong)))
+
+
+def test_host_names_are_checked() -> None:
+    context = KafkaSecurity("SSL").ssl_context()
+    assert context is not None
+    assert context.check_hostname
+    assert context.verify_mode is ssl.CERT_REQUIRED
