@@ -23,7 +23,8 @@ from workers.failed_messages import FailedMessages, Reporter
 from workers.from_receiver_async import FromReceiverAsync
 from workers.from_sender import FromSender
 from workers.letters import Letters
-from workers.to_receiver import Outside, ToReceiver
+from workers.outside import Outside
+from workers.to_receiver import ToReceiver
 from workers.to_sender import ToSender
 
 ALL_TAGS = tuple(range(TAGS))
@@ -60,7 +61,9 @@ class Lanes:
         self._patience = patience
         self._topics = topics = Topics(settings.topic_prefix)
         letters = Letters(topics, outside.clock)
-        self._from_sender = FromSender(topics, known, state, letters)
+        self._from_sender = FromSender(
+            topics, known, state, letters, outside, max_payload_bytes=settings.max_payload_bytes
+        )
         self._to_receiver = ToReceiver(topics, known, state, letters, outside)
         self._from_receiver_async = FromReceiverAsync(topics, known, state, letters, outside)
         self._to_sender = ToSender(known, state, letters, outside)

@@ -7,6 +7,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from relay import __version__
@@ -35,13 +36,18 @@ from relay.log.port import Log
 from relay.plan import API, Plan
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
+from relay.telemetry.meter import MetricsMeter
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter
-from workers.to_receiver import Outside
+from workers.outside import Outside
 
 FILE_LEASE: Final = "receivers-file"
 FILE_LEASE_S: Final = 15.0
+LOG_LOOK_S: Final = 5.0
+STATE_LOOK_S: Final = 1.0
+NOBODY: Final = MessageId("-", "-")
+"""Looked up to see whether the state answers."""
 
 _log = get_logger("relay.process")
 
@@ -60,7 +66,7 @@ class Relay:
         self._topics = Topics(settings.topic_prefix)
         self._sentry = SentryReporter()
         self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._trouble: dict[str, str | None] = {"log": "starting", "state": "starting", "receivers": "starting"}
+        self._trouble: dict[str, str | None] = {"start": "connecting", "receivers": "not read yet"}
         self._api: ApiServer | None = None
         self._file_stamp: Stamp | None = None
         self.api_url: str | None = None
@@ -68,6 +74,7 @@ class Relay:
         """Set it to have the receivers file read again."""
         self.registry = Registry(self._topics, environ)
         self.metrics = Metrics(__version__)
+        self._meter = MetricsMeter(self.metrics)
         observer = TelemetryObserver(self.metrics, self._sentry, lambda: self._recovery.ask())
         self._patience = Patience(clock, observer)
         self._recovery = Recovery(
@@ -91,7 +98,7 @@ class Relay:
             self.registry,
             log,
             state,
-            Outside(self._transport, clock, random.random, f"relay/{__version__}", self._answer_url),
+            Outside(self._transport, clock, random.random, f"relay/{__version__}", self._answer_url, self._meter),
             observer,
             self._patience,
             self._sentry,
@@ -114,10 +121,9 @@ class Relay:
     async def _connect(self) -> None:
         await self._patience.until_done("connect to the log", self._log.start)
         await self._patience.until_done("check the topics", self._check_topics)
-        self._trouble["log"] = None
         await self._patience.until_done("connect to the state", self._state.start)
-        self._trouble["state"] = None
         await self._transport.start()
+        self._trouble["start"] = None
         if self._plan.apply_file:
             await self._patience.until_done("apply the receivers file", self._apply_file)
         else:
@@ -125,10 +131,12 @@ class Relay:
 
     async def _serve(self, stop: asyncio.Event, started: Callable[[], None]) -> None:
         async with asyncio.TaskGroup() as tasks:
+            topics = [self._topics.from_sender]
             background = [
                 tasks.create_task(self._follow_registry()),
                 tasks.create_task(self._recovery.run()),
-                tasks.create_task(self._watch_level()),
+                tasks.create_task(self._watch("log", LOG_LOOK_S, partial(self._log.describe, topics))),
+                tasks.create_task(self._watch("state", STATE_LOOK_S, partial(self._state.messages, [NOBODY]))),
             ]
             if self._plan.apply_file:
                 background.append(tasks.create_task(self._watch_file()))
@@ -222,11 +230,15 @@ class Relay:
             except LogUnavailable as error:
                 await self._patience.pause("follow the registry", error)
 
-    async def _watch_level(self) -> None:
-        """Whether the state answers, for /readyz."""
+    async def _watch(self, part: str, every_s: float, look: Callable[[], Awaitable[object]]) -> None:
+        """Whether a part answers, for /readyz."""
         while True:
-            await self._clock.sleep(1.0)
-            self._trouble["state"] = await _problem(lambda: self._state.messages([MessageId("-", "-")]))
+            try:
+                await look()
+                self._trouble[part] = None
+            except Unavailable as error:
+                self._trouble[part] = str(error)
+            await self._clock.sleep(every_s)
 
     # the API
 
@@ -256,6 +268,7 @@ class Relay:
             answer_body_cap=settings.answer_body_cap,
             clock=self._clock,
             new_id=lambda: secrets.token_hex(16),
+            meter=self._meter,
         )
 
     def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:
@@ -264,11 +277,3 @@ class Relay:
             return None
         expires = int(self._clock.time() + receiver.answer_deadline)
         return f"{base}/v1/answers/{issue(secret, hop.delivery, hop.generation, expires)}"
-
-
-async def _problem(call: Callable[[], Awaitable[object]]) -> str | None:
-    try:
-        await call()
-    except Unavailable as error:
-        return str(error)
-    return None

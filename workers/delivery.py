@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+from relay.domain.directory import Directory
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, digest12
 from relay.domain.receiver import Endpoint, Receiver
-from relay.engine.work import GateRules, Later, Work
+from relay.engine.work import Dead, GateRules, Later, Work
 from relay.log.port import Record
 from relay.state.port import Change, Limits, delivery_row
 
@@ -55,6 +56,17 @@ class Delivery(Work):
         if self.queue is None:
             return None
         return self.hop.sequence if self.hop.sequence is not None else self.record.offset
+
+
+def receiver_or_stand_in(directory: Directory, name: str) -> Receiver:
+    """The receiver; or one with nothing but its name, where it was removed since: `still_there` then ends the work in
+    its own row, so that whoever looks at the delivery sees why."""
+    return directory.receiver(name) or Receiver(name, Endpoint(""))
+
+
+def still_there(directory: Directory, name: str) -> Receiver | Dead:
+    """The receiver with its settings of now, or how its deliveries end."""
+    return directory.receiver(name) or Dead("unknown_receiver", f"there is no receiver named {name!r} any more")
 
 
 def can_be_asked(receiver: Receiver) -> bool:

@@ -92,7 +92,7 @@ class FailedMessages:
             letter.attempts,
             letter.last_status,
         )
-        if letter.reason.startswith("callback_") or not work.source_id or not work.message_id:
+        if self._on_the_way_back(letter) or not work.source_id or not work.message_id:
             return Done()
         return Done((self._notice(work, work.source_id, work.message_id),))
 
@@ -102,9 +102,16 @@ class FailedMessages:
     def bury(self, record: Record, work: Failure | None, dead: Dead) -> NewRecord:
         return self._letters.bury(record, dead)
 
+    def _on_the_way_back(self, letter: DeadLetter) -> bool:
+        """Whether it was the sender's own callback that failed: a notice would take the same way, and fail there."""
+        return letter.reason.startswith("callback_") or letter.stage == self._topics.to_sender
+
     def _notice(self, work: Failure, source_id: str, message_id: str) -> NewRecord:
+        receiver = work.receiver or NO_RECEIVER
+        if work.letter.reason == "id_conflict":
+            receiver = NO_RECEIVER  # it never became a delivery; the one of this name is the first message's
         hop = Hop(
-            DeliveryId(work.receiver or NO_RECEIVER, source_id, message_id),
+            DeliveryId(receiver, source_id, message_id),
             attempt=work.letter.attempts,
             generation=_generation(work.record),
             origin=work.letter.origin,

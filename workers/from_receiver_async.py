@@ -1,50 +1,69 @@
 """FromReceiverAsync: gets the answers that come later.
 
-1. read the record; its receiver must exist;
-2. the deadline is over: a receiver that need not answer has delivered without one, else a dead letter
-   (`receiver_forgot` where it last said that it never saw the message, else `answer_timeout`);
+1. read the record; a receiver that was removed: dead letter (`unknown_receiver`);
+2. the deadline is over: a receiver without a status endpoint that need not answer has delivered without one, else a
+   dead letter (`receiver_forgot` where it last said that it never saw the message, else `answer_timeout`);
 3. ask at the status URL, if there is one; else wait for the receiver's own callback, which ends the row from outside;
-4. an answer goes to `to_sender`; still working: ask again later, less and less often.
+4. an answer goes to `to_sender`; still working: ask again later, less and less often, never beyond the deadline.
 """
 
+from collections.abc import Awaitable
 from dataclasses import replace
 from math import inf
 from typing import assert_never
 
 from relay.domain.directory import Directory
-from relay.domain.errors import InvalidRecord
-from relay.domain.hop import Hop, decode_hop
+from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.receiver import Receiver
-from relay.domain.requests import status_request
-from relay.domain.schedule import poll_delay
-from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, Working, read_status
+from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StatusReading, Working
 from relay.domain.topics import Topics
 from relay.engine.rows import RowTable
 from relay.engine.work import Dead, Decision, Done, GateRules, Later, Work
 from relay.log.port import NewRecord, Record
 from relay.state.port import Kind, Limits, Result, Stage, State, delivery_row
+from workers.asking import ask, ask_again_s
+from workers.delivery import SWITCHED_OFF, in_flight_per_lane, receiver_or_stand_in, still_there
 from workers.letters import Letters
+from workers.outside import Outside
 from workers.results import answer_record
-from workers.to_receiver import Outside
 
 FINISHED_AT = frozenset({Stage.PUBLISHED, Stage.DONE, Stage.FAILED})
+FORGOT = "receiver_forgot"
 
 
 class Awaited(Work):
     """A delivery whose answer comes later."""
 
-    __slots__ = ("forgotten", "hop", "receiver")
+    __slots__ = ("hop", "receiver")
 
     def __init__(self, record: Record, hop: Hop, receiver: Receiver) -> None:
         row = delivery_row(hop.delivery)
         super().__init__(record, row, hop.generation, None, row.owner)
         self.hop = hop
+        self.follow(receiver)
+        self.attempts = hop.attempt
+
+    def follow(self, receiver: Receiver) -> None:
+        """The receiver with its settings of now."""
         self.receiver = receiver
         limits = Limits(0.0, receiver.post.settle_s, receiver.post.breaker, receiver.post.settle_s)
-        self.rules = GateRules(limits, max(1, receiver.post.max_in_flight // receiver.partitions))
-        self.attempts = hop.attempt
-        self.forgotten = False
+        self.rules = GateRules(limits, in_flight_per_lane(receiver))
+
+    @property
+    def forgotten(self) -> bool:
         """The receiver last said that it never saw this message."""
+        return self.hop.reason == FORGOT
+
+    def heard(self, reading: StatusReading) -> None:
+        """Keep what matters at the deadline in the record itself: a parked copy of it is all that is left by then."""
+        reason = FORGOT if isinstance(reading, NeverSeen) else None
+        if reason != self.hop.reason:
+            self.hop = replace(self.hop, reason=reason)
+            self.record = replace(self.record, headers=encode_hop(self.hop))
+
+    def rest_s(self, now: float) -> float:
+        """Seconds until the deadline, which counts from the 202; 0 when it is over. `now`: Unix seconds."""
+        return max(0.0, self.record.timestamp_ms / 1000 + self.receiver.answer_deadline - now)
 
 
 class FromReceiverAsync:
@@ -63,69 +82,80 @@ class FromReceiverAsync:
 
     def admit(self, record: Record) -> Awaited:
         hop = decode_hop(record.headers)
-        receiver = self._directory.receiver(hop.delivery.receiver)
-        if receiver is None:
-            raise InvalidRecord("unknown_receiver", f"there is no receiver named {hop.delivery.receiver!r} any more")
-        work = Awaited(record, hop, receiver)
+        work = Awaited(record, hop, receiver_or_stand_in(self._directory, hop.delivery.receiver))
         work.due = self._outside.clock.monotonic() + self._first_wait_s(work)
         return work
 
     def overdue(self, work: Awaited) -> Dead | Done | None:
-        if self._age_s(work) < work.receiver.answer_deadline:
-            return None
-        if work.forgotten:
-            return Dead("receiver_forgot", "the receiver accepted the message, and then said that it never saw it", 404)
-        if work.hop.status_url is None and work.receiver.answer == "optional":
-            return Done(stage=Stage.PUBLISHED, result=Result("delivered", 202))
-        return Dead("answer_timeout", f"no answer within {work.receiver.answer_deadline:g} s")
+        receiver = still_there(self._directory, work.receiver.name)
+        if isinstance(receiver, Dead):
+            return receiver
+        if receiver is not work.receiver:
+            work.follow(receiver)
+        return self._at_deadline(work) if work.rest_s(self._outside.clock.time()) <= 0 else None
 
-    async def step(self, work: Awaited) -> Decision:
-        receiver, outside = work.receiver, self._outside
+    def step(self, work: Awaited) -> Decision | Awaitable[Decision]:
+        if not work.receiver.enabled:
+            return SWITCHED_OFF
         if work.hop.status_url is None:
             return self._later(work, inf, "waiting for the receiver's callback")
-        request = status_request(
-            work.hop.status_url, receiver, user_agent=outside.user_agent, timeout_s=receiver.post.timeout
-        )
-        exchange = await outside.transport.exchange(request)
-        reading = read_status(exchange, status_map=receiver.status_map, now=outside.clock.time())
-        work.forgotten = isinstance(reading, NeverSeen)
-        usual_s = poll_delay(work.polls, receiver.poll)
-        match reading:
-            case AnswerReady(status, content_type, body, truncated):
-                result = Result("answered", status, content_type, body, truncated)
-                return Done(stage=Stage.PUBLISHED, result=result)
-            case Working(ask_after_s):
-                return self._later(work, usual_s if ask_after_s is None else ask_after_s, "still working")
-            case NeverSeen():
-                return self._later(work, usual_s, "never seen, says the receiver")
-            case StatusGone():
-                return Dead("gone", "the receiver's status endpoint says that it is gone", 410, pause_s=inf)
-            case AskLater(retry_after_s, whole, kind):
-                later = self._later(work, usual_s if retry_after_s is None else retry_after_s, kind)
-                return replace(later, pause_s=later.due_in_s) if whole else later
-            case _:
-                assert_never(reading)
+        return self._ask(work, work.hop.status_url)
 
     def resume(self, work: Awaited, result: Result) -> Done | Dead:
         if result.outcome == "dead":
             return Dead(result.reason or "poison", result.detail or "", result.status)
-        return Done((answer_record(self._topics, work.hop, result, work.attempts),), Stage.PUBLISHED, result=result)
+        hop = replace(work.hop, reason=None)
+        return Done((answer_record(self._topics, hop, result, work.attempts),), Stage.PUBLISHED, result=result)
 
     def bury(self, record: Record, work: Awaited | None, dead: Dead) -> NewRecord:
         if work is None:
             return self._letters.bury(record, dead)
-        return self._letters.bury(record, dead, work.hop, attempts=work.attempts)
+        given = replace(record, headers=encode_hop(replace(work.hop, reason=None)))
+        return self._letters.bury(given, dead, work.hop, attempts=work.attempts)
+
+    def _at_deadline(self, work: Awaited) -> Dead | Done:
+        receiver = work.receiver
+        if receiver.status_endpoint is None and receiver.answer == "optional":
+            return Done(stage=Stage.PUBLISHED, result=Result("delivered", 202))
+        if work.forgotten:
+            return Dead(FORGOT, "the receiver accepted the message, and then said that it never saw it", 404)
+        nowhere = "" if work.hop.status_url else "; its 202 named no place to ask at"
+        return Dead("answer_timeout", f"no answer within {receiver.answer_deadline:g} s{nowhere}")
+
+    async def _ask(self, work: Awaited, url: str) -> Decision:
+        reading = await ask(self._outside, work.receiver, url)
+        work.heard(reading)
+        match reading:
+            case AnswerReady(status, content_type, body, truncated):
+                self._count(work)
+                result = Result("answered", status, content_type, body, truncated)
+                return Done(stage=Stage.PUBLISHED, result=result)
+            case Working(ask_after_s):
+                return self._later(work, self._again_s(work, ask_after_s), "still working")
+            case NeverSeen():
+                return self._later(work, self._again_s(work, None), "never seen, says the receiver")
+            case StatusGone():
+                return Dead("gone", "the receiver's status endpoint says that it is gone", 410, pause_s=inf)
+            case AskLater(retry_after_s, whole, kind):
+                wait_s = self._again_s(work, retry_after_s)
+                return replace(self._later(work, wait_s, kind), pause_s=wait_s if whole else 0.0)
+        assert_never(reading)
+
+    def _count(self, work: Awaited) -> None:
+        accepted_ms = work.hop.accepted_ms or work.record.timestamp_ms
+        age_s = self._outside.clock.time() - accepted_ms / 1000
+        self._outside.meter.answered(work.receiver.name, "poll", age_s)
+
+    def _again_s(self, work: Awaited, wish_s: float | None) -> float:
+        return ask_again_s(wish_s, work.polls, work.receiver.poll)
 
     def _later(self, work: Awaited, seconds: float, why: str) -> Later:
-        """Never beyond the deadline."""
-        rest_s = work.receiver.answer_deadline - self._age_s(work)
-        return Later(max(0.0, min(seconds, rest_s)), why)
-
-    def _age_s(self, work: Awaited) -> float:
-        return self._outside.clock.time() - work.record.timestamp_ms / 1000
+        """Not beyond the deadline, which has to be noticed."""
+        return Later(min(seconds, work.rest_s(self._outside.clock.time())), why)
 
     def _first_wait_s(self, work: Awaited) -> float:
-        wait_s = work.hop.ask_after_s if work.hop.ask_after_s is not None else work.receiver.poll.base
-        if work.hop.status_url is None:
-            wait_s = work.receiver.answer_deadline
-        return max(0.0, min(wait_s, work.receiver.answer_deadline) - self._age_s(work))
+        """Of what the receiver asked for, or the policy's first step, the part that is not over yet."""
+        deadline_s = work.receiver.answer_deadline
+        wish_s = work.hop.ask_after_s if work.hop.ask_after_s is not None else work.receiver.poll.base
+        wait_s = deadline_s if work.hop.status_url is None else min(wish_s, deadline_s)
+        return max(0.0, wait_s - deadline_s + work.rest_s(self._outside.clock.time()))

@@ -1,15 +1,17 @@
 """FromSender: routes each message to its receivers.
 
-1. read the record, in either wire form; what cannot be read is a dead letter (`invalid`);
+1. read the record, in either wire form; what cannot be read, or is too large, is a dead letter (`invalid`,
+   `too_large`);
 2. look up the message: a known id with all hop records acknowledged is a duplicate and skipped, one with other bytes
    is a dead letter (`id_conflict`);
-3. find its receivers: those it names, or those that subscribe;
+3. find its receivers: those it names, or those that subscribe; one that is switched off gets it later;
 4. append one hop record per receiver, and a dead letter for each receiver nobody knows;
 5. acknowledged: remember the message as enqueued.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
@@ -17,7 +19,7 @@ from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_digest, parse_message, sender_headers
 from relay.domain.receiver import Receiver
-from relay.domain.topics import SHARED, Topics, lane_of
+from relay.domain.topics import DAY_S, SHARED, Topics, lane_of
 from relay.engine.rows import REASON_CODES
 from relay.engine.work import Dead, Done, Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
@@ -34,6 +36,10 @@ from relay.state.port import (
     delivery_row,
 )
 from workers.letters import Letters
+from workers.outside import Outside
+
+_KEPT_MS: Final = 7 * DAY_S * 1000
+"""Retention of `from_sender`: no older record can be there, whatever its sender says."""
 
 
 class Incoming(Work):
@@ -97,20 +103,36 @@ def _failed_deliveries(work: Incoming, outcome: Outcome) -> list[Mark]:
 
 
 class FromSender:
-    """The step; see the module's first lines."""
+    """The step; see the module's first lines. `max_payload_bytes`: the largest value of a record."""
 
     stage = "from_sender"
     kind = Kind.POST
     parks = False
 
-    def __init__(self, topics: Topics, directory: Directory, state: State, letters: Letters) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        directory: Directory,
+        state: State,
+        letters: Letters,
+        outside: Outside,
+        *,
+        max_payload_bytes: int,
+    ) -> None:
         self._topics = topics
         self._directory = directory
         self._letters = letters
+        self._outside = outside
+        self._max_bytes = max_payload_bytes
         self.table = MessageTable(state)
 
     def admit(self, record: Record) -> Incoming:
-        return Incoming(record, parse_message(record.value, record.headers))
+        size = len(record.value or b"")
+        if size > self._max_bytes:
+            raise InvalidRecord("too_large", f"the record has {size} bytes; {self._max_bytes} are allowed")
+        message = parse_message(record.value, record.headers)
+        self._outside.meter.received(foreign_key=record.key != message.source_id.encode())
+        return Incoming(record, message)
 
     def overdue(self, work: Incoming) -> None:
         return None
@@ -125,16 +147,15 @@ class FromSender:
             return Dead(error.reason, error.detail)
         if not names:
             return Dead("unknown_receiver", "the message names no receiver, and none subscribes to it")
-        hops: list[NewRecord] = []
-        letters: list[NewRecord] = []
-        for name in names:
-            receiver = self._directory.receiver(name)
-            if receiver is not None:
-                hops.append(self._hop(work, receiver))
-            else:
-                letters.append(self._unknown(work.record, name))
-                work.unknown = (*work.unknown, name)
-        return Done((*hops, *letters))
+        return self._routed(work, names)
+
+    def _routed(self, work: Incoming, names: Sequence[str]) -> Done:
+        found = [(name, self._directory.receiver(name)) for name in names]
+        work.unknown = tuple(name for name, receiver in found if receiver is None)
+        if work.unknown:
+            self._outside.meter.unrouted(len(work.unknown))
+        hops = [self._hop(work, receiver) for _, receiver in found if receiver is not None]
+        return Done((*hops, *(self._unknown(work.record, name) for name in work.unknown)))
 
     def resume(self, work: Incoming, result: Result) -> Done | Dead:
         raise AssertionError("a message has no stored result")
@@ -151,7 +172,7 @@ class FromSender:
             time=message.time,
             content_type=message.content_type,
             origin=record.coordinate,
-            accepted_ms=record.timestamp_ms,
+            accepted_ms=_accepted_ms(record, int(self._outside.clock.time() * 1000)),
             wait=message.wait,
             traceparent=message.traceparent,
         )
@@ -166,3 +187,9 @@ class FromSender:
 def _as_sent(record: Record) -> Record:
     """Without hop metadata: a sender must not be able to have its failure listed under another receiver."""
     return replace(record, headers=sender_headers(record.headers))
+
+
+def _accepted_ms(record: Record, now_ms: int) -> int:
+    """When the log took the message. On Kafka that is the word of the sender's clock: what cannot be is not believed,
+    or a wrong unit would let every message expire at once."""
+    return record.timestamp_ms if 0 <= now_ms - record.timestamp_ms <= _KEPT_MS else now_ms

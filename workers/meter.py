@@ -7,7 +7,8 @@ Via = Literal["response", "poll", "callback"]
 
 
 class Meter(Protocol):
-    """Told what happens; must not raise, and must not block. `age_s`: seconds since the message was accepted."""
+    """Told what happens; must not raise, and must not block. `age_s`: seconds since the message was accepted
+    (None: not known)."""
 
     def received(self, *, foreign_key: bool) -> None:
         """A message was read from `from_sender`. `foreign_key`: the record's key is not its source_id."""
@@ -25,7 +26,7 @@ class Meter(Protocol):
         """The receiver has the message."""
         ...
 
-    def answered(self, receiver: str, via: Via, age_s: float) -> None:
+    def answered(self, receiver: str, via: Via, age_s: float | None) -> None:
         """The receiver's answer is here."""
         ...
 
@@ -45,6 +46,6 @@ class SilentMeter:
 
     def delivered(self, receiver: str, age_s: float) -> None: ...
 
-    def answered(self, receiver: str, via: Via, age_s: float) -> None: ...
+    def answered(self, receiver: str, via: Via, age_s: float | None) -> None: ...
 
     def returned(self, receiver: str, age_s: float) -> None: ...

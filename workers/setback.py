@@ -40,9 +40,7 @@ def after(setback: Setback, *, attempts: int, age_s: float, policy: RetryPolicy,
     """
     tried = attempts if setback.counted else min(attempts, policy.max_attempts) - 1
     asked_s = setback.retry_after_s or 0.0
-    match next_attempt(
-        attempts=tried, age_s=age_s, policy=policy, retry_after_s=setback.retry_after_s, jitter=jitter
-    ):
+    match next_attempt(attempts=tried, age_s=age_s, policy=policy, retry_after_s=setback.retry_after_s, jitter=jitter):
         case RetryAgain(delay_s):
             return Later(
                 delay_s,

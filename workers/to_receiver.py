@@ -1,6 +1,6 @@
 """ToReceiver: POSTs each delivery to its receiver, and takes its answer.
 
-1. read the record; its receiver must exist;
+1. read the record; a receiver that was removed: dead letter (`unknown_receiver`);
 2. too old: dead letter (`expired`); a receiver that is switched off: wait;
 3. an earlier attempt in doubt: ask the receiver whether it has the message (`doubt.py`);
 4. POST (the engine has written the intent right before);
@@ -38,7 +38,7 @@ from relay.engine.rows import RowTable
 from relay.engine.work import Dead, Decision, Done, Later
 from relay.log.port import NewRecord, Record
 from relay.state.port import Change, Kind, Result, Stage, State
-from workers.delivery import SWITCHED_OFF, Delivery, can_be_asked
+from workers.delivery import SWITCHED_OFF, Delivery, can_be_asked, receiver_or_stand_in, still_there
 from workers.doubt import Doubt
 from workers.letters import Letters
 from workers.outside import Outside
@@ -67,15 +67,12 @@ class ToReceiver:
         if record.value is None:
             raise InvalidRecord("invalid", "the record has no value")
         hop = decode_hop(record.headers)
-        receiver = self._directory.receiver(hop.delivery.receiver)
-        if receiver is None:
-            raise InvalidRecord("unknown_receiver", _removed(hop.delivery.receiver))
-        return Delivery(record, hop, receiver)
+        return Delivery(record, hop, receiver_or_stand_in(self._directory, hop.delivery.receiver))
 
     def overdue(self, work: Delivery) -> Dead | None:
-        receiver = self._directory.receiver(work.receiver.name)
-        if receiver is None:
-            return Dead("unknown_receiver", _removed(work.receiver.name))
+        receiver = still_there(self._directory, work.receiver.name)
+        if isinstance(receiver, Dead):
+            return receiver
         work.follow(receiver)
         if work.rest_s(self._outside.clock.time()) > 0:
             return None
@@ -185,10 +182,6 @@ class ToReceiver:
         )
         topic = self._topics.pending(lane_of(work.receiver))
         return NewRecord(topic, work.record.key, work.record.value, encode_hop(hop))
-
-
-def _removed(name: str) -> str:
-    return f"there is no receiver named {name!r} any more"
 
 
 def _accepted(work: Delivery, outcome: Accepted) -> Result:

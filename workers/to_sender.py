@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from relay.domain.directory import Directory
+from relay.domain.errors import InvalidRecord
 from relay.domain.handover import Handover, to_code
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.outcome import (
@@ -25,9 +26,9 @@ from relay.domain.outcome import (
     classify,
     healthy,
 )
+from relay.domain.outcome import Outcome as PostOutcome
 from relay.domain.receiver import Endpoint, Source
 from relay.domain.requests import callback_request
-from relay.domain.schedule import GiveUp, RetryAgain, next_attempt
 from relay.engine.clock import Clock
 from relay.engine.rows import RowTable, row_of
 from relay.engine.work import Dead, Decision, Done, GateRules, Later, Outcome, Resend, Seen, Work
@@ -45,8 +46,10 @@ from relay.state.port import (
     callback_row,
     delivery_row,
 )
+from workers.delivery import interval_s
 from workers.letters import Letters
-from workers.to_receiver import RATE_SLACK, Outside
+from workers.outside import Outside
+from workers.setback import after, setback_of
 
 
 class Callback(Work):
@@ -59,15 +62,26 @@ class Callback(Work):
         row = callback_row(hop.delivery, hop.generation, failed=self.failed)
         super().__init__(record, row, hop.generation, None, row.owner)
         self.hop = hop
-        self.source = source
         self.delivery_key: RowKey = delivery_row(hop.delivery)
-        self.how = _how(source, hop, record)
-        if self.how is Handover.DELIVERED and source.callback is not None:
-            self.rules = _rules_of(source.callback)
+        self.follow(source)
+
+    def follow(self, source: Source) -> None:
+        """The source with its settings of now."""
+        self.source = source
+        self.how = _how(source, self.hop, self.record)
+        callback = source.callback if self.how is Handover.DELIVERED else None
+        self.rules = _rules_of(callback) if callback is not None else None
+
+    def age_s(self, now: float) -> float:
+        """Seconds since there is something to bring back. `now`: Unix seconds."""
+        return now - self.record.timestamp_ms / 1000
 
 
 class CallbackTable:
-    """Two rows: the callback's own while it is under way, and the delivery's, which remembers that it is done."""
+    """Two rows: the callback's own while it is under way, and the delivery's, which remembers that it is done.
+
+    A notice's end is in its own row: the delivery has failed before the notice is even written.
+    """
 
     def __init__(self, state: State, clock: Clock) -> None:
         self._state = state
@@ -82,28 +96,23 @@ class CallbackTable:
         ]
 
     async def mark(self, works: Sequence[tuple[Callback, Outcome]]) -> None:
-        marks: list[Mark] = []
-        over: list[RowKey] = []
-        for work, outcome in works:
-            if work.failed:
-                marks.append(Mark(row_of(work), work.generation, Stage.DONE))
-            else:
-                marks.append(_delivery_done(work, outcome))
-                over.append(row_of(work))
-        await self._state.mark(marks)
+        await self._state.mark([_end(work, outcome) for work, outcome in works])
+        over = [row_of(work) for work, _ in works if not work.failed]
         if over:
             await self._state.forget(over)
 
 
 def _is_done(work: Callback, delivery: Row) -> bool:
-    """A notice's end is in its own row: the delivery has failed before the notice is even written."""
     return not work.failed and delivery.stage is Stage.DONE and delivery.generation >= work.generation
 
 
-def _delivery_done(work: Callback, outcome: Outcome) -> Mark:
+def _end(work: Callback, outcome: Outcome) -> Mark:
     how = Handover.FAILED if isinstance(outcome.decision, Dead) else work.how
+    code = to_code(how, work.attempts)
+    if work.failed:
+        return Mark(row_of(work), work.generation, Stage.DONE, code=code)
     at = (work.record.partition, work.record.offset)
-    return Mark(work.delivery_key, work.generation, Stage.DONE, at, to_code(how, work.attempts))
+    return Mark(work.delivery_key, work.generation, Stage.DONE, at, code)
 
 
 class ToSender:
@@ -121,11 +130,18 @@ class ToSender:
 
     def admit(self, record: Record) -> Callback:
         hop = decode_hop(record.headers)
+        if hop.outcome is None:
+            raise InvalidRecord("invalid", "header relay-outcome is missing")
         return Callback(record, hop, self._directory.source(hop.delivery.source_id))
 
     def overdue(self, work: Callback) -> Dead | None:
-        callback = work.source.callback
-        if work.rules is None or callback is None or self._age_s(work) < callback.retry.max_age:
+        source = self._directory.source(work.hop.delivery.source_id)
+        if source is not work.source:
+            work.follow(source)
+        callback = source.callback
+        if work.rules is None or callback is None:
+            return None
+        if work.age_s(self._outside.clock.time()) < callback.retry.max_age:
             return None
         return Dead("callback_exhausted", f"the callback took nothing within max_age, in {work.attempts} attempts")
 
@@ -133,9 +149,17 @@ class ToSender:
         callback = work.source.callback
         if work.rules is None or callback is None:
             return Done()
-        if work.in_doubt:
-            return Resend()  # the id is the same, so the sender can tell a repeat
-        return self._call(work, callback)
+        return _repeated(work, callback) if work.in_doubt else self._call(work, callback)
+
+    def resume(self, work: Callback, result: Result) -> Done | Dead:
+        if result.outcome == "dead":
+            return Dead(result.reason or "poison", result.detail or "", result.status)
+        return Done(result=result)
+
+    def bury(self, record: Record, work: Callback | None, dead: Dead) -> NewRecord:
+        if work is None:
+            return self._letters.bury(record, dead)
+        return self._letters.bury(record, dead, work.hop, attempts=work.attempts)
 
     async def _call(self, work: Callback, callback: Endpoint) -> Decision:
         outside = self._outside
@@ -148,58 +172,42 @@ class ToSender:
             attempt=work.attempts,
         )
         exchange = await outside.transport.exchange(request)
-        outcome = classify(exchange, codes=callback.codes, now=outside.clock.time())
-        health = healthy(outcome)
+        return self._decide(work, callback, classify(exchange, codes=callback.codes, now=outside.clock.time()))
+
+    def _decide(self, work: Callback, callback: Endpoint, outcome: PostOutcome) -> Decision:
         match outcome:
             case Answered(status) | Delivered(status) | Accepted(status):
-                return Done(result=Result("delivered", status), healthy=health)
+                self._count(work)
+                return Done(result=Result("delivered", status), healthy=healthy(outcome))
             case Gone(status) | Rejected(status):
-                return Dead("callback_rejected", f"the sender's callback answered {status}", status, health)
-            case NotNow(retry_after_s, status, counted):
-                later = self._retry(work, callback, retry_after_s, status, "not now", health, counted=counted)
-                return replace(later, pause_s=later.due_in_s) if isinstance(later, Later) else later
-            case Ambiguous(retry_after_s, last_status, kind) | NotProcessed(retry_after_s, last_status, kind):
-                return self._retry(work, callback, retry_after_s, last_status, kind, health)
-            case _:
-                assert_never(outcome)
+                detail = f"the sender's callback answered {status}"
+                return Dead("callback_rejected", detail, status, healthy(outcome))
+            case NotNow() | Ambiguous() | NotProcessed():
+                return self._retry(work, callback, outcome)
+        assert_never(outcome)
 
-    def resume(self, work: Callback, result: Result) -> Done | Dead:
-        if result.outcome == "dead":
-            return Dead(result.reason or "poison", result.detail or "", result.status)
-        return Done(result=result)
-
-    def bury(self, record: Record, work: Callback | None, dead: Dead) -> NewRecord:
-        if work is None:
-            return self._letters.bury(record, dead)
-        return self._letters.bury(record, dead, work.hop, attempts=work.attempts)
-
-    def _retry(
-        self,
-        work: Callback,
-        callback: Endpoint,
-        retry_after_s: float | None,
-        status: int | None,
-        why: str,
-        health: bool | None,
-        *,
-        counted: bool = True,
-    ) -> Later | Dead:
-        attempts = work.attempts if counted else min(work.attempts, callback.retry.max_attempts) - 1
-        match next_attempt(
-            attempts=attempts,
-            age_s=self._age_s(work),
+    def _retry(self, work: Callback, callback: Endpoint, outcome: NotNow | Ambiguous | NotProcessed) -> Later | Dead:
+        decision = after(
+            setback_of(outcome),
+            attempts=work.attempts,
+            age_s=work.age_s(self._outside.clock.time()),
             policy=callback.retry,
-            retry_after_s=retry_after_s,
             jitter=self._outside.jitter,
-        ):
-            case RetryAgain(delay_s):
-                return Later(delay_s, why, counted=counted, last_status=status, healthy=health)
-            case GiveUp():
-                detail = f"given up after {work.attempts} attempts; the last: {why}"
-                return Dead("callback_exhausted", detail, status, health)
+        )
+        return replace(decision, reason="callback_exhausted") if isinstance(decision, Dead) else decision
 
-    def _age_s(self, work: Callback) -> float:
-        return self._outside.clock.time() - work.record.timestamp_ms / 1000
+    def _count(self, work: Callback) -> None:
+        hop = work.hop
+        if not work.failed and hop.accepted_ms:
+            age_s = self._outside.clock.time() - hop.accepted_ms / 1000
+            self._outside.meter.returned(hop.delivery.receiver, age_s)
+
+
+def _repeated(work: Callback, callback: Endpoint) -> Resend | Dead:
+    """An earlier call has no known outcome: call again, as the id is the same and the sender can tell a repeat."""
+    if work.attempts >= callback.retry.max_attempts:
+        return Dead("callback_exhausted", f"given up after {work.attempts} attempts; the last one got no answer")
+    return Resend()
 
 
 def _how(source: Source, hop: Hop, record: Record) -> Handover:
@@ -215,7 +223,6 @@ def _how(source: Source, hop: Hop, record: Record) -> Handover:
 
 
 def _rules_of(callback: Endpoint) -> GateRules:
-    interval_s = callback.window_size * RATE_SLACK / callback.rate_limit if callback.rate_limit else 0.0
     # No settling: a repeat of the same id is allowed, so there is nothing to wait for.
-    limits = Limits(interval_s, 0.0, callback.breaker, callback.settle_s)
+    limits = Limits(interval_s(callback), 0.0, callback.breaker, callback.settle_s)
     return GateRules(limits, callback.max_in_flight)

@@ -87,6 +87,12 @@ class AnswersResource:
         at = (await context.log.append([answer_record(context.topics, hop, result, attempts)]))[0]
         mark = Mark(delivery_row(delivery), row.generation, Stage.PUBLISHED, (at.partition, at.offset))
         await context.state.mark([mark])
+        self._count(hop)
+
+    def _count(self, hop: Hop) -> None:
+        now = self._context.clock.time()
+        age_s = now - hop.accepted_ms / 1000 if hop.accepted_ms else None
+        self._context.meter.answered(hop.delivery.receiver, "callback", age_s)
 
     async def _hop(self, delivery: DeliveryId, generation: int) -> Hop:
         """The delivery with what its message's first record says, where that is still there."""

@@ -8,6 +8,7 @@ from relay.domain.topics import Topics
 from relay.engine.clock import Clock
 from relay.log.port import Log
 from relay.state.port import State
+from workers.meter import Meter, SilentMeter
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +31,4 @@ class ApiContext:
     answer_body_cap: int
     clock: Clock
     new_id: Callable[[], str]
+    meter: Meter = field(default_factory=SilentMeter)

@@ -55,7 +55,7 @@ def require_start(context: ApiContext) -> Middleware:
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path.startswith("/v1/") and context.ready().get("log") is not None:
+        if request.path.startswith("/v1/") and context.ready().get("start") is not None:
             raise LogUnavailable("the relay is starting")
         return await handler(request)
 

@@ -229,6 +229,7 @@ class EndpointEntry(_Entry):
 
     secret: Secrets = ()
     signature: Literal["standard", "github", "stripe", "none"] = "standard"
+    signature_digest: Literal["sha256", "sha512"] = "sha256"
     bearer_token: HeaderValue | None = None
     headers: dict[HeaderName, HeaderValue] = {}
     rate_limit: Count | None = None
@@ -259,6 +260,13 @@ class EndpointEntry(_Entry):
         if style == "none" and info.data.get("secret"):
             raise ValueError("'none' contradicts the secret; leave one of the two out")
         return style
+
+    @field_validator("signature_digest")
+    @classmethod
+    def _of_a_signature(cls, digest: str, info: ValidationInfo) -> str:
+        if info.data.get("signature") == "none" or not info.data.get("secret", True):
+            raise ValueError("there is no signature: it needs a secret, and a style other than 'none'")
+        return digest
 
     @field_validator("headers")
     @classmethod
@@ -311,9 +319,11 @@ class ReceiverEntry(EndpointEntry):
 
     @field_validator("partitions")
     @classmethod
-    def _one_if_shared(cls, partitions: int, info: ValidationInfo) -> int:
+    def _one_if_shared_or_in_line(cls, partitions: int, info: ValidationInfo) -> int:
         if partitions != 1 and info.data.get("lane") == "shared":
             raise ValueError("the shared lane has its own partitions; leave this out, or take 'lane: dedicated'")
+        if partitions != 1 and info.data.get("ordering") == "receiver":
+            raise ValueError("one at a time over the whole receiver (ordering: receiver) takes one partition")
         return partitions
 
     @field_validator("event_types")

@@ -54,10 +54,11 @@ class StatusMap:
 
 @dataclass(frozen=True, slots=True)
 class SigningPolicy:
-    """How POSTs are signed. `secrets`: newest first; during rotation each of them signs."""
+    """How POSTs are signed. `secrets`: newest first; during rotation each of them signs. `digest`: of the HMAC."""
 
     style: Literal["standard", "github", "stripe", "none"] = "standard"
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    digest: Literal["sha256", "sha512"] = "sha256"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,11 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """A receiver and its effective settings."""
+    """A receiver and its effective settings.
+
+    `enabled` False: it subscribes to nothing and is sent nothing; what names it waits, as in a pause, and grows old.
+    `answer`: whether one has to come after a 202; it counts without a `status_endpoint` only.
+    """
 
     name: str
     post: Endpoint

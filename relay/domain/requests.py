@@ -35,6 +35,7 @@ _RESERVED: Final = frozenset(
         "transfer-encoding",
         "upgrade",
         "user-agent",
+        "x-hub-signature",
         "x-hub-signature-256",
     }
 )

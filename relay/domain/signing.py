@@ -1,14 +1,20 @@
-"""Signatures of outgoing webhooks, and the check of them. Source: Standard Webhooks 1.0; GitHub and Stripe manuals."""
+"""Signatures of outgoing webhooks, and the check of them.
+
+Sources: Standard Webhooks 1.0; GitHub and Stripe manuals; W3C WebSub, 7.1, for SHA-512 in the style of GitHub. The
+other two styles know no SHA-512: there it has a scheme name of its own, which a check for `v1` skips.
+"""
 
 import base64
 import binascii
 import hmac
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, assert_never
+from typing import Final, Literal, assert_never
 
 from relay.domain.receiver import SigningPolicy
 
+_Digest = Literal["sha256", "sha512"]
+_SCHEMES: Final[dict[_Digest, str]] = {"sha256": "v1", "sha512": "v1-sha512"}
 _WHSEC: Final = "whsec_"
 _NEW_SECRET_BYTES: Final = 32
 
@@ -23,16 +29,7 @@ def sign(policy: SigningPolicy, *, webhook_id: str, timestamp: int, body: bytes)
     headers = (("webhook-id", webhook_id), ("webhook-timestamp", stamp))
     if not policy.secrets or policy.style == "none":
         return headers
-    if policy.style == "standard":
-        signature = _standard(policy.secrets, webhook_id, stamp, body)
-        return (*headers, ("webhook-signature", signature))
-    if policy.style == "github":
-        return (*headers, ("x-hub-signature-256", f"sha256={_hex(policy.secrets[0], body)}"))
-    if policy.style == "stripe":
-        content = b"%b.%b" % (stamp.encode(), body)
-        signatures = ",".join(f"v1={_hex(secret, content)}" for secret in policy.secrets)
-        return (*headers, ("stripe-signature", f"t={stamp},{signatures}"))
-    assert_never(policy.style)
+    return (*headers, _signature_header(policy, policy.style, webhook_id, stamp, body))
 
 
 def check_secret(secret: str) -> None:
@@ -63,18 +60,33 @@ def verify_standard(
     return any(hmac.compare_digest(ours, theirs) for ours in expected for theirs in given)
 
 
-def _standard(secrets: Sequence[str], webhook_id: str, stamp: str, body: bytes) -> str:
-    return " ".join(_signature(secret, webhook_id, stamp, body) for secret in secrets)
+def _signature_header(
+    policy: SigningPolicy, style: Literal["standard", "github", "stripe"], webhook_id: str, stamp: str, body: bytes
+) -> tuple[str, str]:
+    secrets, digest = policy.secrets, policy.digest
+    match style:
+        case "standard":
+            signatures = [_signature(secret, webhook_id, stamp, body, digest) for secret in secrets]
+            return "webhook-signature", " ".join(signatures)
+        case "github":
+            name = "x-hub-signature-256" if digest == "sha256" else "x-hub-signature"
+            return name, f"{digest}={_hex(secrets[0], body, digest)}"
+        case "stripe":
+            content = b"%b.%b" % (stamp.encode(), body)
+            signatures = [f"{_SCHEMES[digest]}={_hex(secret, content, digest)}" for secret in secrets]
+            return "stripe-signature", ",".join((f"t={stamp}", *signatures))
+    assert_never(style)
 
 
-def _signature(secret: str, webhook_id: str, stamp: str, body: bytes) -> str:
+def _signature(secret: str, webhook_id: str, stamp: str, body: bytes, digest: _Digest = "sha256") -> str:
     content = b"%b.%b.%b" % (_bytes(webhook_id), stamp.encode(), body)
-    return "v1," + binascii.b2a_base64(hmac.digest(_key(secret), content, "sha256"), newline=False).decode()
+    mac = hmac.digest(_key(secret), content, digest)
+    return f"{_SCHEMES[digest]},{binascii.b2a_base64(mac, newline=False).decode()}"
 
 
-def _hex(secret: str, content: bytes) -> str:
+def _hex(secret: str, content: bytes, digest: _Digest) -> str:
     # verbatim also with `whsec_`: that is how receivers that check these two styles use their secret
-    return hmac.digest(secret.encode(), content, "sha256").hex()
+    return hmac.digest(secret.encode(), content, digest).hex()
 
 
 @lru_cache(maxsize=1024)

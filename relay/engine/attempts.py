@@ -25,11 +25,13 @@ from relay.state.port import (
     Settlement,
     Stage,
     Stale,
-    Verdict,
     Wait,
 )
 
 CRASH_PAUSE_S = 5.0
+RATE_PAUSE_S = 0.25
+"""Least pause when the rate's slots are used up: they are given out up to 1 s ahead, so several become free at once."""
+
 LONGEST_CLOSE_S = 10.0
 """A closed endpoint is asked about again at least this often: somebody may have resumed it."""
 
@@ -51,8 +53,12 @@ class Ends(Protocol[W_contra]):
         """Its output is acknowledged already, or a higher generation lives."""
         ...
 
-    def close(self, gate: str, seconds: float, why: str) -> None:
-        """The endpoint takes nothing now."""
+    def close(self, gate: str, seconds: float, *, down: bool) -> None:
+        """The endpoint takes nothing now. `down`: for its own reasons, not only because of our pace."""
+        ...
+
+    def reached(self, gate: str) -> None:
+        """The endpoint took a request, whatever it said about it."""
         ...
 
     def fence(self) -> None:
@@ -78,12 +84,14 @@ class Attempts(Generic[W]):
         self._settling: Gather[tuple[W, Settlement, Decision]] = Gather(self._settle)
         self.loops = (self._beginning.run, self._settling.run)
         self._running = 0
+        self._stopping = False
 
     def __len__(self) -> int:
         return len(self._beginning) + len(self._settling) + self._running
 
     def start(self, work: W) -> None:
         """Take `work` up. Exactly one method of Ends is called for it in the end."""
+        work.token = b""
         end = self._worker.overdue(work)
         if end is not None:
             self._ended(work, end)
@@ -101,13 +109,20 @@ class Attempts(Generic[W]):
             self._running += 1
             self._spawn(self._step(work, 0.0, decision))
 
+    def stop(self) -> None:
+        """Begin nothing any more; what is begun and not started yet is released. Outcomes are still stored."""
+        self._stopping = True
+
     # begin
 
     async def _begin(self, batch: list[W]) -> None:
         context = self._context
+        if self._stopping:
+            return
         for work in batch:
             work.token = secrets.token_bytes(8)
         asks = [self._ask(work) for work in batch]
+        asked_at = context.clock.monotonic()  # not when the verdict is read: the process may have slept on it
         try:
             verdicts = await context.patience.until_done(
                 "begin attempts", lambda: context.state.begin(context.lane, asks)
@@ -115,9 +130,14 @@ class Attempts(Generic[W]):
         except PartitionLost:
             self._ends.fence()
             return
-        now = context.clock.monotonic()
+        waiting: list[tuple[W, float, str]] = []
         for work, verdict in zip(batch, verdicts, strict=True):
-            self._act(work, verdict, now)
+            if isinstance(verdict, Wait):
+                waiting.append((work, verdict.seconds, verdict.why))
+            else:
+                self._act(work, verdict, asked_at)
+        for work, seconds, why in reversed(waiting):  # each goes before the others again: they keep their turns
+            self._wait(work, seconds, why)
 
     def _ask(self, work: W) -> BeginAsk:
         rules = _rules(work)
@@ -132,35 +152,44 @@ class Attempts(Generic[W]):
             ask_first=rules.ask_first,
         )
 
-    def _act(self, work: W, verdict: Verdict, now: float) -> None:
+    def _act(self, work: W, verdict: Go | Ambiguous | Have | Stale | Fenced, asked_at: float) -> None:
         match verdict:
             case Go(attempt, start_in_s):
                 if self._worker.kind is Kind.POST:
                     work.attempts = attempt
                 else:
                     work.polls, work.token = attempt, b""  # a GET leaves no intent behind: nothing to settle it with
-                work.begun_at = now
+                work.begun_at = asked_at
                 work.in_doubt = work.takeover = False
                 self._spawn_step(work, start_in_s)
-            case Wait(seconds, why):
-                if why != "settling":
-                    self._ends.close(work.gate, min(seconds, LONGEST_CLOSE_S), why)
-                self._ends.again(work, now + seconds if why == "settling" else now)
             case Ambiguous(attempts):
                 self._doubt(work, attempts)
             case Have(row):
                 self._have(work, row)
             case Stale():
-                self._ends.known(work)
+                self._outlived(work)
             case Fenced():
                 self._ends.fence()
+
+    def _wait(self, work: W, seconds: float, why: str) -> None:
+        now = self._context.clock.monotonic()
+        if why == "settling":
+            self._ends.again(work, now + seconds)
+            return
+        least_s = RATE_PAUSE_S if why == "rate" else 0.0
+        self._ends.close(work.gate, min(max(seconds, least_s), LONGEST_CLOSE_S), down=why != "rate")
+        self._ends.again(work, now)
 
     def _doubt(self, work: W, attempts: int) -> None:
         work.token = b""
         work.attempts = max(work.attempts, attempts)
         work.in_doubt = True
-        work.begun_at = self._context.clock.monotonic()
         self._spawn_step(work, 0.0)
+
+    def _outlived(self, work: W) -> None:
+        """A higher generation lives, under the same key of parked copies: the tombstone is its own business."""
+        work.owes_tombstone = False
+        self._ends.known(work)
 
     def _have(self, work: W, row: Row) -> None:
         fill_in(work, row, 0.0, self._worker.kind)
@@ -180,12 +209,11 @@ class Attempts(Generic[W]):
         try:
             if delay_s > 0:
                 await clock.sleep(delay_s)
-            if clock.monotonic() - work.begun_at > bounds.start_within_s and work.token:
-                # The lease of this begin is over: a new owner may be about to send. Surely not sent by us.
-                decision: Decision = Later(0.0, "begin too old", Change.RELEASED)
+            if work.token and (self._stopping or clock.monotonic() - work.begun_at > bounds.start_within_s):
+                # The lease of this begin is over, or soon: a new owner may be about to send. Surely not sent by us.
+                self._ended(work, Later(0.0, "begun and not started", Change.RELEASED))
             else:
-                decision = await self._awaited(work, called or self._call(work))
-            self._ended(work, decision)
+                self._ended(work, await self._awaited(work, called or self._call(work)))
         finally:
             self._running -= 1
 
@@ -220,9 +248,9 @@ class Attempts(Generic[W]):
                 self._ends.again(work, self._context.clock.monotonic())
             case Done() if decision.result is None:
                 self._ends.publish(work, decision)
-            case Dead() if work.row is None:
+            case Done() | Dead() if work.rules is None:
                 self._ends.publish(work, decision)
-            case Later() if work.row is None:
+            case Later() if work.rules is None:
                 self._ends.later(work, decision)
             case Done() | Dead() | Later():
                 self._settling.put((work, self._settlement(work, decision), decision))
@@ -272,14 +300,23 @@ class Attempts(Generic[W]):
         for (work, settlement, decision), row in zip(batch, rows, strict=True):
             context.observer.attempt(self._worker.stage, work.gate, _word(decision))
             if settlement.pause_s:
-                self._ends.close(work.gate, min(settlement.pause_s, LONGEST_CLOSE_S), "pause")
+                self._ends.close(work.gate, min(settlement.pause_s, LONGEST_CLOSE_S), down=True)
+            elif self._got_through(settlement, decision):
+                self._ends.reached(work.gate)
             self._settled(work, decision, row)
+
+    def _got_through(self, settlement: Settlement, decision: Decision) -> bool:
+        if self._worker.kind is Kind.POST:
+            return settlement.healthy is True
+        return not isinstance(decision, Dead)
 
     def _settled(self, work: W, decision: Decision, row: Row) -> None:
         """What counts is what the row says now: somebody else may have brought an outcome first."""
         if row.generation > work.generation:
-            self._ends.known(work)
+            self._outlived(work)
             return
+        if isinstance(decision, Later) and work.token and _taken_back(decision):
+            work.attempts -= 1  # or the next begin, which is told this number, would count it after all
         fill_in(work, row, 0.0, self._worker.kind)
         work.due = 0.0
         if work.result is not None:
@@ -288,6 +325,10 @@ class Attempts(Generic[W]):
             self._ends.later(work, decision)
         else:
             self._ends.known(work)  # our outcome came too late: the row is beyond it
+
+
+def _taken_back(later: Later) -> bool:
+    return later.change is Change.RELEASED or not later.counted
 
 
 def _rules(work: W) -> GateRules:

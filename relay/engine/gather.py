@@ -1,6 +1,7 @@
 """Batches without waiting: handle together whatever came while the previous batch was under way."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
@@ -13,7 +14,7 @@ class Gather(Generic[T]):
     def __init__(self, handle: Callable[[list[T]], Awaitable[None]], *, limit: int = 1000) -> None:
         self._handle = handle
         self._limit = limit
-        self._items: list[T] = []
+        self._items: deque[T] = deque()
         self._wake = asyncio.Event()
         self._busy = 0
 
@@ -29,10 +30,13 @@ class Gather(Generic[T]):
         """Handle for ever; ends by cancellation, or by the handler's exception."""
         while True:
             await self._wake.wait()
-            batch, self._items = self._items[: self._limit], self._items[self._limit :]
-            if not self._items:
-                self._wake.clear()
-            if batch:
-                self._busy = len(batch)
-                await self._handle(batch)
-                self._busy = 0
+            batch = self._next()
+            self._busy = len(batch)
+            await self._handle(batch)
+            self._busy = 0
+
+    def _next(self) -> list[T]:
+        batch = [self._items.popleft() for _ in range(min(self._limit, len(self._items)))]
+        if not self._items:
+            self._wake.clear()
+        return batch

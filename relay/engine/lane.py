@@ -2,36 +2,51 @@
 
 offer -> intake (what do the rows know?) -> order and caps -> attempts (begin, step, outcome) -> outbox -> watermark
                    |                                              |
-                   +-----------------> parking <------------------+
+                   +------> parking, due records <----------------+
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from math import inf
 from typing import Generic
 
-from relay.domain.errors import InvalidRecord
+from relay.domain.errors import PartitionLost, Unavailable
+from relay.engine.admission import Admission
 from relay.engine.attempts import Attempts
 from relay.engine.context import LaneContext
+from relay.engine.due import DueRecords
 from relay.engine.gather import Gather
 from relay.engine.order import Order
 from relay.engine.outbox import Outbox
+from relay.engine.parked_copy import ParkedCopy
 from relay.engine.parking import Parking
+from relay.engine.rows import row_of
+from relay.engine.twins import Twins
 from relay.engine.watermark import Watermark
 from relay.engine.work import Dead, Done, Later, Seen, W, Worker
-from relay.log.port import Coordinate, Record
+from relay.log.port import Record
+from relay.state.port import Kind, Parked
 
 BATCH = 500
 """Works handled by one call to the state."""
+RELIEVE_S = 0.1
+CLOSED_S = 1.0
+"""An endpoint that is closed for longer than this is not only a matter of pace."""
+LINGER_S = 30.0
+"""How long requests may go on after the lane was given up, so that their outcomes are known."""
 
 
 class Lane(Generic[W]):
-    """Runs a worker's step for every record of a partition, safely. `run` ends after `stop`, or when fenced."""
+    """Runs a worker's step for every record of a partition, safely. `run` ends some time after `stop` or a fence."""
 
     def __init__(self, context: LaneContext, worker: Worker[W]) -> None:
         self._context = context
         self._worker = worker
         self._watermark = Watermark()
         self._order: Order[W] = Order()
+        self._twins: Twins[W] = Twins()
+        self._admission = Admission(context, worker)
         self._inbox: Gather[Record] = Gather(self._intake, limit=BATCH)
         self._outbox: Outbox[W] = Outbox(context, worker, self._finished)
         self._attempts: Attempts[W] = Attempts(context, worker, self, self._spawn)
@@ -41,15 +56,22 @@ class Lane(Generic[W]):
             finished=self._parked,
             refused=self._keep,
             buried=self.publish,
+            closed=self._standing,
             fence=self.fence,
         )
+        self._due = DueRecords(context, worker.stage, closed=self._in_the_way, fence=self.fence)
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._steps: set[asyncio.Task[None]] = set()
-        self._grace_s = 0.0
-        self.fenced = False
+        self._grace_until = self._linger_until = inf
+        self._relieved_at = -inf
+        self._down = False  # the last that a dedicated lane's endpoint let us know
+        self.left = asyncio.Event()
+        """Set when nothing of this lane counts for the watermark any more; requests may still be under way."""
+        self.fenced_at: float | None = None
+        """Monotonic time when a newer owner was met."""
 
     # what the runner sees
 
@@ -67,6 +89,10 @@ class Lane(Generic[W]):
         return len(self._watermark)
 
     @property
+    def fenced(self) -> bool:
+        return self.fenced_at is not None
+
+    @property
     def full(self) -> bool:
         """At the bound: intake has to stop until something ends."""
         bounds = self._context.bounds
@@ -80,188 +106,255 @@ class Lane(Generic[W]):
 
     async def run(self) -> None:
         """Work until `stop`, and then until what is in flight has ended."""
-        loops = (
-            self._inbox.run,
-            *self._outbox.loops,
-            *self._attempts.loops,
-            *self._parking.loops,
-            self._pump,
-            self._timers,
-        )
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            running = [tasks.create_task(loop()) for loop in loops]
-            await self._stopping.wait()
-            if not self.fenced:
-                await self._drained(self._grace_s)
-            for task in (*running, *self._steps):
-                task.cancel()
+        own = (*self._outbox.loops, *self._parking.loops, self._pump, self._timers)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                intake = tasks.create_task(self._inbox.run())
+                running = [tasks.create_task(loop()) for loop in own]
+                attempts = [tasks.create_task(loop()) for loop in self._attempts.loops]
+                await self._stopping.wait()
+                intake.cancel()
+                self._attempts.stop()
+                await self._drained(self._idle, lambda: self._grace_until)
+                await self._hand_back()
+                _cancel(running)
+                self.left.set()
+                await self._drained(lambda: not self._attempts, lambda: self._linger_until)
+                _cancel((*attempts, *self._steps))
+        finally:
+            self.left.set()
 
-    def stop(self, grace_s: float) -> None:
-        """Start nothing new; let `run` end when what is in flight has, or after `grace_s`. What is not finished then is
-        read again by the next owner."""
-        self._grace_s = grace_s
+    def stop(self, grace_s: float, *, linger_s: float = 0.0) -> None:
+        """Start nothing new; `left` is set when what is in flight has ended, or after `grace_s`. What is not finished
+        then is read again by the next owner; requests may take `linger_s` more, so that it finds their outcomes."""
+        now = self._context.clock.monotonic()
+        self._grace_until = min(self._grace_until, now + grace_s)
+        self._linger_until = min(self._linger_until, now + grace_s + linger_s)
         self._stopping.set()
-        self._wake.set()
+        self._woken()
 
     def relieve(self) -> None:
         """At the bound: park what waits, so that the rest can go on. A lane whose only receiver is closed waits."""
-        if self._worker.parks:
-            now = self._context.clock.monotonic()
-            waiting = [work for work in self._order.held() if work.parked_at is None and work.due > now + 1.0]
-            if self._context.shared:
-                waiting += [work for work in self._order.stuck(now) if work.parked_at is None]
-            else:
-                waiting = [work for work in waiting if not self._order.is_closed(work.gate, now)]
-            for work in waiting:
+        now = self._context.clock.monotonic()
+        if not self._worker.parks or now - self._relieved_at < RELIEVE_S or not self._parking.has_room:
+            return
+        self._relieved_at = now
+        if self._standing():
+            return
+        waiting = [work for work in self._order.held() if work.due > now + CLOSED_S]
+        if self._context.shared:
+            waiting += self._order.stuck(now)
+        for work in waiting:
+            if work.parked_at is None:
                 self._park_all(self._order.withdraw(work))
 
     # intake
 
     async def _intake(self, records: list[Record]) -> None:
-        works, dead = self._admit(records)
-        context = self._context
-        seen = (
-            await context.patience.until_done("look up rows", lambda: self._worker.table.intake(context.lane, works))
-            if works
-            else []
-        )
-        for record, reason in dead:
-            self._bury_unread(record, reason)
-        self._sort(works, seen)
-
-    def _admit(self, records: Sequence[Record]) -> tuple[list[W], list[tuple[Record, Dead]]]:
         works: list[W] = []
         dead: list[tuple[Record, Dead]] = []
         for record in records:
-            try:
-                works.append(self._worker.admit(record))
-            except InvalidRecord as error:
-                dead.append((record, Dead(error.reason, error.detail)))
-        return works, dead
+            admitted = self._admission.admit(record)
+            if isinstance(admitted, Dead):
+                dead.append((record, admitted))
+            else:
+                works.append(admitted)
+        seen = await self._admission.look_up(works)
+        for record, reason in dead:
+            self._spawn(self._bury_unread(record, reason))
+        self._sort(seen)
 
-    def _sort(self, works: Sequence[W], seen: Sequence[Seen]) -> None:
+    def _sort(self, seen: Sequence[tuple[W, Seen]]) -> None:
         now = self._context.clock.monotonic()
         finished = 0
-        for work, what in zip(works, seen, strict=True):
+        for work, what in seen:
             if what is Seen.FINISHED:
                 finished += 1
                 self._outbox.retire(work)
-            elif what is Seen.RESUME and work.result is not None:
-                self._outbox.publish(work, self._worker.resume(work, work.result))
-            elif what is Seen.BEHIND or (work.parked_at is None and self._parking.blocks(work.queue)):
-                self._parking.park(work)
-            else:
-                self._order.add(work, now)
+            elif work.parked_at is not None and self._twins.has(work):
+                self._due.put_down(row_of(work).digest)  # it comes again if the one that is here does not end it
+            elif not self._twins.join(work):
+                self._place(work, what, now)
         if finished:
             self._context.observer.duplicate(self._worker.stage, finished)
-        self._wake.set()
+        self._woken()
 
-    def _bury_unread(self, record: Record, dead: Dead) -> None:
+    def _place(self, work: W, what: Seen, now: float) -> None:
+        parking = self._parking
+        if what is Seen.RESUME and work.result is not None:
+            self._outbox.publish(work, self._worker.resume(work, work.result))
+        elif work.parked_at is None and (what is Seen.BEHIND or parking.blocks(work.queue)):
+            parking.queue_up(work, seen_behind=what is Seen.BEHIND)
+        elif work.parked_at is None and self._to_be_parked(work.due - now):
+            parking.park(work)
+        else:
+            self._order.add(work, now)
+
+    async def _bury_unread(self, record: Record, dead: Dead) -> None:
         """A record that cannot be read has no work; its dead letter goes out by itself."""
-        context, letter = self._context, self._worker.bury(record, None, dead)
-
-        async def bury() -> None:
-            await context.patience.until_done("append a dead letter", lambda: context.log.append([letter]))
-            context.observer.dead(self._worker.stage, "-", dead.reason)
-            self._watermark.done(record.offset)
-            self._changed.set()
-
-        self._spawn(bury())
+        await self._outbox.bury(self._worker.bury(record, None, dead), dead)
+        self._watermark.done(record.offset)
+        self._woken()
 
     # the pump: start what may start
 
     async def _pump(self) -> None:
+        clock = self._context.clock
         while True:
-            clock, due = self._context.clock, self._order.next_due()
+            due = self._order.next_due()
             await clock.wait(self._wake, None if due is None else max(0.0, due - clock.monotonic()))
             self._wake.clear()
             if self._stopping.is_set():
                 return
-            now = self._context.clock.monotonic()
-            for work in self._order.take(now, BATCH):
-                self._attempts.start(work)
+            while works := self._order.take(clock.monotonic(), BATCH):
+                for work in works:
+                    self._attempts.start(work)
+
+    # parked records come back
 
     async def _timers(self) -> None:
-        """Take up parked records when they are due."""
-        clock, parking = self._context.clock, self._parking
-        while self._worker.parks and not self._stopping.is_set():
-            await clock.wait(parking.expecting, max(0.0, parking.next_due() - clock.monotonic()))
-            parking.expecting.clear()
-            if clock.monotonic() >= parking.next_due():
-                taken = await self._context.patience.until_done("take up parked records", parking.take_up)
+        clock, due = self._context.clock, self._due
+        while self._worker.parks:
+            await clock.wait(due.expecting, max(0.0, due.next_look() - clock.monotonic()))
+            due.expecting.clear()
+            if self._stopping.is_set():
+                return
+            if clock.monotonic() >= due.next_look():
+                if due.full:
+                    self._put_down_stuck()
+                taken = await due.take_up()
                 if taken:
                     await self._intake_parked(taken)
 
-    async def _intake_parked(self, taken: Sequence[tuple[Coordinate, Record]]) -> None:
-        works: list[W] = []
-        for at, record in taken:
-            work = self._worker.admit(record)  # it was admitted when it was parked, so it can be read
-            work.parked_at = at
-            works.append(work)
-        context = self._context
-        seen = await context.patience.until_done("look up rows", lambda: self._worker.table.intake(context.lane, works))
-        self._sort(works, seen)
+    def _put_down_stuck(self) -> None:
+        """Parked records that can only wait here are left to their leases: others are due, too."""
+        if self._context.shared:
+            for work in self._order.stuck(self._context.clock.monotonic()):
+                if work.parked_at is not None:
+                    for each in self._order.withdraw(work):
+                        self._put_down(each)
 
-    # where attempts lead (Ends)
+    def _put_down(self, work: W) -> None:
+        if work.parked_at is None:
+            self._parking.park(work)
+        else:
+            self._ended(work)
+
+    async def _intake_parked(self, taken: Sequence[ParkedCopy]) -> None:
+        works: list[W] = []
+        for copy in taken:
+            admitted = self._admission.admit(copy.record)
+            if isinstance(admitted, Dead):  # it was read once; since then its receiver was removed, say
+                self._spawn(self._bury_parked(copy, admitted))
+            else:
+                admitted.parked_at = copy.at
+                admitted.attempts = max(admitted.attempts, copy.attempts)
+                works.append(admitted)
+        self._sort(await self._admission.look_up(works))
+
+    async def _bury_parked(self, copy: ParkedCopy, dead: Dead) -> None:
+        promoted = await self._outbox.bury_parked(copy, self._worker.bury(copy.record, None, dead), dead)
+        self._due.put_down(copy.row.digest)
+        self._unparked(copy.row.owner, copy.queue, promoted)
+        self._woken()
+
+    # where attempts lead (Ends). After the lane was left all this is the next owner's business.
 
     def again(self, work: W, due: float) -> None:
-        self._order.hold(work, due, self._context.clock.monotonic())
+        if not self.left.is_set():
+            self._order.hold(work, due, self._context.clock.monotonic())
         self._woken()
 
     def later(self, work: W, later: Later) -> None:
-        now = self._context.clock.monotonic()
-        due = now + later.due_in_s
-        work.due = due
-        closed = not self._context.shared and self._order.is_closed(work.gate, now)
-        long = later.due_in_s > self._context.bounds.hold_s and not closed
-        if self._worker.parks and (work.parked_at is not None or long):
-            self._park_all([work, *self._order.withdraw_followers(work)])
-        else:
-            self._order.hold(work, due, now)
+        if not self.left.is_set():
+            now = self._context.clock.monotonic()
+            work.due = now + later.due_in_s
+            if self._worker.parks and (work.parked_at is not None or self._to_be_parked(later.due_in_s)):
+                self._park_all([work, *self._order.withdraw_followers(work)])
+            else:
+                self._order.hold(work, work.due, now)
         self._woken()
 
     def publish(self, work: W, decision: Done | Dead) -> None:
-        self._outbox.publish(work, decision)
+        if not self.left.is_set():
+            self._outbox.publish(work, decision)
+        self._woken()
 
     def known(self, work: W) -> None:
-        self._context.observer.duplicate(self._worker.stage, 1)
-        self._outbox.retire(work)
+        if not self.left.is_set():
+            self._context.observer.duplicate(self._worker.stage, 1)
+            self._outbox.retire(work)
+        self._woken()
 
-    def close(self, gate: str, seconds: float, why: str) -> None:
-        self._order.close(gate, self._context.clock.monotonic() + seconds, why)
+    def close(self, gate: str, seconds: float, *, down: bool) -> None:
+        self._down = self._down or down
+        self._order.close(gate, self._context.clock.monotonic() + seconds)
+
+    def reached(self, gate: str) -> None:
+        self._down = False
 
     def fence(self) -> None:
-        """A newer owner has the lane: stop at once; nothing of ours may count any more."""
+        """A newer owner has the lane: nothing of ours may count any more, but outcomes of what is under way."""
         if not self.fenced:
-            self.fenced = True
+            now = self._context.clock.monotonic()
+            self.fenced_at = now
             self._context.observer.fenced(self._context.partition)
-            self._stopping.set()
+            self.stop(0.0, linger_s=LINGER_S)
 
-    # ends
+    # where it waits
 
-    def _finished(self, work: W, promoted: bool) -> None:
-        if work.taken:
-            self._order.finish(work, self._context.clock.monotonic())
-        if work.parked_at is None:
-            self._watermark.done(work.record.offset)
-        if work.owes_tombstone:
-            self._parking.released(work, promoted)
-        self._woken()
+    def _standing(self) -> bool:
+        """A dedicated lane whose receiver takes nothing now: it stops its intake, instead of parking its backlog."""
+        return self._down and not self._context.shared
 
-    def _parked(self, work: W) -> None:
-        if work.parked_at is None:
-            self._watermark.done(work.record.offset)
-        self._woken()
+    def _in_the_way(self, gate: str) -> bool:
+        """Whether works of this endpoint would only wait in memory, where others of the lane want to come through."""
+        return self._context.shared and self._order.is_closed(gate, self._context.clock.monotonic() + CLOSED_S)
+
+    def _to_be_parked(self, wait_s: float) -> bool:
+        return self._worker.parks and wait_s > self._context.bounds.hold_s and not self._standing()
+
+    def _park_all(self, works: Sequence[W]) -> None:
+        for work in works:
+            self._parking.park(work)
 
     def _keep(self, work: W) -> None:
         """There is no room to park: it waits in memory, and the window fills."""
         self._order.add(work, self._context.clock.monotonic())
         self._woken()
 
-    def _park_all(self, works: Sequence[W]) -> None:
-        for work in works:
-            self._parking.park(work)
+    # ends
+
+    def _finished(self, work: W, promoted: bool) -> None:
+        if work.taken:
+            self._order.finish(work, self._context.clock.monotonic())
+        if work.owes_tombstone:
+            self._unparked(row_of(work).owner, work.queue, promoted)
+        self._ended(work)
+
+    def _parked(self, work: W) -> None:
+        self._due.expect(row_of(work).owner, work.due)
+        self._ended(work)
+
+    def _ended(self, work: W) -> None:
+        """It is in memory no more: finished, parked, or put down."""
+        if work.parked_at is None:
+            self._watermark.done(work.record.offset)
+        else:
+            self._due.put_down(row_of(work).digest)
+        for twin in self._twins.leave(work):
+            self._watermark.done(twin.record.offset)
+        self._woken()
+
+    def _unparked(self, owner: str, queue: bytes | None, promoted: bool) -> None:
+        """A reference is gone; `promoted`: the next of its order key is due now."""
+        if promoted:
+            self._due.expect(owner, 0.0)
+        elif queue is not None:
+            self._parking.emptied(queue)
+
+    # tasks
 
     def _woken(self) -> None:
         self._wake.set()
@@ -274,10 +367,30 @@ class Lane(Generic[W]):
         self._steps.add(task)
         task.add_done_callback(self._steps.discard)
 
-    async def _drained(self, grace_s: float) -> None:
-        """Until nothing is in flight, or `grace_s` is over."""
+    def _idle(self) -> bool:
+        return not (self._steps or self._attempts or self._outbox or self._parking)
+
+    async def _hand_back(self) -> None:
+        """Parked records in hand are due for the next owner at once, not only when their leases are over."""
+        context = self._context
+        poll = self._worker.kind is Kind.POLL
+        parked = [
+            Parked(row_of(work), work.generation, work.parked_at, 0.0, work.queue, work.record.offset, poll)
+            for work in self._twins
+            if work.parked_at is not None
+        ]
+        if parked and not self.fenced:
+            with suppress(Unavailable, PartitionLost):
+                await context.state.park(context.lane, parked)
+
+    async def _drained(self, done: Callable[[], bool], end: Callable[[], float]) -> None:
+        """Until `done`, or the moment that `end` tells, which may come nearer meanwhile."""
         clock = self._context.clock
-        end = clock.monotonic() + grace_s
-        while (self._steps or self._attempts or self._outbox or self._parking) and clock.monotonic() < end:
+        while not done() and clock.monotonic() < end():
             self._changed.clear()
-            await clock.wait(self._changed, min(0.05, grace_s))
+            await clock.wait(self._changed, 0.05)
+
+
+def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()

@@ -13,13 +13,12 @@ NO_TICKET = -1
 class Gate(Generic[W]):
     """The way to one endpoint: what is ready for it, how much is in flight, and until when it is closed."""
 
-    __slots__ = ("closed_until", "closed_why", "in_flight", "key", "ready")
+    __slots__ = ("closed_until", "in_flight", "key", "ready")
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.in_flight = 0
         self.closed_until = 0.0
-        self.closed_why = ""
         self.ready: deque[tuple[int, W]] = deque()
 
 
@@ -32,17 +31,12 @@ class Order(Generic[W]):
 
     def __init__(self) -> None:
         self._keys: dict[bytes, deque[W]] = {}
-        self._gates: dict[str, Gate[W]] = {}
+        self._gates: dict[str, Gate[W]] = {}  # those with something ready or in flight, and closed ones
         self._open: dict[str, Gate[W]] = {}  # gates with something ready that are neither closed nor full
         self._held: list[tuple[float, int, W | Gate[W]]] = []
         self._tickets = count()
         self.waiting = 0
-
-    def gate(self, key: str) -> Gate[W]:
-        gate = self._gates.get(key)
-        if gate is None:
-            gate = self._gates[key] = Gate(key)
-        return gate
+        """Works that were added or held and not taken."""
 
     def add(self, work: W, now: float) -> None:
         """Put `work` behind all earlier ones of its order key."""
@@ -60,34 +54,29 @@ class Order(Generic[W]):
         self._release(now)
         taken: list[W] = []
         while self._open and len(taken) < limit:
-            for key, gate in list(self._open.items()):
-                work = self._pop(gate)
-                if work is None or gate.closed_until > now or gate.in_flight >= self._cap(work):
-                    del self._open[key]
-                    if work is not None:
-                        gate.ready.appendleft((work.ticket, work))
-                    continue
-                gate.in_flight += 1
-                self.waiting -= 1
-                work.taken = True
-                taken.append(work)
+            for gate in list(self._open.values()):
+                work = self._next(gate, now)
+                if work is not None:
+                    taken.append(work)
                 if len(taken) == limit:
                     break
         return taken
 
     def hold(self, work: W, due: float, now: float) -> None:
-        """A taken work did not end: it waits until `due`, at the head of its order key."""
+        """A taken work did not end: it waits until `due`, at the head of its order key.
+
+        One that may start again at once has lost no turn: it goes before what is ready for the same endpoint.
+        """
         work.due = due
         self._leave_gate(work)
         self.waiting += 1
-        self._wait(work, now)
+        self._wait(work, now, first=True)
 
-    def close(self, key: str, until: float, why: str) -> None:
+    def close(self, key: str, until: float) -> None:
         """Nothing starts towards this endpoint before `until`."""
-        gate = self.gate(key)
+        gate = self._gate(key)
         if until > gate.closed_until:
             gate.closed_until = until
-            gate.closed_why = why
             heapq.heappush(self._held, (until, next(self._tickets), gate))
         self._open.pop(key, None)
 
@@ -122,7 +111,7 @@ class Order(Generic[W]):
         return [
             work
             for gate in self._gates.values()
-            if gate.closed_until > now or (gate.ready and gate.in_flight >= self._cap(gate.ready[0][1]))
+            if gate.closed_until > now or (gate.ready and gate.in_flight >= _cap(gate.ready[0][1]))
             for ticket, work in gate.ready
             if work.ticket == ticket
         ]
@@ -135,38 +124,53 @@ class Order(Generic[W]):
         """When something that waits may be taken; None if nothing waits for a time."""
         return self._held[0][0] if self._held else None
 
-    def _wait(self, work: W, now: float) -> None:
+    def _gate(self, key: str) -> Gate[W]:
+        gate = self._gates.get(key)
+        if gate is None:
+            gate = self._gates[key] = Gate(key)
+        return gate
+
+    def _wait(self, work: W, now: float, *, first: bool = False) -> None:
         work.ticket = next(self._tickets)
         if work.due > now:
             heapq.heappush(self._held, (work.due, work.ticket, work))
         else:
-            self._ready(work, now)
+            self._ready(work, now, first=first)
 
-    def _ready(self, work: W, now: float) -> None:
-        gate = self.gate(work.gate)
-        gate.ready.append((work.ticket, work))
+    def _ready(self, work: W, now: float, *, first: bool = False) -> None:
+        gate = self._gate(work.gate)
+        if first:
+            gate.ready.appendleft((work.ticket, work))
+        else:
+            gate.ready.append((work.ticket, work))
         if gate.closed_until <= now:
             self._open[gate.key] = gate
 
     def _release(self, now: float) -> None:
+        """What has waited long enough is ready, or open."""
         while self._held and self._held[0][0] <= now:
             _, ticket, item = heapq.heappop(self._held)
-            if isinstance(item, Gate):
-                if item.closed_until <= now and item.ready:
+            if not isinstance(item, Gate):
+                if item.ticket == ticket:
+                    self._ready(item, now)
+            elif item.closed_until <= now:
+                item.closed_until = 0.0
+                if item.ready:
                     self._open[item.key] = item
-            elif item.ticket == ticket:
-                self._ready(item, now)
+                self._drop_if_idle(item)
 
-    def _pop(self, gate: Gate[W]) -> W | None:
-        while gate.ready:
-            ticket, work = gate.ready.popleft()
-            if work.ticket == ticket:
-                return work
-        return None
-
-    @staticmethod
-    def _cap(work: W) -> int:
-        return work.rules.max_in_flight if work.rules is not None else 1_000_000
+    def _next(self, gate: Gate[W], now: float) -> W | None:
+        """Take what is first ready for `gate`; None if nothing may start: then it is not open any more."""
+        work = _first(gate)
+        if work is None or gate.closed_until > now or gate.in_flight >= _cap(work):
+            del self._open[gate.key]
+            self._drop_if_idle(gate)
+            return None
+        gate.ready.popleft()
+        gate.in_flight += 1
+        self.waiting -= 1
+        work.taken = True
+        return work
 
     def _leave_gate(self, work: W) -> None:
         work.taken = False
@@ -174,8 +178,12 @@ class Order(Generic[W]):
         gate.in_flight -= 1
         if gate.ready:
             self._open[gate.key] = gate
-        elif not gate.in_flight and not gate.closed_until:
-            self._gates.pop(gate.key, None)
+        self._drop_if_idle(gate)
+
+    def _drop_if_idle(self, gate: Gate[W]) -> None:
+        """Millions of endpoints may pass through a shared lane."""
+        if not (gate.ready or gate.in_flight or gate.closed_until) and self._gates.get(gate.key) is gate:
+            del self._gates[gate.key]
 
     def _advance(self, key: bytes, now: float) -> None:
         line = self._keys[key]
@@ -184,3 +192,17 @@ class Order(Generic[W]):
             self._wait(line[0], now)
         else:
             del self._keys[key]
+
+
+def _first(gate: Gate[W]) -> W | None:
+    """What is first ready; withdrawn ones before it are dropped."""
+    while gate.ready:
+        ticket, work = gate.ready[0]
+        if work.ticket == ticket:
+            return work
+        gate.ready.popleft()
+    return None
+
+
+def _cap(work: W) -> int:
+    return work.rules.max_in_flight if work.rules is not None else 1_000_000

@@ -3,16 +3,17 @@
 Produce, acknowledge, mark, commit: the order of rule 1. Whatever is away is waited for; nothing is skipped.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic
 
 from relay.domain.errors import RecordTooLarge
 from relay.engine.context import LaneContext
 from relay.engine.gather import Gather
-from relay.engine.parked_copy import parked_key
-from relay.engine.rows import row_of
+from relay.engine.parked_copy import ParkedCopy, parked_key
+from relay.engine.rows import REASON_CODES, row_of
 from relay.engine.work import Dead, Done, Outcome, W, Worker
 from relay.log.port import Coordinate, NewRecord
+from relay.state.port import Mark, RowKey, Stage
 
 
 class Outbox(Generic[W]):
@@ -39,6 +40,23 @@ class Outbox(Generic[W]):
             self._retiring.put(work)
         else:
             self._finished(work, False)
+
+    async def bury(self, letter: NewRecord, dead: Dead) -> Coordinate:
+        """Append the dead letter of a record that could not be read."""
+        context = self._context
+        [at] = await context.patience.until_done("append a dead letter", lambda: context.log.append([letter]))
+        context.observer.dead(self._worker.stage, "-", dead.reason)
+        return at
+
+    async def bury_parked(self, copy: ParkedCopy, letter: NewRecord, dead: Dead) -> bool:
+        """The same for a parked copy, with all that follows. True if the next of its order key is due now."""
+        context = self._context
+        at = await self.bury(letter, dead)
+        code = REASON_CODES.get(dead.reason, 0)
+        mark = Mark(copy.row, copy.generation, Stage.FAILED, (at.partition, at.offset), code)
+        await context.patience.until_done("mark rows", lambda: context.state.mark([mark]))
+        [promoted] = await self._remove([copy.key], [(copy.row, copy.queue)])
+        return promoted
 
     async def _publish(self, batch: list[tuple[W, Done | Dead]]) -> None:
         context = self._context
@@ -76,16 +94,19 @@ class Outbox(Generic[W]):
         return decision.records
 
     async def _retire(self, batch: list[W]) -> None:
-        context = self._context
-        stage, topic = self._worker.stage, context.parked_topic
-        tombstones = [NewRecord(topic, parked_key(stage, row_of(work)), None) for work in batch]
-        await context.patience.until_done("append tombstones", lambda: context.log.append(tombstones))
-        rows = [(row_of(work), work.queue) for work in batch]
-        promoted = await context.patience.until_done(
-            "remove parked references", lambda: context.state.unpark(context.lane, rows)
-        )
+        keys = [parked_key(self._worker.stage, row_of(work)) for work in batch]
+        promoted = await self._remove(keys, [(row_of(work), work.queue) for work in batch])
         for work, next_is_due in zip(batch, promoted, strict=True):
             self._finished(work, next_is_due)
+
+    async def _remove(self, keys: Sequence[bytes], rows: Sequence[tuple[RowKey, bytes | None]]) -> list[bool]:
+        """Remove parked copies, and then their references."""
+        context = self._context
+        tombstones = [NewRecord(context.parked_topic, key, None) for key in keys]
+        await context.patience.until_done("append tombstones", lambda: context.log.append(tombstones))
+        return await context.patience.until_done(
+            "remove parked references", lambda: context.state.unpark(context.lane, rows)
+        )
 
 
 def _with_coordinates(

@@ -16,7 +16,7 @@ LIFE_KEY = b"life"
 class ParkedCopy:
     """What a parked record says: the original as it was read, and what a recovery pass needs to put it back.
 
-    `at`, `key`: of the parked record itself. `due_ms`: Unix milliseconds.
+    `at`, `key`: of the parked record itself. `attempts`: POSTs begun when it was parked. `due_ms`: Unix milliseconds.
     """
 
     at: Coordinate
@@ -24,6 +24,7 @@ class ParkedCopy:
     record: Record
     row: RowKey
     generation: int
+    attempts: int
     queue: bytes | None
     due_ms: int
     poll: bool
@@ -43,6 +44,7 @@ def wrap(topic: str, stage: str, work: W, row: RowKey, *, due_ms: int, poll: boo
         "owner": row.owner,
         "row": row.digest.hex(),
         "generation": str(work.generation),
+        "attempts": str(work.attempts),
         "queue": work.queue.hex() if work.queue is not None else "",
         "due": str(due_ms),
         "poll": "1" if poll else "0",
@@ -56,14 +58,8 @@ def wrap(topic: str, stage: str, work: W, row: RowKey, *, due_ms: int, poll: boo
 
 def unwrap(parked: Record) -> ParkedCopy:
     """The original record and its surroundings. Raises InvalidRecord where a header is missing or wrong."""
-    own: dict[str, str] = {}
-    headers: list[tuple[str, bytes]] = []
-    for name, value in parked.headers:
-        if name.startswith(_PREFIX):
-            own[name[len(_PREFIX) :]] = value.decode()
-        else:
-            headers.append((name, value))
     try:
+        own = {name[len(_PREFIX) :]: value.decode() for name, value in parked.headers if name.startswith(_PREFIX)}
         topic, partition, offset = own["from"].rsplit("/", 2)
         original = Record(
             topic,
@@ -71,7 +67,7 @@ def unwrap(parked: Record) -> ParkedCopy:
             int(offset),
             None if own["key"] == "-" else bytes.fromhex(own["key"]),
             parked.value,
-            tuple(headers),
+            tuple(header for header in parked.headers if not header[0].startswith(_PREFIX)),
             int(own["at"]),
         )
         return ParkedCopy(
@@ -80,6 +76,7 @@ def unwrap(parked: Record) -> ParkedCopy:
             original,
             RowKey(own["owner"], bytes.fromhex(own["row"])),
             int(own["generation"]),
+            int(own["attempts"]),
             bytes.fromhex(own["queue"]) or None,
             int(own["due"]),
             own["poll"] == "1",

@@ -5,29 +5,28 @@ two leaves the record either uncommitted or referenced, and a parked copy is alw
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Generic
 
-from relay.domain.errors import InvalidRecord, PartitionLost
+from relay.domain.errors import PartitionLost
 from relay.engine.context import LaneContext
 from relay.engine.gather import Gather
-from relay.engine.parked_copy import parked_key, unwrap, wrap
+from relay.engine.parked_copy import wrap
 from relay.engine.rows import row_of
 from relay.engine.work import Dead, W, Worker
-from relay.log.port import Coordinate, Record
-from relay.state.port import Due, Kind, Parked, tag_of
+from relay.state.port import IntakeAsk, Kind, Parked
 
-RECHECK_S = 30.0
-"""How often the due index is looked at although nothing is known to be due: references that others put there."""
+ROOM_S = 1.0
+"""How soon those are tried again that found no room."""
 
 
 class Parking(Generic[W]):
-    """Parks works with their order keys, and takes up those whose time has come.
+    """Parks works with their order keys.
 
-    `finished(work)`: parked for sure. `refused(work)`: the global cap is reached, or the lane's only receiver has as
-    many parked as it may. `buried(work, dead)`: no room, and the lane must not stop for it. `taken(records)`: parked
-    records, to be worked on; in order of their due times.
+    `finished(work)`: parked for sure. `refused(work)`: no room, and nothing of its order key is parked: it has to wait
+    elsewhere. `buried(work, dead)`: no room, and the lane must not stop for it. `closed()`: the lane's only endpoint
+    takes nothing now, so its backlog stays in the topic: what would only queue up behind parked ones waits here.
     """
 
     def __init__(
@@ -38,6 +37,7 @@ class Parking(Generic[W]):
         finished: Callable[[W], None],
         refused: Callable[[W], None],
         buried: Callable[[W, Dead], None],
+        closed: Callable[[], bool],
         fence: Callable[[], None],
     ) -> None:
         self._context = context
@@ -45,33 +45,54 @@ class Parking(Generic[W]):
         self._finished = finished
         self._refused = refused
         self._buried = buried
+        self._closed = closed
         self._fence = fence
         self._parking: Gather[W] = Gather(self._park)
-        self.loops = (self._parking.run,)
-        self._keys: Counter[bytes] = Counter()  # order keys with works on their way to be parked
-        self._parked_keys: set[bytes] = set()  # order keys that have parked records, as far as known here
-        self._in_hand: set[bytes] = set()  # digests of parked works that this lane is busy with
-        self._next_look: dict[int, float] = dict.fromkeys(context.tags, 0.0)
-        self._looked_at = 0.0
-        self._total: tuple[float, int] = (-RECHECK_S, 0)
-        self.expecting = asyncio.Event()
-        """Set when `next_due` may have become earlier."""
+        self.loops = (self._parking.run, self._try_again)
+        self._under_way: Counter[bytes] = Counter()  # order keys with works on their way to be parked
+        self._parked: set[bytes] = set()  # order keys that have parked records, as far as known here
+        self._behind: deque[W] = deque()  # works that wait here to queue up behind parked ones, in order
+        self._behind_keys: Counter[bytes] = Counter()
+        self._crowded = asyncio.Event()
+        self._refused_at = -ROOM_S
+        self._total = (-ROOM_S, 0)
 
     def __len__(self) -> int:
         return len(self._parking)
 
-    # into the parking place
+    @property
+    def has_room(self) -> bool:
+        """False for a moment after works were refused."""
+        return self._context.clock.monotonic() - self._refused_at >= ROOM_S
 
     def blocks(self, queue: bytes | None) -> bool:
         """Whether records of this order key have to queue behind parked ones."""
-        return queue is not None and (queue in self._parked_keys or self._keys[queue] > 0)
+        return queue is not None and (
+            queue in self._parked or self._under_way[queue] > 0 or self._behind_keys[queue] > 0
+        )
 
     def park(self, work: W) -> None:
         """Park a work that is neither in flight nor in the lane's order. Works of one key: in order."""
+        if work.queue is not None and work.parked_at is None and self._behind_keys[work.queue]:
+            self._wait_behind(work, work.queue)
+            return
         if work.queue is not None:
-            self._keys[work.queue] += 1
-            self._parked_keys.add(work.queue)
+            self._under_way[work.queue] += 1
         self._parking.put(work)
+
+    def queue_up(self, work: W, *, seen_behind: bool) -> None:
+        """Park a work behind others of its order key. `seen_behind`: the state said that some are parked."""
+        if work.queue is not None and seen_behind:
+            self._parked.add(work.queue)
+        if work.queue is not None and self._closed():
+            self._wait_behind(work, work.queue)
+        else:
+            self.park(work)
+
+    def emptied(self, queue: bytes) -> None:
+        """Nothing of this order key is parked any more."""
+        if not self._under_way[queue]:
+            self._parked.discard(queue)
 
     async def _park(self, batch: list[W]) -> None:
         try:
@@ -83,9 +104,8 @@ class Parking(Generic[W]):
             return
         for work in batch:
             if work.queue is not None:
-                self._keys[work.queue] -= 1
+                _count_down(self._under_way, work.queue)
         for work in allowed:
-            self._in_hand.discard(row_of(work).digest)
             self._finished(work)
 
     async def _store(self, works: list[W]) -> None:
@@ -101,21 +121,20 @@ class Parking(Generic[W]):
             for work, wait in zip(works, due, strict=True)
         ]
         at = await patience.until_done("append parked copies", lambda: context.log.append(copies))
+        now = context.clock.monotonic()  # the log may have been away for long
         parked = [
-            Parked(row_of(work), work.generation, where, wait, work.queue, work.record.offset, poll)
-            for work, where, wait in zip(works, at, due, strict=True)
+            Parked(row_of(work), work.generation, where, max(0.0, work.due - now), work.queue, work.record.offset, poll)
+            for work, where in zip(works, at, strict=True)
         ]
         await patience.until_done("park references", lambda: state.park(lane, parked))
         context.observer.parked(lane.topic, len(works))
-        for work, wait in zip(works, due, strict=True):
-            self._expect(work, now + wait)
+
+    # room
 
     async def _within_caps(self, batch: list[W]) -> list[W]:
-        """The works there is room for; the others are refused or buried. Renewing a reference takes no room."""
+        """The works there is room for; the others wait, are refused or buried. Renewing a reference takes no room."""
         fresh = [work for work in batch if work.parked_at is None]
-        if not fresh:
-            return batch
-        room = await self._room(fresh)
+        room = await self._room(fresh) if fresh else {}
         allowed: list[W] = []
         for work in batch:
             if work.parked_at is None:
@@ -123,6 +142,8 @@ class Parking(Generic[W]):
                     self._no_room(work)
                     continue
                 room[work.gate] -= 1
+            if work.queue is not None:
+                self._parked.add(work.queue)
             allowed.append(work)
         return allowed
 
@@ -142,7 +163,7 @@ class Parking(Generic[W]):
         """All parked references; a figure of the last seconds is good enough for a cap."""
         context = self._context
         at, total = self._total
-        if context.clock.monotonic() - at > 5.0:
+        if context.clock.monotonic() - at >= ROOM_S:
             counts = await context.patience.until_done("count all parked", context.state.parked_total)
             total = counts.retries + counts.polls
             self._total = (context.clock.monotonic(), total)
@@ -152,79 +173,43 @@ class Parking(Generic[W]):
         full_for_all = self._total[1] >= self._context.bounds.parked_total
         if self._context.shared and not full_for_all:
             self._buried(work, Dead("backlog_full", "the receiver has as many parked messages as it may"))
+            return
+        self._refused_at = self._context.clock.monotonic()
+        if work.queue is not None and (work.queue in self._parked or self._behind_keys[work.queue]):
+            self._wait_behind(work, work.queue)
         else:
             self._refused(work)
 
-    # out of it
+    def _wait_behind(self, work: W, queue: bytes) -> None:
+        """Not into the lane's order: it would overtake the parked ones. The window fills, and intake stops."""
+        self._behind_keys[queue] += 1
+        self._behind.append(work)
+        self._crowded.set()
 
-    def next_due(self) -> float:
-        """When to call `take_up` next (monotonic)."""
-        return min(min(self._next_look.values(), default=self._looked_at + RECHECK_S), self._looked_at + RECHECK_S)
+    async def _try_again(self) -> None:
+        while True:
+            await self._crowded.wait()
+            await self._context.clock.sleep(ROOM_S)
+            if not self._closed():
+                await self._look_behind()
+                self._crowded.clear()
+                waiting, self._behind = self._behind, deque()
+                self._behind_keys.clear()
+                for work in waiting:
+                    self.park(work)
 
-    async def take_up(self) -> list[tuple[Coordinate, Record]]:
-        """Due parked records, with where their copies are. Each is in hand until `released` or parked again."""
+    async def _look_behind(self) -> None:
+        """Forget order keys that turn out to have nothing parked: then even without room their works can go on."""
         context = self._context
-        now = context.clock.monotonic()
-        if now - self._looked_at >= RECHECK_S:
-            self._next_look = dict.fromkeys(context.tags, 0.0)
-            self._looked_at = now
-        tags = [tag for tag, at in self._next_look.items() if at <= now]
-        free = context.bounds.due_in_hand - len(self._in_hand)
-        if not tags or free <= 0:
-            if tags:
-                self._next_look.update(dict.fromkeys(tags, now + 0.05))
-            return []
-        try:
-            taken = await context.state.take_due(
-                context.lane, tags, limit=max(1, free // len(tags)), lease_s=context.bounds.lease_s
-            )
-            upcoming = await context.state.next_due(context.lane, tags)
-        except PartitionLost:
-            self._fence()
-            return []
-        self._look_again(tags, upcoming)
-        return await self._read([due for due in taken if due.row.digest not in self._in_hand])
-
-    def _look_again(self, tags: Sequence[int], upcoming: dict[int, float]) -> None:
-        now = self._context.clock.monotonic()
-        for tag in tags:
-            if tag in upcoming:
-                self._next_look[tag] = now + max(0.0, upcoming[tag])
-            else:
-                self._next_look.pop(tag, None)
-
-    async def _read(self, taken: list[Due]) -> list[tuple[Coordinate, Record]]:
-        if not taken:
-            return []
-        wanted = [(due.at, parked_key(self._worker.stage, due.row)) for due in taken]
-        log = self._context.log
-        copies = await self._context.patience.until_done("read parked records", lambda: log.read(wanted))
-        found: list[tuple[Coordinate, Record]] = []
-        for due, copy in zip(taken, copies, strict=True):
-            original = _original(copy)
-            if original is not None:  # else its lease runs out, and the recovery pass knows the newest copy
-                self._in_hand.add(due.row.digest)
-                found.append((due.at, original))
-        return found
-
-    def released(self, work: W, promoted: bool) -> None:
-        """A parked work has ended, and its reference is gone. `promoted`: the next of its order key is due now."""
-        self._in_hand.discard(row_of(work).digest)
-        if promoted:
-            self._expect(work, 0.0)
-        elif work.queue is not None and not self._keys[work.queue]:
-            self._parked_keys.discard(work.queue)
-
-    def _expect(self, work: W, at: float) -> None:
-        tag = tag_of(row_of(work).owner)
-        self._next_look[tag] = min(at, self._next_look.get(tag, at))
-        self.expecting.set()
+        firsts = {work.queue: work for work in reversed(self._behind) if work.queue is not None}
+        asks = [IntakeAsk(row_of(work), work.generation, queue) for queue, work in firsts.items()]
+        rows = await context.patience.until_done("look at queues", lambda: context.state.intake(context.lane, asks))
+        for queue, row in zip(firsts, rows, strict=True):
+            if not (row.behind or row.kept):
+                self.emptied(queue)
 
 
-def _original(copy: Record | None) -> Record | None:
-    if copy is None:
-        return None
-    try:
-        return unwrap(copy).record
-    except InvalidRecord:
-        return None
+def _count_down(counter: Counter[bytes], key: bytes) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]

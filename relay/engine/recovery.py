@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from relay.domain.errors import InvalidRecord, Unavailable
 from relay.domain.topics import TopicSpec
 from relay.engine.clock import Clock
 from relay.engine.observer import Observer
-from relay.engine.parked_copy import LIFE_KEY, ParkedCopy, unwrap
+from relay.engine.parked_copy import LIFE_KEY, unwrap
 from relay.engine.patience import Patience
 from relay.log.port import Log, NewRecord, Record
 from relay.state.port import Lane, Parked, Restored, State, tag_of
@@ -26,6 +27,16 @@ LOOK_EVERY_S = 30.0
 LEASE = "recovery"
 LEASE_S = 15.0
 BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the pass keeps of a parked copy: there may be a million of them, so not its payload."""
+
+    lane: Lane
+    key: bytes
+    due_ms: int
+    reference: Parked
 
 
 class Recovery:
@@ -66,12 +77,12 @@ class Recovery:
         """Look after the state for ever."""
         checked_at = self._clock.monotonic()
         while True:
+            self._asked.clear()
             await self._patience.until_done("look for lost state", self.heal)
             self.healed.set()
             if self._clock.monotonic() - checked_at > CHECK_EVERY_S:
                 await self._patience.until_done("check parked references", self.check)
                 checked_at = self._clock.monotonic()
-            self._asked.clear()
             await self._clock.wait(self._asked, LOOK_EVERY_S)
 
     async def heal(self) -> None:
@@ -92,40 +103,41 @@ class Recovery:
 
     async def _recover(self, tags: frozenset[int]) -> None:
         copies, was_alive = await self._read_parked()
-        put_back = await self._restore([copy for copy in copies if tag_of(copy.row.owner) in tags])
+        put_back = await self._restore([copy for copy in copies if tag_of(copy.reference.row.owner) in tags])
         if not was_alive:
             await self._log.append([NewRecord(self._parked.name, LIFE_KEY, b"ready")])
         # An empty state under a log that never saw a ready one is a new installation: nothing can be in doubt.
         await self._state.ready(sorted(tags), in_doubt_s=self._in_doubt_s if was_alive else 0.0)
         self._observer.recovered(tags, put_back, was_alive)
 
-    async def _read_parked(self) -> tuple[list[ParkedCopy], bool]:
+    async def _read_parked(self) -> tuple[list[_Found], bool]:
         """All parked copies, and whether the state was ever ready before."""
-        copies: list[ParkedCopy] = []
+        copies: list[_Found] = []
         was_alive = False
         for partition in range(self._parked.partitions):
             for record in await self._log.snapshot(self._parked.name, partition):
                 if record.key == LIFE_KEY:
                     was_alive = True
-                elif (copy := _copy(record)) is not None:
-                    copies.append(copy)
+                elif (found := _found(record)) is not None:
+                    copies.append(found)
         return copies, was_alive
 
-    async def _restore(self, copies: Sequence[ParkedCopy]) -> int:
+    async def _restore(self, copies: Sequence[_Found]) -> int:
         """Put references back, per lane and in the order of the lane's topic. Returns how many were missing."""
-        by_lane: dict[Lane, list[ParkedCopy]] = defaultdict(list)
+        by_lane: dict[Lane, list[_Found]] = defaultdict(list)
         for copy in copies:
-            by_lane[Lane(copy.record.topic, copy.record.partition, 0)].append(copy)
+            by_lane[copy.lane].append(copy)
         put_back = 0
         for lane, of_lane in by_lane.items():
-            of_lane.sort(key=lambda copy: copy.record.offset)
+            of_lane.sort(key=lambda copy: copy.reference.order)
             for batch in _batches(of_lane):
                 put_back += await self._restore_batch(lane, batch)
         return put_back
 
-    async def _restore_batch(self, lane: Lane, copies: Sequence[ParkedCopy]) -> int:
+    async def _restore_batch(self, lane: Lane, copies: Sequence[_Found]) -> int:
         now = self._clock.time()
-        found = await self._state.restore(lane, [_reference(copy, now) for copy in copies])
+        references = [replace(copy.reference, due_in_s=max(0.0, copy.due_ms / 1000 - now)) for copy in copies]
+        found = await self._state.restore(lane, references)
         over = [copy.key for copy, what in zip(copies, found, strict=True) if what is Restored.FINISHED]
         if over:
             await self._log.append([NewRecord(self._parked.name, key, None) for key in over])
@@ -149,23 +161,14 @@ class Recovery:
                 await self._state.lease(LEASE, self._owner, LEASE_S)
 
 
-def _copy(record: Record) -> ParkedCopy | None:
+def _found(record: Record) -> _Found | None:
     try:
-        return unwrap(record)
+        copy = unwrap(record)
     except InvalidRecord:
         return None  # not ours, so not an obligation of ours
-
-
-def _reference(copy: ParkedCopy, now: float) -> Parked:
-    return Parked(
-        copy.row,
-        copy.generation,
-        copy.at,
-        max(0.0, copy.due_ms / 1000 - now),
-        copy.queue,
-        copy.record.offset,
-        copy.poll,
-    )
+    lane = Lane(copy.record.topic, copy.record.partition, 0)
+    reference = Parked(copy.row, copy.generation, copy.at, 0.0, copy.queue, copy.record.offset, copy.poll)
+    return _Found(lane, copy.key, copy.due_ms, reference)
 
 
 def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:

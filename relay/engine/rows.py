@@ -29,7 +29,10 @@ class RowTable(Generic[W]):
 
     def _seen(self, work: W, row: Row, now: float) -> Seen:
         fill_in(work, row, now, self._kind)
-        if row.generation > work.generation or row.stage in self._finished_at:
+        if row.generation > work.generation and row.stage not in self._finished_at:
+            work.owes_tombstone = False  # the copy may be that of the living generation
+            return Seen.FINISHED
+        if row.stage in self._finished_at:
             return Seen.FINISHED
         if row.kept and work.parked_at is None:
             work.owes_tombstone = False  # the parked copy is the obligation now

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol
 
-from relay.domain.errors import LogUnavailable, PartitionLost
+from relay.domain.errors import ConsumerBroken, LogUnavailable, PartitionLost
 from relay.engine.clock import Clock
-from relay.engine.lane import Lane
+from relay.engine.lane import LINGER_S, Lane
 from relay.engine.patience import Patience
 from relay.engine.work import W
 from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition
@@ -16,6 +16,8 @@ POLL_S = 1.0
 POLL_RECORDS = 500
 COMMIT_EVERY_S = 0.1
 REVOKE_GRACE_S = 5.0
+FENCED_S = 60.0
+"""A fenced lane is revoked soon. Later than this, owner and epoch do not go together, and only a restart helps."""
 
 
 class OpenConsumer(Protocol):
@@ -50,6 +52,10 @@ class Runner(Generic[W]):
         self._lanes: dict[TopicPartition, _Running[W]] = {}
         self._paused: set[TopicPartition] = set()
         self._committed: dict[TopicPartition, int] = {}
+        self._lingering: list[_Running[W]] = []
+        self._stopping = False
+        self._broken: ConsumerBroken | None = None
+        self._busy = asyncio.Event()  # there is, or soon will be, something to commit
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -60,11 +66,25 @@ class Runner(Generic[W]):
             polling = tasks.create_task(self._poll(stop))
             committing = tasks.create_task(self._commit_regularly())
             try:
-                await polling
+                await self._stopped(polling, stop)
+                self._stopping = True
                 await self._stop_lanes(list(self._lanes), self._grace_s)
+                await polling
+                if self._broken is not None:
+                    raise self._broken
             finally:
                 committing.cancel()
                 await self._consumer.close()
+                for each in self._lingering:
+                    each.lane.stop(0.0)
+
+    async def _stopped(self, polling: asyncio.Task[None], stop: asyncio.Event) -> None:
+        """Lanes stop at once, although a poll that is under way cannot be ended."""
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait((polling, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
 
     # intake
 
@@ -76,6 +96,9 @@ class Runner(Generic[W]):
             except LogUnavailable as error:
                 await self._patience.pause("poll", error)
                 continue
+            except ConsumerBroken as error:
+                self._broken = error  # what is in flight ends properly before it is raised
+                return
             for partition, records in batches.items():
                 self._offer(partition, records)
 
@@ -83,9 +106,12 @@ class Runner(Generic[W]):
         running = self._lanes.get(partition)
         if running is not None and not running.lane.fenced:
             running.lane.offer(records)
+            self._busy.set()
 
     def _throttle(self) -> None:
-        """Backpressure: a lane at its bound gets nothing until something ended."""
+        """Backpressure: a lane at its bound gets nothing until something ended. Raises PartitionLost."""
+        for running in self._lanes.values():
+            self._check_fence(running.lane)
         full = {partition for partition, running in self._lanes.items() if running.lane.full}
         for partition in full:
             self._lanes[partition].lane.relieve()
@@ -95,12 +121,27 @@ class Runner(Generic[W]):
             self._consumer.resume(sorted(resumed))
         self._paused = full
 
+    def _check_fence(self, lane: Lane[W]) -> None:
+        if lane.fenced_at is not None and self._clock.monotonic() - lane.fenced_at > FENCED_S:
+            topic, partition = lane.context.partition
+            raise PartitionLost(f"{topic}/{partition} is ours, but the state knows a newer owner")
+
     # commits
 
     async def _commit_regularly(self) -> None:
+        """While there is work. Lanes that have room again get more, also while a poll is under way."""
         while True:
+            await self._busy.wait()
             await self._clock.sleep(COMMIT_EVERY_S)
+            self._throttle()
             await self._commit(list(self._lanes))
+            if all(self._is_idle(partition) for partition in self._lanes):
+                self._busy.clear()
+
+    def _is_idle(self, partition: TopicPartition) -> bool:
+        """Nothing can become committable before the next records come."""
+        lane = self._lanes[partition].lane
+        return lane.fenced or (not lane.unfinished and lane.next_offset == self._committed.get(partition))
 
     async def _commit(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit the watermarks. Unknown or refused: the next commit supersedes it, or the new owner repeats."""
@@ -127,22 +168,25 @@ class Runner(Generic[W]):
     async def _assigned(self, assignments: Sequence[Assignment]) -> None:
         if self._tasks is None:
             raise AssertionError("assigned before run")
+        if self._stopping:
+            return  # given back in a moment, by close
         for assignment in assignments:
             lane = self._open_lane(assignment)
             task = self._tasks.create_task(lane.run())
             self._lanes[assignment.partition] = _Running(lane, task)
 
     async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        await self._stop_lanes(partitions, REVOKE_GRACE_S)
+        await self._stop_lanes(partitions, REVOKE_GRACE_S, linger_s=LINGER_S)
 
-    async def _stop_lanes(self, partitions: Sequence[TopicPartition], grace_s: float) -> None:
-        """Stop starting, finish what is in flight, commit, forget."""
+    async def _stop_lanes(self, partitions: Sequence[TopicPartition], grace_s: float, *, linger_s: float = 0.0) -> None:
+        """Stop starting, finish what is in flight, commit, forget. Requests may take longer than we may."""
         running = [self._lanes[partition] for partition in partitions if partition in self._lanes]
         for each in running:
-            each.lane.stop(grace_s)
+            each.lane.stop(grace_s, linger_s=linger_s)
         for each in running:
-            await asyncio.wait([each.task])
+            await each.lane.left.wait()
         await self._commit(partitions)
+        self._lingering = [each for each in (*self._lingering, *running) if not each.task.done()]
         for partition in partitions:
             self._lanes.pop(partition, None)
             self._committed.pop(partition, None)

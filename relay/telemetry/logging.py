@@ -97,8 +97,8 @@ def _install(handler: logging.Handler, level: LogLevel) -> None:
     logging.raiseExceptions = False  # else a failed write dumps the raw, unescaped record to stderr
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.NOTSET if level == "debug" else logging.WARNING)
-    if level != "debug":
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # each of its errors reaches us as an exception, too
+    # each error of this one reaches us as an exception, too, and is told then
+    logging.getLogger("aiokafka").setLevel(logging.NOTSET if level == "debug" else logging.CRITICAL)
 
 
 def _renderers(*, console: bool, colors: bool) -> list[Processor]:

@@ -4,7 +4,7 @@ Labels are closed sets (outcome, reason, topic, ...) and receiver names; never a
 millions of receivers: the first MAX_RECEIVERS that are named have series of their own, all others share `_other`.
 """
 
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -26,7 +26,6 @@ OTHER: Final = "_other"
 
 _HTTP_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _JOURNEY_SECONDS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0, 21_600.0, 86_400.0, 172_800.0)
-CIRCUIT_LEVEL: Final[dict[Literal["closed", "half_open", "open"], int]] = {"closed": 0, "half_open": 1, "open": 2}
 
 M = TypeVar("M", Counter, Gauge, Histogram)
 
@@ -115,8 +114,8 @@ class Metrics:
         return generate_latest(self.registry)
 
     def _define_flow(self) -> None:
-        self.messages_received_total = self._counter(
-            "relay_messages_received_total", "Messages taken in, by way: http or kafka", "source_type"
+        self.messages_received_total = self._plain_counter(
+            "relay_messages_received_total", "Messages read from from_sender, where both ways in meet"
         )
         self.duplicates_total = self._plain_counter(
             "relay_duplicates_total", "Messages and records recognised as already handled, and not repeated"
@@ -149,28 +148,11 @@ class Metrics:
         self.answers_total = self._counter(
             "relay_answers_total", "Answers, by way: response, poll or callback", "receiver", "via"
         )
-        self.rate_limit_wait_seconds = self._plain_histogram(
-            "relay_rate_limit_wait_seconds", "Waits for a receiver's rate limit", _HTTP_SECONDS
-        )
 
     def _define_levels(self) -> None:
-        self.consumer_lag = self._gauge("relay_consumer_lag", "Records behind the end of the topic", "topic")
-        self.oldest_message_age_seconds = self._gauge(
-            "relay_oldest_message_age_seconds", "Age of the oldest unfinished record", "topic"
-        )
-        self.circuit_state = self._gauge(
-            "relay_circuit_state", "Breaker: 0 closed, 1 half-open, 2 open (CIRCUIT_LEVEL)", "receiver"
-        )
-        self.pending_replies = self._gauge(
-            "relay_pending_replies", "Deliveries accepted with 202 whose answer has not come", "receiver"
-        )
         self.parked_total = self._counter("relay_parked_total", "Records taken off the log until due", "topic")
-        self.parked_records = self._gauge("relay_parked_records", "Records that are parked now", "topic")
         self.lane_window_records = self._gauge(
             "relay_lane_window_records", "Unfinished records in a lane's window", "topic", "partition"
-        )
-        self.event_loop_lag_seconds = self._plain_gauge(
-            "relay_event_loop_lag_seconds", "How late the last timer of the loop ran"
         )
 
     def _define_faults(self) -> None:
@@ -185,9 +167,6 @@ class Metrics:
         )
         self.lanes_fenced_total = self._counter(
             "relay_lanes_fenced_total", "Lanes taken over by a newer owner", "topic"
-        )
-        self.attempts_unlogged_total = self._plain_counter(
-            "relay_attempts_unlogged_total", "Entries of delivery_attempts dropped because the log was slow"
         )
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Family[Counter]:
@@ -206,9 +185,3 @@ class Metrics:
 
     def _plain_counter(self, name: str, meaning: str) -> Counter:
         return Counter(name, meaning, registry=self.registry)
-
-    def _plain_gauge(self, name: str, meaning: str) -> Gauge:
-        return Gauge(name, meaning, registry=self.registry)
-
-    def _plain_histogram(self, name: str, meaning: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, meaning, buckets=buckets, registry=self.registry)

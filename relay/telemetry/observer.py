@@ -63,7 +63,7 @@ class TelemetryObserver:
         self._log.warning("dead_letter", stage=stage, endpoint=gate, reason=reason)
 
     def parked(self, topic: str, count: int) -> None:
-        self._metrics.parked_records.labels(topic).inc(count)
+        self._metrics.parked_total.labels(topic).inc(count)
 
     def fenced(self, partition: TopicPartition) -> None:
         self._metrics.lanes_fenced_total.labels(partition.topic).inc()

@@ -1,166 +1,31 @@
-"""A whole relay in memory. Broker, state, receivers and senders outlive the process, which can die at any call."""
+"""A whole relay in memory. Broker, state, receivers and senders outlive its processes, which can die at any call."""
 
 import asyncio
 import json
-from collections import defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from relay.config.settings import Settings
-from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import Endpoint, Receiver, RetryPolicy, Source
-from relay.domain.topics import Topics
+from relay.domain.topics import SHARED, Topics
 from relay.engine.observer import SilentObserver
 from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
 from relay.engine.supervisor import Supervisor
 from relay.lanes import Lanes
-from relay.log.port import NewRecord
+from relay.log.port import NewRecord, Record, TopicPartition
 from relay.plan import Plan
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
+from tests.fakes.strikes import CrashError, Fuse, Fused
+from tests.fakes.surroundings import Surroundings
 from tests.fakes.virtual_time import LoopClock
-from workers.to_receiver import Outside
+from workers.outside import Outside
 
-
-class CrashError(Exception):
-    """The process dies here."""
-
-
-class Fuse:
-    """Blows at its `blow_at`-th call (1-based; None: never): before the call has its effect, or after. Once it has
-    blown, every call fails: the process is dead."""
-
-    def __init__(self, blow_at: int | None, *, after: bool = False) -> None:
-        self._blow_at = blow_at
-        self._after = after
-        self.calls = 0
-        self.blown = False
-        self.names: list[str] = []
-
-    def before(self, name: str) -> None:
-        if self.blown:
-            raise CrashError(name)
-        self.calls += 1
-        self.names.append(name)
-        if not self._after:
-            self._blow(name)
-
-    def after(self, name: str, number: int) -> None:
-        if self._after and number == self._blow_at:
-            self.blown = True
-        if self.blown:
-            raise CrashError(name)
-
-    def _blow(self, name: str) -> None:
-        if self.calls == self._blow_at:
-            self.blown = True
-            raise CrashError(name)
-
-
-UNCOUNTED = frozenset({"poll", "close", "lost", "next_due", "take_due"})
-"""Calls that change nothing and come all the time; a blown fuse fails them, too."""
-
-
-class Fused:
-    """A port whose calls pass a fuse."""
-
-    def __init__(self, port: Any, fuse: Fuse, name: str) -> None:
-        self._port = port
-        self._fuse = fuse
-        self._name = name
-
-    def __getattr__(self, method: str) -> Any:
-        real = getattr(self._port, method)
-        if method == "consumer":
-            return lambda *args: Fused(real(*args), self._fuse, "consumer")
-        if not asyncio.iscoroutinefunction(real):
-            return real
-
-        async def call(*args: Any, **named: Any) -> Any:
-            name = f"{self._name}.{method}"
-            if method in UNCOUNTED and not self._fuse.blown:
-                return await real(*args, **named)
-            self._fuse.before(name)
-            number = self._fuse.calls
-            result = await real(*args, **named)
-            self._fuse.after(name, number)
-            return result
-
-        return call
-
-
-@dataclass
-class Surroundings:
-    """Receivers and senders. They never crash, and remember every POST before they answer it.
-
-    Behaviour by the URL's path: /answer, /later (202, then an answer after two GETs), /fail (500 for ever),
-    /flaky (500 once per message), /callback. `lose_response`: numbers of POSTs (1-based) whose response is lost.
-    """
-
-    posts: list[tuple[str, Mapping[str, str], bytes]] = field(default_factory=list)
-    gets: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    lose_response: frozenset[int] = frozenset()
-    down: set[str] = field(default_factory=set)
-
-    async def start(self) -> None:
-        return
-
-    async def close(self) -> None:
-        return
-
-    async def exchange(self, request: Request) -> Exchange:
-        await asyncio.sleep(0.01)
-        path = urlsplit(request.url).path
-        if path.split("/")[1] in self.down:
-            return NoResponse("refused", "down", sent=False)
-        return self._get(path) if request.method == "GET" else self._post(path, request)
-
-    def _get(self, path: str) -> Response:
-        _, where, message = path.split("/", 2)
-        message = unquote(message)
-        if message not in {headers["ce-id"] for at, headers, _ in self.posts if at == f"/{where}"}:
-            return Response(404, {}, b"")
-        self.gets[message] += 1
-        if where == "later" and self.gets[message] < 2:
-            return Response(202, {}, b"")
-        return self._answer(message)
-
-    def _post(self, path: str, request: Request) -> Exchange:
-        headers = dict(request.headers)
-        message = headers.get("ce-id", "")
-        seen = sum(at == path and known.get("ce-id") == message for at, known, _ in self.posts)
-        if path == "/flaky" and seen == 0 and f"flaked {message}" not in self.gets:
-            self.gets[f"flaked {message}"] += 1
-            return Response(500, {}, b"")
-        if path == "/fail":
-            return Response(500, {}, b"")
-        self.posts.append((path, headers, request.body))
-        if len(self.posts) in self.lose_response:
-            return NoResponse("disconnected", "the response was lost", sent=True)
-        if path == "/callback":
-            return Response(204, {}, b"")
-        return Response(202, {}, b"{}") if path == "/later" else self._answer(message)
-
-    @staticmethod
-    def _answer(message: str) -> Response:
-        body = json.dumps({"built": message}).encode()
-        return Response(200, {"content-type": "application/json"}, body)
-
-    def arrived(self, path: str) -> list[str]:
-        """Message ids in the order they arrived there."""
-        return [headers["ce-id"] for at, headers, _ in self.posts if at == path]
-
-    def results(self) -> dict[tuple[str, str], set[str]]:
-        """(message, receiver) -> outcomes that reached the sender."""
-        found: dict[tuple[str, str], set[str]] = defaultdict(set)
-        for at, headers, _ in self.posts:
-            if at == "/callback":
-                found[headers["relay-message-id"], headers["relay-receiver"]].add(headers["relay-outcome"])
-        return dict(found)
+LIFE = b"life"
 
 
 class Known:
@@ -182,6 +47,9 @@ class Known:
     def subscribers(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
         return ()
 
+    def remove(self, name: str) -> None:
+        del self._receivers[name]
+
 
 class SilentReporter:
     def report_failure(
@@ -190,20 +58,66 @@ class SilentReporter:
         return
 
 
+class Told(SilentObserver):
+    """Counts what the engine tells about, over all processes."""
+
+    def __init__(self) -> None:
+        self.parked_records = 0
+        self.crashed_steps = 0
+        self.dead_letters: Counter[str] = Counter()
+        self.fenced_lanes: list[TopicPartition] = []
+        self.duplicates: Counter[str] = Counter()
+
+    def parked(self, topic: str, count: int) -> None:
+        self.parked_records += count
+
+    def step_crashed(self, stage: str, error: Exception) -> None:
+        self.crashed_steps += 1
+
+    def dead(self, stage: str, gate: str, reason: str) -> None:
+        self.dead_letters[reason] += 1
+
+    def fenced(self, partition: TopicPartition) -> None:
+        self.fenced_lanes.append(partition)
+
+    def duplicate(self, stage: str, count: int) -> None:
+        self.duplicates[stage] += count
+
+
+class _AskingObserver(SilentObserver):
+    """A process's own: hands on to `Told`, and has the state healed at once."""
+
+    def __init__(self, told: Told) -> None:
+        self.recovery: Recovery | None = None
+        self.parked = told.parked  # type: ignore[method-assign]
+        self.step_crashed = told.step_crashed  # type: ignore[method-assign]
+        self.dead = told.dead  # type: ignore[method-assign]
+        self.fenced = told.fenced  # type: ignore[method-assign]
+        self.duplicate = told.duplicate  # type: ignore[method-assign]
+
+    def state_recovering(self, tags: frozenset[int]) -> None:
+        if self.recovery is not None:
+            self.recovery.ask()
+
+
 class World:
     """What outlives a process, and how to run one. Settings of the relay under test in `settings`."""
 
-    def __init__(self, receivers: Sequence[Receiver], *, settings: Settings | None = None) -> None:
+    def __init__(
+        self, receivers: Sequence[Receiver], *, settings: Settings | None = None, sources: Sequence[Source] = ()
+    ) -> None:
         clock = LoopClock()
         self.clock = clock
         self.settings = settings or Settings(receivers_file="none")
         self.topics = Topics()
         self.broker = MemoryBroker(now_ms=lambda: int(clock.time() * 1000))
         self.state = MemoryState(clock=clock.monotonic, ready=False)
+        self.state_available = True
         self.outside = Surroundings()
-        self.known = Known(receivers, [])
+        self.told = Told()
+        self.known = Known(receivers, sources)
         dedicated = all(receiver.lane == "dedicated" for receiver in receivers)
-        self._served = frozenset(receiver.name for receiver in receivers) if dedicated else None  # spares idle lanes
+        self.served = frozenset(receiver.name for receiver in receivers) if dedicated else None  # spares idle lanes
 
     async def create(self) -> None:
         log = MemoryLog(self.broker)
@@ -211,7 +125,7 @@ class World:
         specs, groups = list(self.topics.fixed()), self.topics.fixed_groups()
         for receiver in self.known.receivers().values():
             specs += self.topics.of_receiver(receiver)
-            if receiver.lane != "shared":
+            if receiver.lane != SHARED:
                 groups |= self.topics.lane_groups(receiver.name)
         await log.create(specs, groups)
 
@@ -223,15 +137,97 @@ class World:
 
     async def run(self, fuse: Fuse, seconds: float) -> None:
         """One process, for so long, then stopped cleanly; or until its fuse blows. Then its memory is gone."""
-        client = MemoryLog(self.broker)
-        log, state = Fused(client, fuse, "log"), Fused(self.state, fuse, "state")
-        observer = SilentObserver()
-        patience = Patience(self.clock, observer)
-        outside = Outside(Fused(self.outside, fuse, "http"), self.clock, lambda: 0.5, "relay/test")
-        lanes = Lanes(
-            self.settings,
-            Plan(receivers=self._served),
-            self.known,
+        process = Process(self, fuse)
+        await process.ended(seconds)
+        await process.stop()
+
+    # what is left behind
+
+    def parked_copies(self) -> list[Record]:
+        """Living records of `parked_messages`: each is an obligation."""
+        topic = self.topics.parked_messages
+        tables = [self.broker[at].table() for at in self.broker.partitions_of(topic)]
+        return [record for table in tables for key, record in table.items() if key != LIFE]
+
+    async def parked_references(self) -> int:
+        counts = await self.state.parked_total()
+        return counts.retries + counts.polls
+
+    def uncommitted(self) -> dict[TopicPartition, int]:
+        """Records that a group has not finished, of all topics that are read by one."""
+        groups = self.topics.fixed_groups()
+        for receiver in self.known.receivers().values():
+            if receiver.lane != SHARED:
+                groups |= self.topics.lane_groups(receiver.name)
+        rest = {
+            at: self.broker[at].end - self.broker.offsets[group, at]
+            for topic, group in groups.items()
+            for at in self.broker.partitions_of(topic)
+        }
+        return {at: count for at, count in rest.items() if count}
+
+
+class Process:
+    """A process of the relay, running from the moment it is made."""
+
+    def __init__(self, world: World, fuse: Fuse | None = None) -> None:
+        self.fuse = fuse or Fuse()
+        self._world = world
+        self.log = MemoryLog(world.broker)
+        self._stop = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    async def ended(self, seconds: float) -> bool:
+        """Wait so long; True if it ended by itself."""
+        await asyncio.wait([self._task], timeout=seconds)
+        return self._task.done()
+
+    async def stop(self) -> float:
+        """As SIGTERM does. Returns how many seconds it took. Raises what the process died of, but for its fuse."""
+        begun = self._world.clock.monotonic()
+        self._stop.set()
+        await self._task
+        return self._world.clock.monotonic() - begun
+
+    async def kill(self) -> None:
+        """As SIGKILL does."""
+        self.fuse.blown = True
+        self.log.crash()
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _run(self) -> None:
+        world = self._world
+        log = Fused(self.log, self.fuse, "log")
+        state = Fused(world.state, self.fuse, "state", lambda: world.state_available)
+        observer = _AskingObserver(world.told)
+        patience = Patience(world.clock, observer)
+        topics, window = world.topics.parked(), world.settings.dedup_window
+        recovery = Recovery(
+            log, state, topics, world.clock, observer, patience, owner=f"process-{id(self)}", in_doubt_s=window
+        )
+        observer.recovery = recovery
+        lanes = self._lanes(log, state, observer, patience)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await self.log.start()
+                healing = tasks.create_task(recovery.run())
+                await Supervisor(lanes.wanted, _once()).run(self._stop)
+                healing.cancel()
+        except* CrashError:
+            pass
+        finally:
+            self.log.crash()
+
+    def _lanes(self, log: Any, state: Any, observer: SilentObserver, patience: Patience) -> Lanes:
+        world = self._world
+        transport: Any = Fused(world.outside, self.fuse, "http")
+        outside = Outside(transport, world.clock, lambda: 0.5, "relay/test")
+        return Lanes(
+            world.settings,
+            Plan(receivers=world.served),
+            world.known,
             log,
             state,
             outside,
@@ -239,31 +235,6 @@ class World:
             patience,
             SilentReporter(),
         )
-        recovery = Recovery(
-            log,
-            state,
-            self.topics.parked(),
-            self.clock,
-            observer,
-            patience,
-            owner=f"process-{id(fuse)}",
-            in_doubt_s=self.settings.dedup_window,
-        )
-        stop = asyncio.Event()
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                await client.start()
-                healing = tasks.create_task(recovery.run())
-                serving = tasks.create_task(Supervisor(lanes.wanted, _once()).run(stop))
-                await asyncio.wait([serving, healing], timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-                stop.set()
-                if not fuse.blown:
-                    await serving
-                healing.cancel()
-        except* CrashError:
-            pass
-        finally:
-            client.crash()
 
 
 async def _once() -> AsyncIterator[int]:
@@ -272,16 +243,28 @@ async def _once() -> AsyncIterator[int]:
 
 
 def receiver(
-    name: str, path: str, *, status: bool = False, ordering: Any = "source", lane: Any = "dedicated", **retry: Any
+    name: str,
+    path: str,
+    *,
+    status: bool = False,
+    ordering: Any = "source",
+    lane: Any = "dedicated",
+    on_ambiguous: Any = "resend",
+    partitions: int = 1,
+    rate_limit: int | None = None,
+    max_in_flight: int = 32,
+    **retry: Any,
 ) -> Receiver:
     """A receiver at one of the world's paths, with quick retries."""
     policy = RetryPolicy(**({"base": 1.0, "factor": 2.0, "cap": 8.0, "max_attempts": 4, "jitter": False} | retry))
     return Receiver(
         name,
-        Endpoint(f"http://{name}{path}", retry=policy),
+        Endpoint(f"http://{name}{path}", retry=policy, rate_limit=rate_limit, max_in_flight=max_in_flight),
         status_endpoint=f"http://{name}{path}/{{message_id}}" if status else None,
         ordering=ordering,
         lane=lane,
+        on_ambiguous=on_ambiguous,
+        partitions=partitions,
     )
 
 

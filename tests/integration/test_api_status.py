@@ -144,6 +144,15 @@ async def test_liveness_does_not_depend_on_anything(rig: Rig) -> None:
     assert (await rig.request("HEAD", "/livez")).status == 200
 
 
+async def test_until_the_log_is_found_only_monitoring_is_answered(rig: Rig) -> None:
+    rig.trouble["start"] = "connecting"
+    problem(await rig.get("/v1/sources/app/messages/m-1"), 503, "unavailable")
+    assert (await rig.get("/livez")).status == 200
+    assert (await rig.get("/readyz")).status == 503
+    rig.trouble["start"] = None
+    assert (await rig.get("/v1/sources/app/messages/m-1")).status == 404
+
+
 async def test_readiness_tells_part_by_part(rig: Rig) -> None:
     assert (await rig.get("/readyz")).text == "ok"
     verbose = await rig.get("/readyz?verbose")

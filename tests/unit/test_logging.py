@@ -81,8 +81,16 @@ def test_the_chatter_of_client_libraries_is_left_out_unless_debugging() -> None:
     for level, expected in (("info", 1), ("debug", 2)):
         out = io.StringIO()
         configure("json", "info" if level == "info" else "debug", out)
-        logging.getLogger("aiokafka.consumer").info("Fetching")
-        logging.getLogger("aiokafka.consumer").warning("Heartbeat failed")
+        logging.getLogger("urllib3.connectionpool").info("Starting a connection")
+        logging.getLogger("urllib3.connectionpool").warning("Retrying")
+        assert len(logged(out)) == expected
+
+
+def test_errors_of_the_kafka_client_are_told_by_us_alone() -> None:
+    for level, expected in (("info", 0), ("debug", 1)):
+        out = io.StringIO()
+        configure("json", "info" if level == "info" else "debug", out)
+        logging.getLogger("aiokafka.client").error("Unable connect")
         assert len(logged(out)) == expected
 
 

@@ -6,7 +6,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from relay.telemetry import metrics as module
-from relay.telemetry.metrics import CIRCUIT_LEVEL, CONTENT_TYPE, OTHER, Metrics
+from relay.telemetry.meter import MetricsMeter
+from relay.telemetry.metrics import CONTENT_TYPE, OTHER, Metrics
+
+LEGS = ("to_receiver", "answer", "to_sender")
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -24,22 +27,20 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
 
 def test_counters_gauges_and_histograms_are_rendered() -> None:
     metrics = Metrics("1.2.3")
-    metrics.messages_received_total.labels("http").inc(3)
+    metrics.messages_received_total.inc(3)
     metrics.duplicates_total.inc()
     metrics.delivery_attempts_total.labels("ci", "done").inc()
     metrics.delivery_attempts_total.labels("ci", "done").inc()
     metrics.delivery_duration_seconds.labels("ci").observe(0.2)
     metrics.end_to_end_seconds.labels("ci", "to_sender").observe(3)
-    metrics.circuit_state.labels("ci").set(CIRCUIT_LEVEL["open"])
     metrics.failed_total.labels("ci", "exhausted").inc()
     metrics.lane_window_records.labels("to_receiver_ci", "0").set(17)
-    assert value(metrics, "relay_messages_received_total", source_type="http") == 3
+    assert value(metrics, "relay_messages_received_total") == 3
     assert value(metrics, "relay_duplicates_total") == 1
     assert value(metrics, "relay_delivery_attempts_total", receiver="ci", outcome="done") == 2
     assert value(metrics, "relay_delivery_duration_seconds_bucket", receiver="ci", le="0.25") == 1
     assert value(metrics, "relay_delivery_duration_seconds_bucket", receiver="ci", le="0.1") == 0
     assert value(metrics, "relay_end_to_end_seconds_sum", receiver="ci", leg="to_sender") == 3
-    assert value(metrics, "relay_circuit_state", receiver="ci") == 2
     assert value(metrics, "relay_failed_total", receiver="ci", reason="exhausted") == 1
     assert value(metrics, "relay_lane_window_records", topic="to_receiver_ci", partition="0") == 17
     assert value(metrics, "relay_build_info", version="1.2.3") == 1
@@ -55,13 +56,10 @@ def test_names_follow_the_conventions() -> None:
         "relay_delivery_attempts_total",
         "relay_delivery_duration_seconds",
         "relay_end_to_end_seconds",
-        "relay_consumer_lag",
-        "relay_oldest_message_age_seconds",
-        "relay_circuit_state",
-        "relay_rate_limit_wait_seconds",
-        "relay_pending_replies",
         "relay_failed_total",
-        "relay_parked_records",
+        "relay_parked_total",
+        "relay_answers_total",
+        "relay_foreign_keys_total",
         "relay_lane_window_records",
         "relay_state_recoveries_total",
         "relay_build_info",
@@ -91,10 +89,10 @@ def test_receivers_beyond_the_bound_share_a_series(monkeypatch: pytest.MonkeyPat
     metrics = Metrics("1")
     for name in ("a", "b", "c", "d"):
         metrics.failed_total.labels(name, "gone").inc()
-        metrics.pending_replies.labels(name).inc()
+        metrics.delivery_duration_seconds.labels(name).observe(1)
     assert value(metrics, "relay_failed_total", receiver="b", reason="gone") == 1
     assert value(metrics, "relay_failed_total", receiver=OTHER, reason="gone") == 2
-    assert value(metrics, "relay_pending_replies", receiver=OTHER) == 2
+    assert value(metrics, "relay_delivery_duration_seconds_count", receiver=OTHER) == 2
     metrics.failed_total.labels("a", "expired").inc()  # one that is known already keeps its name, in any family
     assert value(metrics, "relay_failed_total", receiver="a", reason="expired") == 1
 
@@ -103,7 +101,7 @@ def test_a_removed_receiver_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_RECEIVERS", 1)
     metrics = Metrics("1")
     metrics.failed_total.labels("a", "gone").inc()
-    metrics.circuit_state.labels("a").set(2)
+    metrics.delivery_duration_seconds.labels("a").observe(2)
     metrics.forget_receiver("a")
     assert b'receiver="a"' not in metrics.render()
     metrics.failed_total.labels("b", "gone").inc()
@@ -118,3 +116,25 @@ def test_a_partition_that_went_elsewhere_is_not_reported_any_more() -> None:
     assert b'partition="0"' not in metrics.render()
     metrics.lane_window_records.labels("t", "0").set(1)
     assert value(metrics, "relay_lane_window_records", topic="t", partition="0") == 1
+
+
+def test_what_the_workers_tell() -> None:
+    metrics = Metrics("1")
+    meter = MetricsMeter(metrics)
+    meter.received(foreign_key=False)
+    meter.received(foreign_key=True)
+    meter.unrouted(2)
+    meter.posted("ci", 0.5)
+    meter.delivered("ci", 1.5)
+    meter.answered("ci", "response", 1.5)
+    meter.answered("ci", "callback", None)
+    meter.returned("ci", -2)
+    assert value(metrics, "relay_messages_received_total") == 2
+    assert value(metrics, "relay_foreign_keys_total") == 1
+    assert value(metrics, "relay_failed_total", receiver="-", reason="unknown_receiver") == 2
+    assert value(metrics, "relay_delivery_duration_seconds_sum", receiver="ci") == 0.5
+    assert value(metrics, "relay_answers_total", receiver="ci", via="response") == 1
+    assert value(metrics, "relay_answers_total", receiver="ci", via="callback") == 1
+    legs = {leg: value(metrics, "relay_end_to_end_seconds_count", receiver="ci", leg=leg) for leg in LEGS}
+    assert legs == {"to_receiver": 1, "answer": 1, "to_sender": 1}  # an unknown age is in none of them
+    assert value(metrics, "relay_end_to_end_seconds_sum", receiver="ci", leg="to_sender") == 0

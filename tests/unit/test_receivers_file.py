@@ -42,12 +42,13 @@ receivers:
     status_endpoint: https://ci.example/hooks/{message_id}
     secret: ["${NEW}", "${OLD}"]
     signature: github
+    signature_digest: sha512
     bearer_token: "${TOKEN}"
     headers: {X-Team: "team-${TEAM}"}
     rate_limit: 100
     window_size: 500ms
     max_in_flight: 8
-    ordering: receiver
+    ordering: none
     partitions: 3
     retry: {base: 1, factor: 3, cap: 2h, max_attempts: 4, max_age: 1d}
     timeout: 7
@@ -72,7 +73,7 @@ def test_every_field_reaches_the_receiver() -> None:
         name="circleci",
         post=Endpoint(
             url="https://ci.example/hooks",
-            signing=SigningPolicy("github", ("new", "old")),
+            signing=SigningPolicy("github", ("new", "old"), "sha512"),
             rate_limit=100,
             window_size=0.5,
             max_in_flight=8,
@@ -88,7 +89,7 @@ def test_every_field_reaches_the_receiver() -> None:
         answer="required",
         answer_deadline=1800,
         on_ambiguous="dead_letter",
-        ordering="receiver",
+        ordering="none",
         lane="dedicated",
         partitions=3,
         sources=("github",),
@@ -182,6 +183,14 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
         {"signature": "none", "secret": "s"},
         "signature: 'none' contradicts the secret; leave one of the two out",
     ),
+    (
+        {"secret": "s", "signature_digest": "md5"},
+        "signature_digest: 'md5' is not allowed; allowed: 'sha256' or 'sha512'",
+    ),
+    (
+        {"signature_digest": "sha512"},
+        "signature_digest: there is no signature: it needs a secret, and a style other than 'none'",
+    ),
     ({"retry": {}, "retry_after": 600}, "retry_after: short form of retry; leave one of the two out"),
     ({"retry": {"max_atempts": 3}}, "retry.max_atempts: unknown field; did you mean 'max_attempts'?"),
     ({"retry": {"base": 60, "cap": "30s"}}, "retry.cap: 30 s is less than base, 60 s"),
@@ -192,6 +201,10 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     (
         {"lane": "shared", "partitions": 2},
         "partitions: the shared lane has its own partitions; leave this out, or take 'lane: dedicated'",
+    ),
+    (
+        {"ordering": "receiver", "partitions": 2},
+        "partitions: one at a time over the whole receiver (ordering: receiver) takes one partition",
     ),
     (
         {"sources": ["github"]},

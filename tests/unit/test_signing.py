@@ -76,6 +76,30 @@ def test_the_stripe_style_signs_time_and_body_with_each_secret_as_it_stands() ->
     assert "webhook-signature" not in headers
 
 
+def mac(secret: bytes, content: bytes) -> bytes:
+    return hmac.new(secret, content, hashlib.sha512).digest()
+
+
+def test_sha512_in_the_standard_style_has_a_scheme_of_its_own_for_each_secret() -> None:
+    headers = signed(SigningPolicy("standard", (NEW, "plain"), "sha512"))
+    content = b"msg_1.%d.%b" % (NOW, BODY)
+    macs = [mac(base64.b64decode(NEW.removeprefix("whsec_")), content), mac(b"plain", content)]
+    assert headers["webhook-signature"] == " ".join(f"v1-sha512,{base64.b64encode(each).decode()}" for each in macs)
+    assert not verify_standard([NEW], headers, BODY, NOW)  # nobody takes it for a v1 by mistake
+
+
+def test_sha512_in_the_style_of_github_is_that_of_websub() -> None:
+    headers = signed(SigningPolicy("github", (NEW,), "sha512"))
+    assert headers["x-hub-signature"] == f"sha512={mac(NEW.encode(), BODY).hex()}"
+    assert "x-hub-signature-256" not in headers
+
+
+def test_sha512_in_the_style_of_stripe_has_a_scheme_of_its_own() -> None:
+    headers = signed(SigningPolicy("stripe", ("new", "old"), "sha512"))
+    macs = [mac(secret, b"%d.%b" % (NOW, BODY)).hex() for secret in (b"new", b"old")]
+    assert headers["stripe-signature"] == f"t={NOW},v1-sha512={macs[0]},v1-sha512={macs[1]}"
+
+
 @pytest.mark.parametrize(
     "policy", [SigningPolicy("none", (NEW,)), SigningPolicy("standard", ()), SigningPolicy("github")]
 )

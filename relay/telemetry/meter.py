@@ -1,0 +1,40 @@
+"""What the workers tell about the messages they handle, turned into metrics."""
+
+from typing import Final, Literal
+
+from relay.telemetry.metrics import Metrics
+
+_NOBODY: Final = "-"
+"""Label of what has no receiver of ours: names that senders make up must not become series."""
+
+
+class MetricsMeter:
+    """Implements `workers.meter.Meter`."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def received(self, *, foreign_key: bool) -> None:
+        self._metrics.messages_received_total.inc()
+        if foreign_key:
+            self._metrics.foreign_keys_total.inc()
+
+    def unrouted(self, receivers: int) -> None:
+        self._metrics.failed_total.labels(_NOBODY, "unknown_receiver").inc(receivers)
+
+    def posted(self, receiver: str, seconds: float) -> None:
+        self._metrics.delivery_duration_seconds.labels(receiver).observe(seconds)
+
+    def delivered(self, receiver: str, age_s: float) -> None:
+        self._leg(receiver, "to_receiver", age_s)
+
+    def answered(self, receiver: str, via: Literal["response", "poll", "callback"], age_s: float | None) -> None:
+        self._metrics.answers_total.labels(receiver, via).inc()
+        if age_s is not None:
+            self._leg(receiver, "answer", age_s)
+
+    def returned(self, receiver: str, age_s: float) -> None:
+        self._leg(receiver, "to_sender", age_s)
+
+    def _leg(self, receiver: str, leg: str, age_s: float) -> None:
+        self._metrics.end_to_end_seconds.labels(receiver, leg).observe(max(0.0, age_s))  # clocks may differ

@@ -1,0 +1,180 @@
+"""Surroundings of a worker's step without an engine: a clock that stands, a transport with set replies, a list of who
+is known, and somebody who counts."""
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from relay.domain.dead_letter import DeadLetter, parse_dead_letter
+from relay.domain.errors import InvalidRecord
+from relay.domain.exchange import Exchange, Request, Response
+from relay.domain.hop import Hop, decode_hop, encode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.receiver import Receiver, Source
+from relay.domain.topics import Topics
+from relay.engine.work import Decision, W, Worker
+from relay.log.port import Headers, NewRecord, Record
+from workers.letters import Letters
+from workers.meter import Via
+from workers.outside import Outside
+
+NOW = 1_700_000_000.0
+TOPICS = Topics()
+DELIVERY = DeliveryId("ci", "github", "m-1")
+
+
+class StandingClock:
+    """Both times start at NOW, and move when told."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    async def wait(self, event: asyncio.Event, seconds: float | None) -> None:
+        raise AssertionError("a step does not wait for events")
+
+
+class SetReplies:
+    """Answers requests with `replies`, the last of them for ever; each takes `seconds`."""
+
+    def __init__(self, clock: StandingClock) -> None:
+        self._clock = clock
+        self.seconds = 0.0
+        self.replies: list[Exchange] = []
+        self.requests: list[Request] = []
+
+    async def start(self) -> None:
+        return
+
+    async def exchange(self, request: Request) -> Exchange:
+        self.requests.append(request)
+        self._clock.now += self.seconds
+        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+
+    async def close(self) -> None:
+        return
+
+
+class CountingMeter:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+
+    def received(self, *, foreign_key: bool) -> None:
+        self.told.append(("received", foreign_key))
+
+    def unrouted(self, receivers: int) -> None:
+        self.told.append(("unrouted", receivers))
+
+    def posted(self, receiver: str, seconds: float) -> None:
+        self.told.append(("posted", receiver, seconds))
+
+    def delivered(self, receiver: str, age_s: float) -> None:
+        self.told.append(("delivered", receiver, age_s))
+
+    def answered(self, receiver: str, via: Via, age_s: float | None) -> None:
+        self.told.append(("answered", receiver, via, age_s))
+
+    def returned(self, receiver: str, age_s: float) -> None:
+        self.told.append(("returned", receiver, age_s))
+
+
+@dataclass
+class KnownOnes:
+    """A directory whose entries a test may change at any time."""
+
+    receivers: dict[str, Receiver] = field(default_factory=dict)
+    sources: dict[str, Source] = field(default_factory=dict)
+    subscribed: tuple[str, ...] | InvalidRecord = ()
+
+    def receiver(self, name: str) -> Receiver | None:
+        return self.receivers.get(name)
+
+    def source(self, source_id: str) -> Source:
+        return self.sources.get(source_id) or Source(source_id)
+
+    def subscribers(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
+        if isinstance(self.subscribed, InvalidRecord):
+            raise self.subscribed
+        return self.subscribed
+
+
+class Rig:
+    """What every step is given. `jitter` is 0.5: half of the backoff."""
+
+    def __init__(self) -> None:
+        self.clock = StandingClock()
+        self.http = SetReplies(self.clock)
+        self.known = KnownOnes()
+        self.meter = CountingMeter()
+        self.letters = Letters(TOPICS, self.clock)
+        self.outside = Outside(
+            self.http,
+            self.clock,
+            lambda: 0.5,
+            "relay/test",
+            lambda receiver, hop: f"https://us/{hop.generation}",
+            self.meter,
+        )
+
+    def know(self, *receivers: Receiver) -> None:
+        self.known.receivers.update({receiver.name: receiver for receiver in receivers})
+
+    def reply(self, status: int, body: bytes = b"", **headers: str) -> None:
+        """What comes next; names of headers with `_` for `-`."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.http.replies.append(Response(status, named, body))
+
+
+async def stepped(worker: Worker[W], work: W, attempt: int | None = None) -> Decision:
+    """The step's decision, as the engine gets it. `attempt`: that this begin gave it."""
+    if attempt is not None:
+        work.attempts = attempt
+    decision = worker.step(work)
+    return await decision if isinstance(decision, Awaitable) else decision
+
+
+def record(
+    topic: str,
+    headers: Headers = (),
+    value: bytes | None = b"payload",
+    *,
+    key: bytes | None = b"github",
+    offset: int = 7,
+    age_s: float = 0.0,
+) -> Record:
+    """A record of partition 3, appended `age_s` ago."""
+    return Record(topic, 3, offset, key, value, headers, int((NOW - age_s) * 1000))
+
+
+def hop_record(
+    topic: str, hop: Hop, value: bytes | None = b"payload", *, offset: int = 7, age_s: float = 0.0
+) -> Record:
+    return record(topic, encode_hop(hop), value, offset=offset, age_s=age_s)
+
+
+def headers_of(new: NewRecord) -> Mapping[str, bytes]:
+    return dict(new.headers)
+
+
+def hop_of(new: NewRecord) -> Hop:
+    return decode_hop(new.headers)
+
+
+def letter_of(new: NewRecord) -> DeadLetter:
+    assert new.topic == TOPICS.failed_messages
+    return parse_dead_letter(new.headers)
+
+
+def only(decisions: Iterable[NewRecord]) -> NewRecord:
+    (one,) = decisions
+    return one

@@ -1,0 +1,123 @@
+"""What befalls a process at one of its port calls: it dies, it freezes, the state loses its memory."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from relay.domain.errors import StateUnavailable
+
+
+class CrashError(Exception):
+    """The process dies here."""
+
+
+class Fuse:
+    """Counts a process's port calls. Blows at the `blow_at`-th (1-based; None: never): before the call has its effect,
+    or after. Once it has blown, every call fails: the process is dead."""
+
+    def __init__(self, blow_at: int | None = None, *, after: bool = False) -> None:
+        self._blow_at = blow_at
+        self._after = after
+        self.calls = 0
+        self.blown = False
+        self.names: list[str] = []
+
+    async def before(self, name: str) -> None:
+        self._still_alive(name)
+        self.calls += 1
+        self.names.append(name)
+        if not self._after and self.calls == self._blow_at:
+            await self.strike()
+        self._still_alive(name)
+
+    async def after(self, name: str, number: int) -> None:
+        if self._after and number == self._blow_at:
+            await self.strike()
+        self._still_alive(name)
+
+    async def pass_by(self) -> None:
+        """Of a call that is not counted."""
+        self._still_alive("uncounted")
+
+    async def strike(self) -> None:
+        self.blown = True
+
+    def _still_alive(self, name: str) -> None:
+        if self.blown:
+            raise CrashError(name)
+
+
+class Loss(Fuse):
+    """In place of the process it is the state's memory that goes."""
+
+    def __init__(self, blow_at: int, lose: Callable[[], None]) -> None:
+        super().__init__(blow_at)
+        self._lose = lose
+
+    async def strike(self) -> None:
+        self._lose()
+
+
+class Frost(Fuse):
+    """The process freezes at that call, and every call of it from then on waits for `thaw`. Its requests to the outside
+    are let go: what was handed to the network is on its way."""
+
+    def __init__(self, blow_at: int, *, after: bool = False) -> None:
+        super().__init__(blow_at, after=after)
+        self.frozen = asyncio.Event()
+        self.thaw = asyncio.Event()
+
+    async def before(self, name: str) -> None:
+        await self.pass_by()
+        await super().before(name)
+
+    async def after(self, name: str, number: int) -> None:
+        await super().after(name, number)
+        await self.pass_by()
+
+    async def pass_by(self) -> None:
+        if self.frozen.is_set():
+            await self.thaw.wait()
+
+    async def strike(self) -> None:
+        self.frozen.set()
+        await self.thaw.wait()
+
+
+UNCOUNTED = frozenset({"poll", "close", "lost", "next_due", "take_due"})
+"""Calls that change nothing and come all the time; a blown fuse fails them, too."""
+
+
+class Fused:
+    """A port whose calls pass a fuse. `available` False: calls raise StateUnavailable."""
+
+    def __init__(self, port: Any, fuse: Fuse, name: str, available: Callable[[], bool] = lambda: True) -> None:
+        self._port = port
+        self._fuse = fuse
+        self._name = name
+        self._available = available
+
+    def __getattr__(self, method: str) -> Any:
+        real = getattr(self._port, method)
+        if method == "consumer":
+            return lambda *args: Fused(real(*args), self._fuse, "consumer")
+        if not asyncio.iscoroutinefunction(real):
+            return real
+
+        async def call(*args: Any, **named: Any) -> Any:
+            if not self._available():
+                await asyncio.sleep(0.001)
+                raise StateUnavailable("the state is away")
+            if method in UNCOUNTED:
+                await self._fuse.pass_by()
+                result = await real(*args, **named)
+                await self._fuse.pass_by()
+                return result
+            name = f"{self._name}.{method}"
+            await self._fuse.before(name)
+            number = self._fuse.calls
+            result = await real(*args, **named)
+            await self._fuse.after(name, number)
+            return result
+
+        return call

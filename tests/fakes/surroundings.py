@@ -1,0 +1,121 @@
+"""Receivers and senders around a relay under test: they never crash, and remember what they were sent."""
+
+import asyncio
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from relay.domain.exchange import Exchange, NoResponse, Request, Response
+
+REFUSED = NoResponse("refused", "nobody listens", sent=False)
+
+
+@dataclass
+class Surroundings:
+    """The transport of every process. A POST is remembered before it is answered.
+
+    Behaviour by the URL's path: /answer, /later (202, then an answer after two GETs), /fail (500 for ever),
+    /flaky (500 once per message), /slow (an answer after `slow_s`), /callback, or any other as /answer.
+    `lose_response`: numbers of POSTs (1-based) whose response is lost. `down`: paths where nobody listens.
+    `troubles`: by message id, what its next POSTs to a receiver get, which are then not processed.
+    """
+
+    posts: list[tuple[str, Mapping[str, str], bytes]] = field(default_factory=list)
+    gets: Counter[str] = field(default_factory=Counter)
+    lose_response: frozenset[int] = frozenset()
+    down: set[str] = field(default_factory=set)
+    troubles: dict[str, Sequence[Exchange | Exception]] = field(default_factory=dict)
+    tried: Counter[str] = field(default_factory=Counter)
+    """POSTs to receivers by message id, also those that were refused."""
+    slow_s: float = 12.0
+    in_flight: int = 0
+    most_in_flight: int = 0
+
+    async def start(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    async def exchange(self, request: Request) -> Exchange:
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            await asyncio.sleep(0.01)
+            path = urlsplit(request.url).path
+            if path.split("/")[1] in self.down:
+                self.tried[dict(request.headers).get("ce-id", "")] += 1
+                return REFUSED
+            return self._get(path) if request.method == "GET" else await self._post(path, request)
+        finally:
+            self.in_flight -= 1
+
+    def _get(self, path: str) -> Response:
+        _, where, message = path.split("/", 2)
+        message = unquote(message)
+        if message not in self.arrived(f"/{where}"):
+            return Response(404, {}, b"")
+        self.gets[message] += 1
+        if where == "later" and self.gets[message] < 2:
+            return Response(202, {}, b"")
+        return self._answer(message)
+
+    async def _post(self, path: str, request: Request) -> Exchange:
+        headers = dict(request.headers)
+        message = headers.get("ce-id", "")
+        if path != "/callback":
+            self.tried[message] += 1
+            refusal = self._refusal(path, message)
+            if refusal is not None:
+                return refusal
+        self.posts.append((path, headers, request.body))
+        number = len(self.posts)
+        if path == "/slow":
+            await asyncio.sleep(self.slow_s)
+        if number in self.lose_response:
+            return NoResponse("disconnected", "the response was lost", sent=True)
+        if path == "/callback":
+            return Response(204, {}, b"")
+        return Response(202, {}, b"{}") if path == "/later" else self._answer(message)
+
+    def _refusal(self, path: str, message: str) -> Exchange | None:
+        if path == "/fail" or (path == "/flaky" and self.tried[message] == 1):
+            return Response(500, {}, b"")
+        troubles = self.troubles.get(message, ())
+        if not troubles:
+            return None
+        trouble, self.troubles[message] = troubles[0], troubles[1:]
+        if isinstance(trouble, Exception):
+            raise trouble
+        return trouble
+
+    @staticmethod
+    def _answer(message: str) -> Response:
+        body = json.dumps({"built": message}).encode()
+        return Response(200, {"content-type": "application/json"}, body)
+
+    def arrived(self, path: str, source: str | None = None) -> list[str]:
+        """Message ids in the order they arrived there, of all sources or one."""
+        return [
+            headers["ce-id"] for at, headers, _ in self.posts if at == path and source in (None, headers["ce-source"])
+        ]
+
+    def results(self) -> dict[tuple[str, str], set[str]]:
+        """(message, receiver) -> outcomes that reached the sender."""
+        found: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for _, headers, _ in self._callbacks():
+            found[headers["relay-message-id"], headers["relay-receiver"]].add(headers["relay-outcome"])
+        return dict(found)
+
+    def reasons(self) -> dict[str, str]:
+        """Message id -> reason of its failure notice."""
+        return {
+            headers["relay-message-id"]: headers["relay-reason"]
+            for _, headers, _ in self._callbacks()
+            if headers["relay-outcome"] == "failed"
+        }
+
+    def _callbacks(self) -> list[tuple[str, Mapping[str, str], bytes]]:
+        return [post for post in self.posts if post[0] == "/callback"]

@@ -1,0 +1,160 @@
+"""FailedMessages: who is told of a failure; and no dead letter, whatever is in it, stops the others."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.domain.coordinate import Coordinate, Headers
+from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.hop import NO_RECEIVER, Hop, decode_hop, encode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.message import Message, message_headers
+from relay.domain.reasons import REASONS
+from relay.engine.work import Dead, Done, Outcome, Seen
+from relay.log.port import Record
+from relay.state.port import Lane
+from tests.fakes.state import MemoryState
+from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, hop_of, letter_of, record
+from workers.failed_messages import FailedMessages
+
+HOP = Hop(DELIVERY, event_type="push", generation=2, attempt=1)
+HEADERS = encode_hop(HOP)
+ORIGIN = Coordinate("from_sender", 1, 5)
+LANE = Lane(TOPICS.failed_messages, 3, 1)
+
+
+class Reports:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+
+    def report_failure(
+        self, receiver: str, reason: str, reason_class: str, stage: str, attempts: int, last_status: int | None
+    ) -> None:
+        self.told.append((receiver, reason, reason_class, stage, attempts, last_status))
+
+
+def worker(reports: Reports | None = None, state: MemoryState | None = None) -> FailedMessages:
+    return FailedMessages(TOPICS, state or MemoryState(), Rig().letters, reports or Reports())
+
+
+def buried(reason: str, stage: str | None = None, headers: Headers = HEADERS, value: bytes = b"x") -> Record:
+    letter = DeadLetter(reason, "why", stage or TOPICS.to_receiver("ci"), ORIGIN, 4, int(NOW * 1000), 500)
+    return record(TOPICS.failed_messages, dead_letter_headers(headers, letter), value)
+
+
+def notice(letter: Record) -> Hop | None:
+    """The failure notice for `letter`; it has no value, and is the source's."""
+    step = worker()
+    records = step.step(step.admit(letter)).records
+    assert all((one.topic, one.key, one.value) == (TOPICS.to_sender, b"github", b"") for one in records)
+    return hop_of(records[0]) if records else None
+
+
+@pytest.mark.parametrize("reason", sorted(set(REASONS) - {"id_conflict", "callback_rejected", "callback_exhausted"}))
+def test_the_sender_is_told(reason: str) -> None:
+    assert notice(buried(reason)) == Hop(
+        DELIVERY, attempt=4, generation=2, origin=ORIGIN, outcome="failed", answer_status=500, reason=reason
+    )
+
+
+@pytest.mark.parametrize("reason", ["callback_rejected", "callback_exhausted"])
+def test_but_not_on_the_way_that_failed(reason: str) -> None:
+    assert notice(buried(reason, TOPICS.to_sender)) is None
+
+
+@pytest.mark.parametrize("reason", ["poison", "invalid"])
+def test_nor_where_the_callback_was_the_poison(reason: str) -> None:
+    assert notice(buried(reason, TOPICS.to_sender)) is None
+
+
+def test_a_conflict_says_nothing_about_the_delivery_of_that_name() -> None:
+    message = Message("github", "m-1", ("ci",), None, None, None, b"other")
+    told = notice(buried("id_conflict", TOPICS.from_sender, message_headers(message)))
+    assert told is not None
+    assert told.delivery == DeliveryId(NO_RECEIVER, "github", "m-1")
+
+
+@pytest.mark.parametrize("receivers", [None, ("ci", "cd")])
+def test_a_message_without_one_receiver_has_none_in_its_notice(receivers: tuple[str, ...] | None) -> None:
+    message = Message("github", "m-1", receivers, None, None, None, b"x")
+    told = notice(buried("unknown_receiver", TOPICS.from_sender, message_headers(message)))
+    assert told is not None
+    assert told.delivery.receiver == NO_RECEIVER
+
+
+def test_one_unknown_receiver_of_several_is_named() -> None:
+    message = Message("github", "m-1", ("nobody", "ci"), None, None, None, b"x")
+    headers = (*message_headers(message), ("relay-receiver", b"nobody"))
+    told = notice(buried("unknown_receiver", TOPICS.from_sender, headers))
+    assert told is not None
+    assert told.delivery.receiver == "nobody"
+
+
+def test_an_envelope_tells_who_sent_it() -> None:
+    value = b'{"source_id":"github","message_id":"m-1","receiver":5}'
+    told = notice(buried("invalid", TOPICS.from_sender, (), value))
+    assert told is not None
+    assert told.delivery == DeliveryId(NO_RECEIVER, "github", "m-1")
+
+
+@pytest.mark.parametrize("value", [b"not json", b'{"source_id":"github"}', b'{"source_id":"","message_id":"m"}'])
+def test_nobody_is_told_where_nobody_knows_whose_it_is(value: bytes) -> None:
+    assert notice(buried("invalid", TOPICS.from_sender, (), value)) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "reason_class"), [("rejected", "receiver"), ("poison", "system"), ("new one", "system")]
+)
+def test_people_are_told(reason: str, reason_class: str) -> None:
+    reports = Reports()
+    step = worker(reports)
+    step.step(step.admit(buried(reason)))
+    assert reports.told == [("ci", reason, reason_class, TOPICS.to_receiver("ci"), 4, 500)]
+
+
+async def test_it_is_indexed_once_however_often_it_is_read() -> None:
+    state = MemoryState()
+    step = worker(state=state)
+    for _ in range(2):
+        work = step.admit(buried("rejected"))
+        assert await step.table.intake(LANE, [work]) == [Seen.READY]
+        await step.table.mark([(work, Outcome(step.step(work), ()))])
+    (entry,) = await state.failed("ci", limit=10)
+    assert (entry.at, entry.failed_at, entry.reason) == (Coordinate(TOPICS.failed_messages, 3, 7), NOW, "rejected")
+    assert (entry.source_id, entry.message_id) == ("github", "m-1")
+
+
+_NAMES = st.sampled_from(
+    (
+        *("ce_id", "ce_source", "ce_receiver", "relay-receiver", "relay-reason", "relay-stage", "relay-origin"),
+        *("relay-attempts", "relay-first-failed", "relay-last-status", "relay-generation", "x"),
+    )
+)
+_VALUES = st.one_of(
+    st.binary(max_size=20),
+    st.text(max_size=300).map(lambda text: text.encode(errors="surrogatepass")),
+    st.sampled_from(
+        [b"github", b"ci", b"-", b"9" * 30, b"7", "\u0661".encode(), b"callback_", b"t/1/2", b"1e5", b"\xb2"]
+    ),
+)
+
+
+@given(st.lists(st.tuples(_NAMES, _VALUES)), st.one_of(st.none(), st.binary(), st.text().map(str.encode)))
+async def test_whatever_is_in_a_dead_letter_it_is_handled(
+    headers: list[tuple[str, bytes]], value: bytes | None
+) -> None:
+    state = MemoryState()
+    reports = Reports()
+    step = worker(reports, state)
+    garbage = record(TOPICS.failed_messages, tuple(headers), value, key=None)
+    work = step.admit(garbage)
+    decision = step.step(work)
+    assert isinstance(decision, Done)
+    for told in decision.records:
+        assert decode_hop(told.headers).outcome == "failed"  # ToSender can read it
+    await step.table.mark([(work, Outcome(decision, ()))])
+    assert await state.failed_receivers()
+    assert len(reports.told) == 1
+    assert letter_of(step.bury(garbage, work, Dead("poison"))).reason == "poison"

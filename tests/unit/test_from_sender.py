@@ -1,0 +1,266 @@
+"""FromSender: where a message goes, and what is no message."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from relay.domain.coordinate import Headers
+from relay.domain.errors import InvalidRecord
+from relay.domain.hop import Hop
+from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.message import Message, message_headers
+from relay.domain.receiver import Endpoint, Receiver
+from relay.engine.rows import REASON_CODES
+from relay.engine.work import Dead, Done, Outcome, Seen
+from relay.log.port import Coordinate, NewRecord, Record
+from relay.state.port import Lane, MessageStage, Stage, delivery_row
+from tests.fakes.state import MemoryState
+from tests.fakes.steps import NOW, TOPICS, Rig, headers_of, hop_of, letter_of, record
+from workers.from_sender import FromSender, Incoming
+
+FROM_SENDER = TOPICS.from_sender
+MAX = 1_000
+CI = Receiver("ci", Endpoint("https://ci.example/"))
+CD = Receiver("cd", Endpoint("https://cd.example/"), lane="shared")
+PUSH = Message("github", "m-1", ("ci",), "push", "2024-01-01T00:00:00Z", "text/plain", b"payload", "00-1", "api-1")
+LANE = Lane(FROM_SENDER, 3, 1)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    rig.know(CI, CD)
+    return rig
+
+
+def worker(rig: Rig, state: MemoryState | None = None) -> FromSender:
+    state = state or MemoryState()
+    return FromSender(TOPICS, rig.known, state, rig.letters, rig.outside, max_payload_bytes=MAX)
+
+
+def sent(message: Message = PUSH, *, offset: int = 7, age_s: float = 0, key: bytes | None = b"github") -> Record:
+    return record(FROM_SENDER, message_headers(message), message.payload, offset=offset, age_s=age_s, key=key)
+
+
+def routed(rig: Rig, message: Message = PUSH) -> list[NewRecord]:
+    step = worker(rig)
+    decision = step.step(step.admit(sent(message)))
+    assert isinstance(decision, Done)
+    return list(decision.records)
+
+
+def ended(rig: Rig, message: Message) -> Dead:
+    step = worker(rig)
+    decision = step.step(step.admit(sent(message)))
+    assert isinstance(decision, Dead)
+    return decision
+
+
+# routing
+
+
+def test_the_payload_goes_to_the_receivers_topic_as_it_is(rig: Rig) -> None:
+    (hop,) = routed(rig, replace(PUSH, payload=b"\x00\xffraw"))
+    assert (hop.topic, hop.key, hop.value) == (TOPICS.to_receiver("ci"), b"github", b"\x00\xffraw")
+    assert hop_of(hop) == Hop(
+        DeliveryId("ci", "github", "m-1"),
+        event_type="push",
+        time="2024-01-01T00:00:00Z",
+        content_type="text/plain",
+        origin=Coordinate(FROM_SENDER, 3, 7),
+        accepted_ms=int(NOW * 1000),
+        wait="api-1",
+        traceparent="00-1",
+    )
+
+
+def test_in_the_shared_lane_the_receiver_is_the_key(rig: Rig) -> None:
+    (hop,) = routed(rig, replace(PUSH, receivers=("cd",)))
+    assert (hop.topic, hop.key) == (TOPICS.to_receiver("shared"), b"cd")
+
+
+def test_a_json_envelope_goes_the_same_way(rig: Rig) -> None:
+    step = worker(rig)
+    value = b'{"source_id":"github","message_id":"m-1","receiver":["ci","cd"],"payload": {"a":1.0},"new":1}'
+    decision = step.step(step.admit(record(FROM_SENDER, (), value)))
+    assert isinstance(decision, Done)
+    assert [hop.value for hop in decision.records] == [b'{"a":1.0}'] * 2
+    assert [hop_of(hop).delivery.receiver for hop in decision.records] == ["ci", "cd"]
+    assert hop_of(decision.records[0]).content_type == "application/json"
+
+
+def test_without_a_receiver_it_goes_to_those_that_subscribe(rig: Rig) -> None:
+    rig.known.subscribed = ("cd", "ci")
+    hops = routed(rig, replace(PUSH, receivers=None))
+    assert [hop_of(hop).delivery.receiver for hop in hops] == ["cd", "ci"]
+
+
+def test_hop_metadata_of_a_sender_means_nothing(rig: Rig) -> None:
+    step = worker(rig)
+    forged: Headers = (("relay-receiver", b"cd"), ("relay-generation", b"9"), ("relay-attempt", b"9"))
+    work = step.admit(replace(sent(), headers=message_headers(PUSH) + forged))
+    decision = step.step(work)
+    assert isinstance(decision, Done)
+    hop = hop_of(decision.records[0])
+    assert (hop.delivery.receiver, hop.generation, hop.attempt) == ("ci", 0, 0)
+    letter = step.bury(work.record, work, Dead("id_conflict"))
+    assert not {"relay-receiver", "relay-generation"} & headers_of(letter).keys()
+
+
+def test_a_receiver_that_is_switched_off_gets_what_names_it_later(rig: Rig) -> None:
+    rig.know(replace(CI, enabled=False))
+    (hop,) = routed(rig)
+    assert hop.topic == TOPICS.to_receiver("ci")
+
+
+@pytest.mark.parametrize(
+    ("age_s", "accepted_s"), [(30, 30), (-5, 0), (604_800, 604_800), (604_801, 0), (NOW, 0), (NOW - 1_700_000, 0)]
+)
+def test_a_clock_that_cannot_be_right_is_not_believed(rig: Rig, age_s: float, accepted_s: float) -> None:
+    step = worker(rig)
+    decision = step.step(step.admit(sent(age_s=age_s)))
+    assert isinstance(decision, Done)
+    assert hop_of(decision.records[0]).accepted_ms == int((NOW - accepted_s) * 1000)
+
+
+# nobody there
+
+
+def test_one_of_several_is_unknown(rig: Rig) -> None:
+    hop, letter = routed(rig, replace(PUSH, receivers=("nobody", "ci")))
+    assert hop_of(hop).delivery.receiver == "ci"
+    assert letter_of(letter).reason == "unknown_receiver"
+    assert headers_of(letter)["relay-receiver"] == b"nobody"
+    assert headers_of(letter)["ce_receiver"] == b"nobody,ci"
+    assert (letter.key, letter.value) == (b"github", b"payload")
+    assert ("unrouted", 1) in rig.meter.told
+
+
+def test_all_are_unknown(rig: Rig) -> None:
+    letters = routed(rig, replace(PUSH, receivers=("nobody", "noone")))
+    assert [headers_of(letter)["relay-receiver"] for letter in letters] == [b"nobody", b"noone"]
+    assert {letter_of(letter).stage for letter in letters} == {FROM_SENDER}
+
+
+def test_a_step_that_is_repeated_says_the_same(rig: Rig) -> None:
+    step = worker(rig)
+    work = step.admit(sent(replace(PUSH, receivers=("nobody", "ci"))))
+    assert step.step(work) == step.step(work)
+    assert work.unknown == ("nobody",)
+
+
+def test_nobody_subscribes(rig: Rig) -> None:
+    assert ended(rig, replace(PUSH, receivers=None)).reason == "unknown_receiver"
+
+
+def test_too_many_subscribe(rig: Rig) -> None:
+    rig.known.subscribed = InvalidRecord("invalid", "1001 receivers subscribe to this; 1000 are allowed")
+    dead = ended(rig, replace(PUSH, receivers=None))
+    assert dead == Dead("invalid", "1001 receivers subscribe to this; 1000 are allowed")
+
+
+# what is no message
+
+
+@pytest.mark.parametrize(
+    ("headers", "value"),
+    [
+        ((), b"not json"),
+        ((), b"{}"),
+        ((), None),
+        ((), json.dumps({"source_id": "", "message_id": "m", "payload": 1}).encode()),
+        ((("ce_id", b"m"),), b"no source"),
+        ((("ce_id", b"\xff"), ("ce_source", b"s")), b""),
+        ((("ce_id", b"m"), ("ce_source", b"s"), ("ce_receiver", b"NO NAME")), b""),
+        ((("ce_id", b"m"), ("ce_source", b"s"), ("ce_receiver", b"")), b""),
+    ],
+)
+def test_what_cannot_be_read_is_a_dead_letter(rig: Rig, headers: Headers, value: bytes | None) -> None:
+    step = worker(rig)
+    given = record(FROM_SENDER, headers, value)
+    with pytest.raises(InvalidRecord) as caught:
+        step.admit(given)
+    assert caught.value.reason == "invalid"
+    buried = step.bury(given, None, Dead(caught.value.reason, caught.value.detail))
+    assert letter_of(buried).origin == given.coordinate
+    assert (buried.key, buried.value) == (given.key, value)
+    assert rig.meter.told == []
+
+
+def test_a_record_over_the_limit_is_too_large(rig: Rig) -> None:
+    step = worker(rig)
+    step.admit(sent(replace(PUSH, payload=b"x" * MAX)))
+    with pytest.raises(InvalidRecord) as caught:
+        step.admit(sent(replace(PUSH, payload=b"x" * (MAX + 1))))
+    assert (caught.value.reason, caught.value.detail) == ("too_large", "the record has 1001 bytes; 1000 are allowed")
+
+
+@pytest.mark.parametrize(("key", "foreign"), [(b"github", False), (b"other", True), (None, True)])
+def test_a_foreign_key_is_taken_and_counted(rig: Rig, key: bytes | None, foreign: bool) -> None:
+    step = worker(rig)
+    assert step.admit(sent(key=key)).message == PUSH
+    assert rig.meter.told == [("received", foreign)]
+
+
+# memory
+
+
+async def seen(step: FromSender, *records: Record) -> tuple[list[Incoming], list[Seen]]:
+    works = [step.admit(one) for one in records]
+    return works, await step.table.intake(LANE, works)
+
+
+async def finish(step: FromSender, work: Incoming) -> None:
+    decision = step.step(work)
+    count = len(decision.records) if isinstance(decision, Done) else 1
+    at = tuple(Coordinate("t", 2, offset) for offset in range(count))
+    await step.table.mark([(work, Outcome(decision, at))])
+
+
+async def test_a_message_is_a_duplicate_once_its_hop_records_are_acknowledged(rig: Rig) -> None:
+    step = worker(rig)
+    (work,), known = await seen(step, sent())
+    assert known == [Seen.READY]
+    _, known = await seen(step, sent(), sent(offset=8))
+    assert known == [Seen.READY, Seen.READY]  # seen is no proof: both go on
+    await finish(step, work)
+    _, known = await seen(step, sent(), sent(offset=8))
+    assert known == [Seen.FINISHED, Seen.FINISHED]
+
+
+@pytest.mark.parametrize("other", [{"payload": b"x"}, {"event_type": "pull"}, {"receivers": ("cd",)}])
+async def test_an_id_with_other_bytes_is_a_conflict(rig: Rig, other: dict[str, object]) -> None:
+    state = MemoryState()
+    step = worker(rig, state)
+    (first, second), known = await seen(step, sent(), sent(replace(PUSH, **other), offset=8))  # type: ignore[arg-type]
+    assert known == [Seen.READY, Seen.READY]
+    assert isinstance(step.step(first), Done)
+    dead = step.step(second)
+    assert isinstance(dead, Dead)
+    assert dead.reason == "id_conflict"
+    await finish(step, second)
+    row = (await state.messages([MessageId("github", "m-1")]))[0]
+    assert row is not None
+    assert row.stage is MessageStage.ARRIVED  # the first one's hop records are still to come
+    await finish(step, first)
+    (third,), known = await seen(step, sent(replace(PUSH, **other), offset=8))  # type: ignore[arg-type]
+    assert known == [Seen.READY]
+    assert third.conflict
+
+
+async def test_its_own_record_read_again_is_no_conflict(rig: Rig) -> None:
+    step = worker(rig)
+    await seen(step, sent())
+    (again,), _ = await seen(step, sent(replace(PUSH, payload=b"x")))
+    assert not again.conflict
+
+
+async def test_a_delivery_to_nobody_has_failed(rig: Rig) -> None:
+    state = MemoryState()
+    step = worker(rig, state)
+    (work,), _ = await seen(step, sent(replace(PUSH, receivers=("nobody", "ci"))))
+    await finish(step, work)
+    nobody, ci = await state.peek([delivery_row(DeliveryId(name, "github", "m-1")) for name in ("nobody", "ci")])
+    assert (nobody.stage, nobody.at, nobody.code) == (Stage.FAILED, (2, 1), REASON_CODES["unknown_receiver"])
+    assert ci.stage is Stage.NONE

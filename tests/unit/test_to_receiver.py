@@ -1,0 +1,563 @@
+"""ToReceiver: what each response of a receiver leads to, and what ends a delivery."""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from relay.domain.coordinate import Coordinate
+from relay.domain.errors import InvalidRecord
+from relay.domain.exchange import NoResponse, Response
+from relay.domain.hop import Hop
+from relay.domain.receiver import CodeClasses, Endpoint, Receiver, RetryPolicy
+from relay.engine.work import Dead, Decision, Done, Later, Resend
+from relay.log.port import Record
+from relay.state.port import Change, Result, Stage
+from tests.fakes.state import MemoryState
+from tests.fakes.steps import (
+    DELIVERY,
+    NOW,
+    TOPICS,
+    Rig,
+    headers_of,
+    hop_of,
+    hop_record,
+    letter_of,
+    only,
+    record,
+    stepped,
+)
+from workers.delivery import rules_of
+from workers.to_receiver import ToReceiver
+
+POST = "https://ci.example/hooks"
+STATUS = "https://ci.example/hooks/{message_id}"
+POLICY = RetryPolicy(base=10, factor=2, cap=1000, max_attempts=4, max_age=3600)
+PLAIN = Receiver("ci", Endpoint(POST, retry=POLICY))
+ASKED = replace(PLAIN, status_endpoint=STATUS)
+HOP = Hop(DELIVERY, event_type="push", content_type="application/json", accepted_ms=int((NOW - 60) * 1000))
+TO_CI = TOPICS.to_receiver("ci")
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def worker(rig: Rig, receiver: Receiver = PLAIN) -> ToReceiver:
+    rig.know(receiver)
+    return ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside)
+
+
+async def posted(rig: Rig, receiver: Receiver = PLAIN, hop: Hop = HOP, attempt: int = 1) -> Decision:
+    """What follows the reply that was set, as that of POST number `attempt`."""
+    step = worker(rig, receiver)
+    return await stepped(step, step.admit(hop_record(TO_CI, hop)), attempt)
+
+
+async def asked(rig: Rig, receiver: Receiver = ASKED, attempt: int = 1) -> Decision:
+    """What follows for a delivery whose attempt number `attempt` is in doubt."""
+    step = worker(rig, receiver)
+    work = step.admit(hop_record(TO_CI, HOP))
+    work.in_doubt = True
+    return await stepped(step, work, attempt)
+
+
+# success
+
+
+async def test_a_success_with_a_body_is_the_answer(rig: Rig) -> None:
+    rig.http.seconds = 0.25
+    rig.reply(201, b'{"id":1}', content_type="application/json")
+    decision = await posted(rig)
+    result = Result("answered", 201, "application/json", b'{"id":1}')
+    assert decision == Done(stage=Stage.PUBLISHED, result=result, healthy=True)
+    assert rig.meter.told == [
+        ("posted", "ci", 0.25),
+        ("delivered", "ci", 60.25),
+        ("answered", "ci", "response", 60.25),
+    ]
+
+
+async def test_a_cut_body_is_an_answer_that_says_so(rig: Rig) -> None:
+    rig.http.replies = [Response(200, {}, b"half", truncated=True)]
+    decision = await posted(rig)
+    assert isinstance(decision, Done)
+    assert decision.result == Result("answered", 200, None, b"half", truncated=True)
+    step = worker(rig)
+    resumed = step.resume(step.admit(hop_record(TO_CI, HOP)), decision.result)
+    assert isinstance(resumed, Done)
+    assert headers_of(only(resumed.records))["relay-answer-truncated"] == b"true"
+
+
+@pytest.mark.parametrize("status", [200, 204, 206])
+async def test_a_success_without_a_body_is_delivered_without_an_answer(rig: Rig, status: int) -> None:
+    rig.reply(status)
+    decision = await posted(rig)
+    assert decision == Done(stage=Stage.PUBLISHED, result=Result("delivered", status), healthy=True)
+    assert [told[0] for told in rig.meter.told] == ["posted", "delivered"]
+
+
+def test_an_answer_goes_to_the_sender_with_all_that_belongs_to_it(rig: Rig) -> None:
+    step = worker(rig)
+    origin = Coordinate("from_sender", 1, 5)
+    hop = replace(HOP, origin=origin, wait="api-1", traceparent="00-1", generation=0)
+    work = step.admit(hop_record(TO_CI, hop))
+    work.attempts = 3
+    done = step.resume(work, Result("answered", 200, "text/plain", b"ok"))
+    assert isinstance(done, Done)
+    assert done.stage is Stage.PUBLISHED
+    answer = only(done.records)
+    assert (answer.topic, answer.key, answer.value) == (TOPICS.to_sender, b"github", b"ok")
+    told = hop_of(answer)
+    assert (told.delivery, told.outcome, told.answer_status, told.content_type) == (
+        DELIVERY,
+        "answered",
+        200,
+        "text/plain",
+    )
+    assert (told.attempt, told.origin, told.wait, told.traceparent) == (3, origin, "api-1", "00-1")
+
+
+def test_without_an_answer_an_empty_one_goes_to_the_sender(rig: Rig) -> None:
+    step = worker(rig)
+    done = step.resume(step.admit(hop_record(TO_CI, HOP)), Result("delivered", 204))
+    assert isinstance(done, Done)
+    answer = only(done.records)
+    assert (answer.value, hop_of(answer).outcome, hop_of(answer).content_type) == (b"", "delivered", None)
+
+
+# 202
+
+
+@pytest.mark.parametrize(
+    ("receiver", "headers", "body", "url"),
+    [
+        (PLAIN, {}, b"{}", None),
+        (ASKED, {}, b"{}", "https://ci.example/hooks/m-1"),
+        (ASKED, {"location": "/jobs/5"}, b"{}", "https://ci.example/jobs/5"),
+        (PLAIN, {"location": "https://ci.example:443/jobs/5"}, b"{}", "https://ci.example:443/jobs/5"),
+        (ASKED, {"location": "https://evil.example/5"}, b"{}", "https://ci.example/hooks/m-1"),
+        (PLAIN, {"location": "https://evil.example/5"}, b"{}", None),
+        (PLAIN, {"location": "http://ci.example/5"}, b"{}", None),
+        (replace(PLAIN, status_endpoint=POST + "/{response.id}"), {}, b'{"id":5}', "https://ci.example/hooks/5"),
+        (replace(PLAIN, status_endpoint=POST + "/{response.id}"), {}, b'{"number":5}', None),
+        (replace(PLAIN, status_endpoint=POST + "/{response.id}"), {}, b"", None),
+    ],
+)
+async def test_202_says_where_to_ask(
+    rig: Rig, receiver: Receiver, headers: dict[str, str], body: bytes, url: str | None
+) -> None:
+    rig.http.replies = [Response(202, headers, body)]
+    decision = await posted(rig, receiver)
+    result = Result("accepted", 202, status_url=url)
+    assert decision == Done(stage=Stage.AWAITING, result=result, healthy=True)
+    assert rig.meter.told[-1] == ("delivered", "ci", 60)
+
+
+async def test_202_says_when_to_ask_first(rig: Rig) -> None:
+    rig.reply(202, retry_after="30")
+    decision = await posted(rig, ASKED)
+    assert isinstance(decision, Done)
+    assert decision.result is not None
+    assert decision.result.ask_after_s == 30
+
+
+@pytest.mark.parametrize(("lane", "topic"), [("dedicated", TOPICS.pending("ci")), ("shared", TOPICS.pending("shared"))])
+def test_the_wait_goes_to_pending_with_the_payload(rig: Rig, lane: str, topic: str) -> None:
+    step = worker(rig, replace(ASKED, lane=lane))  # type: ignore[arg-type]
+    work = step.admit(hop_record(TO_CI, HOP, b"\x00raw", offset=11))
+    work.attempts = 2
+    done = step.resume(work, Result("accepted", 202, status_url="https://ci.example/jobs/5", ask_after_s=1.5))
+    assert isinstance(done, Done)
+    assert done.stage is Stage.AWAITING
+    pending = only(done.records)
+    assert (pending.topic, pending.key, pending.value) == (topic, b"github", b"\x00raw")
+    told = hop_of(pending)
+    assert (told.attempt, told.sequence, told.status_url, told.ask_after_s) == (2, 11, "https://ci.example/jobs/5", 1.5)
+
+
+# not now
+
+
+async def test_429_is_not_counted_and_pauses_the_whole_receiver(rig: Rig) -> None:
+    rig.reply(429, retry_after="120")
+    decision = await posted(rig, attempt=4)  # the last that may be counted
+    assert decision == Later(120, "not now", Change.RETRY, counted=False, last_status=429, healthy=None, pause_s=120)
+
+
+async def test_503_is_counted_and_pauses_the_whole_receiver(rig: Rig) -> None:
+    rig.reply(503)
+    decision = await posted(rig, attempt=2)
+    assert decision == Later(10, "not now", Change.RETRY, last_status=503, healthy=False, pause_s=10)
+
+
+async def test_the_last_503_still_pauses_the_receiver(rig: Rig) -> None:
+    rig.reply(503, retry_after="300")
+    decision = await posted(rig, attempt=4)
+    assert isinstance(decision, Dead)
+    assert (decision.reason, decision.last_status, decision.pause_s) == ("exhausted", 503, 300)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_receiver_is_paused_as_long_as_it_wants_though_this_delivery_has_less_time(
+    rig: Rig, status: int
+) -> None:
+    rig.reply(status, retry_after="600")
+    old = replace(HOP, accepted_ms=int((NOW - 3590) * 1000))
+    decision = await posted(rig, hop=old)
+    assert isinstance(decision, Later)
+    assert (decision.due_in_s, decision.pause_s) == (10, 600)
+
+
+async def test_429_for_ever_ends_by_age(rig: Rig) -> None:
+    rig.reply(429)
+    decision = await posted(rig, hop=replace(HOP, accepted_ms=int((NOW - 3600) * 1000)), attempt=4)
+    assert isinstance(decision, Dead)
+    assert (decision.reason, decision.pause_s) == ("expired", 20)
+
+
+# retry
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 401, 403, 404, 405, 418, 425, 501, 505])
+async def test_not_processed_is_tried_again_with_backoff(rig: Rig, status: int) -> None:
+    rig.reply(status, location="https://elsewhere.example/")
+    decision = await posted(rig, ASKED, attempt=3)
+    assert isinstance(decision, Later)
+    assert (decision.due_in_s, decision.change, decision.counted) == (20, Change.RETRY, True)
+    assert (decision.healthy, decision.pause_s) == (False, 0)
+    assert len(rig.http.requests) == 1
+
+
+@pytest.mark.parametrize("kind", ["dns", "refused", "tls", "connect_timeout", "protocol"])
+async def test_what_was_never_sent_is_tried_again_without_a_doubt(rig: Rig, kind: str) -> None:
+    rig.http.replies = [NoResponse(kind, "", sent=False)]
+    decision = await posted(rig, ASKED)
+    assert decision == Later(5, kind, Change.RETRY, healthy=False)
+
+
+async def test_a_refusal_of_our_own_guard_says_nothing_about_the_receiver(rig: Rig) -> None:
+    rig.http.replies = [NoResponse("blocked", "", sent=False)]
+    decision = await posted(rig)
+    assert isinstance(decision, Later)
+    assert decision.healthy is None
+
+
+async def test_retry_after_lengthens_a_retry(rig: Rig) -> None:
+    rig.reply(404, retry_after="90")
+    decision = await posted(rig)
+    assert isinstance(decision, Later)
+    assert (decision.due_in_s, decision.pause_s) == (90, 0)
+
+
+async def test_attempts_end_it_first(rig: Rig) -> None:
+    rig.reply(404)
+    decision = await posted(rig, attempt=4)
+    assert decision == Dead("exhausted", "given up after 4 attempts; the last: client_error", 404, healthy=False)
+
+
+async def test_age_ends_it_first(rig: Rig) -> None:
+    step = worker(rig)
+    work = step.admit(hop_record(TO_CI, HOP))
+    rig.clock.now = NOW + 3539.9
+    assert step.overdue(work) is None
+    rig.clock.now = NOW + 3540
+    assert step.overdue(work) == Dead("expired", "not delivered within max_age after 0 attempts")
+
+
+@pytest.mark.parametrize("status", [400, 413, 415, 422])
+async def test_a_rejected_message_is_dead_at_once(rig: Rig, status: int) -> None:
+    rig.reply(status, b"no such\nbranch")
+    assert await posted(rig) == Dead("rejected", "no such branch", status, healthy=True)
+
+
+async def test_gone_pauses_the_receiver_until_somebody_resumes_it(rig: Rig) -> None:
+    rig.reply(410)
+    decision = await posted(rig)
+    assert isinstance(decision, Dead)
+    assert (decision.reason, decision.last_status, decision.pause_s) == ("gone", 410, inf)
+
+
+async def test_a_receiver_may_read_its_codes_differently(rig: Rig) -> None:
+    rig.reply(404)
+    codes = CodeClasses(gone=frozenset({404}))
+    decision = await posted(rig, replace(PLAIN, post=replace(PLAIN.post, codes=codes)))
+    assert isinstance(decision, Dead)
+    assert decision.reason == "gone"
+
+
+# ambiguity
+
+LOST = NoResponse("disconnected", "", sent=True)
+NEEDS_RESPONSE = replace(PLAIN, status_endpoint=POST + "/{response.id}")
+
+
+@pytest.mark.parametrize("reply", [LOST, *(Response(status, {}, b"") for status in (408, 500, 502, 504))])
+@pytest.mark.parametrize("receiver", [PLAIN, NEEDS_RESPONSE], ids=["no status endpoint", "no way to ask"])
+async def test_who_cannot_be_asked_gets_it_again(rig: Rig, reply: NoResponse | Response, receiver: Receiver) -> None:
+    rig.http.replies = [reply]
+    decision = await posted(rig, receiver)
+    assert isinstance(decision, Later)
+    assert (decision.due_in_s, decision.change, decision.healthy) == (5, Change.RETRY, False)
+
+
+@pytest.mark.parametrize("reply", [LOST, Response(504, {}, b"")])
+@pytest.mark.parametrize("receiver", [PLAIN, NEEDS_RESPONSE])
+async def test_or_not_if_it_wants_each_message_at_most_once(
+    rig: Rig, reply: NoResponse | Response, receiver: Receiver
+) -> None:
+    rig.http.replies = [reply]
+    decision = await posted(rig, replace(receiver, on_ambiguous="dead_letter"))
+    assert isinstance(decision, Dead)
+    assert (decision.reason, decision.healthy) == ("ambiguous", False)
+
+
+@pytest.mark.parametrize(
+    ("reply", "attempt", "wait_s"),
+    [
+        (LOST, 1, 5),
+        (Response(500, {}, b""), 3, 20),
+        (Response(502, {"retry-after": "77"}, b""), 1, 77),
+        (Response(500, {}, b""), 4, 40),  # the last one: it is asked about, and only then given up
+    ],
+)
+async def test_who_can_be_asked_is_asked_after_the_backoff(
+    rig: Rig, reply: NoResponse | Response, attempt: int, wait_s: float
+) -> None:
+    rig.http.replies = [reply]
+    decision = await posted(rig, ASKED, attempt=attempt)
+    assert isinstance(decision, Later)
+    assert (decision.due_in_s, decision.change, decision.healthy) == (wait_s, Change.DOUBT, False)
+
+
+async def test_a_question_is_not_put_off_beyond_max_age(rig: Rig) -> None:
+    rig.reply(500, retry_after="7200")
+    decision = await posted(rig, ASKED)
+    assert isinstance(decision, Later)
+    assert decision.due_in_s == 3540
+
+
+async def test_in_doubt_the_receiver_has_the_answer(rig: Rig) -> None:
+    rig.reply(200, b"built", content_type="text/plain")
+    decision = await asked(rig)
+    assert decision == Done(stage=Stage.PUBLISHED, result=Result("answered", 200, "text/plain", b"built"), healthy=True)
+    (request,) = rig.http.requests
+    assert (request.method, request.url, request.timeout_s) == ("GET", "https://ci.example/hooks/m-1", 15)
+    assert rig.meter.told == [("delivered", "ci", 60), ("answered", "ci", "poll", 60)]
+
+
+@pytest.mark.parametrize("status", [202, 204])
+async def test_in_doubt_the_receiver_is_at_work(rig: Rig, status: int) -> None:
+    rig.reply(status, retry_after="9")
+    decision = await asked(rig)
+    result = Result("accepted", 202, status_url="https://ci.example/hooks/m-1", ask_after_s=9)
+    assert decision == Done(stage=Stage.AWAITING, result=result, healthy=True)
+
+
+async def test_in_doubt_the_receiver_never_saw_it(rig: Rig) -> None:
+    rig.reply(404)
+    assert await asked(rig) == Resend()
+
+
+async def test_a_resend_after_doubt_keeps_to_max_attempts(rig: Rig) -> None:
+    rig.reply(404)
+    decision = await asked(rig, attempt=4)
+    assert isinstance(decision, Dead)
+    assert decision.reason == "exhausted"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "wait_s", "pause_s"),
+    [
+        (500, {}, 3, 0),
+        (500, {"retry-after": "0"}, 2, 0),
+        (401, {"retry-after": "40"}, 40, 0),
+        (429, {"retry-after": "40"}, 40, 40),
+        (503, {}, 3, 3),
+    ],
+)
+async def test_in_doubt_anything_else_is_no_reason_to_post(
+    rig: Rig, status: int, headers: dict[str, str], wait_s: float, pause_s: float
+) -> None:
+    rig.http.replies = [Response(status, headers, b"")]
+    decision = await asked(rig)
+    assert isinstance(decision, Later)
+    assert (decision.due_in_s, decision.change, decision.pause_s) == (wait_s, Change.DOUBT, pause_s)
+
+
+async def test_in_doubt_the_next_question_is_not_put_off_beyond_max_age(rig: Rig) -> None:
+    rig.reply(429, retry_after="7200")
+    decision = await asked(rig)
+    assert isinstance(decision, Later)
+    assert (decision.due_in_s, decision.pause_s) == (3540, 7200)
+
+
+async def test_in_doubt_no_response_is_asked_for_less_and_less_often(rig: Rig) -> None:
+    rig.http.replies = [LOST]
+    step = worker(rig, ASKED)
+    work = step.admit(hop_record(TO_CI, HOP))
+    work.in_doubt = True
+    waits = [(await stepped(step, work)) for _ in range(3)]
+    assert [later.due_in_s for later in waits if isinstance(later, Later)] == [3, 4.5, 6.75]
+
+
+async def test_in_doubt_the_endpoint_may_be_gone(rig: Rig) -> None:
+    rig.reply(410)
+    decision = await asked(rig)
+    assert isinstance(decision, Dead)
+    assert (decision.reason, decision.pause_s) == ("gone", inf)
+
+
+@pytest.mark.parametrize("receiver", [PLAIN, NEEDS_RESPONSE])
+async def test_in_doubt_who_cannot_be_asked_gets_it_again_or_not(rig: Rig, receiver: Receiver) -> None:
+    assert await asked(rig, receiver) == Resend()
+    exhausted = await asked(rig, receiver, attempt=4)
+    assert isinstance(exhausted, Dead)
+    assert exhausted.reason == "exhausted"
+    once = await asked(rig, replace(receiver, on_ambiguous="dead_letter"))
+    assert isinstance(once, Dead)
+    assert once.reason == "ambiguous"
+    assert rig.http.requests == []
+
+
+# what the receiver is told
+
+
+async def test_the_request_says_which_attempt_of_what_it_is(rig: Rig) -> None:
+    rig.reply(204)
+    await posted(rig, attempt=3)
+    (request,) = rig.http.requests
+    headers = dict(request.headers)
+    assert (request.method, request.url, request.body, request.timeout_s) == ("POST", POST, b"payload", 15)
+    assert (headers["relay-attempt"], headers["relay-generation"], headers["relay-sequence"]) == ("3", "0", "7")
+    assert headers["relay-deadline"] == str(int(NOW - 60 + 3600))
+    assert headers["relay-answer-url"] == "https://us/0"
+
+
+@pytest.mark.parametrize(("ordering", "sequence"), [("source", 4), ("receiver", 4), ("none", None)])
+def test_a_replay_falls_back_to_the_sequence_of_the_first_life(rig: Rig, ordering: str, sequence: int | None) -> None:
+    step = worker(rig, replace(PLAIN, ordering=ordering))  # type: ignore[arg-type]
+    assert step.admit(hop_record(TO_CI, replace(HOP, sequence=4, generation=1), offset=90)).sequence == sequence
+
+
+def test_order_is_kept_per_source_per_receiver_or_not_at_all(rig: Rig) -> None:
+    def queue(ordering: str, source: str) -> bytes | None:
+        step = worker(rig, replace(PLAIN, ordering=ordering))  # type: ignore[arg-type]
+        return step.admit(hop_record(TO_CI, replace(HOP, delivery=DELIVERY._replace(source_id=source)))).queue
+
+    assert queue("source", "a") == queue("source", "a") != queue("source", "b")
+    assert queue("receiver", "a") == queue("receiver", "b") is not None
+    assert queue("none", "a") is None
+
+
+def test_the_engine_is_told_the_limits() -> None:
+    post = Endpoint(POST, rate_limit=10, window_size=2, max_in_flight=9, timeout=5)
+    rules = rules_of(Receiver("ci", post, partitions=4))
+    assert rules.limits.interval_s == pytest.approx(0.206)
+    assert (rules.limits.settle_s, rules.limits.probe_s, rules.max_in_flight) == (15, 15, 2)
+    assert (rules.ask_first, rules.may_ask) == (False, False)
+    assert rules_of(ASKED).ask_first
+    assert not rules_of(NEEDS_RESPONSE).ask_first
+    assert rules_of(PLAIN).limits.interval_s == 0
+
+
+# a replay
+
+
+async def test_the_age_of_a_replay_counts_from_the_replay(rig: Rig) -> None:
+    rig.reply(204)
+    step = worker(rig)
+    old = replace(HOP, accepted_ms=int((NOW - 1_000_000) * 1000))
+    assert step.overdue(step.admit(hop_record(TO_CI, old))) is not None
+    work = step.admit(hop_record(TO_CI, replace(old, generation=1), age_s=5))
+    assert step.overdue(work) is None
+    await stepped(step, work, 1)
+    assert dict(rig.http.requests[0].headers)["relay-deadline"] == str(int(NOW - 5 + 3600))
+    rig.clock.now = NOW + 3595
+    assert step.overdue(work) is not None
+
+
+def test_a_record_that_does_not_say_when_it_was_accepted_is_as_old_as_it_is(rig: Rig) -> None:
+    step = worker(rig)
+    assert step.admit(hop_record(TO_CI, replace(HOP, accepted_ms=0), age_s=30)).age_s(NOW) == 30
+
+
+# settings that change
+
+
+async def test_a_receiver_that_is_switched_off_waits_without_an_attempt(rig: Rig) -> None:
+    off = replace(ASKED, enabled=False)
+    for decision in (await posted(rig, off), await asked(rig, off)):
+        assert isinstance(decision, Later)
+        assert decision.change is Change.RELEASED
+        assert decision.due_in_s == decision.pause_s > 0
+    assert rig.http.requests == []
+
+
+async def test_a_corrected_endpoint_counts_for_what_waits_already(rig: Rig) -> None:
+    rig.reply(204)
+    step = worker(rig, replace(PLAIN, enabled=False))
+    work = step.admit(hop_record(TO_CI, HOP))
+    rig.know(replace(PLAIN, post=Endpoint("https://new.example/", max_in_flight=3)))
+    assert step.overdue(work) is None
+    assert work.rules is not None
+    assert work.rules.max_in_flight == 3
+    await stepped(step, work, 1)
+    assert rig.http.requests[0].url == "https://new.example/"
+
+
+def test_a_receiver_that_was_removed_ends_what_waits_for_it(rig: Rig) -> None:
+    step = worker(rig)
+    waiting = step.admit(hop_record(TO_CI, HOP))
+    rig.known.receivers.clear()
+    for work in (waiting, step.admit(hop_record(TO_CI, HOP))):
+        dead = step.overdue(work)
+        assert isinstance(dead, Dead)
+        assert dead.reason == "unknown_receiver"
+        assert work.rules is not None  # it has a row, in which its end is stored
+
+
+# dead letters
+
+
+@pytest.mark.parametrize("bad", [record(TO_CI), hop_record(TO_CI, HOP, None), record(TO_CI, (("ce_id", b"\xff"),))])
+def test_what_cannot_be_read_is_a_dead_letter(rig: Rig, bad: Record) -> None:
+    step = worker(rig)
+    with pytest.raises(InvalidRecord) as caught:
+        step.admit(bad)
+    assert caught.value.reason == "invalid"
+
+
+def test_an_unreadable_record_is_buried_as_it_is(rig: Rig) -> None:
+    unreadable = record(TO_CI, (("x", b"\xff"),), b"raw")
+    buried = worker(rig).bury(unreadable, None, Dead("invalid", "why"))
+    assert (buried.key, buried.value, headers_of(buried)["x"]) == (b"github", b"raw", b"\xff")
+    letter = letter_of(buried)
+    assert (letter.reason, letter.detail, letter.stage, letter.origin) == (
+        "invalid",
+        "why",
+        TO_CI,
+        unreadable.coordinate,
+    )
+
+
+@pytest.mark.parametrize(("first_life", "told"), [(None, b"7"), (0, b"0"), (3, b"3")])
+def test_a_dead_letter_tells_all_there_is_to_tell(rig: Rig, first_life: int | None, told: bytes) -> None:
+    step = worker(rig)
+    origin = Coordinate("from_sender", 1, 5)
+    given = hop_record(TO_CI, replace(HOP, origin=origin, sequence=first_life))
+    work = step.admit(given)
+    work.attempts = 4
+    buried = step.bury(given, work, Dead("exhausted", "why", 500))
+    letter = letter_of(buried)
+    assert (letter.attempts, letter.last_status, letter.origin) == (4, 500, origin)
+    assert letter.first_failed_ms == int(NOW * 1000)
+    assert headers_of(buried)["relay-sequence"] == told
+    assert (buried.key, buried.value) == (b"github", b"payload")
+
+
+def test_a_stored_end_is_taken_up_again(rig: Rig) -> None:
+    step = worker(rig)
+    work = step.admit(hop_record(TO_CI, HOP))
+    assert step.resume(work, Result("dead", 422, reason="rejected", detail="no")) == Dead("rejected", "no", 422)
