@@ -117,6 +117,6 @@ async def test_a_receivers_file_is_read_again_and_a_bad_one_is_refused(dev: Rela
     refused = await dev.line_with("receivers_file_refused")
     assert "orderng" in refused
     file.write_text("receivers: {late: {post_endpoint: 'http://127.0.0.1:9/', ordering: none}}")
-    await dev.line_with("receivers_applied")
+    await dev.line_with('"added": ["late"]')
     code, output = await relay(dev, "send", "--source", "github", "--receiver", "late", "-", stdin=b"{}")
     assert code == 0, output
