@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,17 @@ def redis_server() -> Iterator[ValkeyServer]:
 
 @pytest.fixture
 async def rig(
-    kafka_broker: Broker,
-    redis_server: ValkeyServer,
-    tmp_path: Path,
-    unique_prefix: str,
+    kafka_broker: Broker, redis_server: ValkeyServer, tmp_path: Path, unique_prefix: str
 ) -> AsyncIterator[Rig]:
+    async with production(kafka_broker, redis_server, tmp_path, unique_prefix) as rig:
+        yield rig
+
+
+@asynccontextmanager
+async def production(
+    broker: Broker, redis_server: ValkeyServer, tmp_path: Path, unique_prefix: str
+) -> AsyncIterator[Rig]:
+    """Receivers, a callback and a producer around the relay's processes; the topics are there."""
     changed = asyncio.Event()
 
     def told(arrival: Arrival) -> None:
@@ -43,9 +50,9 @@ async def rig(
     for sink in (*sinks.values(), callback):
         await sink.start()
     (tmp_path / "receivers.yaml").write_text(json.dumps(receivers_file(sinks, callback)))
-    producer = AIOKafkaProducer(bootstrap_servers=kafka_broker.bootstrap, acks="all", max_request_size=2**21)
+    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, acks="all", max_request_size=2**21)
     environ = {
-        "RELAY_KAFKA_BOOTSTRAP_SERVERS": kafka_broker.bootstrap,
+        "RELAY_KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap,
         "RELAY_REDIS_URL": redis_server.url,
         "RELAY_TOPIC_PREFIX": unique_prefix,
         "RELAY_KAFKA_SESSION_TIMEOUT": "6s",

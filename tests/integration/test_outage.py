@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.conftest import production
 from tests.integration.production import Rig, messages
+from tests.servers.kafka import KafkaBroker, own_broker  # noqa: F401 - a fixture
 from tests.servers.process import RelayProcess
 from tests.servers.valkey import ValkeyServer
 
@@ -32,6 +34,26 @@ async def test_topics_are_not_there(rig: Rig) -> None:
     assert running.returncode == 2
     assert "relay topics apply" in output
     assert "Traceback" not in output
+
+
+async def test_the_broker_dies_and_comes_back(
+    own_broker: KafkaBroker,  # noqa: F811
+    redis_server: ValkeyServer,
+    tmp_path: Path,
+    unique_prefix: str,
+) -> None:
+    sent = messages(200)
+    async with production(own_broker, redis_server, tmp_path, unique_prefix) as rig, rig.relay("run") as running:
+        await running.line_with('"started"')
+        await rig.produce(sent[:100])
+        await rig.until(lambda: len(rig.arrivals()) >= 50)
+        own_broker.kill()
+        await running.line_with('"waiting"')
+        own_broker.start()
+        await rig.produce(sent[100:])
+        await rig.until(lambda: rig.answered() >= {message.message_id for message in sent})
+        assert set(rig.arrivals().values()) == {1}
+        assert running.returncode is None
 
 
 async def test_redis_goes_away_and_comes_back_empty(rig: Rig, redis_server: ValkeyServer) -> None:
