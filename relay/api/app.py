@@ -1,6 +1,7 @@
 """The HTTP API as a web application, and the server that runs it."""
 
 import logging
+import socket
 from typing import Final
 
 from aiohttp import web
@@ -20,6 +21,9 @@ from relay.domain.errors import UserError
 
 _SHUTDOWN_S: Final = 10.0
 """How long requests under way may take when the server stops: an append waits for its acknowledgement."""
+
+_SHARED_PORT: Final = hasattr(socket, "SO_REUSEPORT")
+"""Processes of one machine serve the same port, and the system spreads the connections over them."""
 
 _MAX_LINE_BYTES: Final = 80_000
 """Of a request line: 1,000 receivers with the longest of names fit in."""
@@ -80,7 +84,7 @@ class ApiServer:
         )
         await runner.setup()
         try:
-            await web.TCPSite(runner, host, port).start()
+            await web.TCPSite(runner, host, port, reuse_port=_SHARED_PORT and port != 0).start()
         except OSError as error:
             await runner.cleanup()
             raise UserError(f"cannot listen on {host}:{port}: {error.strerror}; choose another api_port") from error

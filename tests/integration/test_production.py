@@ -10,6 +10,7 @@ from standardwebhooks import Webhook
 
 from relay.sink import Arrival
 from tests.integration.production import CALLBACK_SECRET, SECRETS, SOURCES, Rig, Sent, messages
+from tests.servers.kafka import free_ports
 
 pytestmark = pytest.mark.kafka
 
@@ -60,6 +61,7 @@ async def test_a_thousand_messages_go_round_once_and_again_changes_nothing(rig: 
 async def test_two_processes_share_the_work_and_a_kill_loses_nothing(rig: Rig) -> None:
     sent = messages(1000)
     everything = {message.message_id for message in sent}
+    rig.environ["RELAY_API_PORT"] = str(free_ports(1)[0])  # the same for both: they share it
     async with rig.relay("run") as first, rig.relay("run") as second:
         await first.line_with('"started"')
         await second.line_with('"started"')
