@@ -57,8 +57,8 @@ class Ends(Protocol[W_contra]):
         """The endpoint takes nothing now. `down`: for its own reasons, not only because of our pace."""
         ...
 
-    def reached(self, gate: str) -> None:
-        """The endpoint took a request, whatever it said about it."""
+    def heard(self, work: W_contra, *, healthy: bool) -> None:
+        """The endpoint of `work` took a request as it should, or did not."""
         ...
 
     def fence(self) -> None:
@@ -301,14 +301,16 @@ class Attempts(Generic[W]):
             context.observer.attempt(self._worker.stage, work.gate, _word(decision))
             if settlement.pause_s:
                 self._ends.close(work.gate, min(settlement.pause_s, LONGEST_CLOSE_S), down=True)
-            elif self._got_through(settlement, decision):
-                self._ends.reached(work.gate)
+            healthy = self._healthy(settlement, decision)
+            if healthy is not None:
+                self._ends.heard(work, healthy=healthy)
             self._settled(work, decision, row)
 
-    def _got_through(self, settlement: Settlement, decision: Decision) -> bool:
+    def _healthy(self, settlement: Settlement, decision: Decision) -> bool | None:
+        """A GET says nothing for the breaker, but that the endpoint is there."""
         if self._worker.kind is Kind.POST:
-            return settlement.healthy is True
-        return not isinstance(decision, Dead)
+            return settlement.healthy
+        return None if settlement.pause_s or isinstance(decision, Dead) else True
 
     def _settled(self, work: W, decision: Decision, row: Row) -> None:
         """What counts is what the row says now: somebody else may have brought an outcome first."""

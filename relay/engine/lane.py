@@ -31,6 +31,8 @@ from relay.state.port import Kind, Parked
 BATCH = 500
 """Works handled by one call to the state."""
 RELIEVE_S = 0.1
+CONGESTED_S = 1.0
+"""A lane that is full for so long does not help itself by finishing what it has."""
 CLOSED_S = 1.0
 """An endpoint that is closed for longer than this is not only a matter of pace."""
 LINGER_S = 30.0
@@ -67,7 +69,11 @@ class Lane(Generic[W]):
         self._steps: set[asyncio.Task[None]] = set()
         self._grace_until = self._linger_until = inf
         self._relieved_at = -inf
-        self._down = False  # the last that a dedicated lane's endpoint let us know
+        self._full_since: float | None = None
+        self._failures = 0  # in a row
+        self._down = False  # the endpoint of a dedicated lane, as far as known
+        self.progress = asyncio.Event()
+        """Set when records were offered or have ended; the lanes of a runner share one."""
         self.left = asyncio.Event()
         """Set when nothing of this lane counts for the watermark any more; requests may still be under way."""
         self.fenced_at: float | None = None
@@ -103,6 +109,7 @@ class Lane(Generic[W]):
         for record in records:
             self._watermark.add(record.offset)
             self._inbox.put(record)
+        self.progress.set()
 
     async def run(self) -> None:
         """Work until `stop`, and then until what is in flight has ended."""
@@ -148,6 +155,10 @@ class Lane(Generic[W]):
         for work in waiting:
             if work.parked_at is None:
                 self._park_all(self._order.withdraw(work))
+        if self._full_since is None:
+            self._full_since = now
+        if self._context.shared and now - self._full_since >= CONGESTED_S:
+            self._park_all(self._order.withdraw_longest(self._context.bounds.window // 2 - len(self._parking)))
 
     # intake
 
@@ -194,8 +205,7 @@ class Lane(Generic[W]):
     async def _bury_unread(self, record: Record, dead: Dead) -> None:
         """A record that cannot be read has no work; its dead letter goes out by itself."""
         await self._outbox.bury(self._worker.bury(record, None, dead), dead)
-        self._watermark.done(record.offset)
-        self._woken()
+        self._done(record)
 
     # the pump: start what may start
 
@@ -291,8 +301,12 @@ class Lane(Generic[W]):
         self._down = self._down or down
         self._order.close(gate, self._context.clock.monotonic() + seconds)
 
-    def reached(self, gate: str) -> None:
-        self._down = False
+    def heard(self, work: W, *, healthy: bool) -> None:
+        self._failures = 0 if healthy else self._failures + 1
+        if healthy:
+            self._down = False
+        elif work.rules is not None and self._failures >= work.rules.limits.breaker.failures:
+            self._down = True  # begins will say so, too, but what has failed is parked before the next of them
 
     def fence(self) -> None:
         """A newer owner has the lane: nothing of ours may count any more, but outcomes of what is under way."""
@@ -340,11 +354,18 @@ class Lane(Generic[W]):
     def _ended(self, work: W) -> None:
         """It is in memory no more: finished, parked, or put down."""
         if work.parked_at is None:
-            self._watermark.done(work.record.offset)
+            self._done(work.record)
         else:
             self._due.put_down(row_of(work).digest)
         for twin in self._twins.leave(work):
-            self._watermark.done(twin.record.offset)
+            self._done(twin.record)
+        self._woken()
+
+    def _done(self, record: Record) -> None:
+        self._watermark.done(record.offset)
+        if len(self._watermark) < self._context.bounds.window:
+            self._full_since = None
+        self.progress.set()
         self._woken()
 
     def _unparked(self, owner: str, queue: bytes | None, promoted: bool) -> None:

@@ -102,6 +102,21 @@ class Order(Generic[W]):
         self.waiting -= len(line)
         return line
 
+    def withdraw_longest(self, enough: int) -> list[W]:
+        """Take out what waits behind heads in flight, in order per key, and was not parked before: the longest lines
+        first, until there are `enough` works or more."""
+        keys = [key for key, line in self._keys.items() if len(line) > 1 and line[0].taken]
+        keys.sort(key=lambda key: len(self._keys[key]), reverse=True)
+        out: list[W] = []
+        for key in keys:
+            if len(out) >= enough:
+                break
+            head, *followers = self._keys[key]
+            out += [work for work in followers if work.parked_at is None]
+            self._keys[key] = deque((head, *(work for work in followers if work.parked_at is not None)))
+        self.waiting -= len(out)
+        return out
+
     def held(self) -> list[W]:
         """Heads that wait for their time."""
         return [item for _, ticket, item in self._held if not isinstance(item, Gate) and item.ticket == ticket]

@@ -6,7 +6,7 @@ two leaves the record either uncommitted or referenced, and a parked copy is alw
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Generic
 
 from relay.domain.errors import PartitionLost
@@ -55,7 +55,8 @@ class Parking(Generic[W]):
         self._behind_keys: Counter[bytes] = Counter()
         self._crowded = asyncio.Event()
         self._refused_at = -ROOM_S
-        self._total = (-ROOM_S, 0)
+        self._counted_at = -ROOM_S
+        self._free = 0  # references that may be parked over all receivers
 
     def __len__(self) -> int:
         return len(self._parking)
@@ -134,44 +135,36 @@ class Parking(Generic[W]):
     async def _within_caps(self, batch: list[W]) -> list[W]:
         """The works there is room for; the others wait, are refused or buried. Renewing a reference takes no room."""
         fresh = [work for work in batch if work.parked_at is None]
-        room = await self._room(fresh) if fresh else {}
+        room = await self._room({work.gate for work in fresh}) if fresh else {}
         allowed: list[W] = []
         for work in batch:
             if work.parked_at is None:
-                if room[work.gate] <= 0:
+                if room[work.gate] <= 0 or self._free <= 0:
                     self._no_room(work)
                     continue
                 room[work.gate] -= 1
+                self._free -= 1
             if work.queue is not None:
                 self._parked.add(work.queue)
             allowed.append(work)
         return allowed
 
-    async def _room(self, works: Sequence[W]) -> dict[str, int]:
-        context = self._context
-        owners = sorted({work.gate for work in works})
-        counts = await context.patience.until_done("count parked", lambda: context.state.parked(owners))
-        free = context.bounds.parked_total - await self._parked_total()
-        poll = self._worker.kind is Kind.POLL
+    async def _room(self, owners: set[str]) -> dict[str, int]:
+        """How many more each of them may have parked; and what is free for all, as of the last second."""
+        context, poll = self._context, self._worker.kind is Kind.POLL
+        asked = sorted(owners)
+        counts = await context.patience.until_done("count parked", lambda: context.state.parked(asked))
+        now = context.clock.monotonic()
+        if now - self._counted_at >= ROOM_S:
+            total = await context.patience.until_done("count all parked", context.state.parked_total)
+            self._free = context.bounds.parked_total - total.retries - total.polls
+            self._counted_at = now
         cap = context.bounds.parked_per_owner
-        return {
-            owner: min(free, cap - (count.polls if poll else count.retries))
-            for owner, count in zip(owners, counts, strict=True)
-        }
-
-    async def _parked_total(self) -> int:
-        """All parked references; a figure of the last seconds is good enough for a cap."""
-        context = self._context
-        at, total = self._total
-        if context.clock.monotonic() - at >= ROOM_S:
-            counts = await context.patience.until_done("count all parked", context.state.parked_total)
-            total = counts.retries + counts.polls
-            self._total = (context.clock.monotonic(), total)
-        return total
+        parked = [count.polls if poll else count.retries for count in counts]
+        return {owner: cap - count for owner, count in zip(asked, parked, strict=True)}
 
     def _no_room(self, work: W) -> None:
-        full_for_all = self._total[1] >= self._context.bounds.parked_total
-        if self._context.shared and not full_for_all:
+        if self._context.shared and self._free > 0:
             self._buried(work, Dead("backlog_full", "the receiver has as many parked messages as it may"))
             return
         self._refused_at = self._context.clock.monotonic()

@@ -55,7 +55,7 @@ class Runner(Generic[W]):
         self._lingering: list[_Running[W]] = []
         self._stopping = False
         self._broken: ConsumerBroken | None = None
-        self._busy = asyncio.Event()  # there is, or soon will be, something to commit
+        self._progress = asyncio.Event()  # of any lane
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -106,7 +106,6 @@ class Runner(Generic[W]):
         running = self._lanes.get(partition)
         if running is not None and not running.lane.fenced:
             running.lane.offer(records)
-            self._busy.set()
 
     def _throttle(self) -> None:
         """Backpressure: a lane at its bound gets nothing until something ended. Raises PartitionLost."""
@@ -129,19 +128,13 @@ class Runner(Generic[W]):
     # commits
 
     async def _commit_regularly(self) -> None:
-        """While there is work. Lanes that have room again get more, also while a poll is under way."""
+        """After progress. Lanes that have room again get more, also while a poll is under way."""
         while True:
-            await self._busy.wait()
+            await self._progress.wait()
+            self._progress.clear()
             await self._clock.sleep(COMMIT_EVERY_S)
             self._throttle()
             await self._commit(list(self._lanes))
-            if all(self._is_idle(partition) for partition in self._lanes):
-                self._busy.clear()
-
-    def _is_idle(self, partition: TopicPartition) -> bool:
-        """Nothing can become committable before the next records come."""
-        lane = self._lanes[partition].lane
-        return lane.fenced or (not lane.unfinished and lane.next_offset == self._committed.get(partition))
 
     async def _commit(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit the watermarks. Unknown or refused: the next commit supersedes it, or the new owner repeats."""
@@ -160,6 +153,7 @@ class Runner(Generic[W]):
             self._committed.update(offsets)
         except LogUnavailable as error:
             self._patience.tell("commit", error)
+            self._progress.set()
         except PartitionLost:
             return  # the revocation that follows ends the lane
 
@@ -172,6 +166,7 @@ class Runner(Generic[W]):
             return  # given back in a moment, by close
         for assignment in assignments:
             lane = self._open_lane(assignment)
+            lane.progress = self._progress
             task = self._tasks.create_task(lane.run())
             self._lanes[assignment.partition] = _Running(lane, task)
 

@@ -59,8 +59,8 @@ class Loss(Fuse):
 
 
 class Frost(Fuse):
-    """The process freezes at that call, and every call of it from then on waits for `thaw`. Its requests to the outside
-    are let go: what was handed to the network is on its way."""
+    """The process freezes at that call, and every call of it from then on waits for `thaw`. Requests to the outside
+    that it still begins count as sent right before; only their answers wait."""
 
     def __init__(self, blow_at: int, *, after: bool = False) -> None:
         super().__init__(blow_at, after=after)
@@ -68,7 +68,8 @@ class Frost(Fuse):
         self.thaw = asyncio.Event()
 
     async def before(self, name: str) -> None:
-        await self.pass_by()
+        if not name.startswith("http"):
+            await self.pass_by()
         await super().before(name)
 
     async def after(self, name: str, number: int) -> None:
@@ -81,7 +82,8 @@ class Frost(Fuse):
 
     async def strike(self) -> None:
         self.frozen.set()
-        await self.thaw.wait()
+        if self._after or not self.names[-1].startswith("http"):
+            await self.thaw.wait()
 
 
 UNCOUNTED = frozenset({"poll", "close", "lost", "next_due", "take_due"})

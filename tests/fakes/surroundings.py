@@ -30,8 +30,10 @@ class Surroundings:
     tried: Counter[str] = field(default_factory=Counter)
     """POSTs to receivers by message id, also those that were refused."""
     slow_s: float = 12.0
-    in_flight: int = 0
-    most_in_flight: int = 0
+    under_way: Counter[str] = field(default_factory=Counter)
+    """Requests now, by path."""
+    most: Counter[str] = field(default_factory=Counter)
+    """The most of them at once."""
 
     async def start(self) -> None:
         return
@@ -40,17 +42,17 @@ class Surroundings:
         return
 
     async def exchange(self, request: Request) -> Exchange:
-        self.in_flight += 1
-        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        path = urlsplit(request.url).path
+        self.under_way[path] += 1
+        self.most[path] = max(self.most[path], self.under_way[path])
         try:
             await asyncio.sleep(0.01)
-            path = urlsplit(request.url).path
             if path.split("/")[1] in self.down:
                 self.tried[dict(request.headers).get("ce-id", "")] += 1
                 return REFUSED
             return self._get(path) if request.method == "GET" else await self._post(path, request)
         finally:
-            self.in_flight -= 1
+            self.under_way[path] -= 1
 
     def _get(self, path: str) -> Response:
         _, where, message = path.split("/", 2)

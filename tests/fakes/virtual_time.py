@@ -1,10 +1,12 @@
 """An event loop whose time jumps to the next timer when nothing else is to be done: hours of waiting take no time."""
 
 import asyncio
+import functools
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 START = 1_000_000.0
@@ -64,3 +66,13 @@ def run_virtually(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` to its end in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
+
+
+def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test that runs in virtual time."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **named: P.kwargs) -> None:
+        run_virtually(test(*args, **named))
+
+    return run

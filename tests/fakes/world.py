@@ -3,20 +3,21 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from relay.config.settings import Settings
+from relay.domain.errors import StateRecovering
 from relay.domain.message import Message, message_headers
-from relay.domain.receiver import Endpoint, Receiver, RetryPolicy, Source
+from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED, Topics
 from relay.engine.observer import SilentObserver
 from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
 from relay.engine.supervisor import Supervisor
 from relay.lanes import Lanes
-from relay.log.port import NewRecord, Record, TopicPartition
+from relay.log.port import Headers, NewRecord, Record, TopicPartition
 from relay.plan import Plan
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
@@ -49,6 +50,9 @@ class Known:
 
     def remove(self, name: str) -> None:
         del self._receivers[name]
+
+    def replace(self, receiver: Receiver) -> None:
+        self._receivers[receiver.name] = receiver
 
 
 class SilentReporter:
@@ -135,10 +139,22 @@ class World:
         topic = self.topics.from_sender
         await log.append([NewRecord(topic, m.source_id.encode(), m.payload, message_headers(m)) for m in messages])
 
-    async def run(self, fuse: Fuse, seconds: float) -> None:
-        """One process, for so long, then stopped cleanly; or until its fuse blows. Then its memory is gone."""
+    async def append(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        """Any record, behind all others."""
+        log = MemoryLog(self.broker)
+        await log.start()
+        await log.append([NewRecord(topic, key, value, headers)])
+
+    async def run(self, fuse: Fuse, seconds: float, *, until: Callable[[], bool] | None = None) -> None:
+        """One process, for so long, then stopped cleanly; or until its fuse blows. Then its memory is gone.
+
+        It ends sooner when `until` is true and nothing is left to be done.
+        """
         process = Process(self, fuse)
-        await process.ended(seconds)
+        end = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < end and not await process.ended(1.0):
+            if until is not None and until() and await self.is_at_rest():
+                break
         await process.stop()
 
     # what is left behind
@@ -148,6 +164,13 @@ class World:
         topic = self.topics.parked_messages
         tables = [self.broker[at].table() for at in self.broker.partitions_of(topic)]
         return [record for table in tables for key, record in table.items() if key != LIFE]
+
+    async def is_at_rest(self) -> bool:
+        """Nobody owes anything: all records are finished, and nothing is parked."""
+        try:
+            return not (self.uncommitted() or self.parked_copies() or await self.parked_references())
+        except StateRecovering:
+            return False
 
     async def parked_references(self) -> int:
         counts = await self.state.parked_total()
@@ -253,13 +276,22 @@ def receiver(
     partitions: int = 1,
     rate_limit: int | None = None,
     max_in_flight: int = 32,
+    timeout: float = 15.0,
+    failures: int = 10,
     **retry: Any,
 ) -> Receiver:
-    """A receiver at one of the world's paths, with quick retries."""
+    """A receiver at one of the world's paths, with quick retries. `failures`: so many open its breaker."""
     policy = RetryPolicy(**({"base": 1.0, "factor": 2.0, "cap": 8.0, "max_attempts": 4, "jitter": False} | retry))
     return Receiver(
         name,
-        Endpoint(f"http://{name}{path}", retry=policy, rate_limit=rate_limit, max_in_flight=max_in_flight),
+        Endpoint(
+            f"http://{name}{path}",
+            retry=policy,
+            rate_limit=rate_limit,
+            max_in_flight=max_in_flight,
+            timeout=timeout,
+            breaker=BreakerPolicy(failures=failures),
+        ),
         status_endpoint=f"http://{name}{path}/{{message_id}}" if status else None,
         ordering=ordering,
         lane=lane,

@@ -3,8 +3,9 @@
 import pytest
 
 from relay.domain.receiver import Receiver
+from tests.fakes.strikes import Fuse
 from tests.fakes.virtual_time import run_virtually
-from tests.fakes.world import Fuse, World, message, receiver
+from tests.fakes.world import World, message, receiver
 
 
 def _receivers() -> list[Receiver]:
@@ -39,7 +40,7 @@ EXPECTED = {
 def test_without_a_fault_everything_comes_round_once() -> None:
     async def story() -> None:
         world = await _world()
-        await world.run(Fuse(None), 120)
+        await world.run(Fuse(), 120)
         assert world.outside.results() == EXPECTED
         assert sorted(world.outside.arrived("/answer")) == ["a-1", "a-2"]
         assert sorted(world.outside.arrived("/later")) == ["a-2", "b-3"]
@@ -50,7 +51,7 @@ def test_without_a_fault_everything_comes_round_once() -> None:
 
 def _calls() -> int:
     async def story() -> int:
-        world, fuse = await _world(), Fuse(None)
+        world, fuse = await _world(), Fuse()
         await world.run(fuse, 40)
         return fuse.calls
 
@@ -64,7 +65,7 @@ def test_no_crash_at_any_call_loses_a_message(after: bool) -> None:
         crashing = Fuse(blow_at, after=after)
         await world.run(crashing, 40)
         assert crashing.blown or after, f"call {blow_at} never came"  # a call that fails by itself has no reply to lose
-        await world.run(Fuse(None), 90)
+        await world.run(Fuse(), 90, until=lambda: world.outside.results() == EXPECTED)
         place = f"call {blow_at}, {crashing.names[-1]}"
         assert world.outside.results() == EXPECTED, place
         assert sorted(world.outside.arrived("/answer")) == ["a-1", "a-2"], place

@@ -1,0 +1,324 @@
+"""Everything is bounded: at a bound what waits is parked, intake stops, or a dead letter says so; nothing vanishes."""
+
+import pytest
+
+from relay.config.settings import Settings
+from relay.domain.exchange import Response
+from relay.domain.message import Message
+from relay.engine.runner import POLL_RECORDS
+from relay.log.partitioner import partition_of
+from relay.log.port import TopicPartition
+from tests.fakes.surroundings import REFUSED
+from tests.fakes.virtual_time import virtually
+from tests.fakes.world import Process, World, message, receiver
+
+PARKS = {"base": 90.0, "factor": 1.0, "cap": 90.0, "max_attempts": 50}
+
+
+def _settings(**given: int) -> Settings:
+    return Settings.model_validate({"receivers_file": "none", **given})
+
+
+def _stream(source: str, count: int, name: str, start: int = 0) -> list[Message]:
+    return [message(number, source, name) for number in range(start, start + count)]
+
+
+def _in_order(source: str, count: int) -> list[str]:
+    return [f"{source}-{number}" for number in range(count)]
+
+
+# the window
+
+
+@virtually
+async def test_three_thousand_messages_behind_a_stuck_head() -> None:
+    world = World([receiver("r", "/answer", base=40.0, cap=40.0)])  # held in memory, until the window is full
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED] * 2
+    await world.send(*_stream("a", 3000, "r"), message(0, "b", "r"))
+    process = Process(world)
+    await process.ended(5)
+    assert world.outside.arrived("/answer") == ["b-0"], "it is behind them in the topic, and passes"
+    await process.ended(250)
+    await process.stop()
+    assert world.outside.arrived("/answer", "a") == _in_order("a", 3000)
+    assert not world.uncommitted()
+    assert world.parked_copies() == []
+
+
+@virtually
+async def test_a_narrow_span_of_offsets_parks_the_head_too() -> None:
+    world = World(
+        [receiver("r", "/answer", base=40.0, cap=40.0)], settings=_settings(window_records=100, window_offsets=100)
+    )
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED]
+    await world.send(message(0, "a", "r"), *_stream("b", 300, "r"))
+    process = Process(world)
+    await process.ended(20)
+    assert world.outside.arrived("/answer") == _in_order("b", 300)
+    assert world.told.parked_records == 1
+    await process.ended(30)
+    await process.stop()
+    assert world.outside.arrived("/answer", "a") == ["a-0"]
+
+
+@virtually
+async def test_a_lane_at_its_bound_goes_on_as_soon_as_there_is_room() -> None:
+    """Not only when the poll under way has waited in vain for its second."""
+    world = World([receiver("r", "/answer")], settings=_settings(window_records=50, window_offsets=500))
+    await world.create()
+    sources = [f"s{number}" for number in range(40)]
+    await world.send(*[message(number, source, "r") for number in range(50) for source in sources])
+    process = Process(world)
+    await process.ended(5)
+    await process.stop()
+    assert len(world.outside.arrived("/answer")) == 2000
+    assert world.told.parked_records == 0
+
+
+# a dedicated receiver that is down
+
+
+@pytest.mark.parametrize(("ordering", "base"), [("source", 5.0), ("none", 30.0)])
+@virtually
+async def test_a_dedicated_receiver_that_is_down_stops_its_intake_and_parks_nothing(ordering: str, base: float) -> None:
+    """Its backlog stays in its topic however long it lasts, and comes in order when it is up again."""
+    settings = _settings(window_records=100, window_offsets=1000)
+    policy = {"base": base, "factor": 2.0, "cap": 120.0, "max_attempts": 1000}
+    world = World([receiver("r", "/answer", ordering=ordering, **policy)], settings=settings)
+    await world.create()
+    world.outside.down.add("answer")
+    sources = [f"s{number}" for number in range(20)]
+    count = 2 * (100 + POLL_RECORDS) // len(sources)
+    await world.send(*[message(number, source, "r") for number in range(count) for source in sources])
+    process = Process(world)
+    await process.ended(1800)
+    lane = TopicPartition(world.topics.to_receiver("r"), 0)
+    assert world.told.parked_records == 0
+    assert world.broker.offsets[world.topics.group("to-receiver", "r"), lane] == 0
+    assert world.outside.tried.total() < 1800 / 30 + 100, "one probe each time that the breaker lets one through"
+    world.outside.down.clear()
+    await process.ended(300)
+    await process.stop()
+    for source in sources:
+        arrived = world.outside.arrived("/answer", source)
+        assert (arrived if ordering == "source" else sorted(arrived, key=_number)) == _in_order(source, count)
+    assert not world.uncommitted()
+
+
+@virtually
+async def test_a_dedicated_receiver_that_asks_for_a_long_pause_is_waited_for() -> None:
+    world = World([receiver("r", "/answer", **PARKS)], settings=_settings(window_records=50, window_offsets=500))
+    await world.create()
+    world.outside.troubles["s0-0"] = [Response(503, {"retry-after": "600"}, b"")]
+    await world.send(message(0, "s0", "r"))
+    process = Process(world)
+    await process.ended(1)
+    await world.send(*[message(number, f"s{source}", "r") for number in range(1, 31) for source in range(30)])
+    await process.ended(590)
+    assert world.outside.arrived("/answer") == []
+    assert world.told.parked_records == 0
+    await process.ended(150)
+    await process.stop()
+    assert len(world.outside.arrived("/answer")) == 901
+
+
+@virtually
+async def test_newcomers_behind_parked_ones_stay_in_the_topic_while_the_receiver_is_down() -> None:
+    world = World([receiver("r", "/answer", **PARKS)], settings=_settings(window_records=50, window_offsets=500))
+    await world.create()
+    world.outside.down.add("answer")
+    sources = [f"s{number}" for number in range(15)]
+    await world.send(*[message(0, source, "r") for source in sources])  # enough failures to open the breaker
+    process = Process(world)
+    await process.ended(300)
+    parked = world.told.parked_records
+    await world.send(*[message(number, source, "r") for number in range(1, 101) for source in sources])
+    await process.ended(900)
+    assert world.told.parked_records - parked < 900 / 30 + len(sources), "only what probes is parked again"
+    world.outside.down.clear()
+    await process.ended(400)
+    await process.stop()
+    for source in sources:
+        assert world.outside.arrived("/answer", source) == _in_order(source, 101)
+    assert world.parked_copies() == []
+
+
+@virtually
+async def test_at_its_cap_a_dedicated_lane_stops_and_keeps_the_order() -> None:
+    """What finds no room to queue up behind parked ones must not overtake them."""
+    settings = _settings(window_records=20, window_offsets=200, parked_per_receiver=5, parked_total=1000)
+    world = World([receiver("r", "/answer", **PARKS)], settings=settings)
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED] * 3
+    await world.send(*_stream("a", 60, "r"), *_stream("b", 5, "r"))
+    process = Process(world)
+    await process.ended(200)
+    assert await world.parked_references() == 5
+    assert world.outside.arrived("/answer", "a") == []
+    assert world.told.dead_letters == {}
+    await process.ended(200)
+    await process.stop()
+    assert world.outside.arrived("/answer", "a") == _in_order("a", 60)
+    assert world.outside.arrived("/answer", "b") == _in_order("b", 5)
+    assert world.parked_copies() == []
+
+
+@virtually
+async def test_without_room_to_park_retries_go_on_in_memory() -> None:
+    settings = _settings(window_records=20, window_offsets=200, parked_per_receiver=3, parked_total=3)
+    world = World([receiver("r", "/answer", **PARKS)], settings=settings)
+    await world.create()
+    for source in range(8):
+        world.outside.troubles[f"s{source}-0"] = [REFUSED]
+    await world.send(*[message(number, f"s{source}", "r") for number in range(3) for source in range(8)])
+    process = Process(world)
+    await process.ended(80)
+    assert await world.parked_references() == 3
+    await process.ended(60)
+    await process.stop()
+    for source in range(8):
+        assert world.outside.arrived("/answer", f"s{source}") == _in_order(f"s{source}", 3)
+    assert world.parked_copies() == []
+
+
+def _number(message_id: str) -> int:
+    return int(message_id.split("-")[1])
+
+
+# the shared lane: "weak", "fast" and "down" are in the same partition of it
+
+
+def _shared(settings: Settings, **weak: float) -> World:
+    assert partition_of(b"weak", 32) == partition_of(b"fast", 32) == partition_of(b"down", 32)
+    return World(
+        [receiver("weak", "/weak", lane="shared", **weak), receiver("fast", "/fast", lane="shared")], settings=settings
+    )
+
+
+def _mixed(count: int) -> list[Message]:
+    """For "weak" of one source, for "fast" of twenty."""
+    return [
+        each
+        for number in range(count)
+        for each in (message(number, "a", "weak"), message(number // 20, f"b{number % 20}", "fast"))
+    ]
+
+
+def _all_fast_in_order(world: World, count: int) -> bool:
+    return all(
+        world.outside.arrived("/fast", f"b{source}") == _in_order(f"b{source}", count // 20) for source in range(20)
+    )
+
+
+@virtually
+async def test_in_the_shared_lane_the_others_pass_a_receiver_that_is_down() -> None:
+    world = _shared(_settings(window_records=100, window_offsets=1000), max_attempts=50)
+    await world.create()
+    world.outside.down.add("weak")
+    await world.send(*_mixed(300))
+    process = Process(world)
+    await process.ended(60)
+    assert _all_fast_in_order(world, 300)
+    world.outside.down.clear()
+    await process.ended(300)
+    await process.stop()
+    assert world.outside.arrived("/weak", "a") == _in_order("a", 300)
+    assert not world.uncommitted()
+    assert world.parked_copies() == []
+
+
+@virtually
+async def test_in_the_shared_lane_the_others_pass_a_receiver_with_a_rate_limit() -> None:
+    world = _shared(_settings(window_records=100, window_offsets=1000), rate_limit=5)
+    await world.create()
+    await world.send(*_mixed(300))
+    process = Process(world)
+    await process.ended(10)
+    assert _all_fast_in_order(world, 300)
+    assert len(world.outside.arrived("/weak", "a")) <= 10 * 5 + 5
+    await process.ended(300)
+    await process.stop()
+    assert world.outside.arrived("/weak", "a") == _in_order("a", 300)
+    assert world.parked_copies() == []
+
+
+@virtually
+async def test_in_the_shared_lane_due_records_of_a_closed_receiver_do_not_keep_those_of_others_waiting() -> None:
+    world = _shared(_settings(window_records=100, window_offsets=1000), **PARKS, ordering="none")
+    world.known.replace(receiver("fast", "/fast", lane="shared", **PARKS))
+    await world.create()
+    world.outside.down.add("weak")
+    await world.send(*[message(number, f"w{number}", "weak") for number in range(1500)])
+    world.outside.troubles["b-0"] = [REFUSED]
+    process = Process(world)
+    await process.ended(60)
+    await world.send(message(0, "b", "fast"))
+    await process.ended(92)
+    assert world.outside.arrived("/fast") == ["b-0"]
+    world.outside.down.clear()
+    await process.ended(900)
+    await process.stop()
+    assert len(world.outside.arrived("/weak")) == 1500
+    assert world.parked_copies() == []
+
+
+@virtually
+async def test_beyond_its_cap_a_shared_receiver_gets_dead_letters_and_the_others_go_on() -> None:
+    settings = _settings(window_records=50, window_offsets=500, parked_per_receiver=30, parked_total=1000)
+    world = _shared(settings, **PARKS)
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED]
+    await world.send(*_mixed(200))
+    process = Process(world)
+    await process.ended(60)
+    assert _all_fast_in_order(world, 200)
+    assert set(world.outside.reasons().values()) == {"backlog_full"}
+    await process.ended(120)
+    await process.stop()
+    arrived = world.outside.arrived("/weak", "a")
+    assert arrived == sorted(arrived, key=_number)
+    assert len(arrived) + len(world.outside.reasons()) == 200
+    assert arrived[0] == "a-0"
+    assert not world.uncommitted()
+
+
+@virtually
+async def test_at_the_global_cap_intake_stops_and_nothing_dies() -> None:
+    settings = _settings(window_records=20, window_offsets=200, parked_per_receiver=60, parked_total=60)
+    world = _shared(settings, **PARKS)
+    world.known.replace(receiver("down", "/down", lane="shared", **PARKS))
+    await world.create()
+    world.outside.troubles |= {"a-0": [REFUSED], "c-0": [REFUSED]}
+    await world.send(*_mixed(40), *_stream("c", 40, "down"))
+    process = Process(world)
+    await process.ended(80)
+    assert await world.parked_references() >= 60
+    assert world.told.dead_letters == {}
+    assert world.uncommitted()
+    await process.ended(200)
+    await process.stop()
+    assert world.outside.arrived("/weak", "a") == _in_order("a", 40)
+    assert world.outside.arrived("/down", "c") == _in_order("c", 40)
+    assert _all_fast_in_order(world, 40)
+    assert not world.uncommitted()
+
+
+@virtually
+async def test_parked_messages_of_a_removed_receiver_become_dead_letters() -> None:
+    world = _shared(_settings(), **PARKS)
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED]
+    await world.send(*_mixed(20))
+    process = Process(world)
+    await process.ended(5)
+    world.known.remove("weak")
+    await process.ended(120)
+    await world.send(message(1, "b0", "fast"))
+    await process.ended(5)
+    await process.stop()
+    assert world.outside.reasons() == {f"a-{number}": "unknown_receiver" for number in range(20)}
+    assert world.outside.arrived("/fast", "b0") == ["b0-0", "b0-1"]
+    assert world.parked_copies() == []
+    assert await world.parked_references() == 0

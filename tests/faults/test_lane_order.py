@@ -1,0 +1,174 @@
+"""Order per order key is kept: through retries, parking, restarts; and what has another key passes."""
+
+import pytest
+
+from relay.domain.exchange import Response
+from relay.domain.hop import Hop, encode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.message import Message
+from tests.fakes.surroundings import REFUSED
+from tests.fakes.virtual_time import virtually
+from tests.fakes.world import Process, World, message, receiver
+
+PARKS = {"base": 90.0, "factor": 1.0, "cap": 90.0}
+"""A retry policy whose waits are all longer than what is held in memory."""
+
+
+def _stream(source: str, count: int, *receivers: str) -> list[Message]:
+    return [message(number, source, *receivers) for number in range(count)]
+
+
+def _in_order(source: str, count: int) -> list[str]:
+    return [f"{source}-{number}" for number in range(count)]
+
+
+@virtually
+async def test_a_failing_head_holds_its_followers_and_other_sources_pass() -> None:
+    world = World([receiver("r", "/answer")])
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED] * 3
+    await world.send(*_stream("a", 10, "r"), *_stream("b", 10, "r"))
+    process = Process(world)
+    await process.ended(5)  # waits of 1, 2 and 4 s
+    assert world.outside.arrived("/answer") == _in_order("b", 10)
+    await process.ended(10)
+    await process.stop()
+    assert world.outside.arrived("/answer", "a") == _in_order("a", 10)
+    assert world.told.parked_records == 0
+    assert not world.uncommitted()
+
+
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+@virtually
+async def test_a_parked_head_holds_its_followers_and_other_sources_pass(lane: str) -> None:
+    world = World([receiver("r", "/answer", lane=lane, **PARKS)])
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED] * 2
+    await world.send(*_stream("a", 5, "r"), *_stream("b", 5, "r"))
+    process = Process(world)
+    await process.ended(30)
+    assert world.outside.arrived("/answer") == _in_order("b", 5)
+    assert not world.uncommitted(), "the wait is over for the log"
+    await world.send(*[message(number, "a", "r") for number in range(5, 9)])  # newcomers queue up behind
+    await process.ended(100)
+    await world.send(*[message(number, "a", "r") for number in range(9, 12)])
+    await process.ended(100)
+    assert world.outside.arrived("/answer", "a") == _in_order("a", 12)
+    await world.send(message(12, "a", "r"))  # the way is free again
+    await process.ended(1)
+    await process.stop()
+    assert world.outside.arrived("/answer", "a") == _in_order("a", 13)
+    assert await world.parked_references() == 0
+    assert world.parked_copies() == []
+
+
+@virtually
+async def test_followers_go_on_when_the_parked_head_dies() -> None:
+    world = World([receiver("r", "/answer", **PARKS | {"max_attempts": 2})])
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED] * 9
+    await world.send(*_stream("a", 5, "r"))
+    process = Process(world)
+    await process.ended(120)
+    await process.stop()
+    assert world.outside.arrived("/answer", "a") == _in_order("a", 5)[1:]
+    assert world.outside.reasons() == {"a-0": "exhausted"}
+    assert world.parked_copies() == []
+
+
+@pytest.mark.parametrize("kill_at", [0.05, 10.0, 89.9, 90.06, 179.98, 180.05])
+@virtually
+async def test_a_restart_in_the_middle_keeps_the_order(kill_at: float) -> None:
+    world = World([receiver("r", "/answer", status=True, **PARKS)])
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED] * 2
+    await world.send(*_stream("a", 8, "r"), *_stream("b", 3, "r"))
+    first = Process(world)
+    await first.ended(kill_at)
+    await first.kill()
+    await world.send(message(8, "a", "r"))
+    second = Process(world)
+    await second.ended(400)
+    await second.stop()
+    assert world.outside.arrived("/answer", "a") == _in_order("a", 9)
+    assert world.outside.arrived("/answer", "b") == _in_order("b", 3)
+    assert world.parked_copies() == []
+    assert await world.parked_references() == 0
+
+
+@virtually
+async def test_with_ordering_receiver_a_failing_head_holds_all_sources() -> None:
+    world = World([receiver("r", "/answer", ordering="receiver")])
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED] * 2
+    process = Process(world)
+    await world.send(*_stream("a", 3, "r"))
+    await process.ended(0.5)
+    await world.send(*_stream("b", 3, "r"))
+    await process.ended(1)
+    assert world.outside.arrived("/answer") == []
+    await process.ended(10)
+    await process.stop()
+    assert world.outside.arrived("/answer") == _in_order("a", 3) + _in_order("b", 3)
+
+
+@pytest.mark.parametrize(("ordering", "at_once"), [("receiver", 1), ("source", 2), ("none", 6)])
+@virtually
+async def test_so_many_requests_at_once(ordering: str, at_once: int) -> None:
+    world = World([receiver("r", "/slow", ordering=ordering)])
+    await world.create()
+    world.outside.slow_s = 1.0
+    await world.send(*_stream("a", 3, "r"), *_stream("b", 3, "r"))
+    process = Process(world)
+    await process.ended(10)
+    await process.stop()
+    assert len(world.outside.arrived("/slow")) == 6
+    assert world.outside.most["/slow"] == at_once
+
+
+@virtually
+async def test_ordering_none_lets_everything_pass_a_parked_one() -> None:
+    world = World([receiver("r", "/answer", ordering="none", **PARKS)])
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED]
+    await world.send(*_stream("a", 5, "r"))
+    process = Process(world)
+    await process.ended(5)
+    assert sorted(world.outside.arrived("/answer")) == _in_order("a", 5)[1:]
+    assert not world.uncommitted()
+    await process.ended(100)
+    await process.stop()
+    assert world.outside.arrived("/answer")[-1] == "a-0"
+    assert world.parked_copies() == []
+
+
+@virtually
+async def test_a_second_copy_of_a_record_does_not_take_the_place_of_the_first_in_the_parked_line() -> None:
+    """A hop record may be appended twice."""
+    world = World([receiver("r", "/answer", **PARKS)])
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED]
+    for number in (0, 1, 0):
+        hop = Hop(DeliveryId("r", "a", f"a-{number}"), accepted_ms=int(world.clock.time() * 1000))
+        await world.append(world.topics.to_receiver("r"), b"a", b"{}", encode_hop(hop))
+    process = Process(world)
+    await process.ended(300)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-0", "a-1"]
+    assert world.parked_copies() == []
+    assert not world.uncommitted()
+
+
+@virtually
+async def test_waiting_for_the_receivers_convenience_is_no_attempt() -> None:
+    """429 counts neither for the limit nor in the number that the receiver is told."""
+    world = World([receiver("r", "/answer", max_attempts=2, base=1.0)])
+    await world.create()
+    world.outside.troubles["a-0"] = [Response(429, {"retry-after": "2"}, b"")] * 5 + [REFUSED]
+    await world.send(message(0, "a", "r"))
+    process = Process(world)
+    await process.ended(60)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-0"]
+    [headers] = [headers for path, headers, _ in world.outside.posts if path == "/answer"]
+    assert headers["relay-attempt"] == "2"

@@ -1,0 +1,79 @@
+"""The response to a POST is lost, for every POST: who gets a message how often is as promised."""
+
+import pytest
+
+from tests.fakes.strikes import Fuse
+from tests.fakes.surroundings import Surroundings
+from tests.fakes.virtual_time import run_virtually
+from tests.fakes.world import World, message, receiver
+
+COUNT = 3
+
+
+async def _story(lost: int | None, **how: object) -> Surroundings:
+    """`COUNT` messages of one source; the response to POST number `lost` does not come."""
+    world = World([receiver("r", "/answer", timeout=2.0, **how)])
+    await world.create()
+    world.outside.lose_response = frozenset({lost} if lost is not None else ())
+    await world.send(*(message(number, "a", "r") for number in range(COUNT)))
+    await world.run(Fuse(), 150, until=lambda: len(world.outside.results()) == COUNT)
+    assert await world.is_at_rest()
+    return world.outside
+
+
+POSTS = range(1, 2 * COUNT + 1)
+"""To the receiver, and to the sender's callback."""
+
+
+def _lost_at_the_receiver(outside: Surroundings, lost: int) -> str | None:
+    path, headers, _ = outside.posts[lost - 1]
+    return headers["ce-id"] if path == "/answer" else None
+
+
+@pytest.mark.parametrize("lost", POSTS)
+def test_a_receiver_that_can_be_asked_gets_each_message_once(lost: int) -> None:
+    outside = run_virtually(_story(lost, status=True))
+    assert outside.arrived("/answer") == ["a-0", "a-1", "a-2"]
+    assert set(map(frozenset, outside.results().values())) == {frozenset({"answered"})}
+
+
+@pytest.mark.parametrize("lost", POSTS)
+def test_one_that_cannot_gets_it_again(lost: int) -> None:
+    outside = run_virtually(_story(lost))
+    twice = _lost_at_the_receiver(outside, lost)
+    expected = [each for number in range(COUNT) for each in [f"a-{number}"] * (2 if f"a-{number}" == twice else 1)]
+    assert outside.arrived("/answer") == expected
+    assert set(map(frozenset, outside.results().values())) == {frozenset({"answered"})}
+
+
+@pytest.mark.parametrize("lost", POSTS)
+def test_or_not_at_all_where_it_wants_each_at_most_once(lost: int) -> None:
+    outside = run_virtually(_story(lost, on_ambiguous="dead_letter"))
+    dead = _lost_at_the_receiver(outside, lost)
+    assert outside.arrived("/answer") == ["a-0", "a-1", "a-2"]
+    assert outside.reasons() == ({dead: "ambiguous"} if dead else {})
+
+
+@pytest.mark.parametrize("lost", POSTS)
+def test_the_sender_gets_at_most_one_result_more(lost: int) -> None:
+    outside = run_virtually(_story(lost, status=True))
+    ids = [headers["webhook-id"] for path, headers, _ in outside.posts if path == "/callback"]
+    at_the_sender = _lost_at_the_receiver(outside, lost) is None
+    assert len(set(ids)) == COUNT
+    assert len(ids) == COUNT + (1 if at_the_sender else 0)
+
+
+@pytest.mark.parametrize("lost", POSTS)
+def test_a_receiver_that_answers_later_gets_each_message_once(lost: int) -> None:
+    async def story() -> Surroundings:
+        world = World([receiver("r", "/later", status=True, timeout=2.0)])
+        await world.create()
+        world.outside.lose_response = frozenset({lost})
+        await world.send(*(message(number, "a", "r") for number in range(COUNT)))
+        await world.run(Fuse(), 150, until=lambda: len(world.outside.results()) == COUNT)
+        assert await world.is_at_rest()
+        return world.outside
+
+    outside = run_virtually(story())
+    assert outside.arrived("/later") == ["a-0", "a-1", "a-2"]
+    assert set(map(frozenset, outside.results().values())) == {frozenset({"answered"})}

@@ -1,0 +1,214 @@
+"""A lane changes hands: its owner freezes and comes back as a zombie, others join and leave, it is stopped."""
+
+import asyncio
+
+import pytest
+
+from relay.domain.message import Message
+from tests.fakes.strikes import Frost, Fuse
+from tests.fakes.surroundings import REFUSED
+from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.world import Process, World, message, receiver
+
+COUNT = 3
+EXPECTED = {(f"a-{number}", "r"): {"answered"} for number in range(COUNT)}
+
+
+async def _world(*, status: bool) -> World:
+    world = World([receiver("r", "/answer", status=status, timeout=2.0)])
+    await world.create()
+    await world.send(*(message(number, "a", "r") for number in range(COUNT)))
+    return world
+
+
+def _in_order(arrived: list[str]) -> bool:
+    first = list(dict.fromkeys(arrived))
+    return first == sorted(first, key=lambda each: int(each.split("-")[1]))
+
+
+# zombies
+
+
+async def _zombie(freeze_at: int, *, after: bool, status: bool) -> tuple[World, str]:
+    """The first process freezes, loses its partitions, and goes on after the second has taken over."""
+    world = await _world(status=status)
+    frost = Frost(freeze_at, after=after)
+    first = Process(world, frost)
+    freezing = asyncio.create_task(frost.frozen.wait())
+    await asyncio.wait([freezing], timeout=20)
+    freezing.cancel()
+    first.log.expel()
+    second = Process(world)
+    await second.ended(20)
+    frost.thaw.set()
+    await first.ended(20)
+    await asyncio.gather(first.stop(), second.stop())
+    return world, f"call {freeze_at}, {frost.names[min(freeze_at, len(frost.names)) - 1]}"
+
+
+async def _calls() -> int:
+    world, fuse = await _world(status=True), Fuse()
+    await world.run(fuse, 20, until=lambda: world.outside.results() == EXPECTED)
+    return fuse.calls
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["call", "reply"])
+def test_a_zombie_posts_nothing_twice_to_a_receiver_that_can_be_asked(after: bool) -> None:
+    for freeze_at in range(1, run_virtually(_calls()) + 1):
+        world, place = run_virtually(_zombie(freeze_at, after=after, status=True))
+        assert world.outside.results() == EXPECTED, place
+        assert world.outside.arrived("/answer") == ["a-0", "a-1", "a-2"], place
+        assert not world.uncommitted(), place
+
+
+def test_a_zombie_doubles_at_most_the_request_it_froze_on_where_nobody_can_be_asked() -> None:
+    for freeze_at in range(1, run_virtually(_calls()) + 1, 2):
+        world, place = run_virtually(_zombie(freeze_at, after=True, status=False))
+        arrived = world.outside.arrived("/answer")
+        assert world.outside.results() == EXPECTED, place
+        assert len(arrived) <= COUNT + 1, place
+        assert _in_order(arrived), place
+
+
+@virtually
+async def test_what_a_zombie_learnt_counts() -> None:
+    """The response came while it was frozen out: it is stored, and the new owner sends nothing."""
+    world = World([receiver("r", "/slow", timeout=15.0)])
+    await world.create()
+    world.outside.slow_s = 10.0
+    await world.send(message(0, "a", "r"))
+    first = Process(world)
+    await first.ended(1)
+    first.log.expel()
+    second = Process(world)
+    await second.ended(60)
+    await asyncio.gather(first.stop(), second.stop())
+    assert world.outside.arrived("/slow") == ["a-0"]
+    assert world.outside.results() == {("a-0", "r"): {"answered"}}
+
+
+# rebalances
+
+
+def _load(numbers: range, name: str) -> list[Message]:
+    return [message(number, f"s{source}", name) for number in numbers for source in range(12)]
+
+
+@pytest.mark.parametrize("path", ["/answer", "/later", "/flaky"])
+@virtually
+async def test_others_join_and_leave_under_load_and_nothing_is_lost_doubled_or_out_of_order(path: str) -> None:
+    status = path != "/flaky"  # a 500 is ambiguous: it would be asked about, and never be "flaky" again
+    world = World([receiver("r", path, status=status, partitions=4, base=0.2, failures=1000)])
+    await world.create()
+    first = Process(world)
+    await world.send(*_load(range(20), "r"))
+    await first.ended(0.3)
+    second = Process(world)
+    await first.ended(0.4)
+    await world.send(*_load(range(20, 40), "r"))
+    third = Process(world)
+    await first.ended(0.4)
+    await second.stop()
+    await world.send(*_load(range(40, 60), "r"))
+    await first.ended(0.3)
+    await first.stop()
+    await third.ended(60)
+    await third.stop()
+    for source in range(12):
+        assert world.outside.arrived(path, f"s{source}") == [f"s{source}-{number}" for number in range(60)]
+    assert len(world.outside.results()) == 12 * 60
+    assert len([at for at, _, _ in world.outside.posts if at == "/callback"]) == 12 * 60
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_a_request_that_takes_longer_than_a_rebalance_may_is_not_repeated() -> None:
+    world = World([receiver("r", "/slow", partitions=2)])
+    await world.create()
+    await world.send(*(message(0, f"s{source}", "r") for source in range(8)))
+    first = Process(world)
+    await first.ended(1)
+    second = Process(world)
+    await first.ended(60)
+    await asyncio.gather(first.stop(), second.stop())
+    assert sorted(world.outside.arrived("/slow")) == sorted(f"s{source}-0" for source in range(8))
+    assert len(world.outside.results()) == 8
+
+
+@virtually
+async def test_a_parked_line_is_handed_over_at_once() -> None:
+    """Its head may be in the former owner's hand, under a lease."""
+    world = World([receiver("r", "/slow", base=90.0, cap=90.0)])
+    await world.create()
+    world.outside.slow_s = 2.0
+    world.outside.troubles["a-0"] = [REFUSED]
+    await world.send(*(message(number, "a", "r") for number in range(5)))
+    first = Process(world)
+    await first.ended(91)
+    assert world.outside.arrived("/slow") == ["a-0"]
+    await first.stop()
+    second = Process(world)
+    await second.ended(20)
+    await second.stop()
+    assert world.outside.arrived("/slow") == [f"a-{number}" for number in range(5)]
+    assert await world.is_at_rest()
+
+
+# stopping
+
+
+@virtually
+async def test_a_stop_finishes_what_is_in_flight_and_leaves_the_rest() -> None:
+    world = World([receiver("r", "/slow")])
+    await world.create()
+    world.outside.slow_s = 3.0
+    await world.send(*(message(number, "a", "r") for number in range(3)))
+    first = Process(world)
+    await first.ended(1)
+    assert 2.0 <= await first.stop() <= 2.5
+    assert world.outside.arrived("/slow") == ["a-0"]
+    assert sum(world.uncommitted().values()) <= 3
+    second = Process(world)
+    await second.ended(20)
+    await second.stop()
+    assert world.outside.arrived("/slow") == ["a-0", "a-1", "a-2"]
+
+
+@virtually
+async def test_a_stop_of_an_idle_process_takes_no_time() -> None:
+    world = World([receiver("r", "/answer")])
+    await world.create()
+    await world.send(message(0, "a", "r"))
+    process = Process(world)
+    await process.ended(10)
+    assert await process.stop() <= 1.1, "one poll"
+    assert not world.uncommitted()
+
+
+@virtually
+async def test_a_stop_releases_what_was_begun_and_not_started() -> None:
+    """Begins wait up to a second for their slots of the rate: they are given back, and are no attempts."""
+    world = World([receiver("r", "/answer", ordering="none", rate_limit=2)])
+    await world.create()
+    await world.send(*(message(number, "a", "r") for number in range(6)))
+    first = Process(world)
+    await first.ended(0.1)
+    await first.stop()
+    second = Process(world)
+    await second.ended(30)
+    await second.stop()
+    assert sorted(world.outside.arrived("/answer")) == [f"a-{number}" for number in range(6)]
+    assert {headers["relay-attempt"] for path, headers, _ in world.outside.posts if path == "/answer"} == {"1"}
+
+
+@virtually
+async def test_a_stop_does_not_wait_for_ever_while_log_and_state_are_away() -> None:
+    world = World([receiver("r", "/answer", base=0.5, cap=0.5, max_attempts=100)])
+    await world.create()
+    world.outside.down.add("answer")
+    await world.send(*(message(number, "a", "r") for number in range(3)))
+    process = Process(world)
+    await process.ended(5)
+    world.broker.available = world.state_available = False
+    await process.ended(2)
+    assert await process.stop() <= world.settings.shutdown_grace + 25

@@ -1,0 +1,154 @@
+"""Parked messages, when the process dies at any port call, or the state loses its memory before any of them."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from relay.config.settings import Settings
+from relay.domain.identity import DeliveryId
+from relay.engine.observer import SilentObserver
+from relay.engine.patience import Patience
+from relay.engine.recovery import Recovery
+from relay.state.port import Lane, delivery_row
+from tests.fakes.log import MemoryLog
+from tests.fakes.strikes import Fuse, Loss
+from tests.fakes.surroundings import REFUSED
+from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.world import Process, World, message, receiver
+
+HELD = Settings(receivers_file="none", hold_max=5.0)
+"""What waits for longer than 5 s is parked: these stories are told hundreds of times."""
+PARKS = {"base": 8.0, "factor": 1.0, "cap": 8.0, "timeout": 2.0}
+SENT = ["a-0", "a-1", "a-2"]
+
+
+async def _world() -> World:
+    """One failure, then success: the head is parked, its followers queue up behind it, another source passes."""
+    world = World([receiver("r", "/answer", status=True, **PARKS)], settings=HELD)
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED]
+    await world.send(*(message(number, "a", "r") for number in range(3)), message(0, "b", "r"))
+    return world
+
+
+def _complete(world: World) -> Callable[[], bool]:
+    everything = {(each, "r"): {"answered"} for each in (*SENT, "b-0")}
+    return lambda: world.outside.results() == everything
+
+
+async def _nothing_is_wrong(world: World, place: str) -> None:
+    assert _complete(world)(), place
+    assert world.outside.arrived("/answer", "a") == SENT, place
+    assert world.outside.arrived("/answer", "b") == ["b-0"], place
+    assert world.parked_copies() == [], place
+    assert await world.parked_references() == 0, place
+    assert not world.uncommitted(), place
+
+
+async def _calls() -> int:
+    world, fuse = await _world(), Fuse()
+    await world.run(fuse, 40, until=_complete(world))
+    await _nothing_is_wrong(world, "without a fault")
+    return fuse.calls
+
+
+def test_without_a_fault() -> None:
+    assert run_virtually(_calls()) > 50
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["call_fails", "reply_is_lost"])
+def test_no_crash_at_any_call_loses_a_parked_message_or_its_place(after: bool) -> None:
+    async def story(blow_at: int) -> None:
+        world = await _world()
+        crashing = Fuse(blow_at, after=after)
+        await world.run(crashing, 40)
+        await world.run(Fuse(), 200, until=_complete(world))
+        await _nothing_is_wrong(world, f"call {blow_at}, {crashing.names[-1]}")
+
+    for blow_at in range(1, run_virtually(_calls()) + 1):
+        run_virtually(story(blow_at))
+
+
+def test_no_loss_of_state_before_any_call_loses_a_message_or_its_place() -> None:
+    """And a receiver with a status endpoint gets nothing twice."""
+
+    async def story(lose_at: int) -> None:
+        world = await _world()
+        losing = Loss(lose_at, world.state.lose)
+        await world.run(losing, 200, until=_complete(world))
+        await _nothing_is_wrong(world, f"call {lose_at}, {losing.names[lose_at - 1]}")
+
+    for lose_at in range(1, run_virtually(_calls()) + 1):
+        run_virtually(story(lose_at))
+
+
+def test_no_crash_together_with_a_loss_of_state_loses_a_message() -> None:
+    async def story(blow_at: int) -> None:
+        world = await _world()
+        crashing = Fuse(blow_at, after=True)
+        await world.run(crashing, 40)
+        world.state.lose()
+        await world.run(Fuse(), 200, until=_complete(world))
+        await _nothing_is_wrong(world, f"call {blow_at}, {crashing.names[-1]}")
+
+    for blow_at in range(1, run_virtually(_calls()) + 1):
+        run_virtually(story(blow_at))
+
+
+@virtually
+async def test_a_second_loss_during_the_recovery_of_the_first() -> None:
+    world = await _world()
+    process = Process(world)
+    await process.ended(4)
+    world.state.lose()
+    await asyncio.sleep(0.002)
+    world.state.lose()
+    await process.ended(120)
+    await process.stop()
+    await _nothing_is_wrong(world, "two losses")
+
+
+@virtually
+async def test_a_parked_message_remembers_its_attempts_through_a_loss_of_state() -> None:
+    world = World([receiver("r", "/answer", **PARKS | {"max_attempts": 3})], settings=HELD)
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED] * 9
+    await world.send(message(0, "a", "r"))
+    process = Process(world)
+    for _ in range(3):
+        await process.ended(6)
+        world.state.lose()
+    await process.ended(60)
+    await process.stop()
+    assert world.outside.reasons() == {"a-0": "exhausted"}
+    assert world.outside.tried["a-0"] == 3
+    assert world.parked_copies() == []
+
+
+@virtually
+async def test_the_regular_check_puts_back_what_no_reference_knows_of() -> None:
+    """And changes nothing where nothing is wrong."""
+    world = await _world()
+    process = Process(world)
+    await process.ended(4)
+    assert await world.parked_references() == 3
+    recovery = await _recovery(world)
+    await recovery.check()
+    assert await world.parked_references() == 3
+    lane = Lane(world.topics.to_receiver("r"), 0, 99)
+    await world.state.unpark(lane, [(delivery_row(DeliveryId("r", "a", each)), None) for each in SENT])
+    assert await world.parked_references() == 0
+    await recovery.check()
+    assert await world.parked_references() == 3
+    await process.ended(90)
+    await process.stop()
+    await _nothing_is_wrong(world, "references removed")
+
+
+async def _recovery(world: World) -> Recovery:
+    log, observer = MemoryLog(world.broker), SilentObserver()
+    await log.start()
+    patience = Patience(world.clock, observer)
+    topic = world.topics.parked()
+    return Recovery(log, world.state, topic, world.clock, observer, patience, owner="test", in_doubt_s=60.0)
