@@ -6,12 +6,10 @@ offer -> intake (what do the rows know?) -> order and caps -> attempts (begin, s
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Sequence
 from math import inf
 from typing import Generic
 
-from relay.domain.errors import PartitionLost, Unavailable
 from relay.engine.admission import Admission
 from relay.engine.attempts import Attempts
 from relay.engine.context import LaneContext
@@ -22,11 +20,11 @@ from relay.engine.outbox import Outbox
 from relay.engine.parked_copy import ParkedCopy
 from relay.engine.parking import Parking
 from relay.engine.rows import row_of
+from relay.engine.tasks import end
 from relay.engine.twins import Twins
 from relay.engine.watermark import Watermark
 from relay.engine.work import Dead, Done, Later, Seen, W, Worker
 from relay.log.port import Record
-from relay.state.port import Kind, Parked
 
 BATCH = 500
 """Works handled by one call to the state."""
@@ -121,14 +119,15 @@ class Lane(Generic[W]):
                 running = [tasks.create_task(loop()) for loop in own]
                 attempts = [tasks.create_task(loop()) for loop in self._attempts.loops]
                 await self._stopping.wait()
-                intake.cancel()
+                await end([intake])
                 self._attempts.stop()
                 await self._drained(self._idle, lambda: self._grace_until)
-                await self._hand_back()
-                _cancel(running)
+                if not self.fenced:
+                    await self._parking.hand_back(self._twins)
+                await end(running)
                 self.left.set()
                 await self._drained(lambda: not self._attempts, lambda: self._linger_until)
-                _cancel((*attempts, *self._steps))
+                await end((*attempts, *self._steps))
         finally:
             self.left.set()
 
@@ -391,27 +390,9 @@ class Lane(Generic[W]):
     def _idle(self) -> bool:
         return not (self._steps or self._attempts or self._outbox or self._parking)
 
-    async def _hand_back(self) -> None:
-        """Parked records in hand are due for the next owner at once, not only when their leases are over."""
-        context = self._context
-        poll = self._worker.kind is Kind.POLL
-        parked = [
-            Parked(row_of(work), work.generation, work.parked_at, 0.0, work.queue, work.record.offset, poll)
-            for work in self._twins
-            if work.parked_at is not None
-        ]
-        if parked and not self.fenced:
-            with suppress(Unavailable, PartitionLost):
-                await context.state.park(context.lane, parked)
-
     async def _drained(self, done: Callable[[], bool], end: Callable[[], float]) -> None:
         """Until `done`, or the moment that `end` tells, which may come nearer meanwhile."""
         clock = self._context.clock
         while not done() and clock.monotonic() < end():
             self._changed.clear()
             await clock.wait(self._changed, 0.05)
-
-
-def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()

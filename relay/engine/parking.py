@@ -6,10 +6,11 @@ two leaves the record either uncommitted or referenced, and a parked copy is alw
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Generic
 
-from relay.domain.errors import PartitionLost
+from relay.domain.errors import PartitionLost, Unavailable
 from relay.engine.context import LaneContext
 from relay.engine.gather import Gather
 from relay.engine.parked_copy import wrap
@@ -200,6 +201,19 @@ class Parking(Generic[W]):
         for queue, row in zip(firsts, rows, strict=True):
             if not (row.behind or row.kept):
                 self.emptied(queue)
+
+    async def hand_back(self, works: Iterable[W]) -> None:
+        """Those of `works` that came from the due index are due for the next owner at once, not only when their leases
+        are over. A courtesy: where it fails, the leases do it."""
+        context, poll = self._context, self._worker.kind is Kind.POLL
+        parked = [
+            Parked(row_of(work), work.generation, work.parked_at, 0.0, work.queue, work.record.offset, poll)
+            for work in works
+            if work.parked_at is not None
+        ]
+        if parked:
+            with suppress(Unavailable, PartitionLost):
+                await context.state.park(context.lane, parked)
 
 
 def _count_down(counter: Counter[bytes], key: bytes) -> None:
