@@ -1,7 +1,7 @@
 """What befalls a process at one of its port calls: it dies, it freezes, the state loses its memory."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from relay.domain.errors import StateUnavailable
@@ -102,7 +102,7 @@ class Fused:
     def __getattr__(self, method: str) -> Any:
         real = getattr(self._port, method)
         if method == "consumer":
-            return lambda *args: Fused(real(*args), self._fuse, "consumer")
+            return self._consumer
         if not asyncio.iscoroutinefunction(real):
             return real
 
@@ -123,3 +123,15 @@ class Fused:
             return result
 
         return call
+
+    def _consumer(self, group: str, topics: Sequence[str], *callbacks: Callable[[Any], Awaitable[None]]) -> Any:
+        """A consumer calls back: that is code of the process, too."""
+
+        def passing(callback: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
+            async def call_back(partitions: Any) -> None:
+                await self._fuse.pass_by()
+                await callback(partitions)
+
+            return call_back
+
+        return Fused(self._port.consumer(group, topics, *map(passing, callbacks)), self._fuse, "consumer")

@@ -1,5 +1,7 @@
 """Everything is bounded: at a bound what waits is parked, intake stops, or a dead letter says so; nothing vanishes."""
 
+from typing import Any
+
 import pytest
 
 from relay.config.settings import Settings
@@ -12,10 +14,10 @@ from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
 
-PARKS = {"base": 90.0, "factor": 1.0, "cap": 90.0, "max_attempts": 50}
+PARKS: dict[str, Any] = {"base": 90.0, "factor": 1.0, "cap": 90.0, "max_attempts": 50}
 
 
-def _settings(**given: int) -> Settings:
+def _settings(**given: Any) -> Settings:
     return Settings.model_validate({"receivers_file": "none", **given})
 
 
@@ -85,7 +87,7 @@ async def test_a_lane_at_its_bound_goes_on_as_soon_as_there_is_room() -> None:
 async def test_a_dedicated_receiver_that_is_down_stops_its_intake_and_parks_nothing(ordering: str, base: float) -> None:
     """Its backlog stays in its topic however long it lasts, and comes in order when it is up again."""
     settings = _settings(window_records=100, window_offsets=1000)
-    policy = {"base": base, "factor": 2.0, "cap": 120.0, "max_attempts": 1000}
+    policy: dict[str, Any] = {"base": base, "factor": 2.0, "cap": 120.0, "max_attempts": 1000}
     world = World([receiver("r", "/answer", ordering=ordering, **policy)], settings=settings)
     await world.create()
     world.outside.down.add("answer")
@@ -190,7 +192,7 @@ def _number(message_id: str) -> int:
 # the shared lane: "weak", "fast" and "down" are in the same partition of it
 
 
-def _shared(settings: Settings, **weak: float) -> World:
+def _shared(settings: Settings, **weak: Any) -> World:
     assert partition_of(b"weak", 32) == partition_of(b"fast", 32) == partition_of(b"down", 32)
     return World(
         [receiver("weak", "/weak", lane="shared", **weak), receiver("fast", "/fast", lane="shared")], settings=settings

@@ -1,5 +1,7 @@
 """Order per order key is kept: through retries, parking, restarts; and what has another key passes."""
 
+from typing import Any
+
 import pytest
 
 from relay.domain.exchange import Response
@@ -10,7 +12,7 @@ from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
 
-PARKS = {"base": 90.0, "factor": 1.0, "cap": 90.0}
+PARKS: dict[str, Any] = {"base": 90.0, "factor": 1.0, "cap": 90.0}
 """A retry policy whose waits are all longer than what is held in memory."""
 
 

@@ -1,5 +1,7 @@
 """The response to a POST is lost, for every POST: who gets a message how often is as promised."""
 
+from typing import Any
+
 import pytest
 
 from tests.fakes.strikes import Fuse
@@ -10,7 +12,7 @@ from tests.fakes.world import World, message, receiver
 COUNT = 3
 
 
-async def _story(lost: int | None, **how: object) -> Surroundings:
+async def _story(lost: int | None, **how: Any) -> Surroundings:
     """`COUNT` messages of one source; the response to POST number `lost` does not come."""
     world = World([receiver("r", "/answer", timeout=2.0, **how)])
     await world.create()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests.fakes.world import Process, World, message, receiver
 
 HELD = Settings(receivers_file="none", hold_max=5.0)
 """What waits for longer than 5 s is parked: these stories are told hundreds of times."""
-PARKS = {"base": 8.0, "factor": 1.0, "cap": 8.0, "timeout": 2.0}
+PARKS: dict[str, Any] = {"base": 8.0, "factor": 1.0, "cap": 8.0, "timeout": 2.0}
 SENT = ["a-0", "a-1", "a-2"]
 
 

@@ -1,0 +1,218 @@
+"""What comes in is strange: the same id again, records that nobody can read, steps that raise, appends that fail."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from relay.domain.errors import LogUnavailable
+from relay.domain.message import Message
+from relay.domain.receiver import Receiver
+from relay.log.port import Coordinate, NewRecord
+from tests.fakes.virtual_time import virtually
+from tests.fakes.world import Process, World, message, receiver
+
+
+async def _world(**how: Any) -> World:
+    world = World([receiver("r", "/answer", **how)])
+    await world.create()
+    return world
+
+
+# the same id again
+
+
+@virtually
+async def test_an_id_that_is_sent_again_is_delivered_once() -> None:
+    world = await _world()
+    process = Process(world)
+    await world.send(message(0, "a", "r"), message(0, "a", "r"))  # in one batch: before the first is enqueued
+    await process.ended(0.05)
+    await world.send(message(0, "a", "r"))  # about when it is under way
+    await process.ended(5)
+    await world.send(message(0, "a", "r"))  # after it is done
+    await process.ended(5)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-0"]
+    assert len([path for path, _, _ in world.outside.posts if path == "/callback"]) == 1
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_an_id_that_is_sent_again_while_the_first_is_parked_is_delivered_once() -> None:
+    world = await _world(base=90.0, cap=90.0)
+    world.outside.down.add("answer")
+    process = Process(world)
+    await world.send(message(0, "a", "r"), message(1, "a", "r"))
+    await process.ended(5)
+    hops = world.broker.records(world.topics.to_receiver("r"))
+    await world.append(hops[0].topic, hops[0].key, hops[0].value, hops[0].headers)
+    await process.ended(5)
+    world.outside.down.clear()
+    await process.ended(100)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-0", "a-1"]
+    assert await world.is_at_rest()
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 5.0])
+@virtually
+async def test_an_id_with_other_bytes_is_a_conflict_and_the_first_counts(pause_s: float) -> None:
+    world = await _world()
+    first = message(0, "a", "r")
+    other = Message("a", "a-0", ("r",), "push", None, "application/json", b'{"other": true}')
+    process = Process(world)
+    await world.send(first)
+    await process.ended(pause_s)
+    await world.send(other, message(1, "a", "r"))
+    await process.ended(10)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-0", "a-1"]
+    assert next(body for path, _, body in world.outside.posts if path == "/answer") == first.payload
+    assert world.told.dead_letters == {"id_conflict": 1}
+    assert await world.is_at_rest()
+
+
+# what nobody can read
+
+
+@virtually
+async def test_rubbish_on_a_lanes_topic_becomes_a_dead_letter_and_the_rest_goes_on() -> None:
+    world = await _world()
+    topic = world.topics.to_receiver("r")
+    await world.append(topic, b"a", b"rubbish", ())
+    await world.append(topic, None, None, (("ce_id", b"\xff\xfe"),))
+    await world.append(world.topics.from_sender, b"a", b"{not json", ())
+    await world.send(message(0, "a", "r"))
+    process = Process(world)
+    await process.ended(5)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-0"]
+    assert world.told.dead_letters["invalid"] == 3
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_a_record_whose_reading_raises_becomes_poison_and_the_rest_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await _world()
+    real = world.known.receiver
+
+    def raising(name: str) -> Receiver | None:
+        if name == "cursed":
+            raise RuntimeError("a bug")
+        return real(name)
+
+    monkeypatch.setattr(world.known, "receiver", raising)
+    topic = world.topics.to_receiver("r")
+    await world.append(topic, b"a", b"{}", _hop_headers("cursed"))
+    await world.send(message(0, "a", "r"))
+    process = Process(world)
+    await process.ended(5)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-0"]
+    assert world.told.dead_letters["poison"] == 1
+    assert world.told.crashed_steps == 1
+
+
+def _hop_headers(name: str) -> tuple[tuple[str, bytes], ...]:
+    return (
+        ("ce_specversion", b"1.0"),
+        ("ce_id", b"x"),
+        ("ce_source", b"a"),
+        ("relay-receiver", name.encode()),
+    )
+
+
+# steps that raise
+
+
+@virtually
+async def test_a_step_that_raises_once_is_tried_again() -> None:
+    world = await _world(timeout=2.0)
+    world.outside.troubles["a-0"] = [RuntimeError("a bug")]
+    await world.send(message(0, "a", "r"), message(1, "a", "r"))
+    process = Process(world)
+    await process.ended(60)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-0", "a-1"]
+    assert world.told.crashed_steps == 1
+    assert await world.is_at_rest()
+
+
+@pytest.mark.parametrize("status", [False, True])
+@virtually
+async def test_a_step_that_always_raises_becomes_poison_and_the_stream_behind_it_goes_on(status: bool) -> None:
+    world = await _world(timeout=2.0, status=status)
+    world.outside.troubles["a-0"] = [RuntimeError("a bug")] * 99
+    await world.send(message(0, "a", "r"), message(1, "a", "r"), message(0, "b", "r"))
+    process = Process(world)
+    await process.ended(10)
+    assert world.outside.arrived("/answer") == ["b-0"], "others pass meanwhile"
+    await process.ended(120)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["b-0", "a-1"]
+    assert world.outside.reasons() == {"a-0": "poison"}
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_a_step_without_calls_that_raises_does_not_stop_its_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Routing, for one."""
+    world = await _world()
+    real = world.known.receiver
+
+    def raising(name: str) -> Receiver | None:
+        if name == "cursed":
+            raise RuntimeError("a bug")
+        return real(name)
+
+    monkeypatch.setattr(world.known, "receiver", raising)
+    await world.send(message(0, "a", "cursed"), message(1, "a", "r"))
+    process = Process(world)
+    await process.ended(30)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-1"]
+    assert world.outside.reasons() == {"a-0": "poison"}
+    assert await world.is_at_rest()
+
+
+# appends that fail
+
+
+@pytest.mark.parametrize("every", [2, 3, 5])
+@virtually
+async def test_order_per_source_is_kept_into_the_lanes_when_appends_fail_in_the_middle(
+    every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await _world()
+    process = Process(world)
+    topic, real, calls = world.topics.to_receiver("r"), process.log.append, 0
+
+    async def stumbling(records: Sequence[NewRecord]) -> list[Coordinate]:
+        nonlocal calls
+        if len(records) > 1 and records[0].topic == topic:
+            calls += 1
+            if calls % every:
+                await real(records[: len(records) // 2])
+                raise LogUnavailable("some of them are there, perhaps")
+        return await real(records)
+
+    monkeypatch.setattr(process.log, "append", stumbling)
+    for start in range(0, 40, 10):
+        await world.send(*[message(n, source, "r") for n in range(start, start + 10) for source in ("a", "b")])
+        await process.ended(0.5)
+    await process.ended(30)
+    await process.stop()
+    assert calls > 3
+    for source in ("a", "b"):
+        routed = [
+            json.loads(record.value or b"")["n"]
+            for record in world.broker.records(topic)
+            if record.key == source.encode()
+        ]
+        assert list(dict.fromkeys(routed)) == list(range(40)), "repeated, never skipped"
+        assert world.outside.arrived("/answer", source) == [f"{source}-{number}" for number in range(40)]
+    assert await world.is_at_rest()

@@ -1,0 +1,206 @@
+"""What may start now: FIFO per order key, caps per endpoint, waits; whatever happens in whatever order."""
+
+from collections import defaultdict
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from relay.domain.receiver import BreakerPolicy
+from relay.engine.order import Order
+from relay.engine.work import GateRules, Work
+from relay.log.port import Record
+from relay.state.port import Limits
+
+LIMITS = Limits(0.0, 1.0, BreakerPolicy(), 1.0)
+CAPS = {"r:one": 1, "r:two": 2, "r:many": 50}
+KEYS: tuple[tuple[bytes | None, str], ...] = (
+    (b"a", "r:one"),
+    (b"b", "r:one"),
+    (b"c", "r:two"),
+    (b"d", "r:many"),
+    (None, "r:two"),
+    (None, "r:many"),
+)
+
+
+def _work(number: int, queue: bytes | None, gate: str) -> Work:
+    work = Work(Record("t", 0, number, None, b"", (), 0), None, 0, queue, gate)
+    work.rules = GateRules(LIMITS, CAPS[gate])
+    return work
+
+
+class Orders(RuleBasedStateMachine):
+    """Runs an Order beside a list of who is where."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: Order[Work] = Order()
+        self.now = 0.0
+        self.number = 0
+        self.waiting: list[Work] = []
+        self.flying: list[Work] = []
+        self.out: list[Work] = []
+        self.closed: dict[str, float] = defaultdict(float)
+
+    @rule(key=st.sampled_from(KEYS), due_in=st.sampled_from([0.0, 0.0, 3.0]))
+    def add(self, key: tuple[bytes | None, str], due_in: float) -> None:
+        work = _work(self.number, *key)
+        work.due = self.now + due_in
+        self.number += 1
+        self.order.add(work, self.now)
+        self.waiting.append(work)
+
+    @rule(limit=st.integers(1, 5))
+    def take(self, limit: int) -> None:
+        self._taken(self.order.take(self.now, limit), limit)
+
+    def _taken(self, taken: list[Work], limit: int) -> None:
+        assert len(taken) <= limit
+        for work in taken:
+            assert work.taken
+            assert work.due <= self.now
+            assert self.closed[work.gate] <= self.now
+            self.waiting.remove(work)
+            if work.queue is not None:
+                line = [each.record.offset for each in (*self.waiting, *self.flying) if each.queue == work.queue]
+                assert all(work.record.offset < other for other in line), "an earlier one of its key is here"
+            self.flying.append(work)
+        if len(taken) < limit:
+            self._nothing_is_left_behind()
+
+    def _nothing_is_left_behind(self) -> None:
+        """Whoever could have started did."""
+        for work in self.waiting:
+            if work.due > self.now or self.closed[work.gate] > self.now:
+                continue
+            if sum(each.gate == work.gate for each in self.flying) >= CAPS[work.gate]:
+                continue
+            before = [each for each in (*self.waiting, *self.flying) if each.queue == work.queue and each is not work]
+            assert work.queue is not None
+            assert any(each.record.offset < work.record.offset for each in before)
+
+    @precondition(lambda self: self.flying)
+    @rule(pick=st.integers(0), due_in=st.sampled_from([0.0, 2.0, 5.0]))
+    def hold(self, pick: int, due_in: float) -> None:
+        work = self.flying.pop(pick % len(self.flying))
+        self.order.hold(work, self.now + due_in, self.now)
+        self.waiting.append(work)
+
+    @precondition(lambda self: self.flying)
+    @rule(pick=st.integers(0))
+    def finish(self, pick: int) -> None:
+        work = self.flying.pop(pick % len(self.flying))
+        self.order.finish(work, self.now)
+        self.out.append(work)
+
+    @rule(gate=st.sampled_from(sorted(CAPS)), seconds=st.sampled_from([0.5, 4.0]))
+    def close(self, gate: str, seconds: float) -> None:
+        self.order.close(gate, self.now + seconds)
+        self.closed[gate] = max(self.closed[gate], self.now + seconds)
+        assert self.order.is_closed(gate, self.now)
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 3.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(pick=st.integers(0), stuck=st.booleans())
+    def withdraw(self, pick: int, stuck: bool) -> None:
+        heads = self.order.stuck(self.now) if stuck else self.order.held()
+        if heads:
+            head = heads[pick % len(heads)]
+            self._withdrawn(self.order.withdraw(head), head.queue, first=head)
+
+    @precondition(lambda self: self.flying)
+    @rule(pick=st.integers(0))
+    def withdraw_followers(self, pick: int) -> None:
+        work = self.flying.pop(pick % len(self.flying))
+        self.out.append(work)
+        self._withdrawn(self.order.withdraw_followers(work), work.queue)
+
+    @rule(enough=st.integers(0, 4))
+    def withdraw_longest(self, enough: int) -> None:
+        out = self.order.withdraw_longest(enough)
+        lines = {work.queue for work in out}
+        for queue in lines:
+            assert [work for work in self.flying if work.queue == queue], "its head is in flight, and stays"
+            self._withdrawn([work for work in out if work.queue == queue], queue)
+        if len(out) < enough:
+            for work in self.waiting:
+                same = [each for each in self.flying if each.queue == work.queue]
+                assert work.queue is None or not same, "not enough, and there was more"
+
+    def _withdrawn(self, line: list[Work], queue: bytes | None, first: Work | None = None) -> None:
+        """The whole rest of an order key, in order."""
+        if queue is not None:
+            key = [work for work in self.waiting if work.queue == queue]
+            assert line == sorted(key, key=lambda work: work.record.offset)
+        if first is not None:
+            assert line[0] is first
+        for work in line:
+            self.waiting.remove(work)
+            self.out.append(work)
+
+    @invariant()
+    def caps_are_kept_and_everybody_is_somewhere(self) -> None:
+        for gate, cap in CAPS.items():
+            assert sum(work.gate == gate for work in self.flying) <= cap
+        assert self.order.waiting == len(self.waiting)
+        assert len(self.waiting) + len(self.flying) + len(self.out) == self.number
+
+    @invariant()
+    def it_says_when_to_look_again(self) -> None:
+        later = [work.due for work in self.order.held()]
+        if later:
+            due = self.order.next_due()
+            assert due is not None
+            assert due <= min(later)
+
+    def teardown(self) -> None:
+        """Time heals: everything gets its turn."""
+        for _ in range(self.number * 2 + 20):
+            self.now += 5.0
+            self._taken(self.order.take(self.now, 1000), 1000)
+            for work in self.flying:
+                self.order.finish(work, self.now)
+            self.out += self.flying
+            self.flying.clear()
+        assert self.waiting == []
+        assert len(self.out) == self.number
+
+
+Orders.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestOrders = Orders.TestCase
+
+
+def test_endpoints_take_turns() -> None:
+    order: Order[Work] = Order()
+    for number in range(6):
+        order.add(_work(number, None, "r:many"), 0.0)
+    order.add(_work(6, None, "r:two"), 0.0)
+    assert "r:two" in {work.gate for work in order.take(0.0, 2)}
+
+
+def test_what_may_go_on_at_once_has_not_lost_its_turn() -> None:
+    """As when the rate allowed some of those that were taken, and not the others."""
+    order: Order[Work] = Order()
+    works = [_work(number, None, "r:two") for number in range(5)]
+    for work in works:
+        order.add(work, 0.0)
+    assert order.take(0.0, 5) == works[:2]
+    for work in reversed(works[:2]):
+        order.hold(work, 0.0, 0.0)
+    assert order.take(0.0, 5) == works[:2]
+
+
+def test_idle_endpoints_are_forgotten() -> None:
+    """Millions of them pass through a shared lane."""
+    order: Order[Work] = Order()
+    for number in range(100):
+        work = _work(number, None, "r:many")
+        work.gate = f"r:{number}"
+        order.add(work, 0.0)
+        order.close(work.gate, 1.0)
+    for work in order.take(2.0, 1000):
+        order.finish(work, 2.0)
+    assert not order._gates

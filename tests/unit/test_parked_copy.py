@@ -1,0 +1,90 @@
+"""A parked record gives the original back, byte for byte, whatever was in it."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.domain.errors import InvalidRecord
+from relay.engine.parked_copy import LIFE_KEY, parked_key, unwrap, wrap
+from relay.engine.work import Work
+from relay.log.port import NewRecord, Record
+from relay.state.port import RowKey
+
+names = st.text(st.characters(codec="ascii", categories=("L", "N"), include_characters="-_"), min_size=1, max_size=20)
+records = st.builds(
+    Record,
+    topic=st.from_regex(r"[a-z0-9._-]{1,40}", fullmatch=True),
+    partition=st.integers(0, 1000),
+    offset=st.integers(0, 2**62),
+    key=st.none() | st.binary(max_size=40),
+    value=st.binary(max_size=200),
+    headers=st.lists(st.tuples(names, st.binary(max_size=40)), max_size=5).map(tuple),
+    timestamp_ms=st.integers(0, 2**45),
+)
+rows = st.builds(
+    RowKey,
+    owner=st.tuples(st.sampled_from(["r:", "s:"]), st.text(min_size=1, max_size=30)).map("".join),
+    digest=st.binary(min_size=12, max_size=12),
+)
+queues = st.none() | st.binary(min_size=12, max_size=12)
+
+
+def _appended(new: NewRecord) -> Record:
+    return Record(new.topic, 3, 77, new.key, new.value, new.headers, 1_700_000_000_000)
+
+
+def _work(record: Record, row: RowKey, queue: bytes | None, generation: int = 0, attempts: int = 0) -> Work:
+    work = Work(record, row, generation, queue, row.owner)
+    work.attempts = attempts
+    return work
+
+
+@given(records, rows, queues, st.integers(0, 99), st.integers(0, 99), st.integers(0, 2**45), st.booleans())
+def test_what_is_wrapped_comes_out_again(
+    record: Record, row: RowKey, queue: bytes | None, generation: int, attempts: int, due_ms: int, poll: bool
+) -> None:
+    work = _work(record, row, queue, generation, attempts)
+    parked = _appended(wrap("parked_messages", "to_receiver", work, row, due_ms=due_ms, poll=poll))
+    copy = unwrap(parked)
+    assert copy.record == record
+    assert (copy.row, copy.queue, copy.generation, copy.attempts) == (row, queue, generation, attempts)
+    assert (copy.due_ms, copy.poll) == (due_ms, poll)
+    assert copy.at == parked.coordinate
+    assert copy.key == parked.key == parked_key("to_receiver", row)
+
+
+@given(records, rows)
+def test_a_copy_that_is_parked_again_does_not_grow(record: Record, row: RowKey) -> None:
+    first = wrap("parked", "s", _work(record, row, None), row, due_ms=1, poll=False)
+    again = wrap("parked", "s", _work(unwrap(_appended(first)).record, row, None), row, due_ms=1, poll=False)
+    assert again == first
+
+
+ORIGINAL = Record("t", 0, 1, b"k", b"v", (), 0)
+ROW = RowKey("r:ci", bytes(12))
+PARKED = _appended(wrap("parked", "s", _work(ORIGINAL, ROW, None), ROW, due_ms=1, poll=False))
+
+
+def test_stages_of_one_delivery_have_keys_of_their_own() -> None:
+    assert parked_key("to_receiver", ROW) != parked_key("pending", ROW)
+    assert parked_key("to_receiver", ROW) != LIFE_KEY
+
+
+@pytest.mark.parametrize("missing", [name for name, _ in PARKED.headers])
+def test_a_copy_with_a_header_missing_is_not_one_of_ours(missing: str) -> None:
+    headers = tuple(header for header in PARKED.headers if header[0] != missing)
+    with pytest.raises(InvalidRecord, match="not one of ours"):
+        unwrap(replace(PARKED, headers=headers))
+
+
+@pytest.mark.parametrize("rubbish", [b"", b"\xff\xfe", b"x", b"t/0"])
+@pytest.mark.parametrize("name", ["from", "row", "generation", "attempts", "due", "at"])
+def test_a_copy_with_a_wrong_header_is_not_one_of_ours(name: str, rubbish: bytes) -> None:
+    if name == "row" and rubbish == b"":
+        return  # an empty digest is one, if not a useful one
+    full = f"relay-parked-{name}"
+    headers = tuple((each, rubbish if each == full else value) for each, value in PARKED.headers)
+    with pytest.raises(InvalidRecord, match="not one of ours"):
+        unwrap(replace(PARKED, headers=headers))

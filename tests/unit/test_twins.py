@@ -1,0 +1,45 @@
+"""Records of one delivery and generation never run at once."""
+
+from relay.engine.twins import Twins
+from relay.engine.work import Work
+from relay.log.port import Record
+from relay.state.port import RowKey
+
+
+def _work(offset: int, digest: bytes | None, generation: int = 0) -> Work:
+    row = None if digest is None else RowKey("r:ci", digest)
+    return Work(Record("t", 0, offset, None, b"", (), 0), row, generation, None, "r:ci")
+
+
+def test_the_later_ones_wait_and_leave_with_the_first() -> None:
+    twins: Twins[Work] = Twins()
+    first, second, third = (_work(offset, b"d") for offset in range(3))
+    assert [twins.join(work) for work in (first, second, third)] == [False, True, True]
+    assert list(twins) == [first]
+    assert twins.has(third)
+    assert twins.leave(first) == [second, third]
+    assert not twins.has(third)
+    assert not twins.join(_work(4, b"d")), "the next one is a first again"
+
+
+def test_only_the_first_takes_them_along() -> None:
+    twins: Twins[Work] = Twins()
+    first, second, stranger = (_work(offset, b"d") for offset in range(3))
+    twins.join(first)
+    twins.join(second)
+    assert twins.leave(stranger) == []
+    assert twins.leave(first) == [second]
+
+
+def test_another_generation_or_delivery_is_no_twin() -> None:
+    twins: Twins[Work] = Twins()
+    twins.join(_work(0, b"d"))
+    assert not twins.join(_work(1, b"d", generation=1))
+    assert not twins.join(_work(2, b"e"))
+
+
+def test_works_without_a_row_are_nobodys_twins() -> None:
+    twins: Twins[Work] = Twins()
+    works = [_work(offset, None) for offset in range(2)]
+    assert not any(twins.join(work) for work in works)
+    assert twins.leave(works[0]) == []
