@@ -15,6 +15,7 @@ from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, 
 POLL_S = 1.0
 POLL_RECORDS = 500
 COMMIT_EVERY_S = 0.1
+TELL_EVERY_S = 1.0
 REVOKE_GRACE_S = 5.0
 FENCED_S = 60.0
 """A fenced lane is revoked soon. Later than this, owner and epoch do not go together, and only a restart helps."""
@@ -53,6 +54,7 @@ class Runner(Generic[W]):
         self._paused: set[TopicPartition] = set()
         self._committed: dict[TopicPartition, int] = {}
         self._lingering: list[_Running[W]] = []
+        self._told_at = -TELL_EVERY_S
         self._stopping = False
         self._broken: ConsumerBroken | None = None
         self._progress = asyncio.Event()  # of any lane
@@ -91,6 +93,7 @@ class Runner(Generic[W]):
     async def _poll(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             self._throttle()
+            self._tell()
             try:
                 batches = await self._consumer.poll(max_records=POLL_RECORDS, timeout_s=POLL_S)
             except LogUnavailable as error:
@@ -124,6 +127,13 @@ class Runner(Generic[W]):
         if lane.fenced_at is not None and self._clock.monotonic() - lane.fenced_at > FENCED_S:
             topic, partition = lane.context.partition
             raise PartitionLost(f"{topic}/{partition} is ours, but the state knows a newer owner")
+
+    def _tell(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._told_at >= TELL_EVERY_S:
+            self._told_at = now
+            for partition, running in self._lanes.items():
+                running.lane.context.observer.lane(partition, unfinished=running.lane.unfinished)
 
     # commits
 
@@ -182,6 +192,8 @@ class Runner(Generic[W]):
             await each.lane.left.wait()
         await self._commit(partitions)
         self._lingering = [each for each in (*self._lingering, *running) if not each.task.done()]
+        for each in running:
+            each.lane.context.observer.lane(each.lane.context.partition, unfinished=0)
         for partition in partitions:
             self._lanes.pop(partition, None)
             self._committed.pop(partition, None)

@@ -71,6 +71,7 @@ class Told(SilentObserver):
         self.dead_letters: Counter[str] = Counter()
         self.fenced_lanes: list[TopicPartition] = []
         self.duplicates: Counter[str] = Counter()
+        self.levels: dict[TopicPartition, int] = {}
 
     def parked(self, topic: str, count: int) -> None:
         self.parked_records += count
@@ -87,6 +88,9 @@ class Told(SilentObserver):
     def duplicate(self, stage: str, count: int) -> None:
         self.duplicates[stage] += count
 
+    def lane(self, partition: TopicPartition, *, unfinished: int) -> None:
+        self.levels[partition] = unfinished
+
 
 class _AskingObserver(SilentObserver):
     """A process's own: hands on to `Told`, and has the state healed at once."""
@@ -98,6 +102,7 @@ class _AskingObserver(SilentObserver):
         self.dead = told.dead  # type: ignore[method-assign]
         self.fenced = told.fenced  # type: ignore[method-assign]
         self.duplicate = told.duplicate  # type: ignore[method-assign]
+        self.lane = told.lane  # type: ignore[method-assign]
 
     def state_recovering(self, tags: frozenset[int]) -> None:
         if self.recovery is not None:

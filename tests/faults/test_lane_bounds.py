@@ -99,6 +99,7 @@ async def test_a_dedicated_receiver_that_is_down_stops_its_intake_and_parks_noth
     lane = TopicPartition(world.topics.to_receiver("r"), 0)
     assert world.told.parked_records == 0
     assert world.broker.offsets[world.topics.group("to-receiver", "r"), lane] == 0
+    assert 100 <= world.told.levels[lane] < 100 + POLL_RECORDS, "intake stands still"
     assert world.outside.tried.total() < 1800 / 30 + 100, "one probe each time that the breaker lets one through"
     world.outside.down.clear()
     await process.ended(300)
@@ -107,6 +108,7 @@ async def test_a_dedicated_receiver_that_is_down_stops_its_intake_and_parks_noth
         arrived = world.outside.arrived("/answer", source)
         assert (arrived if ordering == "source" else sorted(arrived, key=_number)) == _in_order(source, count)
     assert not world.uncommitted()
+    assert set(world.told.levels.values()) == {0}
 
 
 @virtually
