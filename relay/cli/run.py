@@ -44,6 +44,7 @@ def run(config_file: Path | None, roles: str | None, receivers_only: str | None,
     if processes > 1:
         from relay.cli.processes import run_processes
 
+        configure(settings.log_format, settings.log_level)
         run_loop(run_processes(processes, plan, config_file))
     else:
         run_production(settings, plan)
