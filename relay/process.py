@@ -142,11 +142,18 @@ class Relay:
                 background.append(tasks.create_task(self._watch_file()))
             await self._unless_stopped(self.registry.ready.wait(), stop)
             self._trouble["receivers"] = None
+            self._warn_of_unknown_receivers()
             background.append(tasks.create_task(self._tell_draining(stop)))
             if await self._unless_stopped(self._recovery.healed.wait(), stop):
                 started()
                 await Supervisor(self._lanes.wanted, self.registry.changes()).run(stop)
             await end(background)
+
+    def _warn_of_unknown_receivers(self) -> None:
+        """A name that nobody has may be a typo, or a receiver that is registered later."""
+        unknown = sorted((self._plan.receivers or frozenset()) - self.registry.receivers().keys())
+        if unknown:
+            _log.warning("receivers_unknown", names=unknown, known=sorted(self.registry.receivers()))
 
     async def _tell_draining(self, stop: asyncio.Event) -> None:
         await stop.wait()
