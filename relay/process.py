@@ -238,13 +238,18 @@ class Relay:
                 await self._patience.pause("follow the registry", error)
 
     async def _watch(self, part: str, every_s: float, look: Callable[[], Awaitable[object]]) -> None:
-        """Whether a part answers, for /readyz."""
+        """Whether a part answers: for /readyz, and for whoever reads the log."""
         while True:
             try:
                 await look()
-                self._trouble[part] = None
+                trouble = None
             except Unavailable as error:
-                self._trouble[part] = str(error)
+                trouble = str(error)
+            if trouble and not self._trouble.get(part):
+                _log.warning("away", part=part, error=trouble)
+            elif self._trouble.get(part) and not trouble:
+                _log.info("back", part=part)
+            self._trouble[part] = trouble
             await self._clock.sleep(every_s)
 
     # the API

@@ -11,7 +11,7 @@ import aiohttp
 
 from relay import __version__
 from relay.config.settings import Settings
-from relay.domain.errors import RelayError, UserError
+from relay.domain.errors import RelayError
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class Answer:
 
 
 class Client:
-    """Talks to the API. Raises UserError when nobody answers at that address, ApiFailed for what it refuses."""
+    """Talks to the API. Raises ApiFailed when nobody answers at that address, and for what it refuses."""
 
     def __init__(self, base: str, key: str | None, session: aiohttp.ClientSession) -> None:
         self._base = base.rstrip("/")
@@ -58,7 +58,7 @@ class Client:
             ) as response:
                 text = await response.text()
         except (aiohttp.ClientConnectionError, TimeoutError) as error:
-            raise UserError(f"no relay answers at {self._base}: is `relay dev` or `relay run` up? ({error})") from error
+            raise ApiFailed(f"no relay answers at {self._base}: is `relay dev` or `relay run` up? ({error})") from error
         if response.status == 404 and missing_ok:
             return None
         if response.status >= 400:

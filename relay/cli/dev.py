@@ -19,7 +19,7 @@ from relay.cli.send import until_over
 from relay.cli.sink import line
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.settings import CONFIG_FILE, Settings, load_settings
-from relay.domain.errors import RelayError
+from relay.domain.errors import RelayError, UserError
 from relay.domain.signing import generate_secret
 from relay.embedded.relay import EmbeddedRelay, free_port, kept_secret, with_entries
 from relay.process import Relay
@@ -70,7 +70,10 @@ def _directory(given: Path | None, *, ephemeral: bool) -> Iterator[Path]:
     else:
         base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
         directory = given or Path(base) / "relay"
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise UserError(f"--data-dir: {directory} cannot be made: {error.strerror}; choose another") from error
         yield directory
 
 

@@ -41,7 +41,10 @@ def send(
     output: str,
     file: str,
 ) -> None:
-    """Send one message from FILE, or from standard input where FILE is a dash."""
+    """Send one message from FILE, or from standard input where FILE is a dash.
+
+    With --wait, the exit code is 1 when a delivery failed.
+    """
     payload = _payload(file)
 
     async def work(client: Client) -> Any:
@@ -55,7 +58,10 @@ def send(
         )
         return sent if wait_s is None else await until_over(client, source, sent["message_id"], wait_s)
 
-    show(with_client(settings_from(config_file), api, work), output)
+    state = with_client(settings_from(config_file), api, work)
+    show(state, output)
+    if wait_s is not None and any(delivery["status"] == "failed" for delivery in state["deliveries"]):
+        click.get_current_context().exit(1)
 
 
 async def until_over(client: Client, source_id: str, message_id: str, wait_s: float) -> Any:
