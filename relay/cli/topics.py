@@ -57,9 +57,8 @@ def wanted(settings: Settings) -> tuple[list[TopicSpec], dict[str, str]]:
     if settings.receivers_file.exists():
         for name, entry in load_receivers_file(settings.receivers_file).receivers.items():
             if entry.lane != "shared":
-                own = names.lane_groups(name)
-                groups |= own
-                specs += [TopicSpec(topic, entry.partitions) for topic in own]
+                groups |= names.lane_groups(name)
+                specs += names.lane_specs(name, entry.partitions)
     return specs, groups
 
 

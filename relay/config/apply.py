@@ -119,7 +119,7 @@ async def _ensure_topics(log: Log, topics: Topics, file: ReceiversFile, keys: It
     for name in keys:
         if name in file.receivers and file.receivers[name].lane != SHARED:
             groups |= topics.lane_groups(name)
-            specs += [TopicSpec(topic, file.receivers[name].partitions) for topic in topics.lane_groups(name)]
+            specs += topics.lane_specs(name, file.receivers[name].partitions)
     if not specs:
         return
     await log.create(specs, groups)

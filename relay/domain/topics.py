@@ -78,14 +78,13 @@ class Topics:
             self.pending(lane): self.group("from-receiver-async", lane),
         }
 
+    def lane_specs(self, lane: str, partitions: int) -> tuple[TopicSpec, ...]:
+        """The topics of a receiver's own lane."""
+        return tuple(TopicSpec(topic, partitions) for topic in self.lane_groups(lane))
+
     def of_receiver(self, receiver: Receiver) -> tuple[TopicSpec, ...]:
         """The topics of one receiver; none for a receiver in the shared lane."""
-        if receiver.lane == SHARED:
-            return ()
-        return (
-            TopicSpec(self.to_receiver(receiver.name), receiver.partitions),
-            TopicSpec(self.pending(receiver.name), receiver.partitions),
-        )
+        return () if receiver.lane == SHARED else self.lane_specs(receiver.name, receiver.partitions)
 
 
 def lane_of(receiver: Receiver) -> str:

@@ -6,6 +6,8 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
+from relay.engine.clock import SystemClock
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -40,7 +42,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
 
-class LoopClock:
+class LoopClock(SystemClock):
     """The engine's clock, on the running loop's time."""
 
     def monotonic(self) -> float:
@@ -48,18 +50,6 @@ class LoopClock:
 
     def time(self) -> float:
         return self.monotonic() - START + UNIX_START
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    async def wait(self, event: asyncio.Event, seconds: float | None) -> None:
-        if event.is_set():
-            return
-        try:
-            async with asyncio.timeout(seconds):
-                await event.wait()
-        except TimeoutError:
-            return
 
 
 def run_virtually(main: Coroutine[Any, Any, T]) -> T:
