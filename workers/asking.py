@@ -1,17 +1,25 @@
 """Status GETs: one exchange with a receiver, and when to ask again."""
 
+from collections.abc import Callable
+from functools import partial
+
+from relay.domain.exchange import Exchange
 from relay.domain.receiver import PollPolicy, Receiver
 from relay.domain.requests import status_request
 from relay.domain.schedule import poll_delay
 from relay.domain.status import StatusReading, read_status
+from relay.engine.work import Call, Decision
 from workers.outside import Outside
 
 
-async def ask(outside: Outside, receiver: Receiver, url: str) -> StatusReading:
-    """What `receiver` says at `url` about a delivery."""
+def ask(outside: Outside, receiver: Receiver, url: str, decide: Callable[[StatusReading], Decision]) -> Call[Exchange]:
+    """Ask `receiver` at `url` about a delivery; `decide` says what its word means for it."""
     request = status_request(url, receiver, user_agent=outside.user_agent, timeout_s=receiver.post.timeout)
-    exchange = await outside.transport.exchange(request)
-    return read_status(exchange, status_map=receiver.status_map, now=outside.clock.time())
+
+    def read(exchange: Exchange) -> Decision:
+        return decide(read_status(exchange, status_map=receiver.status_map, now=outside.clock.time()))
+
+    return Call(partial(outside.transport.send, request), read)
 
 
 def ask_again_s(wish_s: float | None, asked: int, policy: PollPolicy) -> float:

@@ -1,11 +1,14 @@
 """A delivery as work: one message on its way to one receiver, and what the engine keeps to on that way."""
 
-from dataclasses import replace
+
+from functools import lru_cache
+
+from msgspec import structs
 
 from relay.domain.directory import Directory
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, digest12
-from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver
 from relay.engine.work import Dead, GateRules, Later, Work
 from relay.log.port import Record
 from relay.state.port import Change, Limits, delivery_row
@@ -28,7 +31,7 @@ class Delivery(Work):
         super().__init__(record, row, hop.generation, _queue(receiver, hop.delivery), row.owner)
         if hop.generation > 0 or not hop.accepted_ms:
             # a replay is a new life: its age counts from the replay, which appended this record
-            hop = replace(hop, accepted_ms=record.timestamp_ms)
+            hop = structs.replace(hop, accepted_ms=record.timestamp_ms)
         self.hop = hop
         self.receiver = receiver
         self.rules = rules_of(receiver)
@@ -77,9 +80,13 @@ def can_be_asked(receiver: Receiver) -> bool:
 def rules_of(receiver: Receiver) -> GateRules:
     """What the engine keeps to when it sends to a receiver from one of its partitions."""
     post = receiver.post
-    limits = Limits(interval_s(post), post.settle_s, post.breaker, post.settle_s)
-    asked = can_be_asked(receiver)
-    return GateRules(limits, in_flight_per_lane(receiver), ask_first=asked, may_ask=asked)
+    return _rules(interval_s(post), post.settle_s, post.breaker, in_flight_per_lane(receiver), can_be_asked(receiver))
+
+
+@lru_cache(maxsize=4_096)
+def _rules(interval_s: float, settle_s: float, breaker: BreakerPolicy, in_flight: int, asked: bool) -> GateRules:
+    """Remembered: most receivers have the same ones."""
+    return GateRules(Limits(interval_s, settle_s, breaker, settle_s), in_flight, ask_first=asked, may_ask=asked)
 
 
 def in_flight_per_lane(receiver: Receiver) -> int:
@@ -94,8 +101,13 @@ def interval_s(endpoint: Endpoint) -> float:
 def _queue(receiver: Receiver, delivery: DeliveryId) -> bytes | None:
     match receiver.ordering:
         case "source":
-            return digest12("q", receiver.name, delivery.source_id)
+            return _order_key(receiver.name, delivery.source_id)
         case "receiver":
-            return digest12("q", receiver.name)
+            return _order_key(receiver.name)
         case "none":
             return None
+
+
+@lru_cache(maxsize=16_384)
+def _order_key(*parts: str) -> bytes:
+    return digest12("q", *parts)

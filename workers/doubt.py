@@ -4,13 +4,14 @@
 2. another gets it again, or not, as it is configured.
 """
 
+from functools import partial
 from math import inf
 from typing import assert_never
 
 from relay.domain.identity import webhook_id
 from relay.domain.receiver import Receiver
 from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StatusReading, Working, status_url
-from relay.engine.work import Dead, Decision, Done, Later, Resend
+from relay.engine.work import Dead, Decision, Done, Later, Resend, Step
 from relay.state.port import Change, Result, Stage
 from workers.asking import ask, ask_again_s
 from workers.delivery import Delivery, can_be_asked
@@ -23,19 +24,18 @@ class Doubt:
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
 
-    async def resolve(self, work: Delivery) -> Decision:
+    def resolve(self, work: Delivery) -> Step:
         receiver = work.receiver
         if can_be_asked(receiver):
             url = _url(receiver, work)
-            reading = await ask(self._outside, receiver, url)
-            work.asked += 1
-            return self._decide(work, url, reading)
+            return ask(self._outside, receiver, url, partial(self._decide, work, url))
         if receiver.on_ambiguous == "dead_letter":
             return Dead("ambiguous", "an attempt was begun, and nobody knows what came of it")
         return _again(work)
 
     def _decide(self, work: Delivery, url: str, reading: StatusReading) -> Decision:
         now, meter = self._outside.clock.time(), self._outside.meter
+        work.asked += 1
         match reading:
             case AnswerReady(status, content_type, body, truncated):
                 meter.delivered(work.receiver.name, work.age_s(now))

@@ -7,10 +7,11 @@
 4. an answer goes to `to_sender`; still working: ask again later, less and less often, never beyond the deadline.
 """
 
-from collections.abc import Awaitable
-from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import assert_never
+
+from msgspec import structs
 
 from relay.domain.directory import Directory
 from relay.domain.hop import Hop, decode_hop, encode_hop
@@ -18,7 +19,7 @@ from relay.domain.receiver import Receiver
 from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StatusReading, Working
 from relay.domain.topics import Topics
 from relay.engine.rows import RowTable
-from relay.engine.work import Dead, Decision, Done, GateRules, Later, Work
+from relay.engine.work import Dead, Decision, Done, GateRules, Later, Step, Work
 from relay.log.port import NewRecord, Record
 from relay.state.port import Kind, Limits, Result, Stage, State, delivery_row
 from workers.asking import ask, ask_again_s
@@ -58,8 +59,8 @@ class Awaited(Work):
         """Keep what matters at the deadline in the record itself: a parked copy of it is all that is left by then."""
         reason = FORGOT if isinstance(reading, NeverSeen) else None
         if reason != self.hop.reason:
-            self.hop = replace(self.hop, reason=reason)
-            self.record = replace(self.record, headers=encode_hop(self.hop))
+            self.hop = structs.replace(self.hop, reason=reason)
+            self.record = structs.replace(self.record, headers=encode_hop(self.hop))
 
     def rest_s(self, now: float) -> float:
         """Seconds until the deadline, which counts from the 202; 0 when it is over. `now`: Unix seconds."""
@@ -94,23 +95,23 @@ class FromReceiverAsync:
             work.follow(receiver)
         return self._at_deadline(work) if work.rest_s(self._outside.clock.time()) <= 0 else None
 
-    def step(self, work: Awaited) -> Decision | Awaitable[Decision]:
+    def step(self, work: Awaited) -> Step:
         if not work.receiver.enabled:
             return SWITCHED_OFF
         if work.hop.status_url is None:
             return self._later(work, inf, "waiting for the receiver's callback")
-        return self._ask(work, work.hop.status_url)
+        return ask(self._outside, work.receiver, work.hop.status_url, partial(self._decide, work))
 
     def resume(self, work: Awaited, result: Result) -> Done | Dead:
         if result.outcome == "dead":
             return Dead(result.reason or "poison", result.detail or "", result.status)
-        hop = replace(work.hop, reason=None)
+        hop = structs.replace(work.hop, reason=None)
         return Done((answer_record(self._topics, hop, result, work.attempts),), Stage.PUBLISHED, result=result)
 
     def bury(self, record: Record, work: Awaited | None, dead: Dead) -> NewRecord:
         if work is None:
             return self._letters.bury(record, dead)
-        given = replace(record, headers=encode_hop(replace(work.hop, reason=None)))
+        given = structs.replace(record, headers=encode_hop(structs.replace(work.hop, reason=None)))
         return self._letters.bury(given, dead, work.hop, attempts=work.attempts)
 
     def _at_deadline(self, work: Awaited) -> Dead | Done:
@@ -122,8 +123,7 @@ class FromReceiverAsync:
         nowhere = "" if work.hop.status_url else "; its 202 named no place to ask at"
         return Dead("answer_timeout", f"no answer within {receiver.answer_deadline:g} s{nowhere}")
 
-    async def _ask(self, work: Awaited, url: str) -> Decision:
-        reading = await ask(self._outside, work.receiver, url)
+    def _decide(self, work: Awaited, reading: StatusReading) -> Decision:
         work.heard(reading)
         match reading:
             case AnswerReady(status, content_type, body, truncated):
@@ -138,7 +138,7 @@ class FromReceiverAsync:
                 return Dead("gone", "the receiver's status endpoint says that it is gone", 410, pause_s=inf)
             case AskLater(retry_after_s, whole, kind):
                 wait_s = self._again_s(work, retry_after_s)
-                return replace(self._later(work, wait_s, kind), pause_s=wait_s if whole else 0.0)
+                return structs.replace(self._later(work, wait_s, kind), pause_s=wait_s if whole else 0.0)
         assert_never(reading)
 
     def _count(self, work: Awaited) -> None:

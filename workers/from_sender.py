@@ -10,8 +10,9 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec import structs
 
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
@@ -186,7 +187,7 @@ class FromSender:
 
 def _as_sent(record: Record) -> Record:
     """Without hop metadata: a sender must not be able to have its failure listed under another receiver."""
-    return replace(record, headers=sender_headers(record.headers))
+    return structs.replace(record, headers=sender_headers(record.headers))
 
 
 def _accepted_ms(record: Record, now_ms: int) -> int:

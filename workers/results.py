@@ -1,6 +1,6 @@
 """The record on `to_sender` that carries a receiver's answer."""
 
-from dataclasses import replace
+from msgspec import structs
 
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.topics import Topics
@@ -10,7 +10,7 @@ from relay.state.port import Result
 
 def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int) -> NewRecord:
     """The answer in `result`, for the sender of the delivery in `hop`: an empty one where there was none."""
-    answer = replace(
+    answer = structs.replace(
         hop,
         content_type=result.content_type,
         attempt=attempts,

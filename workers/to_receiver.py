@@ -8,13 +8,15 @@
    attempt later, or a dead letter. The engine stores the outcome before anything is appended.
 """
 
-from collections.abc import Awaitable
-from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import assert_never
 
+from msgspec import structs
+
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
+from relay.domain.exchange import Exchange
 from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.identity import webhook_id
 from relay.domain.outcome import (
@@ -35,7 +37,7 @@ from relay.domain.schedule import backoff
 from relay.domain.status import StatusTemplateError, location_url, status_url
 from relay.domain.topics import Topics, lane_of
 from relay.engine.rows import RowTable
-from relay.engine.work import Dead, Decision, Done, Later
+from relay.engine.work import Call, Dead, Decision, Done, Later, Step
 from relay.log.port import NewRecord, Record
 from relay.state.port import Change, Kind, Result, Stage, State
 from workers.delivery import SWITCHED_OFF, Delivery, can_be_asked, receiver_or_stand_in, still_there
@@ -78,7 +80,7 @@ class ToReceiver:
             return None
         return Dead("expired", f"not delivered within max_age after {work.attempts} attempts")
 
-    def step(self, work: Delivery) -> Decision | Awaitable[Decision]:
+    def step(self, work: Delivery) -> Step:
         if not work.receiver.enabled:
             return SWITCHED_OFF
         return self._doubt.resolve(work) if work.in_doubt else self._post(work)
@@ -99,7 +101,7 @@ class ToReceiver:
 
     # POST
 
-    async def _post(self, work: Delivery) -> Decision:
+    def _post(self, work: Delivery) -> Call[Exchange]:
         outside, receiver = self._outside, work.receiver
         request = post_request(
             receiver,
@@ -112,7 +114,10 @@ class ToReceiver:
             user_agent=outside.user_agent,
         )
         begun = outside.clock.monotonic()
-        exchange = await outside.transport.exchange(request)
+        return Call(partial(outside.transport.send, request), partial(self._heard, work, begun))
+
+    def _heard(self, work: Delivery, begun: float, exchange: Exchange) -> Decision:
+        outside, receiver = self._outside, work.receiver
         outside.meter.posted(receiver.name, outside.clock.monotonic() - begun)
         outcome = classify(exchange, codes=receiver.post.codes, now=outside.clock.time())
         self._count(work, outcome)
@@ -173,7 +178,7 @@ class ToReceiver:
         )
 
     def _pending_record(self, work: Delivery, result: Result) -> NewRecord:
-        hop = replace(
+        hop = structs.replace(
             work.hop,
             attempt=work.attempts,
             sequence=work.sequence,

@@ -6,12 +6,15 @@
 4. 2xx: done. Not now, or no luck: again later, until the callback's own limits end it with a dead letter.
 """
 
-from collections.abc import Awaitable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from functools import partial
 from typing import assert_never
+
+from msgspec import structs
 
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
+from relay.domain.exchange import Exchange
 from relay.domain.handover import Handover, to_code
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.outcome import (
@@ -31,7 +34,7 @@ from relay.domain.receiver import Endpoint, Source
 from relay.domain.requests import callback_request
 from relay.engine.clock import Clock
 from relay.engine.rows import RowTable, row_of
-from relay.engine.work import Dead, Decision, Done, GateRules, Later, Outcome, Resend, Seen, Work
+from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Outcome, Resend, Seen, Step, Work
 from relay.log.port import NewRecord, Record
 from relay.state.port import (
     Kind,
@@ -88,6 +91,12 @@ class CallbackTable:
         self._own: RowTable[Callback] = RowTable(state, clock, Kind.POST, frozenset({Stage.DONE}))
 
     async def intake(self, lane: Lane, works: Sequence[Callback]) -> list[Seen]:
+        """Where nobody is to be called there is nothing to repeat by mistake: nothing is asked then."""
+        called = [work for work in works if work.rules is not None or work.parked_at is not None]
+        seen = dict(zip(map(id, called), await self._known(lane, called), strict=True)) if called else {}
+        return [seen.get(id(work), Seen.READY) for work in works]
+
+    async def _known(self, lane: Lane, works: Sequence[Callback]) -> list[Seen]:
         deliveries = await self._state.peek([work.delivery_key for work in works])
         own = await self._own.intake(lane, works)
         return [
@@ -97,7 +106,7 @@ class CallbackTable:
 
     async def mark(self, works: Sequence[tuple[Callback, Outcome]]) -> None:
         await self._state.mark([_end(work, outcome) for work, outcome in works])
-        over = [row_of(work) for work, _ in works if not work.failed]
+        over = [row_of(work) for work, _ in works if work.rules is not None and not work.failed]
         if over:
             await self._state.forget(over)
 
@@ -145,7 +154,7 @@ class ToSender:
             return None
         return Dead("callback_exhausted", f"the callback took nothing within max_age, in {work.attempts} attempts")
 
-    def step(self, work: Callback) -> Decision | Awaitable[Decision]:
+    def step(self, work: Callback) -> Step:
         callback = work.source.callback
         if work.rules is None or callback is None:
             return Done()
@@ -161,7 +170,7 @@ class ToSender:
             return self._letters.bury(record, dead)
         return self._letters.bury(record, dead, work.hop, attempts=work.attempts)
 
-    async def _call(self, work: Callback, callback: Endpoint) -> Decision:
+    def _call(self, work: Callback, callback: Endpoint) -> Call[Exchange]:
         outside = self._outside
         request = callback_request(
             callback,
@@ -171,8 +180,10 @@ class ToSender:
             user_agent=outside.user_agent,
             attempt=work.attempts,
         )
-        exchange = await outside.transport.exchange(request)
-        return self._decide(work, callback, classify(exchange, codes=callback.codes, now=outside.clock.time()))
+        return Call(partial(outside.transport.send, request), partial(self._heard, work, callback))
+
+    def _heard(self, work: Callback, callback: Endpoint, exchange: Exchange) -> Decision:
+        return self._decide(work, callback, classify(exchange, codes=callback.codes, now=self._outside.clock.time()))
 
     def _decide(self, work: Callback, callback: Endpoint, outcome: PostOutcome) -> Decision:
         match outcome:
@@ -194,7 +205,7 @@ class ToSender:
             policy=callback.retry,
             jitter=self._outside.jitter,
         )
-        return replace(decision, reason="callback_exhausted") if isinstance(decision, Dead) else decision
+        return structs.replace(decision, reason="callback_exhausted") if isinstance(decision, Dead) else decision
 
     def _count(self, work: Callback) -> None:
         hop = work.hop

@@ -3,7 +3,6 @@
 import asyncio
 import select
 import socket
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -15,11 +14,10 @@ from aiohttp.payload import Payload
 from yarl import URL
 
 from relay.delivery.guard import AddressGuard, malformed
+from relay.delivery.http1 import BODY_CAP
 from relay.delivery.port import Transport
-from relay.domain.errors import UserError
+from relay.delivery.tls import client_context
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
-
-BODY_CAP: Final = 64 * 1024
 
 _CONNECT_S: Final = 5.0
 """Longest time for DNS, TCP and TLS together: an address that does not answer by then is not going to."""
@@ -54,6 +52,11 @@ class _Progress:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytearray = field(default_factory=bytearray)
     complete: bool = False
+
+    def response(self) -> Response | None:
+        if self.status is None:
+            return None
+        return Response(self.status, self.headers, bytes(self.body), not self.complete)
 
 
 class _Body(Payload):
@@ -100,8 +103,9 @@ class AiohttpTransport(Transport):
     def __init__(self, guard: AddressGuard, *, body_cap: int = BODY_CAP, ca_file: str | None = None) -> None:
         self._guard = guard
         self._body_cap = body_cap
-        self._ssl = _ssl_context(ca_file)
+        self._ssl = client_context(ca_file)
         self._sessions: dict[str, aiohttp.ClientSession] = {}
+        self._under_way: set[asyncio.Task[Exchange]] = set()
 
     async def start(self) -> None:
         # One session per scheme, because the socket factory is not told which one it dials for.
@@ -109,8 +113,26 @@ class AiohttpTransport(Transport):
             self._sessions[scheme] = self._session(scheme)
 
     async def close(self) -> None:
-        while self._sessions:
-            await self._sessions.popitem()[1].close()
+        sessions, self._sessions = self._sessions, {}
+        under_way = list(self._under_way)
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        for session in sessions.values():
+            await session.close()
+        await asyncio.sleep(0)  # what was given up has been told by then
+
+    def send(self, request: Request, done: Callable[[Exchange], None]) -> None:
+        progress = _Progress()
+
+        def report(task: asyncio.Task[Exchange]) -> None:
+            self._under_way.discard(task)
+            given_up = NoResponse("disconnected", "the transport was closed", progress.sent)
+            done((progress.response() or given_up) if task.cancelled() else task.result())
+
+        task = asyncio.get_running_loop().create_task(self._exchange(request, progress))
+        self._under_way.add(task)
+        task.add_done_callback(report)
 
     def _session(self, scheme: str) -> aiohttp.ClientSession:
         traces = aiohttp.TraceConfig()
@@ -129,10 +151,9 @@ class AiohttpTransport(Transport):
             trace_configs=[traces],
         )
 
-    async def exchange(self, request: Request) -> Exchange:
+    async def _exchange(self, request: Request, progress: _Progress) -> Exchange:
         if refusal := self._refusal(request.url):
             return refusal
-        progress = _Progress()
         failure: NoResponse | None = None
         try:
             async with asyncio.timeout(request.timeout_s):
@@ -142,11 +163,11 @@ class AiohttpTransport(Transport):
             failure = NoResponse(kind, str(error) or f"no answer within {request.timeout_s:g} s", progress.sent)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             failure = _no_response(error, progress.sent)
-        if progress.status is not None:
-            return Response(progress.status, progress.headers, bytes(progress.body), not progress.complete)
-        return failure or NoResponse("disconnected", "no response", progress.sent)
+        return progress.response() or failure or NoResponse("disconnected", "no response", progress.sent)
 
     def _refusal(self, url: str) -> NoResponse | None:
+        if not self._sessions:
+            return NoResponse("disconnected", "the transport is not running", sent=False)
         if fault := malformed(url):
             return NoResponse("invalid_url", fault, sent=False)
         if fault := self._guard.check_host(url):
@@ -194,18 +215,6 @@ class AiohttpTransport(Transport):
 def _text(value: str) -> str:
     """A header's value as text that can be encoded again: aiohttp hides foreign bytes in lone surrogates."""
     return value if value.isascii() else value.encode(errors="surrogateescape").decode(errors="replace")
-
-
-def _ssl_context(ca_file: str | None) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    if ca_file is not None:
-        try:
-            context.load_verify_locations(ca_file)
-        except OSError as error:  # also ssl.SSLError
-            raise UserError(f"cannot read certificate authorities from {ca_file}: {error}") from error
-    return context
 
 
 def _guarded_sockets(guard: AddressGuard, scheme: str) -> Callable[[aiohttp.AddrInfoType], socket.socket]:

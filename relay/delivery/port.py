@@ -1,20 +1,35 @@
 """The transport port: one HTTP exchange with the outside world."""
 
-from typing import Protocol
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from relay.domain.exchange import Exchange, Request
 
 
-class Transport(Protocol):
+class Transport(ABC):
     """Makes HTTP requests to receivers and senders.
 
     Redirects are not followed, nothing is decompressed, no cookie is kept. A request is made at most once: what was
-    written and not answered is reported, never repeated. No exception but CancelledError comes out of `exchange`.
-    Caps on concurrency are the caller's.
+    written and not answered is reported, never repeated. Caps on concurrency are the caller's.
     """
 
+    @abstractmethod
     async def start(self) -> None: ...
 
-    async def exchange(self, request: Request) -> Exchange: ...
+    @abstractmethod
+    def send(self, request: Request, done: Callable[[Exchange], None]) -> None:
+        """Make `request`. `done` is called once, later, from the event loop; whatever goes wrong is in its argument.
 
-    async def close(self) -> None: ...
+        A callback instead of a coroutine: thousands of requests a second need no task each.
+        """
+
+    async def exchange(self, request: Request) -> Exchange:
+        """The same for who waits for one; cancelling it leaves the request to its end."""
+        outcome: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
+        self.send(request, lambda exchange: None if outcome.done() else outcome.set_result(exchange))
+        return await outcome
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Give up what is under way: its `done` is told so."""

@@ -22,8 +22,10 @@ def coordinate_text(at: Coordinate) -> str:
 
 def parse_coordinate(text: str) -> Coordinate:
     """The reverse of `coordinate_text`. Raises ValueError that says what was expected."""
-    topic, _, rest = text.partition("/")
-    partition, _, offset = rest.partition("/")
+    parts = text.split("/")
+    if len(parts) != 3:
+        raise ValueError("expected topic/partition/offset")
+    topic, partition, offset = parts
     if not topic or not _is_number(partition) or not _is_number(offset):
         raise ValueError("expected topic/partition/offset")
     return Coordinate(topic, int(partition), int(offset))

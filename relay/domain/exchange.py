@@ -1,23 +1,22 @@
 """What came of one HTTP exchange, as far as the core needs to know."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Request:
+
+class Request(Struct, frozen=True, gc=False):
     """One request. `headers` in the order they are sent; `timeout_s` covers everything from connect to last byte."""
 
     method: Literal["GET", "POST"]
     url: str
     headers: tuple[tuple[str, str], ...]
-    body: bytes = field(default=b"", repr=False)
+    body: bytes = b""
     timeout_s: float = 15.0
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """A status line came. `headers` have lower-case names (of repeated ones the last).
 
     `truncated`: the body was cut: by the byte cap, by a broken connection, or because it could not be read in time.
@@ -25,12 +24,11 @@ class Response:
 
     status: int
     headers: Mapping[str, str]
-    body: bytes = field(repr=False)
+    body: bytes
     truncated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NoResponse:
+class NoResponse(Struct, frozen=True, gc=False):
     """No status line came. `sent`: whether a byte of the request was written; then the receiver may have acted on it.
 
     `kind` says what happened, for people: `blocked` (address guard), `dns`, `refused`, `tls`, `connect_timeout`,

@@ -1,9 +1,11 @@
 """Hop metadata: the headers of every record behind `from_sender`, read and written."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import lru_cache
 from math import isfinite
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from relay.domain.coordinate import Coordinate, Headers, coordinate_text, parse_coordinate
 from relay.domain.errors import InvalidRecord
@@ -18,8 +20,7 @@ _OUTCOMES: Final[dict[bytes, Outcome]] = {b"answered": "answered", b"delivered":
 _MAX_DIGITS: Final = 18  # fits 64 bits; int() is slow, and then refuses, on very long input
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(Struct, frozen=True, gc=False):
     """What a hop record says about its delivery; its value is the payload, or on `to_sender` the answer.
 
     `content_type`: of the value. `attempt`: POSTs so far. `sequence`: grows along the order key. `origin`: where the
@@ -57,19 +58,24 @@ def encode_hop(hop: Hop) -> Headers:
         ("relay-attempt", b"%d" % hop.attempt),
         ("relay-generation", b"%d" % hop.generation),
     ]
-    for name, text in (
-        ("ce_type", hop.event_type),
-        ("ce_time", hop.time),
-        ("content-type", hop.content_type),
-        ("relay-outcome", hop.outcome),
-        ("relay-reason", hop.reason),
-        ("relay-status-url", hop.status_url),
-        ("relay-wait", hop.wait),
-        ("traceparent", hop.traceparent),
-    ):
-        if text is not None:
-            # some of these come from a receiver's response, which may hold what UTF-8 cannot say
-            headers.append((name, text.encode(errors="replace")))
+    # Not a loop: this runs for every record. Some of these come from a receiver's response, which may hold what UTF-8
+    # cannot say.
+    if hop.event_type is not None:
+        headers.append(("ce_type", hop.event_type.encode(errors="replace")))
+    if hop.time is not None:
+        headers.append(("ce_time", hop.time.encode(errors="replace")))
+    if hop.content_type is not None:
+        headers.append(("content-type", hop.content_type.encode(errors="replace")))
+    if hop.outcome is not None:
+        headers.append(("relay-outcome", hop.outcome.encode()))
+    if hop.reason is not None:
+        headers.append(("relay-reason", hop.reason.encode(errors="replace")))
+    if hop.status_url is not None:
+        headers.append(("relay-status-url", hop.status_url.encode(errors="replace")))
+    if hop.wait is not None:
+        headers.append(("relay-wait", hop.wait.encode(errors="replace")))
+    if hop.traceparent is not None:
+        headers.append(("traceparent", hop.traceparent.encode(errors="replace")))
     if hop.sequence is not None:
         headers.append(("relay-sequence", b"%d" % hop.sequence))
     if hop.origin is not None:
@@ -90,95 +96,112 @@ def decode_hop(headers: Headers) -> Hop:
 
     Raises InvalidRecord (reason `invalid`) that names the header that is missing or wrong.
     """
-    named = dict(headers)
-    if named.get("ce_specversion", b"1.0") != b"1.0":
+    fields: dict[str, Any] = {}
+    for name, value in dict(headers).items():
+        reader = _READERS.get(name)
+        if reader is not None:
+            try:
+                fields[reader[0]] = reader[1](value)
+            except UnicodeDecodeError:
+                raise _wrong(name, "is not valid UTF-8") from None
+            except ValueError as error:
+                raise _wrong(name, str(error)) from None
+    if fields.pop("version", "1.0") != "1.0":
         raise InvalidRecord("invalid", "header ce_specversion must be 1.0")
-    return Hop(
-        delivery=DeliveryId(_receiver(named), _id(named, "ce_source"), _id(named, "ce_id")),
-        event_type=_text(named, "ce_type"),
-        time=_text(named, "ce_time"),
-        content_type=_text(named, "content-type"),
-        attempt=_number(named, "relay-attempt") or 0,
-        generation=_number(named, "relay-generation") or 0,
-        sequence=_number(named, "relay-sequence"),
-        origin=_origin(named),
-        accepted_ms=_number(named, "relay-accepted-at") or 0,
-        outcome=_outcome(named),
-        answer_status=_number(named, "relay-answer-status"),
-        answer_truncated=named.get("relay-answer-truncated") == b"true",
-        reason=_text(named, "relay-reason"),
-        status_url=_text(named, "relay-status-url"),
-        ask_after_s=_seconds(named, "relay-ask-after"),
-        wait=_text(named, "relay-wait"),
-        traceparent=_text(named, "traceparent"),
-    )
+    try:
+        delivery = DeliveryId(fields.pop("receiver"), fields.pop("source_id"), fields.pop("message_id"))
+    except KeyError as error:
+        raise _missing(error.args[0]) from None
+    return Hop(delivery, **fields)
 
 
 def _wrong(name: str, problem: str) -> InvalidRecord:
     return InvalidRecord("invalid", f"header {name} {problem}")
 
 
-def _text(named: Mapping[str, bytes], name: str) -> str | None:
-    value = named.get(name)
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        raise _wrong(name, "is not valid UTF-8") from None
+def _missing(field: str) -> InvalidRecord:
+    name = next(name for name, (its_field, _) in _READERS.items() if its_field == field)
+    return _wrong(name, "is missing" if field == "receiver" else "is missing or empty")
 
 
-def _id(named: Mapping[str, bytes], name: str) -> str:
-    text = _text(named, name) or ""
-    if text and text.isprintable() and len(named[name]) <= MAX_ID_BYTES:
+# Readers of values. They raise ValueError that says what a value is not.
+
+
+def _message_id(value: bytes) -> str:
+    text = value.decode()
+    if text and text.isprintable() and len(value) <= MAX_ID_BYTES:
         return text  # the usual case, without the regular expression
-    return check_id(text, f"header {name}")
+    return check_id(text, "header ce_id")
 
 
-def _receiver(named: Mapping[str, bytes]) -> str:
-    name = _text(named, "relay-receiver")
-    if name is None or not (name == NO_RECEIVER or is_receiver_name(name)):
-        raise _wrong("relay-receiver", "is missing" if name is None else "is not a receiver name")
+@lru_cache(maxsize=16_384)
+def _source_id(value: bytes) -> str:
+    return check_id(value.decode(), "header ce_source")
+
+
+@lru_cache(maxsize=16_384)
+def _receiver(value: bytes) -> str:
+    name = value.decode()
+    if not (name == NO_RECEIVER or is_receiver_name(name)):
+        raise ValueError("is not a receiver name")
     return name
 
 
-def _number(named: Mapping[str, bytes], name: str) -> int | None:
-    value = named.get(name)
-    if value is None:
-        return None
+def _number(value: bytes) -> int:
     if not value.isdigit() or len(value) > _MAX_DIGITS:
-        raise _wrong(name, "is not a whole number")
+        raise ValueError("is not a whole number")
     return int(value)
 
 
-def _seconds(named: Mapping[str, bytes], name: str) -> float | None:
-    value = named.get(name)
-    if value is None:
-        return None
+def _seconds(value: bytes) -> float:
     try:
         seconds = float(value)
     except ValueError:
-        raise _wrong(name, "is not a number of seconds") from None
+        raise ValueError("is not a number of seconds") from None
     if not isfinite(seconds) or seconds < 0:
-        raise _wrong(name, "is not a number of seconds")
+        raise ValueError("is not a number of seconds")
     return seconds
 
 
-def _origin(named: Mapping[str, bytes]) -> Coordinate | None:
-    text = _text(named, "relay-origin")
-    if text is None:
-        return None
+def _origin(value: bytes) -> Coordinate:
+    text = value.decode()
     try:
         return parse_coordinate(text)
     except ValueError as error:
-        raise _wrong("relay-origin", f"is wrong: {error}") from None
+        raise ValueError(f"is wrong: {error}") from None
 
 
-def _outcome(named: Mapping[str, bytes]) -> Outcome | None:
-    value = named.get("relay-outcome")
-    if value is None:
-        return None
-    try:
-        return _OUTCOMES[value]
-    except KeyError:
-        raise _wrong("relay-outcome", "is none of answered, delivered, failed") from None
+def _outcome(value: bytes) -> Outcome:
+    outcome = _OUTCOMES.get(value)
+    if outcome is None:
+        raise ValueError("is none of answered, delivered, failed")
+    return outcome
+
+
+def _is_true(value: bytes) -> bool:
+    return value == b"true"
+
+
+_READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
+    "ce_specversion": ("version", bytes.decode),
+    "ce_id": ("message_id", _message_id),
+    "ce_source": ("source_id", _source_id),
+    "relay-receiver": ("receiver", _receiver),
+    "ce_type": ("event_type", bytes.decode),
+    "ce_time": ("time", bytes.decode),
+    "content-type": ("content_type", bytes.decode),
+    "relay-attempt": ("attempt", _number),
+    "relay-generation": ("generation", _number),
+    "relay-sequence": ("sequence", _number),
+    "relay-origin": ("origin", _origin),
+    "relay-accepted-at": ("accepted_ms", _number),
+    "relay-outcome": ("outcome", _outcome),
+    "relay-answer-status": ("answer_status", _number),
+    "relay-answer-truncated": ("answer_truncated", _is_true),
+    "relay-reason": ("reason", bytes.decode),
+    "relay-status-url": ("status_url", bytes.decode),
+    "relay-ask-after": ("ask_after_s", _seconds),
+    "relay-wait": ("wait", bytes.decode),
+    "traceparent": ("traceparent", bytes.decode),
+}
+"""Which field of a hop a header is, and how it is read."""

@@ -1,15 +1,16 @@
 """A message as the sender gives it: its two wire forms on `from_sender`, read and written."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from relay.domain.coordinate import Headers
 from relay.domain.errors import InvalidRecord
-from relay.domain.identity import MessageId, check_id, is_receiver_name
+from relay.domain.identity import MAX_ID_BYTES, MessageId, check_id, is_receiver_name
 
 MAX_RECEIVERS: Final = 1_000
 """Receivers that one message may go to."""
@@ -20,8 +21,7 @@ MAX_TEXT_BYTES: Final = 1_024
 _STRUCTURED: Final = b"application/cloudevents"
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True, gc=False):
     """One webhook event. `receivers` None: whoever subscribes; else unique names in the sender's order.
 
     `payload` is exactly what the sender gave. `time`: the sender's own word (RFC 3339). `wait`: who waits for the
@@ -31,10 +31,10 @@ class Message:
     source_id: str
     message_id: str
     receivers: tuple[str, ...] | None
-    event_type: str | None
-    time: str | None
-    content_type: str | None
-    payload: bytes = field(repr=False)
+    event_type: str | None = None
+    time: str | None = None
+    content_type: str | None = None
+    payload: bytes = b""
     traceparent: str | None = None
     wait: str | None = None
 
@@ -43,7 +43,7 @@ class Message:
         return MessageId(self.source_id, self.message_id)
 
 
-class _Envelope(msgspec.Struct):
+class _Envelope(Struct):
     source_id: str
     message_id: str
     payload: msgspec.Raw  # a slice of the input: nothing decodes and re-encodes a payload
@@ -68,9 +68,8 @@ def parse_message(value: bytes | None, headers: Headers) -> Message:
             "invalid",
             "CloudEvents structured mode is not supported: send the attributes as ce_* headers (binary mode)",
         )
-    for name in named:
-        if name.startswith("ce_"):
-            return _from_headers(value, named)
+    if "ce_id" in named or any(name.startswith("ce_") for name in named):
+        return _from_headers(value, named)
     return _from_envelope(value, named)
 
 
@@ -114,18 +113,18 @@ def sender_headers(headers: Headers) -> Headers:
 def _from_headers(value: bytes, named: Mapping[str, bytes]) -> Message:
     if named.get("ce_specversion", b"1.0") != b"1.0":
         raise InvalidRecord("invalid", "ce_specversion must be 1.0")
-    receivers = _text(named, "ce_receiver")
-    return Message(
-        source_id=_id(named, "ce_source"),
-        message_id=_id(named, "ce_id"),
-        receivers=None if receivers is None else _receivers("ce_receiver", receivers.split(",")),
-        event_type=_short(_text(named, "ce_type"), "ce_type"),
-        time=_short(_text(named, "ce_time"), "ce_time"),
-        content_type=_short(_text(named, "content-type"), "content-type"),
-        payload=value,
-        traceparent=_short(_text(named, "traceparent"), "traceparent"),
-        wait=_short(_text(named, "relay-wait"), "relay-wait"),
-    )
+    fields: dict[str, Any] = {"source_id": "", "message_id": "", "receivers": None}
+    for name, given in named.items():
+        reader = _READERS.get(name)
+        if reader is not None:
+            try:
+                fields[reader[0]] = reader[1](given)
+            except UnicodeDecodeError:
+                raise InvalidRecord("invalid", f"header {name} is not valid UTF-8") from None
+    source_id, message_id = fields["source_id"], fields["message_id"]
+    if not source_id or not message_id:
+        check_id("", "header ce_id" if source_id else "header ce_source")
+    return Message(payload=value, **fields)
 
 
 def _from_envelope(value: bytes, named: Mapping[str, bytes]) -> Message:
@@ -150,8 +149,8 @@ def _from_envelope(value: bytes, named: Mapping[str, bytes]) -> Message:
         time=None,
         content_type="application/json",
         payload=bytes(envelope.payload),
-        traceparent=_short(_text(named, "traceparent"), "traceparent"),
-        wait=_short(_text(named, "relay-wait"), "relay-wait"),
+        traceparent=_text(named, "traceparent"),
+        wait=_text(named, "relay-wait"),
     )
 
 
@@ -160,13 +159,9 @@ def _text(named: Mapping[str, bytes], name: str) -> str | None:
     if value is None:
         return None
     try:
-        return value.decode()
+        return _short(value.decode(), name)
     except UnicodeDecodeError:
         raise InvalidRecord("invalid", f"header {name} is not valid UTF-8") from None
-
-
-def _id(named: Mapping[str, bytes], name: str) -> str:
-    return check_id(_text(named, name) or "", f"header {name}")
 
 
 def _short(text: str | None, name: str) -> str | None:
@@ -190,3 +185,37 @@ def _receivers(name: str, given: Iterable[str]) -> tuple[str, ...]:
     if len(names) > MAX_RECEIVERS:
         raise InvalidRecord("invalid", f"{name} has {len(names)} names; {MAX_RECEIVERS} are allowed")
     return names
+
+
+def _read_message_id(value: bytes) -> str:
+    text = value.decode()
+    if text and text.isprintable() and len(value) <= MAX_ID_BYTES:
+        return text  # the usual case, without the regular expression
+    return check_id(text, "header ce_id")
+
+
+@lru_cache(maxsize=16_384)
+def _read_source_id(value: bytes) -> str:
+    return check_id(value.decode(), "header ce_source")
+
+
+@lru_cache(maxsize=1_024)
+def _read_receivers(value: bytes) -> tuple[str, ...]:
+    return _receivers("ce_receiver", value.decode().split(","))
+
+
+def _reader_of_short(name: str) -> Callable[[bytes], str | None]:
+    return lambda value: _short(value.decode(), name)
+
+
+_READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
+    "ce_id": ("message_id", _read_message_id),
+    "ce_source": ("source_id", _read_source_id),
+    "ce_receiver": ("receivers", _read_receivers),
+    "ce_type": ("event_type", _reader_of_short("ce_type")),
+    "ce_time": ("time", _reader_of_short("ce_time")),
+    "content-type": ("content_type", _reader_of_short("content-type")),
+    "traceparent": ("traceparent", _reader_of_short("traceparent")),
+    "relay-wait": ("wait", _reader_of_short("relay-wait")),
+}
+"""Which field of a message a header is, and how it is read."""

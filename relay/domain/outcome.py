@@ -1,7 +1,8 @@
 """What came of a POST: the meaning of each response, for the delivery and for the receiver's health."""
 
-from dataclasses import dataclass, field
 from typing import Final, Literal, assert_never
+
+from msgspec import Struct
 
 from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.receiver import CodeClasses
@@ -30,35 +31,31 @@ _OURS: Final = frozenset({"blocked", "invalid_url", "invalid_header"})
 _DETAIL_CHARS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True, gc=False):
     """Delivered, and the body is the answer. `truncated`: only the start of it came."""
 
     status: int
     content_type: str | None
-    body: bytes = field(repr=False)
+    body: bytes
     truncated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(Struct, frozen=True, gc=False):
     """Delivered, without an answer."""
 
     status: int
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Struct, frozen=True, gc=False):
     """The answer comes later. `ask_after_s`: wish for the first status GET; `location`: as it was sent."""
 
     status: int
-    body: bytes = field(repr=False)
+    body: bytes
     ask_after_s: float | None
     location: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class NotNow:
+class NotNow(Struct, frozen=True, gc=False):
     """The whole receiver wants to be left alone for a while. `counted`: whether this used up an attempt."""
 
     retry_after_s: float | None
@@ -66,8 +63,7 @@ class NotNow:
     counted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Ambiguous:
+class Ambiguous(Struct, frozen=True, gc=False):
     """The receiver may or may not have the message. `kind`: of the NoResponse, or `status`."""
 
     retry_after_s: float | None
@@ -75,8 +71,7 @@ class Ambiguous:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class NotProcessed:
+class NotProcessed(Struct, frozen=True, gc=False):
     """The receiver surely has not processed the message. `kind`: of the NoResponse, `redirect`, `client_error`,
     `server_error`, or `unwanted` (a success that this receiver does not count as one)."""
 
@@ -85,15 +80,13 @@ class NotProcessed:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(Struct, frozen=True, gc=False):
     """The endpoint is no more: pause the receiver."""
 
     status: int
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Struct, frozen=True, gc=False):
     """The receiver will never take this message. `detail`: the start of its explanation, printable."""
 
     status: int
@@ -138,17 +131,18 @@ def _of_response(response: Response, code_class: CodeClass, now: float) -> Outco
 
 def class_of(status: int, codes: CodeClasses) -> CodeClass:
     """The class of a status code: the receiver's own list first (in the order of its fields), then the table."""
-    moved: tuple[tuple[CodeClass, frozenset[int]], ...] = (
-        ("delivered", codes.delivered),
-        ("not_now", codes.not_now),
-        ("ambiguous", codes.ambiguous),
-        ("not_processed", codes.not_processed),
-        ("rejected", codes.rejected),
-        ("gone", codes.gone),
-    )
-    for code_class, members in moved:
-        if status in members:
-            return code_class
+    if status in codes.delivered:
+        return "delivered"
+    if status in codes.not_now:
+        return "not_now"
+    if status in codes.ambiguous:
+        return "ambiguous"
+    if status in codes.not_processed:
+        return "not_processed"
+    if status in codes.rejected:
+        return "rejected"
+    if status in codes.gone:
+        return "gone"
     if status in _TABLE:
         return _TABLE[status]
     if 200 <= status < 300:

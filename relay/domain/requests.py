@@ -44,6 +44,8 @@ _RESERVED_PREFIXES: Final = ("ce-", "relay-", "webhook-")
 
 def attribute_value(text: str) -> str:
     """An id or other text of the sender as a header value: percent-encoded as CloudEvents has it; reversible."""
+    if text.isalnum() and text.isascii():
+        return text
     if _IN_ATTRIBUTE.search(text):
         return quote(text, safe=_ATTRIBUTE_SAFE, errors="replace")
     return text
@@ -71,13 +73,20 @@ def post_request(
 
     Raises ValueError where a secret of the receiver cannot sign.
     """
+    delivery = hop.delivery
     headers = [
-        ("content-type", header_value(hop.content_type or DEFAULT_CONTENT_TYPE)),
-        *_signed(receiver.post, webhook_id(hop.delivery.source_id, hop.delivery.message_id), now, payload),
-        *_attributes(hop),
+        ("content-type", _content_type(hop.content_type)),
+        *_signed(receiver.post, webhook_id(delivery.source_id, delivery.message_id), now, payload),
+        ("ce-specversion", "1.0"),
+        ("ce-id", attribute_value(delivery.message_id)),
+        ("ce-source", attribute_value(delivery.source_id)),
         ("relay-attempt", str(attempt)),
         ("relay-generation", str(hop.generation)),
     ]
+    if hop.event_type is not None:
+        headers.append(("ce-type", attribute_value(hop.event_type)))
+    if hop.time is not None:
+        headers.append(("ce-time", attribute_value(hop.time)))
     if hop.accepted_ms:
         headers.append(("relay-deadline", str(int(hop.accepted_ms / 1000 + receiver.post.retry.max_age))))
     if sequence is not None:
@@ -125,15 +134,9 @@ def _signed(endpoint: Endpoint, identity: str, now: float, body: bytes) -> _Pair
     return sign(endpoint.signing, webhook_id=identity, timestamp=int(now), body=body)
 
 
-def _attributes(hop: Hop) -> _Pairs:
-    given = (
-        ("ce-specversion", "1.0"),
-        ("ce-id", hop.delivery.message_id),
-        ("ce-source", hop.delivery.source_id),
-        ("ce-type", hop.event_type),
-        ("ce-time", hop.time),
-    )
-    return tuple((name, attribute_value(text)) for name, text in given if text is not None)
+@lru_cache(maxsize=256)
+def _content_type(given: str | None) -> str:
+    return header_value(given or DEFAULT_CONTENT_TYPE)
 
 
 def _post(endpoint: Endpoint, headers: list[tuple[str, str]], body: bytes, user_agent: str) -> Request:

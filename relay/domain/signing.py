@@ -6,6 +6,7 @@ other two styles know no SHA-512: there it has a scheme name of its own, which a
 
 import base64
 import binascii
+import hashlib
 import hmac
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -79,14 +80,30 @@ def _signature_header(
 
 
 def _signature(secret: str, webhook_id: str, stamp: str, body: bytes, digest: _Digest = "sha256") -> str:
-    content = b"%b.%b.%b" % (_bytes(webhook_id), stamp.encode(), body)
-    mac = hmac.digest(_key(secret), content, digest)
+    mac = _mac(_key(secret), b"%b.%b.%b" % (_bytes(webhook_id), stamp.encode(), body), digest)
     return f"{_SCHEMES[digest]},{binascii.b2a_base64(mac, newline=False).decode()}"
+
+
+def _mac(key: bytes, content: bytes, digest: _Digest) -> bytes:
+    """HMAC (RFC 2104). The hashes of the padded key are remembered: the library's way makes them anew for each body."""
+    inner, outer = _padded(key, digest)
+    inner, outer = inner.copy(), outer.copy()
+    inner.update(content)
+    outer.update(inner.digest())
+    return outer.digest()
+
+
+@lru_cache(maxsize=4096)
+def _padded(key: bytes, digest: _Digest) -> "tuple[hashlib._Hash, hashlib._Hash]":
+    new = hashlib.sha256 if digest == "sha256" else hashlib.sha512
+    block = new().block_size
+    padded = (key if len(key) <= block else new(key).digest()).ljust(block, b"\0")
+    return new(bytes(byte ^ 0x36 for byte in padded)), new(bytes(byte ^ 0x5C for byte in padded))
 
 
 def _hex(secret: str, content: bytes, digest: _Digest) -> str:
     # verbatim also with `whsec_`: that is how receivers that check these two styles use their secret
-    return hmac.digest(secret.encode(), content, digest).hex()
+    return _mac(secret.encode(), content, digest).hex()
 
 
 @lru_cache(maxsize=1024)

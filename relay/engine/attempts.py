@@ -4,14 +4,15 @@ The intent is written right before the step and the outcome right after it (rule
 """
 
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Generic, Protocol
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Generic, Protocol
 
 from relay.domain.errors import PartitionLost
 from relay.engine.context import LaneContext
 from relay.engine.gather import Gather
 from relay.engine.rows import fill_in, row_of
-from relay.engine.work import Dead, Decision, Done, GateRules, Later, Resend, W, W_contra, Worker
+from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Resend, W, W_contra, Worker
 from relay.state.port import (
     Ambiguous,
     BeginAsk,
@@ -85,6 +86,7 @@ class Attempts(Generic[W]):
         self.loops = (self._beginning.run, self._settling.run)
         self._running = 0
         self._stopping = False
+        self._abandoned = False
 
     def __len__(self) -> int:
         return len(self._beginning) + len(self._settling) + self._running
@@ -96,22 +98,17 @@ class Attempts(Generic[W]):
         if end is not None:
             self._ended(work, end)
         elif work.rules is None:
-            self._without_call(work)
+            self._run(work)
         else:
             self._beginning.put(work)
-
-    def _without_call(self, work: W) -> None:
-        """A step that only decides needs no intent, and usually no task."""
-        decision = self._call(work)
-        if isinstance(decision, Done | Later | Dead | Resend):
-            self._ended(work, decision)
-        else:
-            self._running += 1
-            self._spawn(self._step(work, 0.0, decision))
 
     def stop(self) -> None:
         """Begin nothing any more; what is begun and not started yet is released. Outcomes are still stored."""
         self._stopping = True
+
+    def abandon(self) -> None:
+        """Replies that come from now on are nobody's business here."""
+        self._abandoned = True
 
     # begin
 
@@ -161,7 +158,7 @@ class Attempts(Generic[W]):
                     work.polls, work.token = attempt, b""  # a GET leaves no intent behind: nothing to settle it with
                 work.begun_at = asked_at
                 work.in_doubt = work.takeover = False
-                self._spawn_step(work, start_in_s)
+                self._start(work, start_in_s)
             case Ambiguous(attempts):
                 self._doubt(work, attempts)
             case Have(row):
@@ -184,7 +181,7 @@ class Attempts(Generic[W]):
         work.token = b""
         work.attempts = max(work.attempts, attempts)
         work.in_doubt = True
-        self._spawn_step(work, 0.0)
+        self._run(work)
 
     def _outlived(self, work: W) -> None:
         """A higher generation lives, under the same key of parked copies: the tombstone is its own business."""
@@ -200,36 +197,50 @@ class Attempts(Generic[W]):
 
     # step
 
-    def _spawn_step(self, work: W, delay_s: float) -> None:
-        self._running += 1
-        self._spawn(self._step(work, delay_s))
+    def _start(self, work: W, in_s: float) -> None:
+        """Run the step of a work that was begun, when its turn at the rate has come."""
+        if in_s > 0:
+            self._running += 1
+            self._spawn(self._run_later(work, in_s))
+        else:
+            self._run(work)
 
-    async def _step(self, work: W, delay_s: float, called: Awaitable[Decision] | None = None) -> None:
-        clock, bounds = self._context.clock, self._context.bounds
+    async def _run_later(self, work: W, in_s: float) -> None:
         try:
-            if delay_s > 0:
-                await clock.sleep(delay_s)
-            if work.token and (self._stopping or clock.monotonic() - work.begun_at > bounds.start_within_s):
-                # The lease of this begin is over, or soon: a new owner may be about to send. Surely not sent by us.
-                self._ended(work, Later(0.0, "begun and not started", Change.RELEASED))
-            else:
-                self._ended(work, await self._awaited(work, called or self._call(work)))
+            await self._context.clock.sleep(in_s)
+            self._run(work)
         finally:
             self._running -= 1
 
-    def _call(self, work: W) -> Decision | Awaitable[Decision]:
+    def _run(self, work: W) -> None:
+        """Run the step. Its decision is there at once, or comes with a reply."""
+        if work.token and self._too_late(work):
+            # The lease of this begin is over, or soon: a new owner may be about to send. Surely not sent by us.
+            self._ended(work, Later(0.0, "begun and not started", Change.RELEASED))
+            return
         try:
-            return self._worker.step(work)
+            step = self._worker.step(work)
+            if isinstance(step, Call):
+                self._running += 1
+                step.start(partial(self._replied, work, step.decide))
+                return
         except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
-            return self._crashed(work, error)
+            step = self._crashed(work, error)
+        self._ended(work, step)
 
-    async def _awaited(self, work: W, decision: Decision | Awaitable[Decision]) -> Decision:
-        if isinstance(decision, Done | Later | Dead | Resend):
-            return decision
+    def _too_late(self, work: W) -> bool:
+        context = self._context
+        return self._stopping or context.clock.monotonic() - work.begun_at > context.bounds.start_within_s
+
+    def _replied(self, work: W, decide: Callable[[Any], Decision], reply: object) -> None:
+        if self._abandoned:
+            return
+        self._running -= 1
         try:
-            return await decision
+            decision = decide(reply)
         except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
-            return self._crashed(work, error)
+            decision = self._crashed(work, error)
+        self._ended(work, decision)
 
     def _crashed(self, work: W, error: Exception) -> Later | Dead:
         """Tried again a few times, then poison."""
@@ -304,7 +315,7 @@ class Attempts(Generic[W]):
             healthy = self._healthy(settlement, decision)
             if healthy is not None:
                 self._ends.heard(work, healthy=healthy)
-            self._settled(work, decision, row)
+            self._settled(work, settlement, decision, row)
 
     def _healthy(self, settlement: Settlement, decision: Decision) -> bool | None:
         """A GET says nothing for the breaker, but that the endpoint is there."""
@@ -312,14 +323,17 @@ class Attempts(Generic[W]):
             return settlement.healthy
         return None if settlement.pause_s or isinstance(decision, Dead) else True
 
-    def _settled(self, work: W, decision: Decision, row: Row) -> None:
-        """What counts is what the row says now: somebody else may have brought an outcome first."""
-        if row.generation > work.generation:
+    def _settled(self, work: W, settlement: Settlement, decision: Decision, row: Row | None) -> None:
+        """What counts is what the row says: somebody else may have brought an outcome first. None: it says ours."""
+        if row is not None and row.generation > work.generation:
             self._outlived(work)
             return
         if isinstance(decision, Later) and work.token and _taken_back(decision):
             work.attempts -= 1  # or the next begin, which is told this number, would count it after all
-        fill_in(work, row, 0.0, self._worker.kind)
+        if row is None:
+            work.result = settlement.result
+        else:
+            fill_in(work, row, 0.0, self._worker.kind)
         work.due = 0.0
         if work.result is not None:
             self._ends.publish(work, self._worker.resume(work, work.result))

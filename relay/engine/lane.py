@@ -127,6 +127,7 @@ class Lane(Generic[W]):
                 await end(running)
                 self.left.set()
                 await self._drained(lambda: not self._attempts, lambda: self._linger_until)
+                self._attempts.abandon()
                 await end((*attempts, *self._steps))
         finally:
             self.left.set()

@@ -1,16 +1,19 @@
 """What a worker is to the engine: it reads records into work, and its step says what becomes of each."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.port import Change, Kind, Lane, Limits, Result, RowKey, Stage
 
+R = TypeVar("R")
 
-@dataclass(frozen=True, slots=True)
-class Done:
+
+class Done(Struct, frozen=True):
     """The step succeeded.
 
     `result` is stored before `records` are appended; when they are acknowledged the row is marked with `stage`.
@@ -24,8 +27,7 @@ class Done:
     healthy: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Later:
+class Later(Struct, frozen=True):
     """Not now; again in `due_in_s`. `change`: RETRY (not processed), DOUBT (nobody knows), RELEASED (never sent)."""
 
     due_in_s: float
@@ -37,8 +39,7 @@ class Later:
     pause_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Dead:
+class Dead(Struct, frozen=True):
     """Given up: a dead letter, and nothing else. `reason` is one of `relay.domain.reasons.REASONS`."""
 
     reason: str
@@ -48,12 +49,22 @@ class Dead:
     pause_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Resend:
+class Resend(Struct, frozen=True):
     """The doubt is resolved, or the receiver does not mind: begin another attempt although one is in doubt."""
 
 
 Decision = Done | Later | Dead | Resend
+
+
+class Call(Struct, Generic[R], frozen=True):
+    """The step asks somebody outside. `start(replied)` calls `replied` with the reply, once, later; `decide` says what
+    it means. No task waits for it: thousands of these are under way."""
+
+    start: Callable[[Callable[[R], None]], None]
+    decide: Callable[[R], Decision]
+
+
+Step = Decision | Call[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +145,7 @@ class Seen(Enum):
     BEHIND = "behind"  # parked records of its order key come first
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The end of one work: its decision, and where its records are now."""
 
     decision: Done | Dead
@@ -175,7 +185,7 @@ class Worker(Protocol[W]):
         """Asked right before every begin: whether its time is over, and how it ends then."""
         ...
 
-    def step(self, work: W) -> Decision | Awaitable[Decision]:
+    def step(self, work: W) -> Step:
         """Say what becomes of it. Runs after a Go, or with `in_doubt` set and no attempt begun."""
         ...
 

@@ -5,8 +5,9 @@ leave a second copy; readers absorb it). Records are opaque bytes: nothing here 
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct
 
 from relay.domain.coordinate import Coordinate as Coordinate
 from relay.domain.coordinate import Headers as Headers
@@ -18,8 +19,7 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class NewRecord:
+class NewRecord(Struct, frozen=True, gc=False):
     """A record to append. The partition follows from `key` (murmur2, as Kafka's default), the same in every log.
 
     `value` None is a tombstone: in a compacted topic it removes the key.
@@ -31,8 +31,7 @@ class NewRecord:
     headers: Headers = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True, gc=False):
     """A record as read. `timestamp_ms`: Unix time of its append, for information only."""
 
     topic: str

@@ -1,98 +1,34 @@
 """Every metric of the relay, with its unit and meaning: one registry per process.
 
 Labels are closed sets (outcome, reason, topic, ...) and receiver names; never a URL, source or message id. There may be
-millions of receivers: the first MAX_RECEIVERS that are named have series of their own, all others share `_other`.
+millions of receivers: the first `MAX_RECEIVERS` that are named have series of their own, all others share `_other`.
 """
 
-from typing import Any, Final, Generic, TypeVar
+from functools import partial
+from typing import Any, Final
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
-    Counter,
-    Gauge,
     GCCollector,
-    Histogram,
     PlatformCollector,
     ProcessCollector,
-    disable_created_metrics,
     generate_latest,
 )
 
-CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
-MAX_RECEIVERS: Final = 2_000
-OTHER: Final = "_other"
-"""Stands for the receivers beyond the bound; no receiver can have this name."""
+from relay.telemetry.series import Count, Family, Level, M, Receivers, Spread
 
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 _HTTP_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _JOURNEY_SECONDS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0, 21_600.0, 86_400.0, 172_800.0)
-
-M = TypeVar("M", Counter, Gauge, Histogram)
-
-
-class _Receivers:
-    """Which receivers have series of their own."""
-
-    def __init__(self) -> None:
-        self._own: set[str] = set()
-
-    def label(self, name: str) -> str:
-        if name not in self._own and len(self._own) >= MAX_RECEIVERS:
-            return OTHER
-        self._own.add(name)
-        return name
-
-    def forget(self, name: str) -> None:
-        self._own.discard(name)
-
-
-class Family(Generic[M]):
-    """A metric with labels. `labels` is cheap: children are kept here, without the client library's lock."""
-
-    def __init__(self, metric: M, label_names: tuple[str, ...], receivers: _Receivers) -> None:
-        self._metric: M = metric
-        self._receiver_at: int | None = label_names.index("receiver") if "receiver" in label_names else None
-        self._receivers = receivers
-        self._children: dict[tuple[str, ...], M] = {}
-
-    def labels(self, *values: str) -> M:
-        """The child for these label values, in the order in which `Metrics` names them."""
-        child = self._children.get(values)
-        return child if child is not None else self._child(values)
-
-    def remove(self, *values: str) -> None:
-        """Forget a child, e.g. of a partition that went to another process."""
-        if self._children.pop(values, None) is not None:
-            self._metric.remove(*values)
-
-    def forget_receiver(self, name: str) -> None:
-        """Forget every child of a receiver."""
-        for values in [key for key in self._children if self._names(key, name)]:
-            self.remove(*values)
-
-    def _names(self, values: tuple[str, ...], receiver: str) -> bool:
-        return self._receiver_at is not None and values[self._receiver_at] == receiver
-
-    def _child(self, values: tuple[str, ...]) -> M:
-        admitted = self._admitted(list(values))
-        if admitted not in self._children:
-            self._children[admitted] = self._metric.labels(*admitted)
-        return self._children[admitted]
-
-    def _admitted(self, values: list[str]) -> tuple[str, ...]:
-        if self._receiver_at is not None:
-            values[self._receiver_at] = self._receivers.label(values[self._receiver_at])
-        return tuple(values)
 
 
 class Metrics:
     """The metrics of one process; an attribute is named like its metric, without `relay_`."""
 
     def __init__(self, version: str) -> None:
-        # a switch for the whole process, all there is: a `_created` series for each counter would double their number
-        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self._receivers = _Receivers()
+        self._receivers = Receivers()
         self._families: list[Family[Any]] = []
         self._define_flow()
         self._define_delivery()
@@ -169,19 +105,19 @@ class Metrics:
             "relay_lanes_fenced_total", "Lanes taken over by a newer owner", "topic"
         )
 
-    def _counter(self, name: str, meaning: str, *labels: str) -> Family[Counter]:
-        return self._family(Counter(name, meaning, labels, registry=self.registry), labels)
+    def _counter(self, name: str, meaning: str, *labels: str) -> Family[Count]:
+        return self._family(Family(name, meaning, labels, Count, self._receivers))
 
-    def _gauge(self, name: str, meaning: str, *labels: str) -> Family[Gauge]:
-        return self._family(Gauge(name, meaning, labels, registry=self.registry), labels)
+    def _gauge(self, name: str, meaning: str, *labels: str) -> Family[Level]:
+        return self._family(Family(name, meaning, labels, Level, self._receivers))
 
-    def _histogram(self, name: str, meaning: str, buckets: tuple[float, ...], *labels: str) -> Family[Histogram]:
-        return self._family(Histogram(name, meaning, labels, buckets=buckets, registry=self.registry), labels)
+    def _histogram(self, name: str, meaning: str, buckets: tuple[float, ...], *labels: str) -> Family[Spread]:
+        return self._family(Family(name, meaning, labels, partial(Spread, buckets), self._receivers))
 
-    def _family(self, metric: M, labels: tuple[str, ...]) -> Family[M]:
-        family = Family(metric, labels, self._receivers)
+    def _family(self, family: Family[M]) -> Family[M]:
+        self.registry.register(family)
         self._families.append(family)
         return family
 
-    def _plain_counter(self, name: str, meaning: str) -> Counter:
-        return Counter(name, meaning, registry=self.registry)
+    def _plain_counter(self, name: str, meaning: str) -> Count:
+        return self._counter(name, meaning).labels()

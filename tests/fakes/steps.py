@@ -2,9 +2,10 @@
 is known, and somebody who counts."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from relay.delivery.port import Transport
 from relay.domain.dead_letter import DeadLetter, parse_dead_letter
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange, Request, Response
@@ -12,7 +13,7 @@ from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Receiver, Source
 from relay.domain.topics import Topics
-from relay.engine.work import Decision, W, Worker
+from relay.engine.work import Call, Decision, W, Worker
 from relay.log.port import Headers, NewRecord, Record
 from workers.letters import Letters
 from workers.meter import Via
@@ -42,7 +43,7 @@ class StandingClock:
         raise AssertionError("a step does not wait for events")
 
 
-class SetReplies:
+class SetReplies(Transport):
     """Answers requests with `replies`, the last of them for ever; each takes `seconds`."""
 
     def __init__(self, clock: StandingClock) -> None:
@@ -54,7 +55,10 @@ class SetReplies:
     async def start(self) -> None:
         return
 
-    async def exchange(self, request: Request) -> Exchange:
+    def send(self, request: Request, done: Callable[[Exchange], None]) -> None:
+        asyncio.get_running_loop().call_soon(lambda: done(self._reply(request)))
+
+    def _reply(self, request: Request) -> Exchange:
         self.requests.append(request)
         self._clock.now += self.seconds
         return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
@@ -139,8 +143,12 @@ async def stepped(worker: Worker[W], work: W, attempt: int | None = None) -> Dec
     """The step's decision, as the engine gets it. `attempt`: that this begin gave it."""
     if attempt is not None:
         work.attempts = attempt
-    decision = worker.step(work)
-    return await decision if isinstance(decision, Awaitable) else decision
+    step = worker.step(work)
+    if not isinstance(step, Call):
+        return step
+    replied: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    step.start(replied.set_result)
+    return step.decide(await replied)
 
 
 def record(

@@ -3,17 +3,18 @@
 import asyncio
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
+from relay.delivery.port import Transport
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 
 REFUSED = NoResponse("refused", "nobody listens", sent=False)
 
 
 @dataclass
-class Surroundings:
+class Surroundings(Transport):
     """The transport of every process. A POST is remembered before it is answered.
 
     Behaviour by the URL's path: /answer, /later (202, then an answer after two GETs), /fail (500 for ever),
@@ -34,6 +35,7 @@ class Surroundings:
     """Requests now, by path."""
     most: Counter[str] = field(default_factory=Counter)
     """The most of them at once."""
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def start(self) -> None:
         return
@@ -41,7 +43,16 @@ class Surroundings:
     async def close(self) -> None:
         return
 
-    async def exchange(self, request: Request) -> Exchange:
+    def send(self, request: Request, done: Callable[[Exchange], None]) -> None:
+        async def make() -> None:
+            done(await self._exchange(request))
+
+        self._raise_bug(dict(request.headers).get("ce-id", ""))
+        task = asyncio.get_running_loop().create_task(make())
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _exchange(self, request: Request) -> Exchange:
         path = urlsplit(request.url).path
         self.under_way[path] += 1
         self.most[path] = max(self.most[path], self.under_way[path])
@@ -89,9 +100,16 @@ class Surroundings:
         if not troubles:
             return None
         trouble, self.troubles[message] = troubles[0], troubles[1:]
-        if isinstance(trouble, Exception):
-            raise trouble
+        assert not isinstance(trouble, Exception), "raised before"
         return trouble
+
+    def _raise_bug(self, message: str) -> None:
+        """A bug shows in who makes the request: nobody waits for what comes after."""
+        troubles = self.troubles.get(message, ())
+        if troubles and isinstance(troubles[0], Exception):
+            self.troubles[message] = troubles[1:]
+            self.tried[message] += 1
+            raise troubles[0]
 
     @staticmethod
     def _answer(message: str) -> Response:

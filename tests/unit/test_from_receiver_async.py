@@ -4,6 +4,7 @@ from dataclasses import replace
 from math import inf
 
 import pytest
+from msgspec import structs
 
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import NoResponse, Response
@@ -33,7 +34,7 @@ POST = Endpoint("https://ci.example/hooks")
 ASKED = Receiver("ci", POST, status_endpoint="https://ci.example/jobs/{message_id}", answer_deadline=600)
 UNASKED = replace(ASKED, status_endpoint=None)
 HOP = Hop(DELIVERY, attempt=2, accepted_ms=int((NOW - 100) * 1000), status_url=URL)
-CALLBACK_ONLY = replace(HOP, status_url=None)
+CALLBACK_ONLY = structs.replace(HOP, status_url=None)
 
 
 @pytest.fixture
@@ -154,11 +155,11 @@ async def test_an_api_that_always_says_200(rig: Rig, body: bytes, decision: Deci
         (HOP, 0, 2),
         (HOP, 0.5, 1.5),
         (HOP, 30, 0),
-        (replace(HOP, ask_after_s=40.0), 10, 30),
-        (replace(HOP, ask_after_s=0.0), 0, 0),
-        (replace(HOP, ask_after_s=4000.0), 0, 600),
+        (structs.replace(HOP, ask_after_s=40.0), 10, 30),
+        (structs.replace(HOP, ask_after_s=0.0), 0, 0),
+        (structs.replace(HOP, ask_after_s=4000.0), 0, 600),
         (CALLBACK_ONLY, 100, 500),
-        (replace(CALLBACK_ONLY, ask_after_s=5.0), 100, 500),
+        (structs.replace(CALLBACK_ONLY, ask_after_s=5.0), 100, 500),
     ],
 )
 def test_the_first_question(rig: Rig, hop: Hop, age_s: float, first_s: float) -> None:
@@ -190,7 +191,7 @@ async def test_a_receiver_that_is_switched_off_is_not_asked(rig: Rig) -> None:
 
 async def test_a_replay_has_a_deadline_of_its_own(rig: Rig) -> None:
     step = worker(rig)
-    work = step.admit(hop_record(PENDING, replace(HOP, generation=1, accepted_ms=1)))
+    work = step.admit(hop_record(PENDING, structs.replace(HOP, generation=1, accepted_ms=1)))
     assert step.overdue(work) is None
 
 
@@ -287,7 +288,7 @@ def test_a_longer_deadline_counts_for_what_waits_already(rig: Rig) -> None:
 
 def test_the_answer_goes_to_the_sender(rig: Rig) -> None:
     step = worker(rig)
-    work = step.admit(hop_record(PENDING, replace(HOP, generation=2, reason="receiver_forgot")))
+    work = step.admit(hop_record(PENDING, structs.replace(HOP, generation=2, reason="receiver_forgot")))
     done = step.resume(work, Result("answered", 201, "text/plain", b"built", truncated=True))
     assert isinstance(done, Done)
     assert done.stage is Stage.PUBLISHED

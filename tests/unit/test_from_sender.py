@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from relay.domain.coordinate import Headers
 from relay.domain.errors import InvalidRecord
@@ -61,7 +62,7 @@ def ended(rig: Rig, message: Message) -> Dead:
 
 
 def test_the_payload_goes_to_the_receivers_topic_as_it_is(rig: Rig) -> None:
-    (hop,) = routed(rig, replace(PUSH, payload=b"\x00\xffraw"))
+    (hop,) = routed(rig, structs.replace(PUSH, payload=b"\x00\xffraw"))
     assert (hop.topic, hop.key, hop.value) == (TOPICS.to_receiver("ci"), b"github", b"\x00\xffraw")
     assert hop_of(hop) == Hop(
         DeliveryId("ci", "github", "m-1"),
@@ -76,7 +77,7 @@ def test_the_payload_goes_to_the_receivers_topic_as_it_is(rig: Rig) -> None:
 
 
 def test_in_the_shared_lane_the_receiver_is_the_key(rig: Rig) -> None:
-    (hop,) = routed(rig, replace(PUSH, receivers=("cd",)))
+    (hop,) = routed(rig, structs.replace(PUSH, receivers=("cd",)))
     assert (hop.topic, hop.key) == (TOPICS.to_receiver("shared"), b"cd")
 
 
@@ -92,14 +93,14 @@ def test_a_json_envelope_goes_the_same_way(rig: Rig) -> None:
 
 def test_without_a_receiver_it_goes_to_those_that_subscribe(rig: Rig) -> None:
     rig.known.subscribed = ("cd", "ci")
-    hops = routed(rig, replace(PUSH, receivers=None))
+    hops = routed(rig, structs.replace(PUSH, receivers=None))
     assert [hop_of(hop).delivery.receiver for hop in hops] == ["cd", "ci"]
 
 
 def test_hop_metadata_of_a_sender_means_nothing(rig: Rig) -> None:
     step = worker(rig)
     forged: Headers = (("relay-receiver", b"cd"), ("relay-generation", b"9"), ("relay-attempt", b"9"))
-    work = step.admit(replace(sent(), headers=message_headers(PUSH) + forged))
+    work = step.admit(structs.replace(sent(), headers=message_headers(PUSH) + forged))
     decision = step.step(work)
     assert isinstance(decision, Done)
     hop = hop_of(decision.records[0])
@@ -128,7 +129,7 @@ def test_a_clock_that_cannot_be_right_is_not_believed(rig: Rig, age_s: float, ac
 
 
 def test_one_of_several_is_unknown(rig: Rig) -> None:
-    hop, letter = routed(rig, replace(PUSH, receivers=("nobody", "ci")))
+    hop, letter = routed(rig, structs.replace(PUSH, receivers=("nobody", "ci")))
     assert hop_of(hop).delivery.receiver == "ci"
     assert letter_of(letter).reason == "unknown_receiver"
     assert headers_of(letter)["relay-receiver"] == b"nobody"
@@ -138,25 +139,25 @@ def test_one_of_several_is_unknown(rig: Rig) -> None:
 
 
 def test_all_are_unknown(rig: Rig) -> None:
-    letters = routed(rig, replace(PUSH, receivers=("nobody", "noone")))
+    letters = routed(rig, structs.replace(PUSH, receivers=("nobody", "noone")))
     assert [headers_of(letter)["relay-receiver"] for letter in letters] == [b"nobody", b"noone"]
     assert {letter_of(letter).stage for letter in letters} == {FROM_SENDER}
 
 
 def test_a_step_that_is_repeated_says_the_same(rig: Rig) -> None:
     step = worker(rig)
-    work = step.admit(sent(replace(PUSH, receivers=("nobody", "ci"))))
+    work = step.admit(sent(structs.replace(PUSH, receivers=("nobody", "ci"))))
     assert step.step(work) == step.step(work)
     assert work.unknown == ("nobody",)
 
 
 def test_nobody_subscribes(rig: Rig) -> None:
-    assert ended(rig, replace(PUSH, receivers=None)).reason == "unknown_receiver"
+    assert ended(rig, structs.replace(PUSH, receivers=None)).reason == "unknown_receiver"
 
 
 def test_too_many_subscribe(rig: Rig) -> None:
     rig.known.subscribed = InvalidRecord("invalid", "1001 receivers subscribe to this; 1000 are allowed")
-    dead = ended(rig, replace(PUSH, receivers=None))
+    dead = ended(rig, structs.replace(PUSH, receivers=None))
     assert dead == Dead("invalid", "1001 receivers subscribe to this; 1000 are allowed")
 
 
@@ -190,9 +191,9 @@ def test_what_cannot_be_read_is_a_dead_letter(rig: Rig, headers: Headers, value:
 
 def test_a_record_over_the_limit_is_too_large(rig: Rig) -> None:
     step = worker(rig)
-    step.admit(sent(replace(PUSH, payload=b"x" * MAX)))
+    step.admit(sent(structs.replace(PUSH, payload=b"x" * MAX)))
     with pytest.raises(InvalidRecord) as caught:
-        step.admit(sent(replace(PUSH, payload=b"x" * (MAX + 1))))
+        step.admit(sent(structs.replace(PUSH, payload=b"x" * (MAX + 1))))
     assert (caught.value.reason, caught.value.detail) == ("too_large", "the record has 1001 bytes; 1000 are allowed")
 
 
@@ -233,7 +234,7 @@ async def test_a_message_is_a_duplicate_once_its_hop_records_are_acknowledged(ri
 async def test_an_id_with_other_bytes_is_a_conflict(rig: Rig, other: dict[str, object]) -> None:
     state = MemoryState()
     step = worker(rig, state)
-    (first, second), known = await seen(step, sent(), sent(replace(PUSH, **other), offset=8))  # type: ignore[arg-type]
+    (first, second), known = await seen(step, sent(), sent(structs.replace(PUSH, **other), offset=8))
     assert known == [Seen.READY, Seen.READY]
     assert isinstance(step.step(first), Done)
     dead = step.step(second)
@@ -244,7 +245,7 @@ async def test_an_id_with_other_bytes_is_a_conflict(rig: Rig, other: dict[str, o
     assert row is not None
     assert row.stage is MessageStage.ARRIVED  # the first one's hop records are still to come
     await finish(step, first)
-    (third,), known = await seen(step, sent(replace(PUSH, **other), offset=8))  # type: ignore[arg-type]
+    (third,), known = await seen(step, sent(structs.replace(PUSH, **other), offset=8))
     assert known == [Seen.READY]
     assert third.conflict
 
@@ -252,14 +253,14 @@ async def test_an_id_with_other_bytes_is_a_conflict(rig: Rig, other: dict[str, o
 async def test_its_own_record_read_again_is_no_conflict(rig: Rig) -> None:
     step = worker(rig)
     await seen(step, sent())
-    (again,), _ = await seen(step, sent(replace(PUSH, payload=b"x")))
+    (again,), _ = await seen(step, sent(structs.replace(PUSH, payload=b"x")))
     assert not again.conflict
 
 
 async def test_a_delivery_to_nobody_has_failed(rig: Rig) -> None:
     state = MemoryState()
     step = worker(rig, state)
-    (work,), _ = await seen(step, sent(replace(PUSH, receivers=("nobody", "ci"))))
+    (work,), _ = await seen(step, sent(structs.replace(PUSH, receivers=("nobody", "ci"))))
     await finish(step, work)
     nobody, ci = await state.peek([delivery_row(DeliveryId(name, "github", "m-1")) for name in ("nobody", "ci")])
     assert (nobody.stage, nobody.at, nobody.code) == (Stage.FAILED, (2, 1), REASON_CODES["unknown_receiver"])

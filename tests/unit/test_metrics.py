@@ -5,9 +5,10 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from relay.telemetry import metrics as module
+from relay.telemetry import series
 from relay.telemetry.meter import MetricsMeter
-from relay.telemetry.metrics import CONTENT_TYPE, OTHER, Metrics
+from relay.telemetry.metrics import CONTENT_TYPE, Metrics
+from relay.telemetry.series import OTHER
 
 LEGS = ("to_receiver", "answer", "to_sender")
 
@@ -85,7 +86,7 @@ def test_children_are_kept() -> None:
 
 
 def test_receivers_beyond_the_bound_share_a_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_RECEIVERS", 2)
+    monkeypatch.setattr(series, "MAX_RECEIVERS", 2)
     metrics = Metrics("1")
     for name in ("a", "b", "c", "d"):
         metrics.failed_total.labels(name, "gone").inc()
@@ -98,7 +99,7 @@ def test_receivers_beyond_the_bound_share_a_series(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_removed_receiver_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_RECEIVERS", 1)
+    monkeypatch.setattr(series, "MAX_RECEIVERS", 1)
     metrics = Metrics("1")
     metrics.failed_total.labels("a", "gone").inc()
     metrics.delivery_duration_seconds.labels("a").observe(2)

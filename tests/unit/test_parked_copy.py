@@ -1,10 +1,9 @@
 """A parked record gives the original back, byte for byte, whatever was in it."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from relay.domain.errors import InvalidRecord
 from relay.engine.parked_copy import LIFE_KEY, parked_key, unwrap, wrap
@@ -76,7 +75,7 @@ def test_stages_of_one_delivery_have_keys_of_their_own() -> None:
 def test_a_copy_with_a_header_missing_is_not_one_of_ours(missing: str) -> None:
     headers = tuple(header for header in PARKED.headers if header[0] != missing)
     with pytest.raises(InvalidRecord, match="not one of ours"):
-        unwrap(replace(PARKED, headers=headers))
+        unwrap(structs.replace(PARKED, headers=headers))
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"\xff\xfe", b"x", b"t/0"])
@@ -87,4 +86,4 @@ def test_a_copy_with_a_wrong_header_is_not_one_of_ours(name: str, rubbish: bytes
     full = f"relay-parked-{name}"
     headers = tuple((each, rubbish if each == full else value) for each, value in PARKED.headers)
     with pytest.raises(InvalidRecord, match="not one of ours"):
-        unwrap(replace(PARKED, headers=headers))
+        unwrap(structs.replace(PARKED, headers=headers))

@@ -4,6 +4,7 @@ from dataclasses import replace
 from math import inf
 
 import pytest
+from msgspec import structs
 
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import InvalidRecord
@@ -101,7 +102,7 @@ async def test_a_success_without_a_body_is_delivered_without_an_answer(rig: Rig,
 def test_an_answer_goes_to_the_sender_with_all_that_belongs_to_it(rig: Rig) -> None:
     step = worker(rig)
     origin = Coordinate("from_sender", 1, 5)
-    hop = replace(HOP, origin=origin, wait="api-1", traceparent="00-1", generation=0)
+    hop = structs.replace(HOP, origin=origin, wait="api-1", traceparent="00-1", generation=0)
     work = step.admit(hop_record(TO_CI, hop))
     work.attempts = 3
     done = step.resume(work, Result("answered", 200, "text/plain", b"ok"))
@@ -204,7 +205,7 @@ async def test_a_receiver_is_paused_as_long_as_it_wants_though_this_delivery_has
     rig: Rig, status: int
 ) -> None:
     rig.reply(status, retry_after="600")
-    old = replace(HOP, accepted_ms=int((NOW - 3590) * 1000))
+    old = structs.replace(HOP, accepted_ms=int((NOW - 3590) * 1000))
     decision = await posted(rig, hop=old)
     assert isinstance(decision, Later)
     assert (decision.due_in_s, decision.pause_s) == (10, 600)
@@ -212,7 +213,7 @@ async def test_a_receiver_is_paused_as_long_as_it_wants_though_this_delivery_has
 
 async def test_429_for_ever_ends_by_age(rig: Rig) -> None:
     rig.reply(429)
-    decision = await posted(rig, hop=replace(HOP, accepted_ms=int((NOW - 3600) * 1000)), attempt=4)
+    decision = await posted(rig, hop=structs.replace(HOP, accepted_ms=int((NOW - 3600) * 1000)), attempt=4)
     assert isinstance(decision, Dead)
     assert (decision.reason, decision.pause_s) == ("expired", 20)
 
@@ -438,13 +439,13 @@ async def test_the_request_says_which_attempt_of_what_it_is(rig: Rig) -> None:
 @pytest.mark.parametrize(("ordering", "sequence"), [("source", 4), ("receiver", 4), ("none", None)])
 def test_a_replay_falls_back_to_the_sequence_of_the_first_life(rig: Rig, ordering: str, sequence: int | None) -> None:
     step = worker(rig, replace(PLAIN, ordering=ordering))  # type: ignore[arg-type]
-    assert step.admit(hop_record(TO_CI, replace(HOP, sequence=4, generation=1), offset=90)).sequence == sequence
+    assert step.admit(hop_record(TO_CI, structs.replace(HOP, sequence=4, generation=1), offset=90)).sequence == sequence
 
 
 def test_order_is_kept_per_source_per_receiver_or_not_at_all(rig: Rig) -> None:
     def queue(ordering: str, source: str) -> bytes | None:
         step = worker(rig, replace(PLAIN, ordering=ordering))  # type: ignore[arg-type]
-        return step.admit(hop_record(TO_CI, replace(HOP, delivery=DELIVERY._replace(source_id=source)))).queue
+        return step.admit(hop_record(TO_CI, structs.replace(HOP, delivery=DELIVERY._replace(source_id=source)))).queue
 
     assert queue("source", "a") == queue("source", "a") != queue("source", "b")
     assert queue("receiver", "a") == queue("receiver", "b") is not None
@@ -468,9 +469,9 @@ def test_the_engine_is_told_the_limits() -> None:
 async def test_the_age_of_a_replay_counts_from_the_replay(rig: Rig) -> None:
     rig.reply(204)
     step = worker(rig)
-    old = replace(HOP, accepted_ms=int((NOW - 1_000_000) * 1000))
+    old = structs.replace(HOP, accepted_ms=int((NOW - 1_000_000) * 1000))
     assert step.overdue(step.admit(hop_record(TO_CI, old))) is not None
-    work = step.admit(hop_record(TO_CI, replace(old, generation=1), age_s=5))
+    work = step.admit(hop_record(TO_CI, structs.replace(old, generation=1), age_s=5))
     assert step.overdue(work) is None
     await stepped(step, work, 1)
     assert dict(rig.http.requests[0].headers)["relay-deadline"] == str(int(NOW - 5 + 3600))
@@ -480,7 +481,7 @@ async def test_the_age_of_a_replay_counts_from_the_replay(rig: Rig) -> None:
 
 def test_a_record_that_does_not_say_when_it_was_accepted_is_as_old_as_it_is(rig: Rig) -> None:
     step = worker(rig)
-    assert step.admit(hop_record(TO_CI, replace(HOP, accepted_ms=0), age_s=30)).age_s(NOW) == 30
+    assert step.admit(hop_record(TO_CI, structs.replace(HOP, accepted_ms=0), age_s=30)).age_s(NOW) == 30
 
 
 # settings that change
@@ -546,7 +547,7 @@ def test_an_unreadable_record_is_buried_as_it_is(rig: Rig) -> None:
 def test_a_dead_letter_tells_all_there_is_to_tell(rig: Rig, first_life: int | None, told: bytes) -> None:
     step = worker(rig)
     origin = Coordinate("from_sender", 1, 5)
-    given = hop_record(TO_CI, replace(HOP, origin=origin, sequence=first_life))
+    given = hop_record(TO_CI, structs.replace(HOP, origin=origin, sequence=first_life))
     work = step.admit(given)
     work.attempts = 4
     buried = step.bury(given, work, Dead("exhausted", "why", 500))

@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
+from relay.domain.coordinate import Coordinate
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import NoResponse, Response
 from relay.domain.handover import Handed, Handover, from_code, to_code
@@ -28,7 +30,7 @@ ANSWERED = Hop(
     answer_status=201,
     accepted_ms=int((NOW - 60) * 1000),
 )
-DELIVERED = replace(ANSWERED, outcome="delivered", content_type=None, answer_status=204)
+DELIVERED = structs.replace(ANSWERED, outcome="delivered", content_type=None, answer_status=204)
 FAILED = Hop(DELIVERY, attempt=20, generation=1, outcome="failed", answer_status=500, reason="exhausted")
 LANE = Lane(TOPICS.to_sender, 3, 1)
 
@@ -256,9 +258,20 @@ async def test_the_delivery_remembers_how_it_ended(
     work.attempts = 2
     row = await ended(state, step, work, decision)
     assert (row.stage, row.at, from_code(row.code)) == (Stage.DONE, (3, 7), handed)
-    assert await step.table.intake(LANE, [admitted(step)]) == [Seen.FINISHED]
+    again = admitted(step)
+    assert await step.table.intake(LANE, [again]) == [Seen.FINISHED if again.rules else Seen.READY]
+    assert await ended(state, step, again, Done()) == row
     own = callback_row(DELIVERY, 0, failed=False)
     assert (await state.peek([own]))[0].stage is Stage.NONE  # no second memory of the same
+
+
+async def test_a_parked_answer_owes_its_tombstone_although_nobody_is_to_be_called_any_more(rig: Rig) -> None:
+    state = MemoryState()
+    step = worker(rig, ASKING, state)
+    work = admitted(step)
+    work.parked_at = Coordinate("parked_messages", 0, 1)
+    assert await step.table.intake(LANE, [work]) == [Seen.READY]
+    assert work.owes_tombstone
 
 
 @pytest.mark.parametrize(
@@ -281,9 +294,9 @@ async def test_a_notice_remembers_its_end_by_itself(rig: Rig, decision: Done | D
 async def test_an_answer_of_a_former_life_is_done_when_a_later_one_is(rig: Rig) -> None:
     state = MemoryState()
     step = worker(rig, state=state)
-    later = admitted(step, replace(ANSWERED, generation=2))
+    later = admitted(step, structs.replace(ANSWERED, generation=2))
     await ended(state, step, later, Done())
-    seen = await step.table.intake(LANE, [admitted(step), admitted(step, replace(ANSWERED, generation=3))])
+    seen = await step.table.intake(LANE, [admitted(step), admitted(step, structs.replace(ANSWERED, generation=3))])
     assert seen == [Seen.FINISHED, Seen.READY]
 
 
@@ -316,7 +329,7 @@ def test_a_dead_letter_keeps_the_reason_of_a_notice(rig: Rig) -> None:
     assert headers_of(buried)["relay-original-reason"] == b"exhausted"
 
 
-@pytest.mark.parametrize("headers", [(), encode_hop(replace(ANSWERED, outcome=None))])
+@pytest.mark.parametrize("headers", [(), encode_hop(structs.replace(ANSWERED, outcome=None))])
 def test_what_is_no_result_is_a_dead_letter(rig: Rig, headers: tuple[tuple[str, bytes], ...]) -> None:
     step = worker(rig)
     given = record(TOPICS.to_sender, headers)

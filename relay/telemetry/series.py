@@ -1,0 +1,149 @@
+"""Counters, levels and histograms for one thread: a change costs an addition, and no lock.
+
+The client library's own metrics take a lock and several calls for every change, which is a tenth of what a message may
+cost. Its text format is used as it is: a Family is a collector of its registry.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import Final, Generic, Literal, TypeVar
+
+from prometheus_client import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+MAX_RECEIVERS: Final = 2_000
+OTHER: Final = "_other"
+"""Stands for the receivers beyond the bound; no receiver can have this name."""
+
+_text: Callable[[float], str] = floatToGoString
+Sample = tuple[str, dict[str, str], float]
+"""Suffix of the name, labels beyond those of the series, value."""
+
+
+class Count:
+    """Only grows."""
+
+    kind: Final[Literal["counter"]] = "counter"
+    __slots__ = ("_value",)
+
+    def __init__(self) -> None:
+        self._value = 0
+
+    def inc(self, by: int = 1) -> None:
+        self._value += by
+
+    def samples(self) -> Iterator[Sample]:
+        yield "_total", {}, self._value
+
+
+class Level:
+    """What is so now."""
+
+    kind: Final[Literal["gauge"]] = "gauge"
+    __slots__ = ("_value",)
+
+    def __init__(self) -> None:
+        self._value = 0.0
+
+    def set(self, value: float) -> None:
+        self._value = value
+
+    def samples(self) -> Iterator[Sample]:
+        yield "", {}, self._value
+
+
+class Spread:
+    """How observed values are spread over buckets. `bounds`: their upper ends, growing."""
+
+    kind: Final[Literal["histogram"]] = "histogram"
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def samples(self) -> Iterator[Sample]:
+        for bound, count in zip((*self._bounds, float("inf")), accumulate(self._counts), strict=True):
+            yield "_bucket", {"le": _text(bound)}, count
+        yield "_count", {}, sum(self._counts)
+        yield "_sum", {}, self._sum
+
+
+M = TypeVar("M", Count, Level, Spread)
+
+
+class Receivers:
+    """Which receivers have series of their own: the first MAX_RECEIVERS that are named."""
+
+    def __init__(self) -> None:
+        self._own: set[str] = set()
+
+    def label(self, name: str) -> str:
+        if name not in self._own and len(self._own) >= MAX_RECEIVERS:
+            return OTHER
+        self._own.add(name)
+        return name
+
+    def forget(self, name: str) -> None:
+        self._own.discard(name)
+
+
+class Family(Collector, Generic[M]):
+    """All series of one metric."""
+
+    def __init__(
+        self, name: str, meaning: str, label_names: tuple[str, ...], new: Callable[[], M], receivers: Receivers
+    ) -> None:
+        self._name = name
+        self._meaning = meaning
+        self._label_names = label_names
+        self._new: Callable[[], M] = new
+        self._receiver_at: int | None = label_names.index("receiver") if "receiver" in label_names else None
+        self._receivers = receivers
+        self._known: dict[tuple[str, ...], M] = {}
+        self._series: dict[tuple[str, ...], M] = {}  # under the labels that are shown
+
+    def labels(self, *values: str) -> M:
+        """The series of these label values, in the order in which `Metrics` names them."""
+        known = self._known.get(values)
+        return known if known is not None else self._find(values)
+
+    def remove(self, *values: str) -> None:
+        """Forget a series, e.g. of a partition that went to another process."""
+        self._known.pop(values, None)
+        self._series.pop(values, None)
+
+    def forget_receiver(self, name: str) -> None:
+        """Forget every series of a receiver."""
+        if self._receiver_at is not None:
+            for values in [key for key in {**self._known, **self._series} if key[self._receiver_at] == name]:
+                self.remove(*values)
+
+    def collect(self) -> Iterator[Metric]:
+        sample_of = self._new()
+        metric = Metric(self._name.removesuffix("_total"), self._meaning, sample_of.kind)
+        for values, series in self._series.items():
+            labels = dict(zip(self._label_names, values, strict=True))
+            for suffix, more, value in series.samples():
+                metric.add_sample(metric.name + suffix, labels | more, value)
+        yield metric
+
+    def _find(self, values: tuple[str, ...]) -> M:
+        shown = values
+        if self._receiver_at is not None:
+            named = list(values)
+            named[self._receiver_at] = self._receivers.label(named[self._receiver_at])
+            shown = tuple(named)
+        series = self._series.get(shown)
+        if series is None:
+            series = self._series[shown] = self._new()
+        if shown == values or len(self._known) < 2 * MAX_RECEIVERS:
+            self._known[values] = series
+        return series

@@ -1,0 +1,178 @@
+"""The engine and the workers at full speed, on ports that answer at once and cost next to nothing.
+
+What is measured here is our own Python: records become works, requests, outcomes and hop records. What the client
+libraries, Kafka and Redis cost is not in it; `make bench` tells that.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from relay.config.registry import Registry
+from relay.delivery.port import Transport
+from relay.domain.exchange import Exchange, Request, Response
+from relay.domain.message import Message, message_headers
+from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
+from relay.domain.topics import Topics
+from relay.engine.clock import SystemClock
+from relay.engine.context import Bounds, LaneContext
+from relay.engine.lane import Lane
+from relay.engine.patience import Patience
+from relay.engine.work import Worker
+from relay.log.port import Coordinate, Log, NewRecord, Record
+from relay.state.port import Arrival, BeginAsk, Go, IntakeAsk, Row, Settlement, State
+from relay.state.port import Lane as LaneId
+from relay.telemetry.meter import MetricsMeter
+from relay.telemetry.metrics import Metrics
+from relay.telemetry.observer import TelemetryObserver
+from relay.telemetry.sentry import SentryReporter
+from workers.from_sender import FromSender
+from workers.letters import Letters
+from workers.outside import Outside
+from workers.to_receiver import ToReceiver
+
+TOPICS = Topics("")
+RECEIVERS = 16
+SOURCES = 64
+ANSWER = Response(200, {"content-type": "application/json", "content-length": "2"}, b"{}")
+
+
+class QuickTransport(Transport):
+    """Every receiver answers at once."""
+
+    async def start(self) -> None: ...
+
+    def send(self, request: Request, done: Callable[[Exchange], None]) -> None:
+        asyncio.get_running_loop().call_soon(done, ANSWER)
+
+    async def close(self) -> None: ...
+
+
+class QuickState:
+    """Knows nothing, allows everything."""
+
+    async def arrive(self, arrivals: Sequence[Arrival]) -> list[None]:
+        return [None] * len(arrivals)
+
+    async def enqueued(self, arrivals: Sequence[Arrival]) -> None: ...
+
+    async def intake(self, lane: LaneId, asks: Sequence[IntakeAsk]) -> list[Row]:
+        return [_NOTHING] * len(asks)
+
+    async def begin(self, lane: LaneId, asks: Sequence[BeginAsk]) -> list[Go]:
+        return [_GO] * len(asks)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[None]:
+        return [None] * len(settlements)
+
+    async def mark(self, marks: Sequence[object]) -> None: ...
+
+    async def next_due(self, lane: LaneId, tags: Sequence[int]) -> dict[int, float]:
+        return {}
+
+
+_NOTHING, _GO = Row(), Go(1, 0.0)
+
+
+class QuickLog:
+    """Acknowledges everything, and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.appended: list[NewRecord] = []
+
+    async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
+        start = len(self.appended)
+        self.appended += records
+        return [Coordinate(record.topic, 0, start + n) for n, record in enumerate(records)]
+
+
+class HotPath:
+    """A FromSender lane, and one ToReceiver lane per receiver."""
+
+    def __init__(self) -> None:
+        registry = Registry(TOPICS, {})
+        registry._receivers = {name: _receiver(name) for name in map(receiver_name, range(RECEIVERS))}
+        metrics = Metrics("0")
+        self.log = QuickLog()
+        self._clock = SystemClock()
+        self._observer = TelemetryObserver(metrics, SentryReporter(), lambda: None)
+        state = cast(State, QuickState())
+        outside = Outside(QuickTransport(), self._clock, lambda: 0.5, "relay/0", meter=MetricsMeter(metrics))
+        letters = Letters(TOPICS, self._clock)
+        self._state = state
+        self.from_sender = self._lane(
+            TOPICS.from_sender,
+            FromSender(TOPICS, registry, state, letters, outside, max_payload_bytes=1_000_000),
+            shared=True,
+        )
+        to_receiver = ToReceiver(TOPICS, registry, state, letters, outside)
+        self.to_receiver = {
+            name: self._lane(TOPICS.to_receiver(name), to_receiver, shared=False) for name in registry.receivers()
+        }
+
+    def _lane(self, topic: str, worker: Worker[Any], *, shared: bool) -> Lane[Any]:
+        context = LaneContext(
+            lane=LaneId(topic, 0, 1),
+            parked_topic=TOPICS.parked_messages,
+            tags=(0,),
+            shared=shared,
+            log=cast(Log, self.log),
+            state=self._state,
+            clock=self._clock,
+            observer=self._observer,
+            patience=Patience(self._clock, self._observer),
+            bounds=Bounds(),
+        )
+        return Lane(context, worker)
+
+
+def receiver_name(number: int) -> str:
+    return f"receiver-{number:02d}"
+
+
+def _receiver(name: str) -> Receiver:
+    signing = SigningPolicy("standard", ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",))
+    return Receiver(name, Endpoint("http://127.0.0.1:8000/hooks", signing, max_in_flight=64))
+
+
+def messages(count: int) -> list[Record]:
+    """Records of `from_sender`: 1 kB each, one receiver each, from many sources."""
+    payload = b'{"ref":"refs/heads/main","before":"' + b"0" * 960 + b'"}'
+    records = []
+    for n in range(count):
+        message = Message(
+            source_id=f"source-{n % SOURCES:02d}",
+            message_id=f"5e2f1c3a-{n:012d}",
+            receivers=(receiver_name(n // SOURCES % RECEIVERS),),
+            event_type="push",
+            time=None,
+            content_type="application/json",
+            payload=payload,
+        )
+        records.append(
+            Record(TOPICS.from_sender, 0, n, message.source_id.encode(), payload, message_headers(message), NOW_MS)
+        )
+    return records
+
+
+NOW_MS = int(SystemClock().time() * 1000)
+
+
+def hop_records(appended: Sequence[NewRecord]) -> Mapping[str, list[Record]]:
+    """What was appended, as the next lanes read it, by topic."""
+    read: dict[str, list[Record]] = {}
+    for record in appended:
+        of_topic = read.setdefault(record.topic, [])
+        of_topic.append(
+            Record(record.topic, 0, len(of_topic), record.key, record.value, record.headers, NOW_MS)
+        )
+    return read
+
+
+async def passed(lane: Lane[Any], records: Sequence[Record], *, batch: int) -> None:
+    """Offer `records` in batches; returns when all have ended."""
+    for start in range(0, len(records), batch):
+        lane.offer(records[start : start + batch])
+        while lane.unfinished:
+            lane.progress.clear()
+            await lane.progress.wait()
