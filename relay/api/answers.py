@@ -73,7 +73,10 @@ class AnswersResource:
         settlement = Settlement(
             delivery_row(delivery), generation, b"", Change.RESULT, last_status=result.status, result=result
         )
-        return (await self._context.state.settle([settlement]))[0]
+        row = (await self._context.state.settle([settlement]))[0]
+        if row is None:
+            raise StateUnavailable("an answer was settled without a word of its row")
+        return row
 
     async def _publish(self, delivery: DeliveryId, row: Row) -> None:
         """Append the answer that the row holds, ours or the one before it; a second copy is absorbed by ToSender."""

@@ -10,9 +10,11 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from relay.api.answers import AnswersResource
 from relay.api.auth import require_key
+from relay.api.batch import BatchResource
 from relay.api.context import ApiContext as ApiContext
 from relay.api.failed import FailedResource
 from relay.api.health import Health, require_start
+from relay.api.intake import Intake
 from relay.api.messages import MessagesResource
 from relay.api.problems import problem_details
 from relay.api.receivers import ReceiversResource
@@ -52,8 +54,10 @@ def create_app(context: ApiContext, *, health_only: bool = False) -> web.Applica
         Health(context).add_routes(app.router)
         return app
     reader = StatusReader(context.log, context.state, context.topics, context.directory, context.clock)
+    intake = Intake(context)
     for resource in (
-        MessagesResource(context, reader),
+        MessagesResource(context, reader, intake),
+        BatchResource(context, intake),
         StatusResource(reader),
         AnswersResource(context, reader),
         FailedResource(context),

@@ -1,41 +1,46 @@
 """The message that an HTTP request describes: CloudEvents attributes as `ce-` headers, the payload as the body."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from aiohttp import web
 
+from relay.api.intake import Incoming
 from relay.api.problems import UNSUPPORTED, Problem, invalid
 from relay.api.reading import attributes, percent_decoded, plain_header, query_of
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import check_id, is_receiver_name
-from relay.domain.message import Message, message_headers, parse_message
+from relay.domain.message import MAX_RECEIVERS, Message, message_headers, parse_message
 
 _IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 _STRING: Final = re.compile(r'"((?:[^"\\]|\\["\\])*)"')  # RFC 9651, section 3.3.3
 _CLOUDEVENTS: Final = "application/cloudevents"
+"""Structured modes begin so: as the type of a payload it would have FromSender look for attributes in there."""
 
 
-def read_message(request: web.Request, source_id: str, new_id: Callable[[], str]) -> Message:
-    """The message that query and headers describe, its payload still empty. `new_id` is for one without an id.
+def read_message(request: web.Request, source_id: str, payload: bytes, new_id: Callable[[], str]) -> Incoming:
+    """The message that query and headers describe. `new_id` is for one without an id.
 
     It has gone through its wire form, so that what is accepted here is what FromSender will read.
     """
     query = query_of(request, "receiver", "type")
     _check_fixed_attributes(request, source_id)
-    message = Message(
-        source_id=source_id,
-        message_id=_message_id(request) or new_id(),
-        receivers=_receivers(query.get("receiver")),
-        event_type=_event_type(request, query.get("type", [])),
-        time=next(iter(attributes(request, "ce-time")), None),
-        content_type=_content_type(request),
-        payload=b"",
-        traceparent=plain_header(request, "traceparent"),
+    given_id = _message_id(request)
+    headers = message_headers(
+        Message(
+            source_id=source_id,
+            message_id=given_id or new_id(),
+            receivers=receivers_in(query),
+            event_type=one_type((*attributes(request, "ce-type"), *query.get("type", ()))),
+            time=next(iter(attributes(request, "ce-time")), None),
+            content_type=_content_type(request),
+            payload=payload,
+            traceparent=plain_header(request, "traceparent"),
+        )
     )
     try:
-        return parse_message(message.payload, message_headers(message))
+        return Incoming(parse_message(payload, headers), headers, fresh=given_id is None)
     except InvalidRecord as error:
         raise invalid(error.detail) from error
 
@@ -82,19 +87,31 @@ def _keys(request: web.Request) -> list[str]:
     return [key for key in decoded if key is not None]
 
 
-def _receivers(given: Sequence[str] | None) -> tuple[str, ...] | None:
+def receivers_in(query: Mapping[str, Sequence[str]]) -> tuple[str, ...] | None:
     """Names, once each; None: whoever subscribes. `?receiver=a&receiver=b` or `?receiver=a,b`."""
+    given = query.get("receiver")
     if given is None:
         return None
-    names = [name.strip() for value in given for name in value.split(",")]
+    try:
+        return receiver_names(name for value in given for name in value.split(","))
+    except InvalidRecord as error:
+        raise invalid(error.detail, parameter="receiver") from None
+
+
+def receiver_names(given: Iterable[str]) -> tuple[str, ...]:
+    """Names, once each. Raises InvalidRecord for what is no name, for none, and for too many."""
+    names = tuple(dict.fromkeys(name.strip(" \t") for name in given))
     for name in names:
         if not is_receiver_name(name):
-            raise invalid(f"{name[:80]!r} is not a receiver name ([a-z0-9][a-z0-9-]*, <= 63)", parameter="receiver")
-    return tuple(dict.fromkeys(names))
+            raise InvalidRecord("invalid", f"{name[:80]!r} is not a receiver name ([a-z0-9][a-z0-9-]*, <= 63)")
+    if not 0 < len(names) <= MAX_RECEIVERS:
+        raise InvalidRecord("invalid", f"{len(names)} receivers are named; it may be 1 to {MAX_RECEIVERS}, or no list")
+    return names
 
 
-def _event_type(request: web.Request, in_query: Sequence[str]) -> str | None:
-    types = {text for text in (*attributes(request, "ce-type"), *in_query) if text}
+def one_type(given: Iterable[str]) -> str | None:
+    """The type that all of `given` agree on; empty ones say nothing. Raises a Problem where they differ."""
+    types = {text for text in given if text}
     if len(types) > 1:
         raise invalid("ce-type and ?type= contradict each other", parameter="type")
     return next(iter(types), None)
@@ -102,7 +119,15 @@ def _event_type(request: web.Request, in_query: Sequence[str]) -> str | None:
 
 def _content_type(request: web.Request) -> str | None:
     content_type = plain_header(request, "Content-Type")
-    if content_type is not None and content_type.lower().startswith(_CLOUDEVENTS):
-        detail = "CloudEvents structured and batch mode are not supported: send the attributes as ce- headers"
+    if content_type is not None and is_structured(content_type):
+        detail = (
+            "CloudEvents structured mode is not taken here: send the attributes as ce- headers, or a batch to "
+            "the same path with :batch behind it"
+        )
         raise Problem(UNSUPPORTED, detail, errors=({"detail": detail, "header": "Content-Type"},))
     return content_type
+
+
+def is_structured(content_type: str) -> bool:
+    """Whether a payload of this type would not be taken for a payload."""
+    return content_type[: len(_CLOUDEVENTS)].lower() == _CLOUDEVENTS

@@ -105,8 +105,17 @@ def problem_of(error: Exception) -> Problem:
 
 def response_of(problem: Problem, request: web.Request) -> web.Response:
     """The response that tells `problem`."""
+    return web.Response(
+        status=problem.kind.status,
+        body=msgspec.json.encode(document_of(problem, request)),
+        headers={**problem.headers, "Content-Type": MEDIA_TYPE},
+    )
+
+
+def document_of(problem: Problem, request: web.Request) -> dict[str, object]:
+    """The problem details themselves, also for a part of a request."""
     kind = problem.kind
-    document = {
+    return {
         "type": f"/problems/{kind.name}",
         "title": kind.title,
         "status": kind.status,
@@ -114,11 +123,6 @@ def response_of(problem: Problem, request: web.Request) -> web.Response:
         "instance": _instance(request),
         "errors": [{name: _sayable(text) for name, text in error.items()} for error in problem.errors],
     }
-    return web.Response(
-        status=kind.status,
-        body=msgspec.json.encode(document),
-        headers={**problem.headers, "Content-Type": MEDIA_TYPE},
-    )
 
 
 def _what_is_away(error: Unavailable) -> str:

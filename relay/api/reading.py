@@ -16,6 +16,7 @@ BODY_TIMEOUT_S: Final = 30.0
 """For all of a body: a client that sends a byte now and then must not keep its connection for ever."""
 
 SOURCE_PATH: Final = "/v1/sources/{source_id:[^/]+}/messages"
+BATCH_PATH: Final = "/v1/sources/{source_id:[^/]+}/messages:batch"
 MESSAGE_PATH: Final = "/v1/sources/{source_id:[^/]+}/messages/{message_id:[^/]+}"
 _SOURCE_AT, _MESSAGE_AT = 3, 5  # segments of the two
 _MOST_FIELDS: Final = MAX_RECEIVERS + 10
@@ -47,6 +48,8 @@ def _id_in_path(request: web.Request, segment: int, name: str) -> str:
 
 def percent_decoded(text: str) -> str | None:
     """`text` decoded once; None where that is not UTF-8. A stray percent sign stands for itself."""
+    if text.isascii() and "%" not in text:
+        return text
     try:
         return unquote_to_bytes(text.encode(errors="surrogateescape")).decode()
     except UnicodeDecodeError:
@@ -73,7 +76,10 @@ def query_of(request: web.Request, *known: str) -> dict[str, list[str]]:
 
 def attributes(request: web.Request, name: str) -> list[str]:
     """The values of a header whose text is percent-encoded (CloudEvents HTTP binding, 3.1.3.2)."""
-    values = [percent_decoded(value) for value in request.headers.getall(name, ())]
+    given = request.headers.getall(name, ())
+    if not given:
+        return []
+    values = [percent_decoded(value) for value in given]
     if None in values:
         raise invalid(f"header {name} is not valid UTF-8", header=name)
     return [value for value in values if value is not None]
@@ -98,6 +104,8 @@ async def read_body(request: web.Request, cap: int) -> bytes:
     if (request.content_length or 0) > cap:
         raise _too_large(cap)
     try:
+        if request.content.is_eof():  # it came in one go with its head, as most do: nothing to wait for
+            return _capped(request.content.read_nowait(), cap)
         async with asyncio.timeout(BODY_TIMEOUT_S):
             return await _read_all(request, cap)
     except TimeoutError:
@@ -117,6 +125,12 @@ async def _read_all(request: web.Request, cap: int) -> bytes:
             raise _too_large(cap)
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+def _capped(body: bytes, cap: int) -> bytes:
+    if len(body) > cap:
+        raise _too_large(cap)
+    return body
 
 
 def _too_large(cap: int) -> Problem:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import msgspec
 from aiohttp import web
@@ -18,6 +19,8 @@ from relay.domain.topics import Topics
 from relay.engine.clock import Clock
 from relay.log.port import Coordinate, LogReader, Record
 from relay.state.port import MessageRow, MessageStage, Row, Stage, State, callback_row, delivery_row
+
+_NO_ROW: Final = Row()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +74,11 @@ class StatusReader:
         rows = await self._state.peek([delivery_row(delivery) for delivery in deliveries]) if deliveries else []
         return await self._assembled(known, deliveries, rows, duplicate=duplicate)
 
-    async def fresh_view(self, known: KnownMessage) -> MessageView:
+    def fresh_view(self, known: KnownMessage) -> MessageView:
         """A message that was accepted this moment: nothing has become of its deliveries yet."""
-        deliveries = self._deliveries(known.message)
-        return await self._assembled(known, deliveries, [Row()] * len(deliveries), duplicate=False)
+        source = self._directory.source(known.message.source_id)
+        found = [Found(delivery, _NO_ROW) for delivery in self._deliveries(known.message)]
+        return self._told(known, found, source, duplicate=False)
 
     def _deliveries(self, message: Message) -> list[DeliveryId]:
         names = message.receivers
@@ -91,6 +95,9 @@ class StatusReader:
         source = self._directory.source(known.message.source_id)
         found = [Found(delivery, row) for delivery, row in zip(deliveries, rows, strict=True)]
         found = await self._with_callbacks(await self._with_answers(found), source)
+        return self._told(known, found, source, duplicate=duplicate)
+
+    def _told(self, known: KnownMessage, found: list[Found], source: Source, *, duplicate: bool) -> MessageView:
         now = self._clock.time()
         return message_view(
             known.message.id,

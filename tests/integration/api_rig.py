@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, TypeVar
 
 from aiohttp import ClientSession, ClientTimeout
@@ -50,7 +51,7 @@ class AwayState(MemoryState):
     async def peek(self, rows: Sequence[RowKey]) -> list[Row]:
         return await self._unless_away("peek", super().peek(rows))
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Row]:
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Row | None]:
         return await self._unless_away("settle", super().settle(settlements))
 
     async def mark(self, marks: Sequence[Mark]) -> None:
@@ -168,7 +169,7 @@ async def running_api(
     await log.start()
     await log.create(topics.fixed(), {})
     trouble: dict[str, str | None] = {"log": None, "state": None}
-    ids = iter(f"new-{n}" for n in range(100))
+    ids = (f"new-{n}" for n in count())
     context = ApiContext(
         log=log,
         state=state,

@@ -1,0 +1,132 @@
+"""POST of many messages of one source: for senders whose rate a request for each message would not do.
+
+The costs of HTTP, of the log and of the state are shared by all items; each is judged for itself.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, assert_never
+
+import msgspec
+from aiohttp import web
+
+from relay.api.batch_items import Defaults, Item, Refused, read_events, read_lines
+from relay.api.context import ApiContext
+from relay.api.incoming import one_type, receivers_in
+from relay.api.intake import Accepted, Fate, Incoming, Intake, Repeated
+from relay.api.problems import UNSUPPORTED, Problem, document_of, invalid
+from relay.api.reading import BATCH_PATH, plain_header, query_of, read_body, source_in_path
+from relay.domain.message import MAX_TEXT_BYTES
+
+MAX_BATCH_BYTES: Final = 16 * 1024**2
+"""Of a body: 1,000 items of 16 kB, some times the few kB that payloads have. All of it is held in memory."""
+
+_READERS: Final[Mapping[str, Callable[[bytes, Defaults], list[Item]]]] = {
+    "application/x-ndjson": read_lines,
+    "application/cloudevents-batch+json": read_events,
+}
+_ACCEPTED: Final = 202
+
+
+class ItemView(msgspec.Struct):
+    """What became of one item. `index`: 0-based. `message_id`: None where none could be read.
+
+    `status` and `problem`: those that a request for this message alone would have been answered with.
+    """
+
+    index: int
+    message_id: str | None
+    status: int
+    duplicate: bool
+    problem: dict[str, object] | msgspec.UnsetType = msgspec.UNSET
+
+
+class BatchView(msgspec.Struct):
+    """`accepted` and `rejected` make up all items; the `duplicates` are among the accepted ones."""
+
+    items: list[ItemView]
+    accepted: int
+    rejected: int
+    duplicates: int
+
+
+class BatchResource:
+    """`POST /v1/sources/{source_id}/messages:batch`."""
+
+    def __init__(self, context: ApiContext, intake: Intake) -> None:
+        self._context = context
+        self._intake = intake
+        # twice: a single message of the greatest size fits in, whatever its encoding adds (a third in base64)
+        self._body_cap = max(MAX_BATCH_BYTES, 2 * context.max_payload_bytes)
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_post(BATCH_PATH, self.post)
+
+    async def post(self, request: web.Request) -> web.Response:
+        """200 with a result for each item, once the log has acknowledged all that are accepted.
+
+        200, not 207, as the bulk calls of Elasticsearch, Amazon SQS and Segment have it: the batch was processed, and
+        its results are in the body; 207 would promise the XML of WebDAV. Any other status is about the whole batch.
+        With 503 some items may have been accepted: repeating the batch is safe for those that have an id of their own.
+        """
+        read = _READERS.get(request.content_type)
+        if read is None:
+            raise _unsupported()
+        defaults = _defaults(request, self._context)
+        items = read(await read_body(request, self._body_cap), defaults)
+        fates = await self._intake.take(defaults.source_id, [item for item in items if isinstance(item, Incoming)])
+        return _response(list(_views(items, fates, request)))
+
+
+def _unsupported() -> Problem:
+    types = ", ".join(_READERS)
+    detail = f"A batch has to be one of: {types}"
+    errors = ({"detail": detail, "header": "Content-Type"},)
+    return Problem(UNSUPPORTED, detail, errors=errors, headers={"Accept-Post": types})
+
+
+def _defaults(request: web.Request, context: ApiContext) -> Defaults:
+    query = query_of(request, "receiver", "type")
+    return Defaults(
+        source_id=source_in_path(request),
+        receivers=receivers_in(query),
+        event_type=_short(one_type(query.get("type", ())), parameter="type"),
+        traceparent=_short(plain_header(request, "traceparent"), header="traceparent"),
+        max_payload_bytes=context.max_payload_bytes,
+        new_id=context.new_id,
+    )
+
+
+def _short(text: str | None, *, header: str | None = None, parameter: str | None = None) -> str | None:
+    if text and len(text.encode()) > MAX_TEXT_BYTES:
+        raise invalid(
+            f"{header or parameter} is longer than {MAX_TEXT_BYTES} bytes", header=header, parameter=parameter
+        )
+    return text or None
+
+
+def _views(items: Sequence[Item], fates: Sequence[Fate], request: web.Request) -> Iterator[ItemView]:
+    following = iter(fates)
+    for index, item in enumerate(items):
+        if isinstance(item, Refused):
+            yield _view(index, item.message_id, item.problem, request)
+        else:
+            yield _view(index, item.message.message_id, next(following), request)
+
+
+def _view(index: int, message_id: str | None, fate: Fate, request: web.Request) -> ItemView:
+    match fate:
+        case Accepted():
+            return ItemView(index, message_id, _ACCEPTED, duplicate=False)
+        case Repeated():
+            return ItemView(index, message_id, _ACCEPTED, duplicate=True)
+        case Problem():
+            return ItemView(index, message_id, fate.kind.status, duplicate=False, problem=document_of(fate, request))
+        case _:
+            assert_never(fate)
+
+
+def _response(items: list[ItemView]) -> web.Response:
+    accepted = sum(item.status == _ACCEPTED for item in items)
+    duplicates = sum(item.duplicate for item in items)
+    view = BatchView(items, accepted, len(items) - accepted, duplicates)
+    return web.Response(body=msgspec.json.encode(view), headers={"Content-Type": "application/json"})

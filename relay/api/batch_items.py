@@ -1,0 +1,236 @@
+"""The messages in the body of a batch: JSON lines, or a CloudEvents batch. Payloads are cut out, never re-encoded."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from relay.api.incoming import is_structured, receiver_names
+from relay.api.intake import Incoming
+from relay.api.problems import TOO_LARGE, UNSUPPORTED, Problem, invalid, problem_of
+from relay.domain.errors import InvalidRecord
+from relay.domain.identity import check_id
+from relay.domain.message import MAX_TEXT_BYTES, Message, message_headers
+
+MAX_ITEMS: Final = 1_000
+"""One call of log and state takes so many in its stride; more would make everybody else wait."""
+
+_JSON: Final = "application/json"
+_LINE: Final = re.compile(rb"[^ \t\r\n][^\n]*")
+_NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What holds for every item, from path, query and headers; `receivers` and `event_type` unless it says its own.
+
+    `max_payload_bytes`: of one item. `new_id`: for items without an id.
+    """
+
+    source_id: str
+    receivers: tuple[str, ...] | None
+    event_type: str | None
+    traceparent: str | None
+    max_payload_bytes: int
+    new_id: Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An item that is no message. `message_id`: where that much could be read."""
+
+    message_id: str | None
+    problem: Problem
+
+
+Item = Incoming | Refused
+
+
+class _Line(msgspec.Struct):
+    """The JSON envelope of `from_sender`, with what its headers may say there. `type` is short for `event_type`."""
+
+    payload: msgspec.Raw
+    source_id: str | None = None
+    message_id: str | None = None
+    receiver: str | list[str] | None = None
+    event_type: str | None = None
+    type: str | None = None
+    content_type: str | None = None
+    time: str | None = None
+
+
+class _Event(msgspec.Struct):
+    """A CloudEvent, structured. `receiver` is our extension, `traceparent` that of distributed tracing."""
+
+    specversion: str = "1.0"
+    id: str | None = None
+    source: str | None = None
+    type: str | None = None
+    time: str | None = None
+    datacontenttype: str | None = None
+    receiver: str | None = None
+    traceparent: str | None = None
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    data_base64: bytes | None = None
+
+
+_ABSENT: Final = msgspec.Raw()
+# An array of fixed length: what goes beyond it is skipped. A list would first make an object of each of millions.
+_Slots: Final = msgspec.defstruct(
+    "_Slots", [(f"item{n}", msgspec.Raw, _ABSENT) for n in range(MAX_ITEMS + 1)], array_like=True
+)
+_decode_slots = msgspec.json.Decoder(_Slots).decode
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+def read_lines(body: bytes, defaults: Defaults) -> list[Item]:
+    """An item for each line of JSON that is not empty. Raises a Problem when there are too many."""
+    maker = _Maker(defaults)
+    return [_item(_decode_line, line, maker.from_line) for line in _capped(m[0] for m in _LINE.finditer(body))]
+
+
+def read_events(body: bytes, defaults: Defaults) -> list[Item]:
+    """An item for each element of a JSON array. Raises a Problem when it is none, or too long."""
+    maker = _Maker(defaults)
+    try:
+        slots = msgspec.structs.astuple(_decode_slots(body))
+    except _NOT_JSON as error:
+        raise invalid(f"the body is not a JSON array: {_said(error)}") from error
+    events = _capped(bytes(slot) for slot in slots if slot is not _ABSENT)
+    return [_item(_decode_event, event, maker.from_event) for event in events]
+
+
+def _capped(parts: Iterable[bytes]) -> Iterator[bytes]:
+    for number, part in enumerate(parts):
+        if number == MAX_ITEMS:
+            raise Problem(TOO_LARGE, f"A batch may have at most {MAX_ITEMS} items.")
+        yield part
+
+
+def _item(decode: Callable[[bytes], T], text: bytes, make: Callable[[T], Item]) -> Item:
+    try:
+        return make(decode(text))
+    except _NOT_JSON as error:
+        return Refused(None, invalid(f"the item cannot be read: {_said(error)}"))
+
+
+def _said(error: Exception) -> str:
+    match error:
+        case RecursionError():
+            return "it is nested too deeply"
+        case UnicodeDecodeError():
+            return "it is not valid UTF-8"
+        case _:
+            return str(error)
+
+
+class _Maker:
+    """Makes messages of one batch. What its items have in common is checked once."""
+
+    def __init__(self, defaults: Defaults) -> None:
+        self._defaults = defaults
+        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def from_line(self, line: _Line) -> Item:
+        given = line.receiver
+        if line.type and line.event_type and line.type != line.event_type:
+            return Refused(line.message_id, invalid("type and event_type contradict each other"))
+        return self._made(
+            line.message_id,
+            line.source_id,
+            (given,) if isinstance(given, str) else None if given is None else tuple(given),
+            event_type=line.event_type or line.type,
+            time=line.time,
+            content_type=line.content_type or _JSON,
+            payload=bytes(line.payload),
+            traceparent=None,
+        )
+
+    def from_event(self, event: _Event) -> Item:
+        if event.specversion != "1.0":
+            return Refused(event.id, invalid("specversion must be 1.0"))
+        if event.data_base64 is not None and event.data is not msgspec.UNSET:
+            return Refused(event.id, invalid("data and data_base64 exclude each other"))
+        return self._made(
+            event.id,
+            event.source,
+            None if event.receiver is None else tuple(event.receiver.split(",")),
+            event_type=event.type,
+            time=event.time,
+            content_type=event.datacontenttype or (None if event.data is msgspec.UNSET else _JSON),
+            payload=_data(event),
+            traceparent=event.traceparent,
+        )
+
+    def _made(
+        self,
+        message_id: str | None,
+        source_id: str | None,
+        receivers: tuple[str, ...] | None,
+        *,
+        event_type: str | None,
+        time: str | None,
+        content_type: str | None,
+        payload: bytes,
+        traceparent: str | None,
+    ) -> Item:
+        defaults = self._defaults
+        try:
+            if source_id is not None and source_id != defaults.source_id:
+                raise InvalidRecord("invalid", "the source is another one than in the path")
+            if len(payload) > defaults.max_payload_bytes:
+                raise Problem(TOO_LARGE, f"A payload may have at most {defaults.max_payload_bytes} bytes.")
+            if content_type is not _JSON and content_type is not None and is_structured(content_type):
+                raise Problem(UNSUPPORTED, "The payload of an item cannot be a CloudEvent with attributes of its own.")
+            message = Message(
+                source_id=defaults.source_id,
+                message_id=defaults.new_id() if message_id is None else check_id(message_id, "the message id"),
+                receivers=defaults.receivers if receivers is None else self._receivers(receivers),
+                event_type=_short(event_type, "type") or defaults.event_type,
+                time=_short(time, "time"),
+                content_type=_short(content_type, "content type"),
+                payload=payload,
+                traceparent=_short(traceparent, "traceparent") or defaults.traceparent,
+            )
+        except (InvalidRecord, Problem) as error:
+            return Refused(message_id, problem_of(error))
+        return Incoming(message, message_headers(message), fresh=message_id is None)
+
+    def _receivers(self, given: tuple[str, ...]) -> tuple[str, ...]:
+        names = self._names.get(given)
+        if names is None:
+            names = self._names[given] = receiver_names(given)
+        return names
+
+
+def _data(event: _Event) -> bytes:
+    """The payload: JSON as it stands; a string that `datacontenttype` says is no JSON is the text it spells
+    (CloudEvents JSON format, 3.1)."""
+    if event.data_base64 is not None:
+        return event.data_base64
+    if isinstance(event.data, msgspec.UnsetType):
+        return b""
+    data = bytes(event.data)
+    if data.startswith(b'"') and event.datacontenttype and not _is_json(event.datacontenttype):
+        return _decode_text(data).encode()
+    return data
+
+
+def _is_json(content_type: str) -> bool:
+    subtype = content_type.partition(";")[0].strip().lower().rpartition("/")[2]
+    return subtype == "json" or subtype.endswith("+json")
+
+
+def _short(text: str | None, name: str) -> str | None:
+    """As `relay.domain.message` has it: an empty one counts as absent."""
+    if not text:
+        return None
+    if len(text) > MAX_TEXT_BYTES or (not text.isascii() and len(text.encode()) > MAX_TEXT_BYTES):
+        raise InvalidRecord("invalid", f"{name} is longer than {MAX_TEXT_BYTES} bytes")
+    return text

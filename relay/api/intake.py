@@ -1,0 +1,194 @@
+"""Taking messages in: repeats are told apart, the rest is appended to the log, and remembered.
+
+One message or a thousand of one source: one look-up, one append, one note in the state, each shared with the requests
+that come at the same time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from relay.api.context import ApiContext
+from relay.api.problems import ID_CONFLICT, Problem, problem_of
+from relay.api.recipients import Recipients
+from relay.api.shared import Shared
+from relay.domain.coordinate import Headers
+from relay.domain.directory import Directory
+from relay.domain.errors import RecordTooLarge, Unavailable
+from relay.domain.identity import MessageId
+from relay.domain.message import Message, message_digest
+from relay.log.port import Coordinate, NewRecord
+from relay.state.port import Arrival, MessageRow, MessageStage
+
+
+class Incoming(NamedTuple):
+    """A message that is fit for `from_sender`. `headers`: its wire form. `fresh`: its id was made here, so that
+    nothing can be known of it."""
+
+    message: Message
+    headers: Headers
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The log has it. `received_ms`: Unix ms."""
+
+    received_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """It came before. `row`: what is known of the first; None: that was in this very batch."""
+
+    row: MessageRow | None
+
+
+Fate = Accepted | Repeated | Problem
+
+
+class _Candidate(NamedTuple):
+    """A message on its way to the log, and where in its batch it stands."""
+
+    place: int
+    message: Message
+    digest: bytes
+    headers: Headers
+
+
+class _Sorting:
+    """What is to be done with the messages of one batch. `fates`: as if the log took all `candidates`.
+
+    `twins`: places of messages with the id of a candidate before them, each with the place of that one.
+    """
+
+    def __init__(self, directory: Directory, accepted: Accepted) -> None:
+        self.fates: list[Fate] = []
+        self.twins: list[tuple[int, int]] = []
+        self._accepted = accepted
+        self._recipients = Recipients(directory)
+        self._firsts: dict[str, _Candidate] = {}
+
+    @property
+    def candidates(self) -> list[_Candidate]:
+        return list(self._firsts.values())
+
+    def add(self, incoming: Incoming, row: MessageRow | None) -> None:
+        """The next message. `row`: what is known of its id."""
+        self.fates.append(self._fate(len(self.fates), incoming, row))
+
+    def _fate(self, place: int, incoming: Incoming, row: MessageRow | None) -> Fate:
+        message = incoming.message
+        digest = message_digest(message)
+        if row is not None:
+            return _judged(digest, row)
+        first = self._firsts.get(message.message_id)
+        if first is not None:
+            self.twins.append((place, first.place))
+            return Repeated(None) if first.digest == digest else _conflict()
+        problem = self._recipients.problem(message)
+        if problem is not None:
+            return problem
+        self._firsts[message.message_id] = _Candidate(place, message, digest, incoming.headers)
+        return self._accepted
+
+
+class Intake:
+    """Where messages come in.
+
+    The state helps to recognise repeats at once, but is not needed: while it is away, messages are accepted all the
+    same, and FromSender recognises a repeat or a conflict when it reads them.
+    """
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._look_up: Shared[MessageId, MessageRow | None] = Shared(self._rows)
+        self._remember: Shared[Arrival, MessageRow | None] = Shared(self._earlier)
+        self._appends: dict[str, Shared[NewRecord, Coordinate]] = {}
+
+    async def take(self, source_id: str, batch: Sequence[Incoming]) -> list[Fate]:
+        """What becomes of each message, all of `source_id`; the accepted ones are on the log in their order.
+
+        Raises LogUnavailable: then it is not known which are; nothing of them is in the state, so a repeat with the
+        same ids is taken as if it were the first.
+        """
+        context = self._context
+        sorting = _Sorting(context.directory, Accepted(int(context.clock.time() * 1000)))
+        for incoming, row in zip(batch, await self._known(batch), strict=True):
+            sorting.add(incoming, row)
+        fates = sorting.fates
+        if candidates := sorting.candidates:
+            await self._accept(source_id, candidates, fates)
+        for place, first in sorting.twins:
+            if isinstance(fates[place], Repeated) and not isinstance(fates[first], Accepted):
+                fates[place] = fates[first]
+        return fates
+
+    async def _accept(self, source_id: str, candidates: Sequence[_Candidate], fates: list[Fate]) -> None:
+        """Append and remember; where that did not go as expected, say so in `fates`."""
+        topic, key = self._context.topics.from_sender, source_id.encode()
+        records = [NewRecord(topic, key, one.message.payload, one.headers) for one in candidates]
+        arrivals: dict[int, Arrival] = {}
+        for one, at in zip(candidates, await self._append(source_id, records), strict=True):
+            if isinstance(at, Problem):
+                fates[one.place] = at
+            else:
+                stage = MessageStage.ACCEPTED
+                arrivals[one.place] = Arrival(one.message.id, one.digest, at.partition, at.offset, stage)
+        if not arrivals:
+            return
+        rows = await self._remember(list(arrivals.values()))
+        for (place, arrival), row in zip(arrivals.items(), rows, strict=True):
+            if row is not None and (row.partition, row.offset) != (arrival.partition, arrival.offset):
+                fates[place] = _judged(arrival.digest, row)  # two at once; FromSender keeps to the earlier one, too
+
+    async def _known(self, batch: Sequence[Incoming]) -> Sequence[MessageRow | None]:
+        asked = [incoming.message.id for incoming in batch if not incoming.fresh]
+        if not asked:
+            return [None] * len(batch)
+        rows = iter(await self._look_up(asked))
+        return [None if incoming.fresh else next(rows) for incoming in batch]
+
+    async def _append(self, source_id: str, records: Sequence[NewRecord]) -> Sequence[Coordinate | Problem]:
+        """Where each record is. Raises LogUnavailable.
+
+        Shared per source only: its records are in one partition, and while another one has no leader, these must not
+        wait for it.
+        """
+        shared = self._appends.get(source_id)
+        if shared is None:
+            shared = self._appends[source_id] = Shared(self._context.log.append)
+        try:
+            return await shared(records)
+        except RecordTooLarge:  # one of them, perhaps another request's: what was written will be there twice
+            return [await self._append_alone(record) for record in records]
+        finally:
+            if shared.idle and self._appends.get(source_id) is shared:
+                del self._appends[source_id]
+
+    async def _append_alone(self, record: NewRecord) -> Coordinate | Problem:
+        try:
+            return (await self._context.log.append([record]))[0]
+        except RecordTooLarge as error:
+            return problem_of(error)
+
+    async def _rows(self, ids: Sequence[MessageId]) -> Sequence[MessageRow | None]:
+        try:
+            return await self._context.state.messages(ids)
+        except Unavailable:
+            return [None] * len(ids)
+
+    async def _earlier(self, arrivals: Sequence[Arrival]) -> Sequence[MessageRow | None]:
+        """What was known before, if anything. The messages are accepted whether or not this succeeds."""
+        try:
+            return await self._context.state.arrive(arrivals)
+        except Unavailable:
+            return [None] * len(arrivals)
+
+
+def _judged(digest: bytes, row: MessageRow) -> Fate:
+    return Repeated(row) if row.digest == digest else _conflict()
+
+
+def _conflict() -> Problem:
+    return Problem(ID_CONFLICT, "This id came before, with another payload, type or other receivers: choose a new id.")

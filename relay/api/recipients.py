@@ -1,0 +1,40 @@
+"""Whether a message has anybody to go to, as far as this process knows the receivers."""
+
+from relay.api.problems import NO_RECEIVER, UNKNOWN_RECEIVER, Problem, problem_of
+from relay.domain.directory import Directory
+from relay.domain.errors import InvalidRecord
+from relay.domain.message import Message
+
+
+class Recipients:
+    """Looks up each set of receivers, and each type that is subscribed to, once: a batch has few of them.
+
+    For messages of one source, and for as long as nothing is awaited: receivers come and go.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._problems: dict[tuple[str, ...] | str | None, Problem | None] = {}
+
+    def problem(self, message: Message) -> Problem | None:
+        """What is wrong with the receivers of `message`, if anything."""
+        names = message.receivers
+        key = message.event_type if names is None else names
+        if key not in self._problems:
+            self._problems[key] = self._subscribers_problem(message) if names is None else self._names_problem(names)
+        return self._problems[key]
+
+    def _names_problem(self, names: tuple[str, ...]) -> Problem | None:
+        unknown = [name for name in names if self._directory.receiver(name) is None]
+        if not unknown:
+            return None
+        errors = tuple({"detail": f"there is no receiver {name}", "parameter": "receiver"} for name in unknown)
+        return Problem(UNKNOWN_RECEIVER, f"Unknown: {', '.join(unknown)}. The message was not accepted.", errors=errors)
+
+    def _subscribers_problem(self, message: Message) -> Problem | None:
+        try:
+            if self._directory.subscribers(message.source_id, message.event_type):
+                return None
+        except InvalidRecord as error:
+            return problem_of(error)
+        return Problem(NO_RECEIVER, "No receiver subscribes to this source and type; name receivers with ?receiver=.")

@@ -1,0 +1,88 @@
+"""Calls shared by requests: whoever comes while one is under way goes along with the next.
+
+A call of the state costs as much for one message as for ten, so under load the price of each request falls by itself;
+a request that comes alone waits for nobody. Unlike the engine's Gather this gives each caller its own results, and
+needs no task of its own: the first caller of a group makes the call for all of it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+from relay.domain.errors import Unavailable
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+LIMIT: Final = 1_000
+"""Items of a group at which the next caller begins another one; one caller's items stay together."""
+
+Call = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
+
+
+class _Group(Generic[T, R]):
+    def __init__(self) -> None:
+        self.items: list[T] = []
+        self._followers: list[tuple[slice, asyncio.Future[Sequence[R]]]] = []
+
+    def join(self, items: Sequence[T]) -> asyncio.Future[Sequence[R]]:
+        future = asyncio.get_running_loop().create_future()
+        self._followers.append((slice(len(self.items), len(self.items) + len(items)), future))
+        self.items.extend(items)
+        return future
+
+    def deliver(self, results: Sequence[R]) -> None:
+        for part, future in self._followers:
+            if not future.done():  # its request may have been cancelled
+                future.set_result(results[part])
+
+    def fail(self, error: Exception) -> None:
+        for _, future in self._followers:
+            if not future.done():
+                future.set_exception(error)
+
+
+class Shared(Generic[T, R]):
+    """Makes `call` with the items of many callers, one call at a time, in the order in which they came.
+
+    `call` gives one result for each item, in their order. What it raises is raised in every caller of the group.
+    """
+
+    def __init__(self, call: Call[T, R]) -> None:
+        self._call = call
+        self._turn = asyncio.Lock()
+        self._open: _Group[T, R] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Nobody calls, and nobody waits to."""
+        return self._open is None and not self._turn.locked()
+
+    async def __call__(self, items: Sequence[T]) -> Sequence[R]:
+        """The results of `items`."""
+        group = self._open
+        if group is not None and len(group.items) < LIMIT:
+            return await group.join(items)
+        group = self._open = _Group()
+        group.items.extend(items)
+        return (await self._lead(group))[: len(items)]
+
+    async def _lead(self, group: _Group[T, R]) -> Sequence[R]:
+        try:
+            async with self._turn:
+                await asyncio.sleep(0)  # the other requests of this turn of the loop come along
+                self._close(group)
+                results = await self._call(group.items)
+        except Exception as error:
+            group.fail(error)
+            raise
+        except BaseException:
+            self._close(group)  # cancelled, perhaps while it still waited for its turn
+            group.fail(Unavailable("the request that called for this one, too, was cut off"))
+            raise
+        group.deliver(results)
+        return results
+
+    def _close(self, group: _Group[T, R]) -> None:
+        if self._open is group:
+            self._open = None
