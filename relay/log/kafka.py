@@ -1,7 +1,8 @@
 """The log on Kafka: production's. Its parts are in the kafka_*.py modules beside this one; here they come together."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 from weakref import WeakSet
@@ -17,6 +18,7 @@ from relay.log.kafka_consumer import KafkaConsumer
 from relay.log.kafka_producer import KafkaProducer
 from relay.log.kafka_reader import KafkaReader
 from relay.log.kafka_settings import HEADROOM_BYTES, Cluster, GroupTiming, KafkaSecurity
+from relay.log.pacing import Load
 from relay.log.port import Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicState
 
 _HEARTBEAT_MS: Final = 3_000
@@ -43,6 +45,7 @@ class KafkaLog:
         heartbeat_interval_ms: int | None = None,
         request_timeout_ms: int = 15_000,
         security: KafkaSecurity | None = None,
+        load: Callable[[], float] | None = None,
     ) -> None:
         security = security or KafkaSecurity()
         self.max_record_bytes = max_message_bytes + HEADROOM_BYTES
@@ -52,8 +55,9 @@ class KafkaLog:
             heartbeat_interval_ms=heartbeat_interval_ms or min(_HEARTBEAT_MS, session_timeout_ms // 3),
             commit_timeout_s=min(_COMMIT_S, request_timeout_ms / 1000),
         )
+        self._load = load or Load(time.monotonic, time.process_time)
         self._client = KafkaClient(self._cluster)
-        self._producer = KafkaProducer(self._cluster, self.max_record_bytes, self._ensure_topic)
+        self._producer = KafkaProducer(self._cluster, self.max_record_bytes, self._ensure_topic, self._load)
         self._reader = KafkaReader(self._client, self._is_compacted)
         self._admin = KafkaAdmin(self._cluster, self._client, replication_factor, self.max_record_bytes)
         self._compacted: dict[str, bool] = {}
@@ -73,7 +77,7 @@ class KafkaLog:
     ) -> KafkaConsumer:
         """As the port says. `on_revoked` has to return within the rebalance timeout, 20 s, else the group goes on."""
         consumer = KafkaConsumer(
-            self._cluster, self._timing, group, topics, on_assigned, on_revoked, self._count_partitions
+            self._cluster, self._timing, group, topics, on_assigned, on_revoked, self._count_partitions, self._load
         )
         self._consumers.add(consumer)
         return consumer

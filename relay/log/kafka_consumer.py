@@ -4,6 +4,9 @@ The library's getmany(timeout) must not be cancelled, ignores its timeout while 
 throws away what it fetched for a paused partition. So it is only ever called without a timeout, which does not wait
 at all, for the partitions that are ours and not paused; the waiting is done here. The library's own pause is not used:
 a partition that waits keeps the one fetch that it has.
+
+The library fetches again as soon as all that it had fetched from a broker has been taken. So a busy process leaves it
+there for some milliseconds (`fetch_pause`): else every fetch would bring one or two records.
 """
 
 import asyncio
@@ -26,8 +29,9 @@ from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost
 from relay.log import kafka_membership as membership
 from relay.log.kafka_client import as_record, described, kafka_errors, no_topic
 from relay.log.kafka_closing import ends_within
-from relay.log.kafka_settings import FETCH_BYTES, Cluster, GroupTiming
+from relay.log.kafka_settings import FETCH_ALL_BYTES, FETCH_BYTES, Cluster, GroupTiming
 from relay.log.kafka_watchdog import Watchdog
+from relay.log.pacing import fetch_pause
 from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicPartition
 
 _REVOKE_S: Final = 15.0
@@ -39,7 +43,7 @@ _START_S: Final = 30.0
 _TICK_S: Final = 5.0
 """A waiting poll looks after itself so often."""
 
-_LONE_WAIT_MS: Final = 5_000
+_LONE_WAIT_MS: Final = 10_000
 """How long the broker holds an empty fetch; new data ends it at once. Thousands of idle receivers ask so seldom."""
 
 _SHARED_WAIT_MS: Final = 500
@@ -49,7 +53,8 @@ CountPartitions = Callable[[Sequence[str]], Awaitable[Mapping[str, int]]]
 
 
 class KafkaConsumer:
-    """As the port says. `count_partitions` tells the partitions of those topics that exist."""
+    """As the port says. `count_partitions` tells the partitions of those topics that exist, `load` the part of a core
+    that the process uses."""
 
     def __init__(
         self,
@@ -60,6 +65,7 @@ class KafkaConsumer:
         on_assigned: OnAssigned,
         on_revoked: OnRevoked,
         count_partitions: CountPartitions,
+        load: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._timing = timing
@@ -72,7 +78,10 @@ class KafkaConsumer:
         self._told: frozenset[TopicPartition] = frozenset()
         self._readable: frozenset[TopicPartition] = frozenset()
         self._paused: set[TopicPartition] = set()
-        self._changed: asyncio.Future[None] | None = None
+        self._load = load
+        self._taken = 0
+        self._taken_at = float("-inf")
+        self._waiting: asyncio.Future[None] | None = None
         self._failure: Exception | None = None
         self._watchdog = Watchdog(group)
         self._closing = False
@@ -112,6 +121,8 @@ class KafkaConsumer:
             remaining = deadline - _now()
             if records or remaining <= 0:
                 return records
+            if self._closing or self._failure is not None:
+                continue  # since we looked: taking may wait, and is not woken
             self._watchdog.check(consumer, self._ready(), _now())
             await self._wait(consumer, min(remaining, _TICK_S))
 
@@ -151,12 +162,15 @@ class KafkaConsumer:
                 await _stop(consumer)
 
     async def _take(self, consumer: AIOKafkaConsumer, max_records: int) -> dict[TopicPartition, list[Record]]:
-        ready = [KafkaPartition(*partition) for partition in self._ready()]
+        if membership.has_data(consumer, self._ready()):
+            await self._pace()
+        ready = self._ready()
         try:
-            if not ready:
+            if not membership.has_data(consumer, ready):
                 membership.keep_alive(consumer)
                 return {}
-            fetched = await consumer.getmany(*ready, timeout_ms=0, max_records=max_records)
+            partitions = [KafkaPartition(*partition) for partition in ready]
+            fetched = await consumer.getmany(*partitions, timeout_ms=0, max_records=max_records)
         except (NoOffsetForPartitionError, OffsetOutOfRangeError) as error:
             membership.forget_failed_poll(consumer)
             raise OffsetMissing(f"{self._group} has no record to go on with: {described(error)}") from error
@@ -164,30 +178,38 @@ class KafkaConsumer:
             return {}
         except (KafkaError, ValueError) as error:  # ValueError: a header's name that is not UTF-8
             membership.forget_failed_poll(consumer)
-            where = ", ".join(f"{p.topic}/{p.partition}" for p in ready) or "coordination"
+            where = _named(sorted(ready)) or "coordination"
             raise LogUnavailable(f"Kafka: {self._group} cannot go on ({where}): {described(error)}") from error
+        self._taken, self._taken_at = sum(map(len, fetched.values())), _now()
         return {
             TopicPartition(*partition): [as_record(partition.topic, partition.partition, raw) for raw in records]
             for partition, records in fetched.items()
         }
 
+    async def _pace(self) -> None:
+        """Let more records gather at the broker while what has come stays where it is."""
+        pause = fetch_pause(_now() - self._taken_at, self._taken, self._load())
+        if pause > 0:
+            await asyncio.sleep(pause)
+
     async def _wait(self, consumer: AIOKafkaConsumer, timeout_s: float) -> None:
         """Until something came in, or something changed about our partitions."""
-        data = membership.new_data(consumer)
-        self._changed = asyncio.get_running_loop().create_future()
+        self._waiting = membership.new_data(consumer)
+        timer = asyncio.get_running_loop().call_later(timeout_s, self._nudge)
         try:
-            await asyncio.wait({data, self._changed}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await self._waiting
+        except KafkaError:
+            pass  # the next poll raises it again
         finally:
-            self._changed = None
-            if not data.cancel() and not data.cancelled():
-                data.exception()  # seen: the next poll raises it again
+            self._waiting = None
+            timer.cancel()
 
     def _ready(self) -> frozenset[TopicPartition]:
         return self._readable - self._paused
 
     def _nudge(self) -> None:
-        if self._changed is not None and not self._changed.done():
-            self._changed.set_result(None)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     async def _assigned(self, partitions: Iterable[KafkaPartition]) -> None:
         consumer = self._consumer
@@ -233,7 +255,8 @@ class KafkaConsumer:
             request_timeout_ms=self._timing.request_timeout_ms,
             fetch_max_wait_ms=_LONE_WAIT_MS if partitions == 1 else _SHARED_WAIT_MS,
             max_partition_fetch_bytes=FETCH_BYTES,
-            consumer_timeout_ms=1_000,  # how often its idle fetch loop looks; everything of interest wakes it
+            fetch_max_bytes=FETCH_ALL_BYTES,
+            consumer_timeout_ms=2 * _LONE_WAIT_MS,  # how often its idle fetch loop looks; all of interest wakes it
         )
 
 

@@ -53,6 +53,11 @@ def new_data(consumer: AIOKafkaConsumer) -> asyncio.Future[None]:
     return waiter
 
 
+def has_data(consumer: AIOKafkaConsumer, partitions: frozenset[TopicPartition]) -> bool:
+    """Whether anything that was fetched of these, or an error, waits for getmany."""
+    return not partitions.isdisjoint(consumer._fetcher._records)
+
+
 def keep_alive(consumer: AIOKafkaConsumer) -> None:
     """Count as a poll, though nothing is asked for: a member that does not poll for `max_poll_interval_ms` leaves the
     group, and one that was never assigned a partition would not rejoin. Raises what coordination has failed with."""

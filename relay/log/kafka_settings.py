@@ -14,6 +14,9 @@ HEADROOM_BYTES: Final = 65_536
 FETCH_BYTES: Final = 262_144
 """Of a partition, in one fetch: the memory a consumer may hold per partition. A larger record comes alone."""
 
+FETCH_ALL_BYTES: Final = 1_048_576
+"""Of all partitions of a broker, in one fetch."""
+
 
 @dataclass(frozen=True, slots=True)
 class KafkaSecurity:

@@ -15,7 +15,7 @@ from relay.log.port import TopicPartition
 
 _EVERY_S: Final = 5.0
 _STALLED_S: Final = 60.0
-"""A fetch is answered within 5 s, a rebalance is over within 30: a minute without either is a fault."""
+"""A fetch is answered within 10 s, a rebalance is over within 30: a minute without either is a fault."""
 
 
 class Watchdog:

@@ -1,6 +1,7 @@
 """Which partition a key belongs to: murmur2 as in Kafka's default partitioner, so that every log places keys alike."""
 
 from functools import lru_cache
+from struct import unpack_from
 from typing import Final
 
 _SEED: Final = 0x9747B28C
@@ -15,10 +16,9 @@ def murmur2(data: bytes) -> int:
     """
     h = _SEED ^ len(data)
     whole = len(data) & ~3
-    for at in range(0, whole, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * _M & _MASK
-        k = (k ^ k >> 24) * _M & _MASK
-        h = (h * _M & _MASK) ^ k
+    for word in unpack_from(f"<{whole >> 2}I", data):
+        k = word * _M & _MASK
+        h = (h * _M & _MASK) ^ ((k ^ k >> 24) * _M & _MASK)
     if whole < len(data):
         h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
     h = (h ^ h >> 13) * _M & _MASK

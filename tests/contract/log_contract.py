@@ -171,6 +171,30 @@ class LogContract:
             assert [r.value for r in records if r.key == b"%d" % name] == [b"%d" % n for n in range(10)]
         await member.consumer.close()
 
+    async def test_concurrent_appends_over_partitions_say_where_each_record_is(self, rig: LogRig) -> None:
+        topics = [await topic_for(rig.log, partitions=number) for number in (1, 3, 1)]
+        at: dict[tuple[int, int], Coordinate] = {}
+
+        async def caller(name: int) -> None:
+            for start in range(0, 60, 10):
+                numbers = range(start, start + (name + start) % 10 + 1)
+                found = await rig.log.append(
+                    [NewRecord(topics[n % 3], b"%d" % (n % 7), b"%d-%d" % (name, n)) for n in numbers]
+                )
+                at.update({(name, n): coordinate for n, coordinate in zip(numbers, found, strict=True)})
+
+        async with asyncio.TaskGroup() as callers:
+            for name in range(12):
+                callers.create_task(caller(name))
+
+        assert len(set(at.values())) == len(at)
+        read = await rig.log.read([(coordinate, b"%d" % (n % 7)) for (_, n), coordinate in at.items()])
+        assert [record and record.value for record in read] == [b"%d-%d" % each for each in at]
+        for name in range(12):
+            for partition in {coordinate[:2] for coordinate in at.values()}:
+                offsets = [at[each].offset for each in sorted(at) if each[0] == name and at[each][:2] == partition]
+                assert offsets == sorted(offsets)
+
     @pytest.mark.parametrize(
         ("key", "value", "headers"),
         [
@@ -216,6 +240,21 @@ class LogContract:
         member = await started(Member(rig.log, group, topic))
         assert values(await member.take(1)) == [b"small"]
         await member.consumer.close()
+
+    async def test_a_record_over_the_limit_does_no_harm_to_other_callers(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log)
+        await rig.log.append([NewRecord(topic, b"k", b"first")])
+        sizes = (1, rig.max_message_bytes + 1, 2, 3, rig.max_message_bytes + 2, 4)
+
+        outcomes = await asyncio.gather(
+            *(rig.log.append([NewRecord(topic, b"k", b"v" * size)]) for size in sizes), return_exceptions=True
+        )
+
+        written = {size: each[0] for size, each in zip(sizes, outcomes, strict=True) if isinstance(each, list)}
+        assert list(written) == [1, 2, 3, 4]
+        assert [type(each) for each in outcomes if not isinstance(each, list)] == [RecordTooLarge, RecordTooLarge]
+        read = await rig.log.read([(at, b"k") for at in written.values()])
+        assert [record and record.value for record in read] == [b"v" * size for size in written]
 
     async def test_a_large_record_within_the_limit_goes_through(self, rig: LogRig) -> None:
         group = unique("group")

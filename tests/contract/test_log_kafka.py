@@ -1,22 +1,26 @@
 """The log on Kafka keeps the contract, on a real broker."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.group import LeaveGroupRequest
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from relay.domain.errors import LogUnavailable, RecordTooLarge
 from relay.log.kafka import KafkaLog
-from relay.log.port import Coordinate, Log
-from tests.contract.log_contract import LogContract
-from tests.servers.kafka import Broker
+from relay.log.port import Coordinate, Log, NewRecord
+from tests.contract.log_contract import PATIENCE_S, LogContract, Member, keyed, started, topic_for, unique, values
+from tests.servers.kafka import Broker, KafkaBroker, own_broker
+
+__all__ = ["own_broker"]
 
 pytestmark = pytest.mark.kafka
 
@@ -65,9 +69,11 @@ async def vanish(log: KafkaLog) -> list[tuple[str, str]]:
         theirs._closed = True
         own = [coordinator._coordination_task, coordinator._heartbeat_task, coordinator._commit_refresh_task]
         await cut(theirs._client, *own, fetcher._fetch_task, *fetcher._pending_tasks)
-    producer = log._producer._producer
-    assert producer is not None
-    log._producer._producer, log._producer._closed = None, True
+    running = log._producer._running
+    assert running is not None
+    log._producer._running, log._producer._closed = None, True
+    running.accumulator.close()
+    producer = running.producer
     producer._closed = True
     producer._message_accumulator.fail_all(KafkaError("the process is gone"))
     await cut(producer.client, producer._sender.sender_task)
@@ -93,3 +99,142 @@ class TestKafkaLog(LogContract):
         await rig.log.start()
         yield rig
         await rig.log.close()
+
+
+@asynccontextmanager
+async def opened(
+    bootstrap: str, *, request_timeout_ms: int = 1_000, max_message_bytes: int = 2**21, load: float = 0.0
+) -> AsyncIterator[KafkaLog]:
+    log = KafkaLog(
+        bootstrap, request_timeout_ms=request_timeout_ms, max_message_bytes=max_message_bytes, load=lambda: load
+    )
+    await log.start()
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+async def until_appended(log: KafkaLog, records: list[NewRecord], failed: asyncio.Event) -> list[Coordinate]:
+    while True:
+        try:
+            return await log.append(records)
+        except LogUnavailable:
+            failed.set()
+
+
+async def test_what_a_broker_acknowledges_is_there_and_in_order_though_it_dies_meanwhile(
+    own_broker: KafkaBroker,
+) -> None:
+    async with opened(own_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
+        topics = [await topic_for(log, partitions=number) for number in (1, 2, 4)]
+        at: dict[tuple[int, int], Coordinate] = {}
+        begun, failed, back = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def caller(name: int) -> None:
+            for number in range(0, 10_000, 5):
+                records = [
+                    NewRecord(topics[n % 3], b"%d" % (n % 9), b"%d-%d" % (name, n)) for n in range(number, number + 5)
+                ]
+                done = back.is_set()
+                found = await until_appended(log, records, failed)
+                at.update({(name, number + n): each for n, each in enumerate(found)})
+                if len(at) > 500:
+                    begun.set()
+                if done:
+                    return
+
+        async with asyncio.TaskGroup() as callers:
+            for name in range(10):
+                callers.create_task(caller(name))
+            await begun.wait()
+            own_broker.kill()
+            await failed.wait()
+            await asyncio.to_thread(own_broker.start)
+            back.set()
+
+        read = await log.read([(each, None) for each in at.values()])
+        assert [record and record.value for record in read] == [b"%d-%d" % each for each in at]
+        for name in range(10):
+            for partition in {each[:2] for each in at.values()}:
+                offsets = [at[each].offset for each in sorted(at) if each[0] == name and at[each][:2] == partition]
+                assert offsets == sorted(offsets)
+
+
+@pytest.mark.parametrize("failure", ["freeze", "kill"])
+async def test_appends_end_while_the_broker_is_away_and_succeed_in_order_afterwards(
+    own_broker: KafkaBroker, failure: str
+) -> None:
+    async with opened(own_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
+        topic = await topic_for(log)
+        await log.append(keyed(topic, 1))
+        getattr(own_broker, failure)()
+        calls = [asyncio.ensure_future(log.append(keyed(topic, 3))) for _ in range(5)]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [LogUnavailable] * 5
+
+        if failure == "freeze":
+            own_broker.thaw()
+        else:
+            await asyncio.to_thread(own_broker.start)
+        ignored = asyncio.Event()
+        at = [await until_appended(log, [NewRecord(topic, b"k", b"%d" % n)], ignored) for n in range(5)]
+        assert at == sorted(at)
+        read = await log.read([(each, None) for [each] in at])
+        assert [record and record.value for record in read] == [b"%d" % n for n in range(5)]
+
+
+async def test_a_topic_with_a_lower_limit_refuses_only_what_is_larger(kafka_broker: Broker) -> None:
+    """Its limit counts for batches, and batches are shared."""
+    async with (
+        opened(kafka_broker.bootstrap, max_message_bytes=1_000) as strict,
+        opened(kafka_broker.bootstrap, request_timeout_ms=15_000) as log,
+    ):
+        topic = await topic_for(strict)
+        await log.append(keyed(topic, 1))
+        values = [os.urandom(size) for size in (40_000, 40_000, 90_000, 30_000, 10)]
+        outcomes = await asyncio.gather(
+            *(log.append([NewRecord(topic, b"k", value)]) for value in values), return_exceptions=True
+        )
+
+        assert isinstance(outcomes[2], RecordTooLarge)
+        assert topic in str(outcomes[2])
+        at = [each[0] for each in outcomes if isinstance(each, list)]
+        read = await log.read([(each, b"k") for each in at])
+        assert [record and record.value for record in read] == [values[n] for n in (0, 1, 3, 4)]
+
+
+async def test_a_busy_process_gets_everything_and_closes(kafka_broker: Broker) -> None:
+    """It appends and takes with little delays, which a close ends."""
+    async with opened(kafka_broker.bootstrap, load=1.0) as log, asyncio.timeout(PATIENCE_S):
+        group = unique("group")
+        topic = await topic_for(log, group)
+        member = await started(Member(log, group, topic))
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(member.take(40))
+            for n in range(40):
+                await log.append([NewRecord(topic, b"k", b"%d" % n)])
+        assert values(reading.result()) == [b"%d" % n for n in range(40)]
+
+        waiting = asyncio.ensure_future(member.poll(timeout_s=10 * PATIENCE_S))
+        await asyncio.sleep(0)
+        await log.append(keyed(topic, 1))
+        await member.consumer.close()
+        await waiting
+
+
+async def test_a_topic_that_grew_is_used_in_full(kafka_broker: Broker) -> None:
+    async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
+        topic = await topic_for(log)
+        records = keyed(topic, 20, keys=20)
+        await log.append(records)
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka_broker.bootstrap)
+        await admin.start()
+        await admin.create_partitions({topic: NewPartitions(3)})
+        await admin.close()
+        used: set[int] = set()
+        while used != {0, 1, 2}:
+            running = log._producer._running
+            assert running is not None
+            await running.producer.client.force_metadata_update()  # what it does by itself every five minutes
+            used = {at.partition for at in await log.append(records)}

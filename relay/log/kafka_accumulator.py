@@ -1,0 +1,324 @@
+"""Gathers what all tasks of the process append into one batch after another per partition.
+
+Of a partition one batch is under way; what is appended meanwhile goes into the next one, which is sent as soon as the
+first is acknowledged. So batches grow with the load by themselves, and none overtakes one that failed. A call of
+`append` waits for one future, whatever the number of its records; their offsets follow from those of the batches.
+
+The library's sender has one request under way per broker, with one batch of each partition that has one waiting. A
+batch that it has not taken yet still takes records.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from aiokafka.producer.message_accumulator import BatchBuilder
+
+from relay.domain.errors import LogUnavailable, RecordTooLarge, RelayError
+from relay.log.kafka_client import described
+from relay.log.partitioner import partition_of
+from relay.log.port import Coordinate, NewRecord, TopicPartition
+
+_TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
+_NOWHERE: Final = Coordinate("", -1, -1)
+
+
+class Sender(Protocol):
+    """What sends the batches. `send` is called for one batch of a partition at a time."""
+
+    def new_batch(self) -> BatchBuilder: ...
+
+    def send(self, batch: BatchBuilder, place: TopicPartition) -> asyncio.Future[Any]:
+        """The future gives an object with `offset`, that of the first record, or raises KafkaError; so does this."""
+        ...
+
+    def partitions(self, topic: str) -> int:
+        """How many there are; 0 if the topic is not known."""
+        ...
+
+
+class Append:
+    """One call of `append`. It is over when no batch holds any of its records; with `error` set it has failed."""
+
+    __slots__ = ("coordinates", "deadline", "error", "holders", "outcome", "records")
+
+    def __init__(self, records: Sequence[NewRecord], deadline: float, outcome: asyncio.Future[None]) -> None:
+        self.records = records
+        self.deadline = deadline
+        self.outcome = outcome
+        self.coordinates = [_NOWHERE] * len(records)
+        self.holders = 0
+        self.error: RelayError | None = None
+
+    def fail(self, error: RelayError) -> None:
+        """That a record is too large counts more than anything else: no repeat helps."""
+        if self.error is None or isinstance(error, RecordTooLarge):
+            self.error = error
+
+    def end(self) -> None:
+        """Tell the caller, unless it no longer waits."""
+        if self.outcome.done():
+            return
+        if self.error is None:
+            self.outcome.set_result(None)
+        else:
+            self.outcome.set_exception(self.error)
+
+    def leave(self) -> None:
+        """The caller no longer waits."""
+        if not self.outcome.cancel() and not self.outcome.cancelled():
+            self.outcome.exception()
+
+
+class Batch:
+    """Records of one partition, of one call after another: `shares` has each call with the indexes of its records."""
+
+    __slots__ = ("builder", "shares")
+
+    def __init__(self, builder: BatchBuilder) -> None:
+        self.builder = builder
+        self.shares: list[tuple[Append, list[int]]] = []
+
+    def add(self, call: Append, index: int) -> bool:
+        """False if it takes no more."""
+        record = call.records[index]
+        headers = list(record.headers)
+        if self.builder.append(timestamp=None, key=record.key, value=record.value, headers=headers) is None:
+            return False
+        if self.shares and self.shares[-1][0] is call:
+            self.shares[-1][1].append(index)
+        else:
+            self.shares.append((call, [index]))
+            call.holders += 1
+        return True
+
+
+class Lane:
+    """A partition: the batch that is `sent` and not acknowledged, and those `waiting` behind it, in order.
+
+    `newest` is the one that may take more records: the last of them, or none.
+    """
+
+    __slots__ = ("is_ready", "newest", "place", "sent", "waiting")
+
+    def __init__(self, place: TopicPartition) -> None:
+        self.place = place
+        self.sent: Batch | None = None
+        self.waiting: deque[Batch] = deque()
+        self.newest: Batch | None = None
+        self.is_ready = False
+
+    def retire(self, batch: Batch) -> None:
+        """`batch` is over."""
+        if self.newest is batch:
+            self.newest = None
+
+
+class Accumulator:
+    """`max_record_bytes`: a record that is larger with its batch's header is refused. `patience_s`: for one call.
+    `linger`: seconds to wait, now, for more records before a batch is sent; 0 for none."""
+
+    def __init__(self, sender: Sender, max_record_bytes: int, patience_s: float, linger: Callable[[], float]) -> None:
+        self._sender = sender
+        self._patience_s = patience_s
+        self._max_record_bytes = max_record_bytes
+        self._linger = linger
+        self._loop = asyncio.get_running_loop()
+        self._lanes: dict[TopicPartition, Lane] = {}
+        self._topics: dict[str, list[Lane]] = {}
+        self._calls: dict[Append, None] = {}
+        self._ready: list[Lane] = []
+        self._flushing: asyncio.Handle | None = None
+        self._expiring: asyncio.TimerHandle | None = None
+
+    def unknown(self, records: Sequence[NewRecord]) -> str | None:
+        """A topic of these whose partitions are not known yet."""
+        for record in records:
+            if record.topic not in self._topics and not self._learn(record.topic):
+                return record.topic
+        return None
+
+    def forget_topics(self) -> None:
+        """The cluster's metadata have changed: look again how many partitions there are."""
+        self._topics.clear()
+        self._lanes = {place: lane for place, lane in self._lanes.items() if lane.sent or lane.waiting}
+
+    async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
+        """Where each record went. Their topics are known. Raises LogUnavailable, RecordTooLarge."""
+        call = Append(records, self._loop.time() + self._patience_s, self._loop.create_future())
+        self._calls[call] = None
+        try:
+            self._place(call)
+            self._schedule()
+            if self._expiring is None:
+                self._expiring = self._loop.call_at(call.deadline, self._expire)
+            if not call.holders:
+                call.end()
+            await call.outcome
+        except BaseException as error:
+            call.fail(LogUnavailable(f"Kafka: appending: given up: {error!r}"))  # what has not been sent never is
+            call.leave()
+            raise
+        finally:
+            del self._calls[call]
+        return call.coordinates
+
+    async def flush(self, timeout_s: float) -> None:
+        """Until all that is being appended now is over."""
+        if outcomes := [call.outcome for call in self._calls]:
+            await asyncio.wait(outcomes, timeout=timeout_s)
+
+    def close(self) -> None:
+        """Fail what is left; nothing is sent any more."""
+        for timer in (self._expiring, self._flushing):
+            if timer is not None:
+                timer.cancel()
+        for call in self._calls:
+            call.fail(LogUnavailable("Kafka: appending: the log was closed"))
+            call.end()
+        for lane in self._lanes.values():
+            lane.waiting.clear()
+
+    def _learn(self, topic: str) -> bool:
+        places = [TopicPartition(topic, number) for number in range(self._sender.partitions(topic))]
+        if places:
+            self._topics[topic] = [self._lanes.setdefault(place, Lane(place)) for place in places]
+        return bool(places)
+
+    def _place(self, call: Append) -> None:
+        topics = self._topics
+        for index, record in enumerate(call.records):
+            lanes = topics[record.topic]
+            lane = lanes[partition_of(record.key, len(lanes))]
+            if lane.newest is None or not lane.newest.add(call, index):
+                batch = Batch(self._sender.new_batch())
+                batch.add(call, index)
+                if batch.builder.size() > self._max_record_bytes:
+                    call.holders -= 1
+                    call.fail(_too_large(lane.place, batch.builder.size(), f"{self._max_record_bytes} are allowed"))
+                    return
+                lane.newest = batch
+                lane.waiting.append(batch)
+                self._make_ready(lane)
+
+    def _make_ready(self, lane: Lane) -> None:
+        if lane.sent is None and not lane.is_ready:
+            lane.is_ready = True
+            self._ready.append(lane)
+
+    def _schedule(self) -> None:
+        """Send what is ready: when this turn of the loop is over, so that all its callers share the batches, or later,
+        when the process is busy."""
+        if self._ready and self._flushing is None:
+            delay = self._linger()
+            self._flushing = (
+                self._loop.call_later(delay, self._send_ready) if delay else self._loop.call_soon(self._send_ready)
+            )
+
+    def _send_ready(self) -> None:
+        self._flushing = None
+        ready, self._ready = self._ready, []
+        for lane in ready:
+            lane.is_ready = False
+            self._send_next(lane)
+
+    def _send_next(self, lane: Lane) -> None:
+        while lane.waiting and lane.sent is None:
+            batch = self._living(lane, lane.waiting.popleft())
+            if not batch.shares:
+                continue
+            try:
+                delivery = self._sender.send(batch.builder, lane.place)
+            except KafkaError as error:
+                self._failed(lane, batch, error)
+                continue
+            lane.sent = batch
+            delivery.add_done_callback(partial(self._delivered, lane, batch))
+
+    def _living(self, lane: Lane, batch: Batch) -> Batch:
+        """`batch` without the records of calls that have failed meanwhile: these will be appended again."""
+        if all(call.error is None for call, _ in batch.shares):
+            return batch
+        living = Batch(self._sender.new_batch())
+        for call, indexes in batch.shares:
+            if call.error is None and not all(living.add(call, index) for index in indexes):
+                # A clock that was set back makes the same records a few bytes longer.
+                call.fail(LogUnavailable("Kafka: appending: the records do not fit in their batch any more"))
+            self._release(call)
+        if lane.newest is batch:
+            lane.newest = living if living.shares else None
+        return living
+
+    def _delivered(self, lane: Lane, batch: Batch, delivery: asyncio.Future[Any]) -> None:
+        lane.sent = None
+        error = delivery.exception()
+        if error is None:
+            self._acknowledged(lane, batch, delivery.result().offset)
+        else:
+            self._failed(lane, batch, error)
+        if lane.waiting:
+            self._make_ready(lane)
+            self._schedule()
+
+    def _acknowledged(self, lane: Lane, batch: Batch, offset: int) -> None:
+        lane.retire(batch)
+        topic, partition = lane.place
+        for call, indexes in batch.shares:
+            for index in indexes:
+                call.coordinates[index] = Coordinate(topic, partition, offset)
+                offset += 1
+            self._release(call)
+
+    def _failed(self, lane: Lane, batch: Batch, error: BaseException) -> None:
+        lane.retire(batch)
+        if isinstance(error, _TOO_LARGE) and batch.builder.record_count() > 1:
+            lane.waiting.extendleft(reversed(self._split(batch)))  # the topic takes less than we thought: who is it?
+            return
+        for call, _ in batch.shares:
+            call.fail(_failure(lane.place, batch, error))
+            self._release(call)
+
+    def _split(self, batch: Batch) -> list[Batch]:
+        """Its records, each in a batch of its own."""
+        singles: list[Batch] = []
+        for call, indexes in batch.shares:
+            for index in indexes:
+                singles.append(Batch(self._sender.new_batch()))
+                singles[-1].add(call, index)
+            self._release(call)
+        return singles
+
+    def _release(self, call: Append) -> None:
+        call.holders -= 1
+        if not call.holders:
+            call.end()
+
+    def _expire(self) -> None:
+        """Fail the calls whose time is over. What the library already has of them may still arrive."""
+        self._expiring = None
+        overdue: list[Append] = []
+        for call in self._calls:
+            if call.deadline > self._loop.time():
+                self._expiring = self._loop.call_at(call.deadline, self._expire)
+                break
+            overdue.append(call)
+        for call in overdue:
+            call.fail(LogUnavailable("Kafka: appending: no answer in time"))
+            call.end()
+
+
+def _failure(place: TopicPartition, batch: Batch, error: BaseException) -> RelayError:
+    """One for each call: an exception that several tasks raise would gather all their tracebacks."""
+    if isinstance(error, _TOO_LARGE):
+        failure: RelayError = _too_large(place, batch.builder.size(), "more than its topic takes")
+    else:
+        failure = LogUnavailable(f"Kafka: appending to {place.topic}/{place.partition}: {described(error)}")
+    failure.__cause__ = error
+    return failure
+
+
+def _too_large(place: TopicPartition, size: int, limit: str) -> RecordTooLarge:
+    return RecordTooLarge(f"{place.topic}: a record of {size} bytes; {limit}")

@@ -1,0 +1,90 @@
+"""A process that has time delays nothing; one near its limit gathers more per request, within bounds."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.log.pacing import FETCH_PAUSE_S, LINGER_S, PLENTY, Load, fetch_pause, linger
+
+LOADS = st.floats(0, 1)
+SECONDS = st.floats(0, 100)
+RECORDS = st.integers(0, 1_000)
+
+
+@given(SECONDS, RECORDS, st.floats(0, 0.3))
+def test_nothing_waits_while_there_is_time(since: float, records: int, load: float) -> None:
+    assert fetch_pause(since, records, load) == 0
+    assert linger(load) == 0
+
+
+@given(RECORDS, LOADS)
+def test_a_record_after_a_silence_never_waits(records: int, load: float) -> None:
+    assert fetch_pause(FETCH_PAUSE_S, records, load) == 0
+    assert fetch_pause(float("inf"), records, load) == 0
+
+
+@given(SECONDS, LOADS)
+def test_a_fetch_that_brought_plenty_is_followed_at_once(since: float, load: float) -> None:
+    assert fetch_pause(since, PLENTY, load) == 0
+
+
+@given(SECONDS, RECORDS, LOADS)
+def test_waits_are_bounded(since: float, records: int, load: float) -> None:
+    assert 0 <= fetch_pause(since, records, load) <= FETCH_PAUSE_S
+    assert 0 <= linger(load) <= LINGER_S
+
+
+@given(st.floats(0, 0.01), LOADS, LOADS)
+def test_waits_grow_with_the_load(since: float, one: float, other: float) -> None:
+    less, more = sorted((one, other))
+    assert fetch_pause(since, 1, less) <= fetch_pause(since, 1, more)
+    assert linger(less) <= linger(more)
+
+
+def test_a_process_at_its_limit_takes_the_full_wait() -> None:
+    assert fetch_pause(0, 1, 0.8) == pytest.approx(FETCH_PAUSE_S)
+    assert fetch_pause(0.004, 1, 1.0) == pytest.approx(FETCH_PAUSE_S - 0.004)
+    assert fetch_pause(0, 1, 0.55) == pytest.approx(FETCH_PAUSE_S / 2)
+    assert linger(0.8) == pytest.approx(LINGER_S)
+
+
+class Machine:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        self.used = 7.0
+
+    def run(self, seconds: float, part: float) -> None:
+        self.now += seconds
+        self.used += seconds * part
+
+
+def load_of(machine: Machine) -> Load:
+    return Load(lambda: machine.now, lambda: machine.used)
+
+
+def test_load_is_the_part_of_a_core_used_lately() -> None:
+    machine = Machine()
+    load = load_of(machine)
+    assert load() == 0
+    machine.run(0.1, 0.6)
+    assert load() == pytest.approx(0.6)
+    machine.run(10, 0.1)
+    assert load() == pytest.approx(0.1)
+
+
+def test_load_is_looked_up_every_50_ms_at_most() -> None:
+    machine = Machine()
+    load = load_of(machine)
+    machine.run(0.06, 0.5)
+    assert load() == pytest.approx(0.5)
+    machine.run(0.04, 1.0)
+    assert load() == pytest.approx(0.5)
+    machine.run(0.04, 1.0)
+    assert load() == pytest.approx(1.0)
+
+
+def test_several_threads_are_a_whole_core_at_most() -> None:
+    machine = Machine()
+    load = load_of(machine)
+    machine.run(1, 3.5)
+    assert load() == 1
