@@ -1,6 +1,6 @@
 """Which lanes a process runs, and how each is made: a consumer, a worker, and the surroundings of its partitions."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from relay.engine.patience import Patience
 from relay.engine.runner import Runner
 from relay.engine.supervisor import OpenService
 from relay.engine.work import Worker
+from relay.log.pacing import gather
 from relay.log.port import Assignment, Log
 from relay.plan import Plan
 from relay.state.port import TAGS, State, tag_of
@@ -50,6 +51,7 @@ class Lanes:
         observer: Observer,
         patience: Patience,
         reporter: Reporter,
+        load: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._plan = plan
@@ -59,6 +61,7 @@ class Lanes:
         self._outside = outside
         self._observer = observer
         self._patience = patience
+        self._load = load
         self._topics = topics = Topics(settings.topic_prefix)
         letters = Letters(topics, outside.clock)
         self._from_sender = FromSender(
@@ -132,4 +135,5 @@ class Lanes:
                 parked_per_owner=settings.parked_per_receiver,
                 parked_total=settings.parked_total,
             ),
+            linger_s=lambda: gather(self._load()),
         )

@@ -5,6 +5,7 @@ import os
 import random
 import secrets
 import socket
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -17,8 +18,8 @@ from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.registry import Registry
 from relay.config.settings import Settings
 from relay.config.watch import Stamp, file_stamp, watch_file
-from relay.delivery.aiohttp_transport import AiohttpTransport
 from relay.delivery.guard import AddressGuard
+from relay.delivery.lean_transport import LeanTransport
 from relay.domain.answer_token import issue
 from relay.domain.errors import LogUnavailable, Unavailable, UserError
 from relay.domain.hop import Hop
@@ -32,6 +33,7 @@ from relay.engine.supervisor import Supervisor
 from relay.engine.tasks import end
 from relay.lanes import Lanes
 from relay.log.checks import problem_of
+from relay.log.pacing import Load
 from relay.log.port import Log
 from relay.plan import API, Plan
 from relay.state.port import State
@@ -87,7 +89,7 @@ class Relay:
             owner=self._owner,
             in_doubt_s=settings.dedup_window,
         )
-        self._transport = AiohttpTransport(
+        self._transport = LeanTransport(
             AddressGuard(settings.allow_private_networks, allow_http=bool(settings.allow_http)),
             body_cap=settings.answer_body_cap,
             ca_file=str(settings.ca_file) if settings.ca_file else None,
@@ -102,6 +104,7 @@ class Relay:
             observer,
             self._patience,
             self._sentry,
+            Load(time.monotonic, time.process_time),
         )
 
     # life

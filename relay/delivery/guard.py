@@ -7,7 +7,7 @@ spellings of a host get past.
 import re
 from collections.abc import Sequence
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import Final
+from typing import Final, NamedTuple
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -45,9 +45,17 @@ _SIX_TO_FOUR: Final = IPv6Network("2002::/16")
 _TEREDO: Final = IPv6Network("2001::/32")
 
 _LABEL: Final = "[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
-_URL = re.compile(
-    rf"(?i:(https?))://(\[[0-9A-Fa-f:.]+\]|{_LABEL}(?:\.{_LABEL})*\.?)(?::([0-9]{{1,5}}))?(?:[/?][!-~]*)?"
-)
+_URL = re.compile(rf"(?i:(https?))://(\[[0-9A-Fa-f:.]+\]|{_LABEL}(?:\.{_LABEL})*\.?)(?::([0-9]{{1,5}}))?([/?][!-~]*)?")
+
+
+class UrlParts(NamedTuple):
+    """A URL as it is requested. `scheme` and `host` in lower case, the latter with the brackets of an IPv6 address;
+    `target` begins with a slash."""
+
+    scheme: str
+    host: str
+    port: int
+    target: str
 
 
 def embedded_ipv4(ip: IPv6Address) -> IPv4Address | None:
@@ -95,6 +103,16 @@ def _bad_authority(url: str) -> str | None:
     return None
 
 
+def url_parts(url: str) -> UrlParts:
+    """What `url` says that is known not to be `malformed`. Requests go to what comes from here: what was checked."""
+    match = _URL.fullmatch(url)
+    if match is None:
+        raise ValueError(f"malformed URL: {url!r}")
+    scheme, target = match[1].lower(), match[4] or "/"
+    port = int(match[3] or (443 if scheme == "https" else 80))
+    return UrlParts(scheme, match[2].lower(), port, target if target.startswith("/") else f"/{target}")
+
+
 class AddressGuard:
     """Decides for one deployment. `allowed_networks` may be talked to whatever they are, also by plain http.
 
@@ -111,10 +129,8 @@ class AddressGuard:
 
     def check_host(self, url: str) -> str | None:
         """As `check_url`, for a URL that is known not to be `malformed`."""
-        match = _URL.fullmatch(url)
-        if match is None:
-            raise ValueError(f"malformed URL: {url!r}")
-        scheme, host = match[1].lower(), match[2].strip("[]")
+        scheme, bracketed, _, _ = url_parts(url)
+        host = bracketed.strip("[]")
         try:
             ip_address(host)
         except ValueError:

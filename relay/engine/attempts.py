@@ -29,6 +29,7 @@ from relay.state.port import (
     Wait,
 )
 
+TOKEN_BYTES = 8
 CRASH_PAUSE_S = 5.0
 RATE_PAUSE_S = 0.25
 """Least pause when the rate's slots are used up: they are given out up to 1 s ahead, so several become free at once."""
@@ -81,8 +82,8 @@ class Attempts(Generic[W]):
         self._worker = worker
         self._ends = ends
         self._spawn = spawn
-        self._beginning: Gather[W] = Gather(self._begin)
-        self._settling: Gather[tuple[W, Settlement, Decision]] = Gather(self._settle)
+        self._beginning: Gather[W] = Gather(self._begin, linger_s=context.linger_s)
+        self._settling: Gather[tuple[W, Settlement, Decision]] = Gather(self._settle, linger_s=context.linger_s)
         self.loops = (self._beginning.run, self._settling.run)
         self._running = 0
         self._stopping = False
@@ -116,8 +117,9 @@ class Attempts(Generic[W]):
         context = self._context
         if self._stopping:
             return
-        for work in batch:
-            work.token = secrets.token_bytes(8)
+        random = secrets.token_bytes(TOKEN_BYTES * len(batch))
+        for n, work in enumerate(batch):
+            work.token = random[TOKEN_BYTES * n : TOKEN_BYTES * (n + 1)]
         asks = [self._ask(work) for work in batch]
         asked_at = context.clock.monotonic()  # not when the verdict is read: the process may have slept on it
         try:

@@ -1,8 +1,10 @@
 """What every part of a lane shares: who it is, the ports, the bounds."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from relay.engine.clock import Clock
+from relay.engine.gather import at_once
 from relay.engine.observer import Observer
 from relay.engine.patience import Patience
 from relay.log.port import Log, TopicPartition
@@ -37,6 +39,7 @@ class LaneContext:
     """A lane's identity and surroundings. `tags`: hash tags under which its parked references may be.
 
     `shared`: many receivers in one lane: a closed one is parked out of the others' way, instead of stopping intake.
+    `linger_s`: how long begins and outcomes may wait, now, for others that share their call to the state.
     """
 
     lane: Lane
@@ -49,6 +52,7 @@ class LaneContext:
     observer: Observer
     patience: Patience
     bounds: Bounds
+    linger_s: Callable[[], float] = at_once
 
     @property
     def partition(self) -> TopicPartition:

@@ -287,7 +287,10 @@ class Lane(Generic[W]):
         self._woken()
 
     def publish(self, work: W, decision: Done | Dead) -> None:
+        """How it ends is stored, or harmless to find out again: the next of its order key need not wait for the log."""
         if not self.left.is_set():
+            if work.taken:
+                self._order.finish(work, self._context.clock.monotonic())
             self._outbox.publish(work, decision)
         self._woken()
 

@@ -28,6 +28,8 @@ class RowTable(Generic[W]):
         return [self._seen(work, row, now) for work, row in zip(works, rows, strict=True)]
 
     def _seen(self, work: W, row: Row, now: float) -> Seen:
+        if row.stage is Stage.NONE and not (row.park_intent or row.kept or row.behind) and work.parked_at is None:
+            return Seen.READY  # as most are: there is nothing to fill in
         fill_in(work, row, now, self._kind)
         if row.generation > work.generation and row.stage not in self._finished_at:
             work.owes_tombstone = False  # the copy may be that of the living generation

@@ -262,6 +262,7 @@ class Process:
             observer,
             patience,
             SilentReporter(),
+            lambda: 0.0,
         )
 
 

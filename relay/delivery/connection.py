@@ -1,0 +1,105 @@
+"""One connection to a server: a request at a time, and idle in between."""
+
+import asyncio
+import select
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from relay.delivery.calls import Call, Calls
+from relay.delivery.http1 import ResponseReader
+from relay.domain.exchange import Exchange
+
+Origin = tuple[str, str, int]
+"""Scheme, host and port."""
+
+_JOINED: Final = 64 * 1024
+"""Up to this size a body is copied behind its head: that is quicker than handing over two buffers."""
+
+
+class Home(Protocol):
+    """Knows about connections for as long as they are open."""
+
+    def opened(self, connection: "Connection") -> None: ...
+
+    def keep(self, connection: "Connection") -> None:
+        """It is idle, and may be asked again."""
+
+    def lost(self, connection: "Connection") -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """`idle_since`: the loop's time, or None while it is not kept idle; set by its home."""
+
+    __slots__ = ("_call", "_calls", "_home", "_poll", "_reader", "_transport", "idle_since", "origin")
+
+    _transport: asyncio.Transport
+    _poll: Callable[[int], list[tuple[int, int]]]
+
+    def __init__(self, origin: Origin, home: Home, calls: Calls, body_cap: int) -> None:
+        self.origin = origin
+        self.idle_since: float | None = None
+        self._home = home
+        self._calls = calls
+        self._call: Call | None = None
+        self._reader = ResponseReader(body_cap)
+
+    def ask(self, call: Call, head: bytes, body: bytes) -> None:
+        """Write the request; from now on it counts as sent."""
+        self._call = call
+        call.carrier = self
+        self._reader.begin()
+        if len(body) <= _JOINED:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
+
+    def is_stale(self) -> bool:
+        """Whether an idle connection is no longer of use: it has something to read, if only its end, perhaps not yet
+        noticed by the loop."""
+        return self._transport.is_closing() or bool(self._poll(0))
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self._transport.abort()  # a polite end of TLS would wait for the server's
+
+    def abandon(self, kind: str, detail: str) -> Exchange:
+        self._call = None
+        self._transport.abort()
+        return self._reader.cut(kind, detail)
+
+    def _end(self, call: Call, exchange: Exchange) -> None:
+        self._call = None
+        if not self._reader.reusable or self._transport.is_closing() or self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self._home.keep(self)
+        self._calls.finish(call, exchange)
+
+    # --- called by the loop -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        poll = select.poll()
+        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self._poll = poll.poll
+        self._home.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        call = self._call
+        if call is None:
+            self._transport.abort()  # nobody asked
+            return
+        exchange = self._reader.feed(data)
+        if exchange is not None:
+            self._end(call, exchange)
+
+    def eof_received(self) -> None:
+        if self._call is not None:
+            self._end(self._call, self._reader.end())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._home.lost(self)
+        if self._call is not None:
+            self._end(self._call, self._reader.end() if exc is None else self._reader.cut("disconnected", str(exc)))

@@ -1,0 +1,171 @@
+"""Opening connections: names to addresses, the guard's word on each, TCP and TLS."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from functools import partial
+from ipaddress import ip_address
+from itertools import chain, zip_longest
+from typing import Final
+
+from relay.delivery.connection import Connection
+from relay.delivery.guard import AddressGuard, UrlParts
+
+_CONNECT_S: Final = 5.0
+"""Longest time for DNS, TCP and TLS together: an address that does not answer by then is not going to."""
+
+_STAGGER_S: Final = 0.25
+"""How long an address is waited for before the next is tried as well (RFC 8305, section 5)."""
+
+_NAMES_KEPT_S: Final = 10.0
+_NAMES_KEPT: Final = 1024
+
+_Address = tuple[int, tuple[str | int | bytes, ...]]
+"""Family, and what a socket of it connects to."""
+
+
+class DialError(Exception):
+    """No connection. `kind`: as that of NoResponse."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+
+
+class Dialler:
+    """Opens connections to what `guard` lets pass. Addresses of names are kept for some seconds, since many requests
+    dial at once; each is judged whenever it is dialled."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, guard: AddressGuard, context: ssl.SSLContext) -> None:
+        self._loop = loop
+        self._guard = guard
+        self._context = context
+        self._lookups: dict[tuple[str, int], asyncio.Task[list[_Address]]] = {}
+
+    async def connect(self, url: UrlParts, make: Callable[[], Connection]) -> Connection:
+        """An open connection; raises DialError."""
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                sock = await self._tcp(url.scheme, await self._addresses(url))
+                return await self._handshaken(sock, url, make)
+        except TimeoutError as error:
+            raise DialError("connect_timeout", str(error) or f"no connection within {_CONNECT_S:g} s") from error
+        except ssl.SSLError as error:
+            raise DialError("tls", str(error)) from error
+        except OSError as error:
+            raise DialError("refused", str(error)) from error
+
+    async def close(self) -> None:
+        lookups = list(self._lookups.values())
+        for lookup in lookups:
+            lookup.cancel()
+        await asyncio.gather(*lookups, return_exceptions=True)
+
+    async def _handshaken(self, sock: socket.socket, url: UrlParts, make: Callable[[], Connection]) -> Connection:
+        secure = url.scheme == "https"
+        _, connection = await self._loop.create_connection(
+            make,
+            sock=sock,
+            ssl=self._context if secure else None,
+            server_hostname=url.host.strip("[]").rstrip(".") if secure else None,
+        )
+        return connection
+
+    # --- addresses ----------------------------------------------------------------------------------------------
+
+    async def _addresses(self, url: UrlParts) -> list[_Address]:
+        """Where the URL leads, as far as the guard lets it."""
+        host = url.host.strip("[]")
+        try:
+            found = [_literal(host, url.port)]
+        except ValueError:
+            found = await self._looked_up(host, url.port)
+        refusals = [self._guard.check_dial(url.scheme, str(address[0])) for _, address in found]
+        if refusals and all(refusals):
+            raise DialError("blocked", refusals[0] or "")
+        return [address for address, refusal in zip(found, refusals, strict=True) if not refusal]
+
+    async def _looked_up(self, host: str, port: int) -> list[_Address]:
+        key = host, port
+        lookup = self._lookups.get(key)
+        if lookup is None:
+            if len(self._lookups) >= _NAMES_KEPT:
+                self._lookups.pop(next(iter(self._lookups)))
+            lookup = self._lookups[key] = self._loop.create_task(_resolve(self._loop, host, port))
+            lookup.add_done_callback(partial(self._looked, key))
+        try:
+            return await asyncio.shield(lookup)  # others may wait for it, too
+        except (OSError, UnicodeError) as error:
+            raise DialError("dns", f"{host}: {error}") from error
+
+    def _looked(self, key: tuple[str, int], lookup: asyncio.Task[list[_Address]]) -> None:
+        if lookup.cancelled() or lookup.exception() is not None:
+            self._forget(key, lookup)
+        else:
+            self._loop.call_later(_NAMES_KEPT_S, self._forget, key, lookup)
+
+    def _forget(self, key: tuple[str, int], lookup: asyncio.Task[list[_Address]]) -> None:
+        if self._lookups.get(key) is lookup:
+            del self._lookups[key]
+
+    # --- TCP ----------------------------------------------------------------------------------------------------
+
+    async def _tcp(self, scheme: str, addresses: Sequence[_Address]) -> socket.socket:
+        """A socket connected to the address that answers first; each gets a start over the next."""
+        attempts: set[asyncio.Task[socket.socket]] = set()
+        failure: OSError = OSError("the name has no address")
+        waiting = list(reversed(addresses))
+        try:
+            while waiting or attempts:
+                if waiting:
+                    attempts.add(self._loop.create_task(self._tcp_to(waiting.pop())))
+                ended, _ = await asyncio.wait(
+                    attempts, timeout=_STAGGER_S if waiting else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for attempt in ended:
+                    attempts.discard(attempt)
+                    error = attempt.exception()
+                    if error is None:
+                        return attempt.result()
+                    if not isinstance(error, OSError):
+                        raise error
+                    failure = error
+            raise failure
+        finally:
+            for attempt in attempts:
+                attempt.cancel()
+                attempt.add_done_callback(_close_if_connected)
+
+    async def _tcp_to(self, address: _Address) -> socket.socket:
+        family, target = address
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.sock_connect(sock, target)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+
+def _literal(host: str, port: int) -> _Address:
+    """An address that needs no looking up; ValueError for a name."""
+    if ip_address(host).version == 4:
+        return socket.AF_INET, (host, port)
+    return socket.AF_INET6, (host, port, 0, 0)
+
+
+async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[_Address]:
+    """In the system's order, but the families by turns: one of them may lead nowhere."""
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+    families: dict[int, list[_Address]] = {}
+    for family, _, _, _, target in found:
+        families.setdefault(family, []).append((family, target))
+    return [address for address in chain.from_iterable(zip_longest(*families.values())) if address is not None]
+
+
+def _close_if_connected(attempt: asyncio.Task[socket.socket]) -> None:
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().close()

@@ -1,0 +1,128 @@
+"""The transport for many requests a second: HTTP/1.1 on plain asyncio protocols, a few microseconds per request.
+
+On a connection that is open already, a request costs one write and no task, future or timer. What is only needed now
+and then (dialling, deadlines that pass) is written to be clear.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Final
+
+from relay.delivery.calls import Call, Calls
+from relay.delivery.connection import Connection, Origin
+from relay.delivery.dial import DialError, Dialler
+from relay.delivery.guard import AddressGuard, UrlParts, malformed, url_parts
+from relay.delivery.http1 import BODY_CAP, head_of, start_of_head
+from relay.delivery.pool import Pool
+from relay.delivery.port import Transport
+from relay.delivery.tls import client_context
+from relay.domain.exchange import Exchange, NoResponse, Request
+
+_ROUTES_KEPT: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """What a URL means for a request. `start`: of the request's head."""
+
+    url: UrlParts
+    origin: Origin
+    start: str
+
+
+class _Dialling:
+    """Carries a call until there is a connection for it."""
+
+    __slots__ = ("task",)
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self.task = task
+
+    def abandon(self, kind: str, detail: str) -> Exchange:
+        self.task.cancel()
+        return NoResponse("connect_timeout" if kind == "timeout" else kind, detail, sent=False)
+
+
+class LeanTransport(Transport):
+    """`body_cap`: how many bytes of a response body are read. `ca_file`: PEM file of further trusted authorities."""
+
+    _loop: asyncio.AbstractEventLoop
+    _calls: Calls
+    _pool: Pool
+    _dialler: Dialler
+
+    def __init__(self, guard: AddressGuard, *, body_cap: int = BODY_CAP, ca_file: str | None = None) -> None:
+        self._guard = guard
+        self._body_cap = body_cap
+        self._context = client_context(ca_file)
+        self._route = lru_cache(maxsize=_ROUTES_KEPT)(self._find_route)
+        self._dials: set[asyncio.Task[None]] = set()
+        self._running = False
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls = Calls(self._loop)
+        self._pool = Pool(self._loop)
+        self._dialler = Dialler(self._loop, self._guard, self._context)
+        self._running = True
+
+    async def close(self) -> None:
+        if not self._running:
+            return
+        self._running = False
+        self._calls.close()
+        await asyncio.gather(*self._dials, return_exceptions=True)
+        await self._dialler.close()
+        await self._pool.close()
+        await asyncio.sleep(0)  # what was given up has been told by then
+
+    def send(self, request: Request, done: Callable[[Exchange], None]) -> None:
+        if not self._running:
+            refusal = NoResponse("disconnected", "the transport is not running", sent=False)
+            asyncio.get_running_loop().call_soon(done, refusal)
+            return
+        route = self._route(request.url)
+        if isinstance(route, NoResponse):
+            self._loop.call_soon(done, route)
+            return
+        try:
+            head = head_of(request, route.start)
+        except ValueError as error:
+            self._loop.call_soon(done, NoResponse("invalid_header", str(error), sent=False))
+            return
+        body = request.body if request.method == "POST" else b""
+        now = self._loop.time()
+        call = self._calls.begin(done, request.timeout_s, now)
+        connection = self._pool.take(route.origin, now)
+        if connection is not None:
+            connection.ask(call, head, body)
+        else:
+            self._dial(call, route, head, body)
+
+    def _find_route(self, url: str) -> _Route | NoResponse:
+        if fault := malformed(url):
+            return NoResponse("invalid_url", fault, sent=False)
+        if fault := self._guard.check_host(url):
+            return NoResponse("blocked", fault, sent=False)
+        parts = url_parts(url)
+        return _Route(parts, (parts.scheme, parts.host, parts.port), start_of_head(parts))
+
+    def _dial(self, call: Call, route: _Route, head: bytes, body: bytes) -> None:
+        dial = self._loop.create_task(self._dial_and_ask(call, route, head, body))
+        call.carrier = _Dialling(dial)
+        self._dials.add(dial)
+        dial.add_done_callback(self._dials.discard)
+
+    async def _dial_and_ask(self, call: Call, route: _Route, head: bytes, body: bytes) -> None:
+        make = partial(Connection, route.origin, self._pool, self._calls, self._body_cap)
+        try:
+            connection = await self._dialler.connect(route.url, make)
+        except DialError as error:
+            self._calls.finish(call, NoResponse(error.kind, str(error), sent=False))
+            return
+        if connection.is_closing():
+            self._calls.finish(call, NoResponse("disconnected", "closed before anything was sent", sent=False))
+        else:
+            connection.ask(call, head, body)

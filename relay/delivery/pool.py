@@ -1,0 +1,100 @@
+"""Connections kept open between requests."""
+
+import asyncio
+from typing import Final
+
+from relay.delivery.connection import Connection, Origin
+
+_IDLE_S: Final = 4.0
+"""Idle connections are dropped before the usual servers do it (5 s): a request that crosses a server's close would be
+ambiguous."""
+
+_PER_ORIGIN: Final = 256
+_IN_ALL: Final = 512
+"""Leaves room for requests under way within the usual limit of 1024 open files."""
+
+_STALE_TRIES: Final = 3
+"""A restarted server leaves several dead connections. After so many, a fresh one is the better guess."""
+
+_SWEEP_S: Final = 1.0
+
+
+class Pool:
+    """All connections of a transport; the idle ones by origin, the one used last to be used next."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._open: set[Connection] = set()
+        self._idle: dict[Origin, list[Connection]] = {}
+        self._idle_count = 0
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._all_lost: asyncio.Future[None] | None = None
+
+    def take(self, origin: Origin, now: float) -> Connection | None:
+        """An idle connection that is fit for use, as far as can be known."""
+        idle = self._idle.get(origin)
+        if not idle:
+            return None
+        for _ in range(min(_STALE_TRIES, len(idle))):
+            connection = idle.pop()
+            since, connection.idle_since = connection.idle_since, None
+            self._idle_count -= 1
+            if since is not None and now - since < _IDLE_S and not connection.is_stale():
+                return connection
+            connection.close()
+        return None
+
+    def keep(self, connection: Connection) -> None:
+        if self._all_lost is not None:
+            connection.close()
+            return
+        idle = self._idle.get(connection.origin)
+        if idle is None:
+            idle = self._idle[connection.origin] = []
+        connection.idle_since = self._loop.time()
+        idle.append(connection)
+        self._idle_count += 1
+        if len(idle) > _PER_ORIGIN:
+            self._drop_first(idle)
+        elif self._idle_count > _IN_ALL:
+            self._drop_first(min(filter(None, self._idle.values()), key=lambda idle: idle[0].idle_since or 0.0))
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    def opened(self, connection: Connection) -> None:
+        self._open.add(connection)
+
+    def lost(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        if connection.idle_since is not None:
+            self._idle[connection.origin].remove(connection)
+            connection.idle_since = None
+            self._idle_count -= 1
+        if self._all_lost is not None and not self._open and not self._all_lost.done():
+            self._all_lost.set_result(None)
+
+    async def close(self) -> None:
+        """Ends every connection, and waits until the loop has let go of them."""
+        self._all_lost = self._loop.create_future()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in self._open:
+            connection.close()
+        if self._open:
+            await self._all_lost
+
+    def _drop_first(self, idle: list[Connection]) -> None:
+        connection = idle.pop(0)
+        connection.idle_since = None
+        self._idle_count -= 1
+        connection.close()
+
+    def _sweep(self) -> None:
+        """Close what has been idle for too long, and forget origins without connections."""
+        until = self._loop.time() - _IDLE_S
+        for origin, idle in list(self._idle.items()):
+            while idle and (idle[0].idle_since or 0.0) <= until:
+                self._drop_first(idle)
+            if not idle:
+                del self._idle[origin]
+        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle else None
