@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from relay.delivery.guard import AddressGuard, embedded_ipv4, malformed
+from relay.delivery.guard import AddressGuard, UrlParts, embedded_ipv4, malformed, url_parts
 
 PUBLIC = AddressGuard()
 
@@ -223,3 +223,19 @@ def test_what_is_checked_is_what_is_dialled(url: str) -> None:
     assert parsed.raw_host
     assert url.partition("://")[2].lower().startswith((parsed.raw_host.lower(), f"[{parsed.raw_host}]".lower()))
     assert 1 <= (parsed.port or 0) <= 65535
+    parts = url_parts(url)
+    assert (parts.scheme, parts.host.strip("[]"), parts.port) == (parsed.scheme, parsed.raw_host.lower(), parsed.port)
+    assert parts.target in (parsed.raw_path_qs, f"{parsed.raw_path_qs}?")  # yarl drops an empty query
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("https://ci.example", ("https", "ci.example", 443, "/")),
+        ("HTTP://CI.Example.:080?q=/", ("http", "ci.example.", 80, "/?q=/")),
+        ("https://[2606:4700::1111]:8443/A/../b?C", ("https", "[2606:4700::1111]", 8443, "/A/../b?C")),
+    ],
+)
+def test_parts_of_a_url(url: str, parts: tuple[str, str, int, str]) -> None:
+    assert malformed(url) is None
+    assert url_parts(url) == UrlParts(*parts)

@@ -1,0 +1,159 @@
+"""The transport contract, kept by the lean transport on both kinds of event loop, and what else it promises."""
+
+import asyncio
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
+
+import pytest
+import uvloop
+
+from relay.delivery import dial, pool
+from relay.delivery.guard import AddressGuard
+from relay.delivery.lean_transport import LeanTransport
+from relay.delivery.port import Transport
+from relay.domain.exchange import NoResponse, Response
+from tests.contract.conftest import LoopFactory
+from tests.contract.connection_contract import ConnectionContract
+from tests.contract.raw_server import OK, Server, keeping_alive, not_accepting, replying, resolve_to
+from tests.contract.tls_contract import TlsContract
+from tests.contract.transport_contract import TransportContract
+from tests.contract.transport_rig import TransportRig, post
+
+
+class Lean(TransportRig):
+    loops: ClassVar[dict[str, LoopFactory]] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+    def make(self, guard: AddressGuard, *, body_cap: int, ca_file: str | None) -> Transport:
+        return LeanTransport(guard, body_cap=body_cap, ca_file=ca_file)
+
+
+class TestLeanTransport(Lean, TransportContract):
+    pass
+
+
+class TestLeanConnections(Lean, ConnectionContract):
+    pass
+
+
+class TestLeanTls(Lean, TlsContract):
+    pass
+
+
+class TestPool(Lean):
+    async def all_at_once(self, transport: Transport, server: Server, count: int) -> None:
+        results = await asyncio.gather(*[transport.exchange(post(server.url())) for _ in range(count)])
+        assert all(isinstance(result, Response) for result in results)
+
+    async def test_the_connection_used_last_is_used_next(self, transport: Transport) -> None:
+        async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            reply = OK.replace(b"ok", b"%02d" % server.accepted)
+            while True:
+                await server.read_request(reader)
+                writer.write(reply)
+
+        async with Server(script).running() as server:
+            await self.all_at_once(transport, server, 5)
+            results = [await transport.exchange(post(server.url())) for _ in range(5)]
+        assert server.accepted == 5
+        assert len({result.body for result in results if isinstance(result, Response)}) == 1
+
+    async def test_idle_connections_are_dropped(self, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pool, "_SWEEP_S", 0.01)
+        monkeypatch.setattr(pool, "_IDLE_S", 0.05)
+        async with keeping_alive().running() as server:
+            await self.all_at_once(transport, server, 3)
+            await server.closes(3)
+            await self.all_at_once(transport, server, 1)
+        assert server.accepted == 4
+
+    async def test_a_connection_idle_for_too_long_is_not_used(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pool, "_IDLE_S", 0.0)  # and the next sweep is far
+        async with keeping_alive().running() as server:
+            for _ in range(2):
+                await self.all_at_once(transport, server, 1)
+        assert server.accepted == 2
+
+    @pytest.mark.parametrize("cap", ["_PER_ORIGIN", "_IN_ALL"])
+    async def test_idle_connections_are_few(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch, cap: str
+    ) -> None:
+        monkeypatch.setattr(pool, cap, 2)
+        async with keeping_alive().running() as server, keeping_alive().running() as other:
+            await self.all_at_once(transport, server, 6)
+            await self.all_at_once(transport, other, 1)
+            await server.closes(5 if cap == "_IN_ALL" else 4)
+            await self.all_at_once(transport, other, 1)
+        assert (server.accepted, other.accepted) == (6, 1)
+
+    async def test_after_some_dead_connections_a_fresh_one_is_made(self, transport: Transport) -> None:
+        """All were closed behind our back: the request is sent once, and answered."""
+        with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(8) as server:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+            answered = [server.submit(answer, listener) for _ in range(8)]
+            await asyncio.gather(*[transport.exchange(post(url)) for _ in range(8)])
+            for answer_given in answered:
+                answer_given.result().close()
+            last = server.submit(answer, listener)  # and no await until the next request
+            assert isinstance(await transport.exchange(post(url)), Response)
+            last.result().close()
+
+
+class TestDialling(Lean):
+    async def test_a_connection_has_its_own_deadline(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dial, "_CONNECT_S", 0.05)
+        with not_accepting() as url:
+            result = await transport.exchange(post(url, timeout_s=1000.0))
+        assert isinstance(result, NoResponse)
+        assert (result.kind, result.sent) == ("connect_timeout", False)
+
+    async def test_a_handshake_without_end(self, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+
+        monkeypatch.setattr(dial, "_CONNECT_S", 0.1)
+        async with Server(script).running() as server:
+            result = await transport.exchange(post(server.url(scheme="https"), timeout_s=1000.0))
+            await server.closed.wait()
+        assert isinstance(result, NoResponse)
+        assert (result.kind, result.sent) == ("connect_timeout", False)
+
+    async def test_many_requests_look_a_name_up_once(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with replying(OK).running() as server:
+            asked = resolve_to(monkeypatch, server.port, "127.0.0.1")
+            urls = [server.url(host="ci.example")] * 4
+            results = await asyncio.gather(*[transport.exchange(post(url)) for url in urls])
+        assert all(isinstance(result, Response) for result in results)
+        assert (server.accepted, asked) == (4, ["ci.example"])
+
+    async def test_a_silent_address_gives_the_next_a_chance(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(dial, "_STAGGER_S", 0.01)
+        with not_accepting() as url:  # the same port on another address answers
+            port = int(url.rstrip("/").rpartition(":")[2])
+            async with replying(OK).running("127.0.0.2", port=port) as server:
+                resolve_to(monkeypatch, port, "127.0.0.1", "127.0.0.2")
+                assert isinstance(await transport.exchange(post(server.url(host="ci.example"))), Response)
+
+    async def test_a_request_that_ends_while_dialling_leaves_nothing_open(self, transport: Transport) -> None:
+        """Neither a connection nor a task: warnings are errors."""
+        with not_accepting() as url:
+            results = await asyncio.gather(*[transport.exchange(post(url, timeout_s=0.05)) for _ in range(3)])
+        assert {result.kind for result in results if isinstance(result, NoResponse)} == {"connect_timeout"}
+
+
+def answer(listener: socket.socket) -> socket.socket:
+    """One connection, one request, one response."""
+    connection, _ = listener.accept()
+    request = b""
+    while not request.endswith(b"{}"):
+        request += connection.recv(1000)
+    connection.sendall(OK)
+    return connection

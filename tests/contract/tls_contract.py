@@ -1,0 +1,74 @@
+"""What every transport has to do over TLS, tried on raw sockets."""
+
+import asyncio
+from pathlib import Path
+
+from relay.delivery.port import Transport
+from relay.domain.exchange import NoResponse, Response
+from tests.contract.raw_server import (
+    OK,
+    Server,
+    keeping_alive,
+    replying,
+    server_context,
+)
+from tests.contract.transport_rig import LOOPBACK, TransportRig, post
+
+
+class TlsContract(TransportRig):
+    async def test_a_self_signed_certificate_is_refused(self, transport: Transport, certificate: Path) -> None:
+        async with replying(OK).running(context=server_context(certificate)) as server:
+            result = await transport.exchange(post(server.url(scheme="https")))
+        assert isinstance(result, NoResponse)
+        assert (result.kind, result.sent) == ("tls", False)
+        assert server.requests == []
+
+    async def test_a_further_authority_can_be_trusted(self, certificate: Path) -> None:
+        async with (
+            keeping_alive().running(context=server_context(certificate)) as server,
+            self.started(LOOPBACK, str(certificate)) as transport,
+        ):
+            for _ in range(2):
+                result = await transport.exchange(post(server.url(scheme="https")))
+                assert isinstance(result, Response)
+                assert (result.status, result.body) == (200, b"ok")
+        assert server.accepted == 1
+
+    async def test_a_large_body_over_tls(self, certificate: Path) -> None:
+        body = bytes(range(256)) * 4000
+        async with (
+            keeping_alive().running(context=server_context(certificate)) as server,
+            self.started(LOOPBACK, str(certificate)) as transport,
+        ):
+            for _ in range(2):
+                assert isinstance(await transport.exchange(post(server.url(scheme="https"), body=body)), Response)
+        assert [request.partition(b"\r\n\r\n")[2] == body for request in server.requests] == [True, True]
+        assert server.accepted == 1
+
+    async def test_a_tls_connection_that_ends_without_an_answer(self, certificate: Path) -> None:
+        async with (
+            replying().running(context=server_context(certificate)) as server,
+            self.started(LOOPBACK, str(certificate)) as transport,
+        ):
+            result = await transport.exchange(post(server.url(scheme="https")))
+        assert isinstance(result, NoResponse)
+        assert (result.kind, result.sent) == ("disconnected", True)
+
+    async def test_a_certificate_for_another_host_is_refused(self, certificate: Path) -> None:
+        async with (
+            replying(OK).running(context=server_context(certificate)) as server,
+            self.started(LOOPBACK, str(certificate)) as transport,
+        ):
+            result = await transport.exchange(post(server.url(host="localhost", scheme="https")))
+        assert isinstance(result, NoResponse)
+        assert (result.kind, result.sent) == ("tls", False)
+
+    async def test_a_server_without_tls(self, transport: Transport) -> None:
+        async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(OK)
+            await reader.read()
+
+        async with Server(script).running() as server:
+            result = await transport.exchange(post(server.url(scheme="https")))
+        assert isinstance(result, NoResponse)
+        assert (result.kind, result.sent) == ("tls", False)

@@ -1,0 +1,50 @@
+"""What the transport contracts start from."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from ipaddress import ip_network
+
+import pytest
+
+from relay.delivery.guard import AddressGuard
+from relay.delivery.port import Transport
+from relay.domain.exchange import Request
+
+BODY_CAP = 1000
+LOOPBACK = AddressGuard([ip_network("127.0.0.0/8"), ip_network("::1/128")])
+
+
+def post(
+    url: str, *, body: bytes = b"{}", timeout_s: float = 5.0, headers: tuple[tuple[str, str], ...] = ()
+) -> Request:
+    return Request("POST", url, headers, body, timeout_s)
+
+
+class TransportRig:
+    """Subclasses `make` a transport. Fixture `certificate`: see there."""
+
+    # What a library decides for itself:
+    switching_protocols_is_a_response = False
+    """Whether 101 counts as a final response; nobody asked for another protocol, so it should not."""
+    minds_what_follows_a_response = True
+    """Whether bytes behind a response, at once or later, make it end the connection. Where not, they may be taken for
+    the beginning of the next response."""
+    caps_framing = True
+    """Whether a trailer without end is hung up on, instead of read until the time is over."""
+
+    def make(self, guard: AddressGuard, *, body_cap: int, ca_file: str | None) -> Transport:
+        raise NotImplementedError
+
+    @pytest.fixture
+    async def transport(self) -> AsyncIterator[Transport]:
+        async with self.started(LOOPBACK) as transport:
+            yield transport
+
+    @contextlib.asynccontextmanager
+    async def started(self, guard: AddressGuard, ca_file: str | None = None) -> AsyncIterator[Transport]:
+        transport = self.make(guard, body_cap=BODY_CAP, ca_file=ca_file)
+        await transport.start()
+        try:
+            yield transport
+        finally:
+            await transport.close()
