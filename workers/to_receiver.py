@@ -118,14 +118,14 @@ class ToReceiver:
 
     def _heard(self, work: Delivery, begun: float, exchange: Exchange) -> Decision:
         outside, receiver = self._outside, work.receiver
+        now = outside.clock.time()
         outside.meter.posted(receiver.name, outside.clock.monotonic() - begun)
-        outcome = classify(exchange, codes=receiver.post.codes, now=outside.clock.time())
-        self._count(work, outcome)
+        outcome = classify(exchange, codes=receiver.post.codes, now=now)
+        self._count(work, outcome, now)
         return self._decide(work, outcome)
 
-    def _count(self, work: Delivery, outcome: Outcome) -> None:
-        meter, name = self._outside.meter, work.receiver.name
-        age_s = work.age_s(self._outside.clock.time())
+    def _count(self, work: Delivery, outcome: Outcome, now: float) -> None:
+        meter, name, age_s = self._outside.meter, work.receiver.name, work.age_s(now)
         if isinstance(outcome, Answered | Delivered | Accepted):
             meter.delivered(name, age_s)
         if isinstance(outcome, Answered):

@@ -130,6 +130,9 @@ class Settings(BaseSettings):
     sentry_environment: str | None = None
     ca_file: Path | None = None
     """Certificates that receivers' certificates are checked with, in place of the system's."""
+    egress_proxy: Secret | None = None
+    """`http://[user:password@]host:port`, through which receivers and callbacks are reached. Where a name leads is then
+    the proxy's business: only literal addresses are checked here."""
 
     @classmethod
     def settings_customise_sources(

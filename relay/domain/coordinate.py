@@ -1,10 +1,12 @@
 """Where a record is, how that is written as text, and what a record carries beside its value."""
 
+import re
 from typing import Final, NamedTuple
 
 Headers = tuple[tuple[str, bytes], ...]
 
-_MAX_DIGITS: Final = 18  # fits 64 bits; int() is slow, and then refuses, on very long input
+_COORDINATE: Final = re.compile("([^/]+)/([0-9]{1,18})/([0-9]{1,18})")
+"""18 digits fit 64 bits; int() is slow, and then refuses, on very long input."""
 
 
 class Coordinate(NamedTuple):
@@ -22,14 +24,8 @@ def coordinate_text(at: Coordinate) -> str:
 
 def parse_coordinate(text: str) -> Coordinate:
     """The reverse of `coordinate_text`. Raises ValueError that says what was expected."""
-    parts = text.split("/")
-    if len(parts) != 3:
+    match = _COORDINATE.fullmatch(text)
+    if match is None:
         raise ValueError("expected topic/partition/offset")
-    topic, partition, offset = parts
-    if not topic or not _is_number(partition) or not _is_number(offset):
-        raise ValueError("expected topic/partition/offset")
+    topic, partition, offset = match.groups()
     return Coordinate(topic, int(partition), int(offset))
-
-
-def _is_number(text: str) -> bool:
-    return len(text) <= _MAX_DIGITS and text.isascii() and text.isdigit()

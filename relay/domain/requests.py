@@ -51,6 +51,10 @@ def attribute_value(text: str) -> str:
     return text
 
 
+_repeated = lru_cache(maxsize=16_384)(attribute_value)
+"""The same, for texts that come again and again: sources and types."""
+
+
 def header_value(text: str) -> str:
     """`text` as it is, if it may be a header's value; what may not (controls, beyond ASCII) percent-encoded."""
     if text.isascii() and text.isprintable():
@@ -79,12 +83,12 @@ def post_request(
         *_signed(receiver.post, webhook_id(delivery.source_id, delivery.message_id), now, payload),
         ("ce-specversion", "1.0"),
         ("ce-id", attribute_value(delivery.message_id)),
-        ("ce-source", attribute_value(delivery.source_id)),
+        ("ce-source", _repeated(delivery.source_id)),
         ("relay-attempt", str(attempt)),
         ("relay-generation", str(hop.generation)),
     ]
     if hop.event_type is not None:
-        headers.append(("ce-type", attribute_value(hop.event_type)))
+        headers.append(("ce-type", _repeated(hop.event_type)))
     if hop.time is not None:
         headers.append(("ce-time", attribute_value(hop.time)))
     if hop.accepted_ms:

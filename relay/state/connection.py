@@ -1,24 +1,39 @@
-"""Connections that know which server run they lead to, and the one place where redis-py's exceptions are translated."""
+"""Connections that know which server run they lead to."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
 
 from redis.asyncio.connection import (
     AbstractConnection,
-    BlockingConnectionPool,
     Connection,
     SSLConnection,
     UnixDomainSocketConnection,
     parse_url,
 )
 from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.backoff import NoBackoff
+from redis.exceptions import ResponseError
 
-from relay.domain.errors import StateUnavailable, UserError
+from relay.domain.errors import UserError
 
-T = TypeVar("T")
-Command = tuple[str | bytes | int, ...]
+Command = Sequence[bytes]
+
+WHO_ARE_YOU: Final[Sequence[Command]] = (
+    (b"INFO", b"server"),
+    (b"INFO", b"replication"),
+    (b"INFO", b"persistence"),
+    (b"CONFIG", b"GET", b"appendfsync"),
+)
+
+
+def packed(commands: Iterable[Command]) -> list[bytes]:
+    """`commands` as they go over the wire. redis-py's own `pack_commands` takes any type, and several times as long."""
+    chunks = []
+    for command in commands:
+        chunks.append(b"*%d\r\n" % len(command))
+        chunks += [b"$%d\r\n%b\r\n" % (len(word), word) for word in command]
+    return chunks
 
 
 class Node(NamedTuple):
@@ -32,7 +47,7 @@ class Node(NamedTuple):
     durable: bool
 
 
-def _field(info: object, name: bytes) -> str:
+def field(info: object, name: bytes) -> str:
     """A field of an INFO reply; "" where it has none. Raises what the server answered instead."""
     if isinstance(info, ResponseError):
         raise info
@@ -41,6 +56,15 @@ def _field(info: object, name: bytes) -> str:
         if key == name:
             return value.decode()
     return ""
+
+
+def identified(replies: Sequence[object]) -> Node:
+    """The node that answered `WHO_ARE_YOU` so. Raises a ResponseError among the replies that matter."""
+    server, replication, persistence, policy = replies
+    fsyncs = field(persistence, b"aof_enabled") == "1" and isinstance(policy, list) and policy[1:] == [b"always"]
+    promoted = field(replication, b"master_replid2").strip("0") != ""
+    node_id = f"{field(server, b'run_id')}:{field(replication, b'master_replid')}"
+    return Node(node_id, fsyncs and not promoted)  # a forbidden CONFIG leaves it unknown: not durable
 
 
 class IdentifiedConnection(AbstractConnection):
@@ -57,31 +81,18 @@ class IdentifiedConnection(AbstractConnection):
             return
         await super().connect_check_health(check_health, retry_socket_connect)
         try:
-            await self.identify()
+            await self.send_packed_command(packed(WHO_ARE_YOU), check_health=False)
+            self.node = identified([await self.read_reply() for _ in WHO_ARE_YOU])
         except BaseException:
             await self.disconnect(nowait=True)
             raise
 
-    async def identify(self) -> None:
-        """Set `node`. Needed again now and then: a replication id also changes when its backlog is freed."""
-        server, replication, persistence, policy = await self.exchange(
-            [("INFO", "server"), ("INFO", "replication"), ("INFO", "persistence"), ("CONFIG", "GET", "appendfsync")]
-        )
-        fsyncs = _field(persistence, b"aof_enabled") == "1" and isinstance(policy, list) and policy[1:] == [b"always"]
-        promoted = _field(replication, b"master_replid2").strip("0") != ""
-        node_id = f"{_field(server, b'run_id')}:{_field(replication, b'master_replid')}"
-        self.node = Node(node_id, fsyncs and not promoted)  # a forbidden CONFIG leaves it unknown: not durable
-
-    async def exchange(self, commands: Sequence[Command]) -> list[object]:
-        """Send commands in one go; error replies are returned, so that none is left unread."""
-        await self.send_packed_command(self.pack_commands(commands), check_health=False)
-        replies: list[object] = []
-        for _ in commands:
-            try:
-                replies.append(await self.read_response())
-            except ResponseError as error:
-                replies.append(error)
-        return replies
+    async def read_reply(self) -> object:
+        """The next reply; an error reply is returned, so that none is left unread."""
+        try:
+            return await self.read_response()
+        except ResponseError as error:
+            return error
 
 
 class _Tcp(IdentifiedConnection, Connection):
@@ -100,69 +111,19 @@ class _Unix(IdentifiedConnection, UnixDomainSocketConnection):
 _KINDS = {None: _Tcp, SSLConnection: _Tls, UnixDomainSocketConnection: _Unix}
 
 
-def _pool(url: str) -> BlockingConnectionPool:
+def maker_of_connections(url: str) -> Callable[[], IdentifiedConnection]:
+    """Makes connections, not connected yet, to the server at `url`. Raises UserError."""
     try:
         options: dict[str, Any] = dict(parse_url(url))
     except ValueError as error:
         raise UserError(f"Redis URL: {error}") from error
     defaults: dict[str, Any] = {
-        "max_connections": 16,
-        "timeout": 2,
         "socket_timeout": 1,
         "socket_connect_timeout": 3,
         "protocol": 2,  # nothing here needs pushes, and plain replies parse faster
-        "retry": Retry(NoBackoff(), 0),  # repeats are made here, where the connection's node is known
+        "retry": Retry(NoBackoff(), 0),  # repeats are made elsewhere, where the connection's node is known
     }
-    return BlockingConnectionPool(
-        **{**defaults, **options, "connection_class": _KINDS[options.get("connection_class")]}
-    )
-
-
-class Connections:
-    """A pool of identified connections to one server."""
-
-    def __init__(self, url: str) -> None:
-        self._pool = _pool(url)
-        self._retry = Retry(ExponentialWithJitterBackoff(), 2)
-
-    async def use(self, work: Callable[[IdentifiedConnection], Awaitable[T]]) -> T:
-        """`work` on a connection; repeated twice if that fails in transit, so it must be repeatable.
-
-        Every exception of the client library becomes StateUnavailable.
-        """
-        try:
-            return await self._retry.call_with_retry(lambda: self._once(work), _nothing_to_undo)
-        except (RedisError, OSError) as error:
-            raise StateUnavailable(f"Redis: {error or type(error).__name__}") from error
-
-    async def _once(self, work: Callable[[IdentifiedConnection], Awaitable[T]]) -> T:
-        connection = cast(IdentifiedConnection, await self._pool.get_connection())  # type: ignore[no-untyped-call]
-        try:
-            return await work(connection)
-        except BaseException:
-            # Replies may be unread, or the server demoted (READONLY): never hand this connection to anybody else.
-            await connection.disconnect(nowait=True)
-            raise
-        finally:
-            await self._pool.release(connection)
-
-    async def eviction_policy(self) -> str:
-        """`maxmemory-policy` of the server. Raises UserError where it lets us not in, or not see it."""
-        try:
-            return await self.use(_eviction_policy)
-        except StateUnavailable as error:
-            if isinstance(error.__cause__, AuthenticationError | NoPermissionError):
-                raise UserError(f"{error}; see the user and password in the Redis URL, and the user's ACL") from error
-            raise
-
-    async def close(self) -> None:
-        await self._pool.aclose()
-
-
-async def _eviction_policy(connection: IdentifiedConnection) -> str:
-    (memory,) = await connection.exchange([("INFO", "memory")])
-    return _field(memory, b"maxmemory_policy")
-
-
-async def _nothing_to_undo(_error: Exception) -> None:
-    return
+    kind = _KINDS[options.pop("connection_class", None)]
+    for of_a_pool in ("max_connections", "timeout"):
+        options.pop(of_a_pool, None)
+    return partial(kind, **{**defaults, **options})

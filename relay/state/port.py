@@ -1,10 +1,10 @@
 """The state port: rows of messages and deliveries, endpoints' health, timers. All of it may be lost at any moment.
 
-Every method takes a batch and costs one call per hash tag (64 fixed tags; see `tag_of`). Any may raise
-StateUnavailable (effect unknown; everything here can be repeated safely, also by the client library itself) or
-StateRecovering (a tag's memory was lost and its recovery has not ended; nothing was done for that tag). Time is the
-state's own clock; durations are seconds. Stages only rise within a generation; a higher generation starts a new life
-(stage and attempts from 0), a lower one is `STALE`.
+Every method takes a batch, whose rows lie in 64 fixed hash tags (see `tag_of`). Any may raise StateUnavailable (effect
+unknown; everything here can be repeated safely, also by the client library itself) or StateRecovering (a tag's memory
+was lost and its recovery has not ended; nothing was done for that tag). Time is the state's own clock; durations are
+seconds. Stages only rise within a generation; a higher generation starts a new life (stage and attempts from 0), a
+lower one is `STALE`.
 """
 
 import hashlib
@@ -391,9 +391,13 @@ class State(Protocol):
         breaker, rate. Go writes the intent."""
         ...
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Row]:
-        """Write outcomes; returns each row as it now is (with `result` where stored). Endpoint health and pauses are
-        taken into account once per token."""
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Row | None]:
+        """Write outcomes. Endpoint health and pauses are taken into account once per token.
+
+        None: the attempt under way was settled as told, so the row says what the caller knows (and there is no intent
+        to park). Else the row as it now is (with `result` where stored): the settlement came late, repeatedly, for
+        another generation or attempt, or, as with token b"", from somebody who cannot know what else the row says.
+        """
         ...
 
     async def mark(self, marks: Sequence[Mark]) -> None:

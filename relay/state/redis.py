@@ -1,15 +1,16 @@
-"""The state on Redis or Valkey: one script call per hash tag and batch, all tags of a call in one round trip."""
+"""The state on Redis or Valkey: one script call per batch, for all its hash tags."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from relay.domain.errors import UserError
 from relay.domain.identity import MessageId, digest12
 from relay.state import wire
-from relay.state.calls import Calls
-from relay.state.connection import Connections
+from relay.state.batch import Batch
+from relay.state.calls import Calls, Decode
 from relay.state.port import (
     TAGS,
     Arrival,
@@ -29,6 +30,7 @@ from relay.state.port import (
     Settlement,
     Verdict,
 )
+from relay.state.shared import Connections
 from relay.state.wire import lane_key, raw, tag_of
 
 T = TypeVar("T")
@@ -37,36 +39,30 @@ W = TypeVar("W")
 _ALL_OF_TAG = ""
 _RESTORED = (Restored.FINISHED, Restored.THERE, Restored.PUT_BACK)
 
-_bools = msgspec.msgpack.Decoder(list[bool]).decode
-_numbers = msgspec.msgpack.Decoder(list[int]).decode
-_texts = msgspec.msgpack.Decoder(list[str]).decode
-_counts = msgspec.msgpack.Decoder(list[Counts]).decode
+_encode = msgspec.msgpack.Encoder().encode
+_bools: Decode[bool] = msgspec.msgpack.Decoder(list[list[bool] | bool]).decode
+_numbers: Decode[int] = msgspec.msgpack.Decoder(list[list[int] | bool]).decode
+_texts: Decode[str] = msgspec.msgpack.Decoder(list[list[str] | bool]).decode
+_counts: Decode[Counts] = msgspec.msgpack.Decoder(list[list[Counts] | bool]).decode
 
 
-class _Batch:
-    """Positions of a batch's items, by the tag that each belongs to."""
-
-    def __init__(self, tags: Iterable[int]) -> None:
-        self.positions: dict[int, list[int]] = {}
-        for position, tag in enumerate(tags):
-            self.positions.setdefault(tag, []).append(position)
-
-    def split(self, items: Sequence[W]) -> dict[int, list[W]]:
-        return {tag: [items[position] for position in positions] for tag, positions in self.positions.items()}
-
-    def join(self, replies: Mapping[int, bytes], decode: Callable[[bytes], Sequence[T]]) -> list[T]:
-        """The decoded replies in the order of the batch."""
-        joined: dict[int, T] = {}
-        for tag, positions in self.positions.items():
-            joined.update(zip(positions, decode(replies[tag]), strict=True))
-        return [joined[position] for position in range(len(joined))]
+def _same(item: T) -> T:
+    return item
 
 
-def _indexed(values: Sequence[tuple[object, ...]]) -> tuple[list[tuple[object, ...]], list[int]]:
-    """The distinct values, and for each value its 1-based index among them."""
-    index: dict[tuple[object, ...], int] = {}
-    places = [index.setdefault(value, len(index) + 1) for value in values]
-    return list(index), places
+def _shared(
+    items: Sequence[W], key: Callable[[W], object], make: Callable[[W], tuple[object, ...]]
+) -> tuple[list[tuple[object, ...]], list[int]]:
+    """What the items share, made once for each `key`, and for each item its 1-based index among that."""
+    made: list[tuple[object, ...]] = []
+    indexes: dict[object, int] = {}
+    places = []
+    for item in items:
+        index = indexes.setdefault(key(item), len(made) + 1)
+        if index > len(made):
+            made.append(make(item))
+        places.append(index)
+    return made, places
 
 
 class RedisState:
@@ -100,86 +96,100 @@ class RedisState:
 
     # messages
     async def arrive(self, arrivals: Sequence[Arrival]) -> list[MessageRow | None]:
-        batch, items = _arrivals(arrivals)
-        return batch.join(await self._run("arrive", batch, items), wire.decode_messages)
+        batch = _of_messages(arrivals, _id_of)
+        return batch.join(await self._calls.run("arrive", _packed(batch), wire.decode_messages), wire.message_of)
 
     async def enqueued(self, arrivals: Sequence[Arrival]) -> None:
-        batch, items = _arrivals(arrivals)
-        await self._run("enqueued", batch, items)
+        await self._calls.run("enqueued", _packed(_of_messages(arrivals, _id_of)), _numbers)
 
     async def messages(self, ids: Sequence[MessageId]) -> list[MessageRow | None]:
-        batch = _Batch(_message_tag(one) for one in ids)
-        digests = [raw(_message_digest(one)) for one in ids]
-        return batch.join(await self._run("messages", batch, digests), wire.decode_messages)
+        batch = _of_messages(ids, _same)
+        arguments = {tag: b"".join(map(_message_digest, part)) for tag, part in batch.parts()}
+        return batch.join(await self._calls.run("messages", arguments, wire.decode_messages), wire.message_of)
 
     # rows
     async def intake(self, lane: Lane, asks: Sequence[IntakeAsk]) -> list[Row]:
-        batch = _Batch(tag_of(ask.row.owner) for ask in asks)
-        items = [(raw(ask.row.digest), ask.generation, raw(ask.queue or b"")) for ask in asks]
-        return batch.join(await self._run("intake", batch, items, lane_key(lane)), wire.decode_rows)
+        return await self._look(lane_key(lane), asks)
 
     async def peek(self, rows: Sequence[RowKey]) -> list[Row]:
-        batch = _Batch(tag_of(row.owner) for row in rows)
-        items = [(raw(row.digest), 0, "") for row in rows]
-        return batch.join(await self._run("intake", batch, items, ""), wire.decode_rows)
+        return await self._look("", [IntakeAsk(row, 0, None) for row in rows])
+
+    async def _look(self, lane: str, asks: Sequence[IntakeAsk]) -> list[Row]:
+        batch = _of_rows(asks)
+        arguments = {
+            tag: _encode((lane, _digests(part), _joined([wire.pack_intake(ask.generation, ask.queue) for ask in part])))
+            for tag, part in batch.parts()
+        }
+        return batch.join(await self._calls.run("intake", arguments, wire.decode_rows), wire.row_of)
 
     async def begin(self, lane: Lane, asks: Sequence[BeginAsk]) -> list[Verdict]:
-        batch = _Batch(tag_of(ask.row.owner) for ask in asks)
-        arguments: dict[int, Sequence[object]] = {}
-        for tag, part in batch.split(asks).items():
-            limits, places = _indexed([wire.encode_limits(ask.row.owner, ask.limits) for ask in part])
-            items = [wire.encode_begin(ask, place) for ask, place in zip(part, places, strict=True)]
-            arguments[tag] = (lane_key(lane), lane.epoch, limits, items)
-        return batch.join(await self._calls.run("begin", arguments), wire.decode_verdicts)
+        batch = _of_rows(asks)
+        arguments = {}
+        for tag, part in batch.parts():
+            limits, places = _shared(part, lambda ask: (ask.row.owner, id(ask.limits)), wire.limits_of)
+            items = _joined(list(map(wire.pack_begin, part, places)))
+            arguments[tag] = _encode((lane_key(lane), lane.epoch, limits, _digests(part), items))
+        return batch.join(await self._calls.run("begin", arguments, wire.decode_verdicts), wire.verdict_of)
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Row]:
-        batch = _Batch(tag_of(one.row.owner) for one in settlements)
-        arguments: dict[int, Sequence[object]] = {}
-        for tag, part in batch.split(settlements).items():
-            policies, places = _indexed([wire.encode_policy(one) for one in part])
-            items = [wire.encode_settlement(one, place) for one, place in zip(part, places, strict=True)]
-            arguments[tag] = (policies, items)
-        return batch.join(await self._calls.run("settle", arguments), wire.decode_rows)
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Row | None]:
+        batch = _of_rows(settlements)
+        arguments = {}
+        for tag, part in batch.parts():
+            policies, places = _shared(part, lambda one: (one.row.owner, id(one.breaker)), wire.policy_of)
+            items = _joined(list(map(wire.pack_settlement, part, places)))
+            arguments[tag] = _encode((policies, _digests(part), items))
+        return batch.join(await self._calls.run("settle", arguments, wire.decode_rows), wire.settled_row_of)
 
     async def mark(self, marks: Sequence[Mark]) -> None:
-        batch = _Batch(tag_of(mark.row.owner) for mark in marks)
-        await self._run("mark", batch, [wire.encode_mark(mark) for mark in marks])
+        parts = _of_rows(marks).parts()
+        arguments = {tag: _encode((_digests(part), _joined(list(map(wire.pack_mark, part))))) for tag, part in parts}
+        await self._calls.run("mark", arguments, _numbers)
 
     async def forget(self, rows: Sequence[RowKey]) -> None:
-        await self._run("forget", _Batch(tag_of(row.owner) for row in rows), [raw(row.digest) for row in rows])
+        parts = Batch(rows, [tag_of(row.owner) for row in rows]).parts()
+        await self._calls.run("forget", {tag: b"".join(row.digest for row in part) for tag, part in parts}, _numbers)
 
     # parking
     async def intend_to_park(self, lane: Lane, rows: Sequence[tuple[RowKey, int]]) -> None:
-        batch = _Batch(tag_of(row.owner) for row, _ in rows)
-        items = [(raw(row.digest), generation) for row, generation in rows]
-        await self._run("intend_to_park", batch, items, lane_key(lane), lane.epoch)
+        parts = Batch(rows, [tag_of(row.owner) for row, _ in rows]).parts()
+        arguments = {
+            tag: _encode((lane_key(lane), lane.epoch, [(raw(row.digest), generation) for row, generation in part]))
+            for tag, part in parts
+        }
+        await self._calls.run("intend_to_park", arguments, _numbers)
 
     async def park(self, lane: Lane, parked: Sequence[Parked]) -> None:
-        batch = _Batch(tag_of(one.row.owner) for one in parked)
-        await self._run("park", batch, [wire.encode_parked(one) for one in parked], lane_key(lane), lane.epoch)
+        arguments = {
+            tag: _encode((lane_key(lane), lane.epoch, list(map(wire.encode_parked, part))))
+            for tag, part in _of_rows(parked).parts()
+        }
+        await self._calls.run("park", arguments, _numbers)
 
     async def next_due(self, lane: Lane, tags: Sequence[int]) -> dict[int, float]:
-        replies = await self._calls.run("next_due", {tag: (lane_key(lane),) for tag in tags})
-        first = {tag: _numbers(reply) for tag, reply in replies.items()}
+        first = await self._calls.run("next_due", dict.fromkeys(tags, lane_key(lane).encode()), _numbers)
         return {tag: found[0] / 1000 for tag, found in first.items() if found}
 
     async def take_due(self, lane: Lane, tags: Sequence[int], *, limit: int, lease_s: float) -> list[Due]:
-        arguments = (lane_key(lane), lane.epoch, limit, round(lease_s * 1000))
-        replies = await self._calls.run("take_due", dict.fromkeys(tags, arguments))
-        return [due for tag in replies for due in wire.decode_due(replies[tag])]
+        arguments = _encode((lane_key(lane), lane.epoch, limit, round(lease_s * 1000)))
+        taken = await self._calls.run("take_due", dict.fromkeys(tags, arguments), wire.decode_due)
+        return [one.due() for part in taken.values() for one in part]
 
     async def unpark(self, lane: Lane, rows: Sequence[tuple[RowKey, bytes | None]]) -> list[bool]:
-        batch = _Batch(tag_of(row.owner) for row, _ in rows)
-        items = [(raw(row.digest), raw(queue or b"")) for row, queue in rows]
-        return batch.join(await self._run("unpark", batch, items, lane_key(lane)), _bools)
+        batch = Batch(rows, [tag_of(row.owner) for row, _ in rows])
+        arguments = {
+            tag: _encode((lane_key(lane), [(raw(row.digest), raw(queue or b"")) for row, queue in part]))
+            for tag, part in batch.parts()
+        }
+        return batch.join(await self._calls.run("unpark", arguments, _bools), _same)
 
     async def parked(self, owners: Sequence[str]) -> list[Counts]:
-        batch = _Batch(tag_of(owner) for owner in owners)
-        return batch.join(await self._run("parked", batch, owners), _counts)
+        batch = Batch(owners, [tag_of(owner) for owner in owners])
+        arguments = {tag: _encode(part) for tag, part in batch.parts()}
+        return batch.join(await self._calls.run("parked", arguments, _counts), _same)
 
     async def parked_total(self) -> Counts:
-        replies = await self._calls.run("parked", {tag: ([_ALL_OF_TAG],) for tag in range(TAGS)})
-        counts = [_counts(reply)[0] for reply in replies.values()]
+        found = await self._calls.run("parked", dict.fromkeys(range(TAGS), _encode([_ALL_OF_TAG])), _counts)
+        counts = [count for (count,) in found.values()]
         return Counts(sum(one.retries for one in counts), sum(one.polls for one in counts))
 
     # life and recovery
@@ -191,64 +201,101 @@ class RedisState:
         return await self._calls.lost()
 
     async def restore(self, lane: Lane, parked: Sequence[Parked]) -> list[Restored]:
-        batch = _Batch(tag_of(one.row.owner) for one in parked)
-        items = batch.split([wire.encode_parked(one) for one in parked])
-        arguments = {tag: (lane_key(lane), self._calls.pass_of(tag), part) for tag, part in items.items()}
-        codes = batch.join(await self._calls.run("restore", arguments), _numbers)
-        return [_RESTORED[code] for code in codes]
+        batch = _of_rows(parked)
+        arguments = {
+            tag: _encode(
+                (lane_key(lane), self._calls.pass_of(tag), _digests(part), list(map(wire.encode_parked, part)))
+            )
+            for tag, part in batch.parts()
+        }
+        return batch.join(await self._calls.run("restore", arguments, _numbers), _RESTORED.__getitem__)
 
     async def ready(self, tags: Sequence[int], *, in_doubt_s: float) -> None:
         in_doubt_ms = round(in_doubt_s * 1000)
-        await self._calls.run("ready", {tag: (self._calls.pass_of(tag), in_doubt_ms) for tag in tags})
+        arguments = {tag: _encode((self._calls.pass_of(tag), in_doubt_ms)) for tag in tags}
+        await self._calls.run("ready", arguments, _numbers)
 
     async def lease(self, name: str, owner: str, ttl_s: float) -> bool:
         tag = tag_of(f"l:{name}")
-        replies = await self._calls.run("lease", {tag: (name, owner, max(1, round(ttl_s * 1000)))})
-        return _bools(replies[tag])[0]
+        arguments = _encode((name, owner, max(1, round(ttl_s * 1000))))
+        return (await self._calls.run("lease", {tag: arguments}, _bools))[tag][0]
 
     async def release(self, name: str, owner: str) -> None:
-        await self._calls.run("release", {tag_of(f"l:{name}"): (name, owner)})
+        await self._calls.run("release", {tag_of(f"l:{name}"): _encode((name, owner))}, _numbers)
 
     # endpoints
     async def endpoints(self, owners: Sequence[str]) -> list[EndpointHealth]:
-        batch = _Batch(tag_of(owner) for owner in owners)
-        return batch.join(await self._run("endpoints", batch, owners), wire.decode_health)
+        batch = Batch(owners, [tag_of(owner) for owner in owners])
+        arguments = {tag: _encode(part) for tag, part in batch.parts()}
+        return batch.join(await self._calls.run("endpoints", arguments, wire.decode_health), wire.WireHealth.health)
 
     async def pause(self, owner: str, seconds: float) -> None:
-        await self._calls.run("pause", {tag_of(owner): (owner, wire.ms(seconds))})
+        await self._calls.run("pause", {tag_of(owner): _encode((owner, wire.ms(seconds)))}, _numbers)
 
     # failed messages
     async def index_failed(self, entries: Sequence[FailedEntry]) -> None:
-        batch = _Batch(tag_of(f"r:{entry.receiver}") for entry in entries)
-        await self._run("index_failed", batch, [wire.encode_failed(entry) for entry in entries])
+        parts = _of_failed(entries).parts()
+        await self._calls.run(
+            "index_failed", {tag: _encode(list(map(wire.encode_failed, part))) for tag, part in parts}, _numbers
+        )
 
     async def failed(self, receiver: str, *, limit: int) -> list[FailedEntry]:
         tag = tag_of(f"r:{receiver}")
-        replies = await self._calls.run("failed", {tag: (receiver, limit)})
-        return wire.decode_failed(replies[tag])
+        found = await self._calls.run("failed", {tag: _encode((receiver, limit))}, wire.decode_entries)
+        return list(map(wire.entry_of, found[tag]))
 
     async def unindex_failed(self, entries: Sequence[FailedEntry]) -> None:
-        batch = _Batch(tag_of(f"r:{entry.receiver}") for entry in entries)
-        items = [(entry.receiver, wire.coordinate_key(entry.at)) for entry in entries]
-        await self._run("unindex_failed", batch, items)
+        arguments = {
+            tag: _encode([(entry.receiver, wire.coordinate_key(entry.at)) for entry in part])
+            for tag, part in _of_failed(entries).parts()
+        }
+        await self._calls.run("unindex_failed", arguments, _numbers)
 
     async def failed_receivers(self) -> list[str]:
-        replies = await self._calls.run("failed_receivers", dict.fromkeys(range(TAGS), ()))
-        return sorted(receiver for reply in replies.values() for receiver in _texts(reply))
-
-    async def _run(self, name: str, batch: _Batch, items: Sequence[object], *before: object) -> dict[int, bytes]:
-        """Call a script whose arguments are `before`, the same for every tag, and the tag's part of `items`."""
-        return await self._calls.run(name, {tag: (*before, part) for tag, part in batch.split(items).items()})
+        found = await self._calls.run("failed_receivers", dict.fromkeys(range(TAGS), b""), _texts)
+        return sorted(receiver for receivers in found.values() for receiver in receivers)
 
 
-def _message_tag(message: MessageId) -> int:
-    return tag_of(f"s:{message.source_id}")
+class _OfRow(Protocol):
+    @property
+    def row(self) -> RowKey: ...
 
 
+R = TypeVar("R", bound=_OfRow)
+
+
+def _of_rows(items: Sequence[R]) -> Batch[R]:
+    return Batch(items, [tag_of(item.row.owner) for item in items])
+
+
+def _digests(items: Sequence[_OfRow]) -> msgspec.Raw:
+    return raw(b"".join([item.row.digest for item in items]))
+
+
+def _joined(packed: Sequence[bytes]) -> msgspec.Raw:
+    return raw(b"".join(packed))
+
+
+def _of_messages(items: Sequence[W], identity: Callable[[W], MessageId]) -> Batch[W]:
+    return Batch(items, [tag_of(f"s:{identity(item).source_id}") for item in items])
+
+
+def _id_of(arrival: Arrival) -> MessageId:
+    return arrival.id
+
+
+def _packed(batch: Batch[Arrival]) -> dict[int, bytes]:
+    return {
+        tag: b"".join([wire.pack_arrival(arrival, _message_digest(arrival.id)) for arrival in part])
+        for tag, part in batch.parts()
+    }
+
+
+@lru_cache(maxsize=16_384)
 def _message_digest(message: MessageId) -> bytes:
+    """Remembered: asked for when a message arrives, and again soon after, when it is enqueued."""
     return digest12("m", *message)
 
 
-def _arrivals(arrivals: Sequence[Arrival]) -> tuple[_Batch, list[tuple[object, ...]]]:
-    batch = _Batch(_message_tag(arrival.id) for arrival in arrivals)
-    return batch, [wire.encode_arrival(arrival, _message_digest(arrival.id)) for arrival in arrivals]
+def _of_failed(entries: Sequence[FailedEntry]) -> Batch[FailedEntry]:
+    return Batch(entries, [tag_of(f"r:{entry.receiver}") for entry in entries])

@@ -1,18 +1,19 @@
-"""The Lua scripts: read from `scripts/`, each with the parts that its first line includes."""
+"""The Lua scripts: read from `scripts/`, each with the parts that it includes."""
 
 import hashlib
+import re
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-_INCLUDE = "--include"
+_INCLUDE = re.compile(r"^--include (.+)$", re.MULTILINE)
 
 
 class Script(NamedTuple):
     """`sha`: the name under which the server keeps it once loaded."""
 
-    source: str
-    sha: str
+    source: bytes
+    sha: bytes
 
 
 def _read(name: str) -> str:
@@ -21,9 +22,6 @@ def _read(name: str) -> str:
 
 @cache
 def script(name: str) -> Script:
-    """The script `scripts/<name>.lua`, complete."""
-    body = _read(name)
-    first, _, _ = body.partition("\n")
-    parts = first.removeprefix(_INCLUDE).split() if first.startswith(_INCLUDE) else []
-    source = "\n".join([*map(_read, parts), body])
-    return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+    """The script `scripts/<name>.lua`, complete: each `--include` line is replaced by the parts it names."""
+    source = _INCLUDE.sub(lambda names: "\n".join(map(_read, names[1].split())), _read(name))
+    return Script(source.encode(), hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest().encode())

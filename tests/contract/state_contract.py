@@ -69,7 +69,10 @@ async def begun(state: State, key: RowKey, token: bytes = b"t1", **changes: obje
 
 
 async def settled(state: State, key: RowKey, change: Change, token: bytes = b"t1", **changes: object) -> Row:
-    (now,) = await state.settle([outcome(key, change, token, **changes)])
+    """The row after the settlement, told or not."""
+    (told,) = await state.settle([outcome(key, change, token, **changes)])
+    now = await peeked(state, key)
+    assert told in (None, now)
     return now
 
 
@@ -234,6 +237,31 @@ class RowsContract:
         assert await settled(rig.state, row(), Change.RETRY, b"new") == now
         assert (await settled(rig.state, row(), Change.RESULT, b"new", result=ANSWER)).result == ANSWER
         assert (await settled(rig.state, row(), Change.RESULT, b"", result=Result("delivered"))).result == ANSWER
+
+    async def test_the_attempt_under_way_is_told_only_what_it_cannot_know(self, rig: Rig) -> None:
+        for number, change in enumerate(Change):
+            key = row(number)
+            await begun(rig.state, key)
+            told = outcome(key, change, last_status=500, reason="r", result=ANSWER)
+            assert await rig.state.settle([told]) == [None]
+            assert await rig.state.settle([told]) == [await peeked(rig.state, key)]
+
+    async def test_who_is_not_the_attempt_under_way_is_told_the_row(self, rig: Rig) -> None:
+        await begun(rig.state, row(), b"old")
+        await rig.elapse(25)
+        await begun(rig.state, row(), b"new", takeover=True)
+        for token in (b"old", b""):
+            (told,) = await rig.state.settle([outcome(row(), Change.ACCEPTED, token, result=ANSWER)])
+            assert told is not None
+            assert (told.stage, told.attempts, told.result) == (Stage.ACCEPTED, 2, ANSWER)
+        assert await rig.state.settle([outcome(row(2), Change.RETRY)]) == [Row()]
+
+    async def test_an_intent_to_park_is_always_told(self, rig: Rig) -> None:
+        await begun(rig.state, row())
+        await rig.state.intend_to_park(LANE, [(row(), 0)])
+        (told,) = await rig.state.settle([outcome(row(), Change.RESULT, result=ANSWER)])
+        assert told is not None
+        assert told.park_intent
 
     async def test_an_answer_counts_without_a_row(self, rig: Rig) -> None:
         now = await settled(rig.state, row(), Change.RESULT, b"", result=ANSWER)

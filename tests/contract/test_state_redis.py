@@ -3,13 +3,14 @@
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from relay.domain.errors import StateRecovering, StateUnavailable, UserError
+from relay.domain.errors import PartitionLost, StateRecovering, StateUnavailable, UserError
 from relay.domain.identity import DeliveryId, MessageId, digest12
 from relay.state.port import (
     TAGS,
@@ -20,10 +21,13 @@ from relay.state.port import (
     Mark,
     Restored,
     Result,
+    Row,
     RowKey,
+    Settlement,
     Stage,
     Wait,
     delivery_row,
+    tag_of,
 )
 from relay.state.redis import RedisState
 from tests.contract.state_contract import LANE, LIMITS, ask, begun, outcome, peeked, row
@@ -242,6 +246,91 @@ class TestFaults:
         await client.aclose()
 
 
+class TestManyTags:
+    """Rows of many receivers, so of many tags, in one script call."""
+
+    KEYS: Final = tuple(row(number, f"receiver-{number}") for number in range(100))
+
+    async def test_a_tag_that_is_not_ready_does_not_hinder_the_others(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start()
+        client, lost = Redis.from_url(server.url), tag_of(self.KEYS[0].owner)
+        async with connected(server) as state:
+            await recover(state)
+            await client.delete(f"relay:{{{lost:02d}}}:life")
+            with pytest.raises(StateRecovering) as refused:
+                await state.mark([Mark(key, 0, Stage.DONE) for key in self.KEYS])
+            assert refused.value.tags == {lost}
+            others = [key for key in self.KEYS if tag_of(key.owner) != lost]
+            assert {found.stage for found in await state.peek(others)} == {Stage.DONE}
+            await state.lost()
+            await state.ready([lost], in_doubt_s=0)
+            assert (await peeked(state, self.KEYS[0])).stage is Stage.NONE
+        await client.aclose()
+
+    async def test_a_tag_that_is_fenced_does_not_hinder_the_others(self, start: Callable[..., ValkeyServer]) -> None:
+        async with connected(start()) as state:
+            await recover(state)
+            await state.begin(LANE._replace(epoch=LANE.epoch + 1), [ask(self.KEYS[0])])
+            with pytest.raises(PartitionLost):
+                await state.begin(LANE, [ask(key) for key in self.KEYS])
+            fenced = tag_of(self.KEYS[0].owner)
+            begun_ones = [key for key in self.KEYS if tag_of(key.owner) != fenced]
+            assert {found.stage for found in await state.peek(begun_ones)} == {Stage.SENDING}
+
+    async def test_nothing_of_one_tag_shows_in_another(self, start: Callable[..., ValkeyServer]) -> None:
+        """Endpoints, intents and rows are looked up anew for each tag."""
+        async with connected(start()) as state:
+            await recover(state)
+            await state.pause(self.KEYS[0].owner, 50)
+            await state.intend_to_park(LANE, [(self.KEYS[1], 0)])
+            verdicts = await state.begin(LANE, [ask(key) for key in self.KEYS])
+            assert [isinstance(verdict, Go) for verdict in verdicts] == [number > 0 for number in range(100)]
+            told = await state.settle([outcome(key, Change.RESULT) for key in self.KEYS[1:]])
+            assert [found is None for found in told] == [number > 0 for number in range(99)]
+
+
+class TestRowForms:
+    """Rows have several forms in the server; each says the same, whatever the next step."""
+
+    @pytest.mark.parametrize("token", [b"t", b"\xff\x00" * 4, b"x" * 255, b"x" * 256, b"x" * 3000])
+    @pytest.mark.parametrize("generation", [0, 3, 65_535, 65_536])
+    async def test_the_usual_way_with_any_token_generation_and_body(
+        self, start: Callable[..., ValkeyServer], token: bytes, generation: int
+    ) -> None:
+        answer = Result("answered", 200, "text/plain", bytes(range(256)) * 80)
+        async with connected(start()) as state:
+            await recover(state)
+            for first in (row(0), row(1)):  # the first begin makes the table, the second finds it
+                key = first
+                assert await begun(state, key, token, generation=generation) == Go(1, 0.0)
+                assert await begun(state, key, token, generation=generation) == Go(1, 0.0)
+                told = Settlement(key, generation, token, Change.RESULT, last_status=200, result=answer)
+                assert await state.settle([told]) == [None]
+                now = Row(Stage.RESULT, generation, attempts=1, last_status=200, result=answer)
+                assert await state.settle([told]) == [now]
+                assert await peeked(state, key) == now
+                await state.mark([Mark(key, generation, Stage.PUBLISHED, (299, 2**40))])
+                assert await peeked(state, key) == replace(now, stage=Stage.PUBLISHED, at=(299, 2**40), result=None)
+                await state.mark([Mark(key, generation, Stage.DONE, None, 7)])
+                assert (await peeked(state, key)).at == (299, 2**40)
+
+    async def test_many_rows_of_a_tag_in_one_batch(self, start: Callable[..., ValkeyServer]) -> None:
+        keys = [row(number) for number in range(2500)]
+        async with connected(start()) as state:
+            await recover(state)
+            for epoch in (1, 2):
+                lane = LANE._replace(epoch=epoch)
+                token = b"t%d" % epoch
+                verdicts = await state.begin(lane, [ask(key, token, generation=epoch) for key in keys])
+                assert verdicts == [Go(1, 0.0)] * len(keys)
+                told = await state.settle(
+                    [replace(outcome(key, Change.RESULT, token), generation=epoch) for key in keys]
+                )
+                assert told == [None] * len(keys)
+                await state.mark([Mark(key, epoch, Stage.DONE, (0, 9)) for key in keys])
+            assert {found.generation for found in await state.peek(keys)} == {2}
+
+
 class TestServerClock:
     async def test_starts_are_paced_by_the_servers_own_clock(self, start: Callable[..., ValkeyServer]) -> None:
         limits = replace(LIMITS, interval_s=0.25)
@@ -264,12 +353,13 @@ class TestMemory:
     async def test_a_finished_message_with_its_delivery_takes_64_bytes(
         self, start: Callable[..., ValkeyServer]
     ) -> None:
-        messages, batch = 20_000, 1000
+        messages, batch = 40_000, 1000
         server = start()
         client = Redis.from_url(server.url)
         async with connected(server) as state:
             await recover(state)
-            await self.finish(state, range(messages, messages + batch))  # so that scripts and buffers are there
+            for first in range(messages, messages + 10 * batch, batch):  # so that scripts, keys and buffers are there
+                await self.finish(state, range(first, first + batch))
             before = (await client.info("memory"))["used_memory"]
             for first in range(0, messages, batch):
                 await self.finish(state, range(first, first + batch))

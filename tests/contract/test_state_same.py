@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from relay.domain.errors import PartitionLost
+from relay.domain.identity import MessageId
 from relay.domain.receiver import BreakerPolicy
 from relay.log.port import Coordinate
 from relay.state.port import (
     TAGS,
+    Arrival,
     BeginAsk,
     Change,
     IntakeAsk,
@@ -21,6 +23,7 @@ from relay.state.port import (
     Lane,
     Limits,
     Mark,
+    MessageStage,
     Parked,
     Result,
     RowKey,
@@ -62,8 +65,8 @@ def call(
 
 
 rows = st.builds(RowKey, st.sampled_from(OWNERS), st.sampled_from([b"row-1-------", b"row-2-------"]))
-tokens = st.sampled_from([b"t1", b"t2", b"t3"])
-generations = st.sampled_from([0, 0, 0, 1])
+tokens = st.sampled_from([b"t1", b"t2", b"\xff\x00" * 200])
+generations = st.sampled_from([0, 0, 0, 1, 60_000])
 lanes = st.builds(Lane, st.just("topic"), st.just(0), st.sampled_from([5, 5, 5, 5, 4, 6]))
 queues = st.sampled_from([None, b"queue-1-----", b"queue-2-----"])
 durations = st.sampled_from([0.0, 0.5, 5.0, 40.0])
@@ -79,6 +82,7 @@ asks = st.builds(
     takeover=st.booleans(),
     ask_first=st.booleans(),
 )
+results = st.sampled_from([None, Result("answered", 200, "a/b", b"\xfe" * 40)])
 settlements = st.builds(
     Settlement,
     rows,
@@ -89,7 +93,7 @@ settlements = st.builds(
     counted=st.booleans(),
     last_status=st.sampled_from([None, 200, 500]),
     reason=st.sampled_from([None, "why"]),
-    result=st.sampled_from([None, Result("answered", 200, "a/b", b"\xfe" * 40)]),
+    result=results,
     healthy=st.sampled_from([None, True, False, False]),
     pause_s=st.sampled_from([0.0, 0.0, 0.0, 7.0]),
     breaker=st.just(BREAKER),
@@ -111,7 +115,35 @@ references = st.builds(
 leased: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries(
     {"limit": st.integers(1, 3), "lease_s": st.just(30)}
 )
+messages = st.builds(MessageId, st.sampled_from(["github", "gitlab"]), st.sampled_from(["m-1", "m-2"]))
+arrivals = st.builds(
+    Arrival,
+    messages,
+    st.sampled_from([b"digest", b"\xff\x00other"[:6]]),
+    st.sampled_from([0, 255, 256]),
+    st.sampled_from([0, 255, 2**33]),
+    st.sampled_from([MessageStage.ACCEPTED, MessageStage.ARRIVED]),
+)
+# The way of most deliveries: all that is asked, sent and marked, in one go.
+usual_begin = call(
+    "begin", st.just(Lane("topic", 0, 6)), st.lists(st.builds(BeginAsk, rows, generations, tokens, limits))
+)
+usual_settle = call(
+    "settle",
+    st.lists(
+        st.builds(
+            Settlement, rows, generations, tokens, st.sampled_from([Change.ACCEPTED, Change.RESULT]), result=results
+        ),
+        max_size=4,
+    ),
+)
+
 calls = st.one_of(
+    usual_begin,
+    usual_settle,
+    call("arrive", st.lists(arrivals, max_size=4)),
+    call("enqueued", st.lists(arrivals, max_size=3)),
+    call("messages", st.lists(messages, max_size=3)),
     call("begin", lanes, st.lists(asks, max_size=4)),
     call("settle", st.lists(settlements, max_size=4)),
     call("mark", st.lists(marks, max_size=2)),

@@ -163,8 +163,7 @@ class MemoryState:
     def _store_message(self, arrival: Arrival, stage: MessageStage, known: MessageRow | None) -> None:
         first = known or MessageRow(stage, arrival.digest, arrival.partition, arrival.offset)
         row = MessageRow(stage, first.digest, first.partition, first.offset)
-        done = stage is MessageStage.ENQUEUED
-        expires = finished_until(self.now, self._window_s) if done else self.now + self._window_s
+        expires = finished_until(self.now, self._window_s)
         self._of(f"s:{arrival.id.source_id}").messages[arrival.id] = (row, expires)
 
     async def enqueued(self, arrivals: Sequence[Arrival]) -> None:
@@ -206,7 +205,7 @@ class MemoryState:
             verdicts.append(beginning.verdict(ask))
         return verdicts
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Row]:
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Row | None]:
         self._reach_owners(one.row.owner for one in settlements)
         return [settle(self._of(one.row.owner).rows, one, self.now) for one in settlements]
 

@@ -141,7 +141,7 @@ class Rows:
 
     def store(self, digest: bytes, row: StoredRow, now: float) -> None:
         stub = row.stage is Stage.NONE and row.polls == 0
-        row.expires = now + (STUB_S if stub else self.window_s)
+        row.expires = now + STUB_S if stub else finished_until(now, self.window_s)
         self.active[digest] = row
 
     def keep(self, digest: bytes, row: StoredRow, now: float) -> None:
@@ -165,7 +165,7 @@ class Rows:
 
 
 def finished_until(now: float, window_s: float) -> float:
-    """When a row finished at `now` is forgotten: after 1 to 1.5 windows."""
+    """When a row that changed at `now` is forgotten: after 1 to 1.5 windows."""
     half = window_s / 2
     return (now // half + 3) * half
 
@@ -253,21 +253,23 @@ def _reserve(endpoint: Endpoint, slot: float, now: float, token: bytes, limits: 
         endpoint.probe, endpoint.probe_until = token, now + limits.probe_s
 
 
-def settle(rows: Rows, one: Settlement, now: float) -> Row:
-    """Write one outcome; the row as it now is."""
+def settle(rows: Rows, one: Settlement, now: float) -> Row | None:
+    """Write one outcome; the row as it now is, None where the attempt under way was settled as told."""
     digest, token = one.row.digest, one.token
     row = rows.load(digest, now)
     finished = row is not None and row.stage >= Stage.DONE
     first = not token or row is None or not (finished or token in row.settled)
     _take_health(rows.endpoint(one.row.owner), one, now, first=first)
     mine = row if row is not None and row.generation >= one.generation else StoredRow(one.generation)
+    current = token != b"" and mine.token == token
     changed = mine.generation == one.generation and _apply(mine, one, now)
+    told = changed and current and digest not in rows.intents
     if first and token and (changed or mine is row or one.healthy is not None or one.pause_s):
         mine.settled = (*mine.settled, token)[-REMEMBERED:]
         changed = True
     if changed:
         rows.store(digest, mine, now)
-    return rows.show(digest, mine, now)
+    return None if told else rows.show(digest, mine, now)
 
 
 def _take_health(endpoint: Endpoint, one: Settlement, now: float, *, first: bool) -> None:

@@ -3,28 +3,27 @@
 --   c length of the current run of failures, f its begin (ms), o when an open breaker may be probed (ms),
 --   k token of the probe under way, q when another may be sent (ms)
 local IDLE_MS = 7 * 86400 * 1000 -- an endpoint nobody used for so long is healthy
-local endpoints = {}
 
 local function endpoint(owner)
-  local e = endpoints[owner]
+  T.endpoints = T.endpoints or {}
+  local e = T.endpoints[owner]
   if not e then
     local value = call('GET', P .. 'e:' .. owner)
     e = value and cmsgpack.unpack(value) or { c = 0 }
-    endpoints[owner] = e
+    T.endpoints[owner] = e
   end
   return e
 end
 
 -- Writes are gathered: many attempts of one endpoint cost one SET a call.
-local changed = {}
-
 local function touch(owner)
-  changed[owner] = true
+  T.touched = T.touched or {}
+  T.touched[owner] = true
 end
 
 local function save_endpoints()
-  for owner in pairs(changed) do
-    local e = endpoints[owner]
+  for owner in pairs(T.touched or {}) do
+    local e = T.endpoints[owner]
     if e.h == -1 then
       call('SET', P .. 'e:' .. owner, cmsgpack.pack(e))
     else
@@ -45,11 +44,11 @@ local function close_breaker(e)
   e.c, e.f, e.o, e.k, e.q = 0, nil, nil, nil, nil
 end
 
--- While it is open or half-open only the probe counts: the others began before it opened.
+-- Whether it changed anything. While it is open or half-open only the probe counts: the others began before it opened.
 local function record_health(e, token, healthy, failures, window, open_for)
   if e.o then
     if token == '' or e.k ~= token then
-      return
+      return false
     end
     e.k, e.q = nil, nil
     if healthy == 1 then
@@ -57,16 +56,22 @@ local function record_health(e, token, healthy, failures, window, open_for)
     elseif healthy == 0 then
       e.o = now + open_for
     end
-  elseif healthy == 1 then
-    close_breaker(e)
-  elseif healthy == 0 then
-    if e.c == 0 or now - e.f > window then
-      e.c, e.f = 1, now
-    else
-      e.c = e.c + 1
-    end
-    if e.c >= failures then
-      e.o = now + open_for
-    end
+    return true
   end
+  if healthy == -1 or healthy == 1 and e.c == 0 then
+    return false
+  end
+  if healthy == 1 then
+    close_breaker(e)
+    return true
+  end
+  if e.c == 0 or now - e.f > window then
+    e.c, e.f = 1, now
+  else
+    e.c = e.c + 1
+  end
+  if e.c >= failures then
+    e.o = now + open_for
+  end
+  return true
 end

@@ -1,58 +1,44 @@
--- Finished rows: 12-byte digest -> at most 16 bytes, in hashes small enough to stay listpacks, which expire whole.
--- One table per half window; its number of buckets grows by linear hashing, so that buckets are well filled whatever
--- the traffic. `tables` remembers every live table, so that a changed window loses nothing.
-local HALF = math.floor(WINDOW / 2)
+-- Writing finished rows.
 local FULL = 64 -- rows a bucket on average; a bucket about to be split has twice as many, still a listpack
-local tables
+local EXACT = 256 -- rows of a table that are counted one by one; beyond that,
+local SAMPLE = 16 -- one in so many stands for all: a write less for each of the others
 
-local function highest_power(b)
-  local m = 1
-  while m * 2 <= b do
-    m = m * 2
-  end
-  return m
-end
-
-local function load_tables()
-  tables = {}
-  local raw = call('HGETALL', P .. 'tables')
-  for i = 1, #raw, 2 do
-    local b, n, expires, made = struct.unpack('>I4I6I7I7', raw[i + 1])
-    if expires > now then
-      tables[#tables + 1] = { name = raw[i], b = b, n = n, m = highest_power(b), expires = expires, made = made }
-    else
-      call('HDEL', P .. 'tables', raw[i])
+-- To be called at the end of a script that may have changed them.
+local function save_tables()
+  if T.unsaved then
+    local entries = {}
+    for i, t in ipairs(T.tables) do
+      entries[i] = struct.pack(ENTRY, t.half, t.period, t.b, t.n)
     end
+    call('SET', P .. 'tables', table.concat(entries))
   end
-  table.sort(tables, function(x, y) return x.made > y.made end)
 end
 
-local function save_table(t)
-  call('HSET', P .. 'tables', t.name, struct.pack('>I4I6I7I7', t.b, t.n, t.expires, t.made))
-  t.dirty = false
+-- Makes a hash that expires with its table. A bucket is made by the split that adds it, if need be with an empty
+-- field: so an HSET need not ask whether it made the hash, and left it without an end.
+local function make_hash(t, key, ...)
+  call('HSET', key, ...)
+  call('PEXPIRE', key, t.expires - now)
 end
 
-local function bucket_of(t, digest)
-  local i = struct.unpack('>I4', digest) % (2 * t.m)
-  return i < t.b and i or i - t.m
-end
-
-local function bucket_key(t, digest)
-  return P .. 'f:' .. t.name .. ':' .. bucket_of(t, digest)
-end
-
--- A row lives until the end of the second half window after its own: 1 to 1.5 windows.
+-- A row lives until the end of the second half window after its own: 1 to 1.5 windows. Where the clock went back over
+-- the end of a half window, the newer table stays the current one: rows may not be hidden by older ones.
 local function current_table()
-  local period = math.floor(now / HALF)
-  local name = HALF .. '.' .. period
-  for _, t in ipairs(tables) do
-    if t.name == name then
-      return t
+  local tables, period = live_tables(), math.floor(now / HALF)
+  local newest = tables[1]
+  if newest and newest.half == HALF and (newest.period == period or newest.period == period + 1) then
+    return newest
+  end
+  local t = new_table(HALF, period, 1, 0)
+  for i, old in ipairs(tables) do
+    if old.half == HALF and old.period == period then
+      t = table.remove(tables, i)
+      break
     end
   end
-  local t = { name = name, b = 1, n = 0, m = 1, expires = (period + 3) * HALF, made = now }
   table.insert(tables, 1, t)
-  save_table(t)
+  make_hash(t, t.buckets .. 0, '', '')
+  T.unsaved = true
   return t
 end
 
@@ -63,86 +49,58 @@ local function split(t)
   if t.b == 2 * t.m then
     t.m = t.b
   end
-  save_table(t)
-  local key = P .. 'f:' .. t.name .. ':'
-  local rows, parts = call('HGETALL', key .. source), { [source] = {}, [added] = {} }
+  local rows, parts = call('HGETALL', t.buckets .. source), { [source] = {}, [added] = {} }
   for i = 1, #rows, 2 do
-    local part = parts[bucket_of(t, rows[i])]
-    part[#part + 1] = rows[i]
-    part[#part + 1] = rows[i + 1]
+    if rows[i] ~= '' then
+      local part = parts[bucket_of(t, rows[i])]
+      part[#part + 1] = rows[i]
+      part[#part + 1] = rows[i + 1]
+    end
   end
-  call('DEL', key .. source)
+  call('DEL', t.buckets .. source)
   for bucket, part in pairs(parts) do
-    if #part > 0 then
-      call('HSET', key .. bucket, unpack(part))
-      call('PEXPIRE', key .. bucket, t.expires - now)
+    if #part == 0 then
+      part = { '', '' }
     end
+    make_hash(t, t.buckets .. bucket, unpack(part))
   end
 end
 
-local function find_finished(digest)
-  if not tables then
-    load_tables()
-  end
-  for _, t in ipairs(tables) do
-    local value = call('HGET', bucket_key(t, digest), digest)
-    if value then
-      return value
-    end
-  end
-  return nil
-end
-
-local function keep_finished(digest, value)
-  if not tables then
-    load_tables()
-  end
-  local t = current_table()
-  local key = bucket_key(t, digest)
-  if call('HSET', key, digest, value) == 0 then
+local function count_row(t, key, digest)
+  if t.n < EXACT then
+    t.n = t.n + 1
+  elseif string.byte(digest, -1) % SAMPLE == 0 then
+    t.n = t.n + SAMPLE
+    call('PEXPIRE', key, t.expires - now) -- heals a bucket that somebody deleted by hand
+  else
     return
   end
-  if call('HLEN', key) == 1 then
-    call('PEXPIRE', key, t.expires - now)
-  end
-  t.n = t.n + 1
-  t.dirty = true
+  T.unsaved = true
   if t.n > FULL * t.b then
     split(t)
   end
 end
 
--- To be called at the end of a script that kept rows.
-local function save_tables()
-  for _, t in ipairs(tables or {}) do
-    if t.dirty then
-      save_table(t)
-    end
+local function keep_finished(digest, value)
+  local t = current_table()
+  local key = t.buckets .. bucket_of(t, digest)
+  if call('HSET', key, digest, value) == 1 then
+    count_row(t, key, digest)
   end
 end
 
--- A coordinate in as few bytes as it needs; `wide` is the flag that its first byte is followed by a second one.
-local WIDE = 32
-
-local function pack_at(partition, offset)
-  if partition < 0 then
-    return 0, ''
+-- The value that was there; nil: there was none, and `value` is kept now. To write at once and ask only then is a
+-- command less for what is new.
+local function find_or_keep(digest, value)
+  local t = current_table()
+  local key = t.buckets .. bucket_of(t, digest)
+  if call('HSETNX', key, digest, value) == 0 then
+    return call('HGET', key, digest)
   end
-  local bytes = 1
-  while offset >= 256 ^ bytes do
-    bytes = bytes + 1
+  count_row(t, key, digest)
+  local older = find_finished(digest, 2)
+  if older then
+    keep_finished(digest, older)
   end
-  if partition > 255 then
-    return WIDE, struct.pack('>I2I' .. bytes, partition, offset)
-  end
-  return 0, struct.pack('>I1I' .. bytes, partition, offset)
-end
-
-local function unpack_at(flags, value, start)
-  if start > #value then
-    return -1, -1
-  end
-  local wide = math.floor(flags / WIDE) % 2
-  local partition, rest = struct.unpack(wide == 1 and '>I2' or '>I1', value, start)
-  return partition, (struct.unpack('>I' .. (#value - rest + 1), value, rest))
+  return older
 end

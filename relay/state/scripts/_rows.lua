@@ -1,69 +1,90 @@
--- Rows of deliveries and callbacks. An unfinished one is one string, a MessagePack map:
+-- Rows of deliveries and callbacks, as tables:
 --   s stage, g generation, a attempts, p polls, u due (ms), l last status, e reason, r result, x/y partition and offset,
 --   k token of the attempt under way, t its begin (ms), w its slot (us), b/v stage and begin before it,
---   q token of the last poll, z tokens already settled
--- A finished one (f) is kept by _finished.lua.
-local NONE, ENQUEUED, SENDING, ACCEPTED, AWAITING, RESULT, PUBLISHED, DONE, FAILED = 0, 2, 3, 4, 5, 6, 7, 8, 9
+--   q token of the last poll, z tokens already settled, o end of a row that only remembers tokens (ms)
+-- A finished one (f) is kept by _finished.lua. The unfinished ones are in a hash beside each table of finished rows,
+-- packed; one moves to the newest hash when it changes, so it outlives the window from its last change, too.
+-- What a script changes is written when it has served the tag: one HSET and one HDEL for all rows.
 local STUB_MS = 60000 -- how long a repeat by the client library may be late
-local WITH_GENERATION, WITH_STATUS, WITH_CODE = 16, 64, 128
 
-local function pack_done(row)
-  local flags, at = pack_at(row.x or -1, row.y or -1)
-  local parts = { '' }
-  flags = flags + row.s
-  if row.g > 0 then
-    flags = flags + WITH_GENERATION
-    parts[#parts + 1] = struct.pack('>I2', math.min(row.g, 65535))
+-- To be called first. `list`: the digests of all rows that the script will load, one after the other. Returns them.
+local function want_rows(list)
+  local digests = {}
+  for i = 1, #list / 12 do
+    digests[i] = string.sub(list, 12 * i - 11, 12 * i)
   end
-  parts[#parts + 1] = struct.pack('B', math.min(row.a, 255))
-  if row.l and row.l >= 0 then
-    flags = flags + WITH_STATUS
-    parts[#parts + 1] = struct.pack('>I2', row.l)
+  T.rows, T.packed, T.homes, T.changes = {}, {}, {}, {}
+  for _, t in ipairs(live_tables()) do
+    for first = 0, #digests - 1, CHUNK do
+      local found = call('HMGET', unfinished_of(t), '', unpack(digests, first + 1, math.min(first + CHUNK, #digests)))
+      t.has_unfinished = found[1]
+      for i = 2, #found do
+        local digest = digests[first + i - 1]
+        if found[i] and not T.packed[digest] then
+          T.packed[digest], T.homes[digest] = found[i], t
+        end
+      end
+    end
   end
-  if row.c > 0 then
-    flags = flags + WITH_CODE
-    parts[#parts + 1] = struct.pack('B', row.c)
-  end
-  parts[1] = struct.pack('B', flags)
-  parts[#parts + 1] = at
-  return table.concat(parts)
+  return digests
 end
 
-local function has(flags, flag)
-  return math.floor(flags / flag) % 2 == 1
-end
-
-local function unpack_done(value)
-  local flags, pos = struct.unpack('B', value)
-  local row = { f = true, s = flags % 16, g = 0, p = 0, c = 0 }
-  if has(flags, WITH_GENERATION) then
-    row.g, pos = struct.unpack('>I2', value, pos)
+-- nil: there is none.
+local function load_row(digest)
+  local row = T.rows[digest]
+  if row then
+    return row
   end
-  row.a, pos = struct.unpack('B', value, pos)
-  if has(flags, WITH_STATUS) then
-    row.l, pos = struct.unpack('>I2', value, pos)
+  local packed = T.packed[digest]
+  row = packed and unpack_row(packed)
+  if not row or row.o and row.o <= now then
+    packed = find_finished(digest)
+    row = packed and unpack_done(packed) or nil
   end
-  if has(flags, WITH_CODE) then
-    row.c, pos = struct.unpack('B', value, pos)
-  end
-  local partition, offset = unpack_at(flags, value, pos)
-  if partition >= 0 then
-    row.x, row.y = partition, offset
-  end
+  T.rows[digest] = row
   return row
 end
 
-local function load_row(digest)
-  local value = call('GET', P .. 'r:' .. digest)
-  if value then
-    return cmsgpack.unpack(value)
-  end
-  value = find_finished(digest)
-  return value and unpack_done(value)
+local function store_row(digest, row)
+  row.o = row.s == NONE and row.p == 0 and now + STUB_MS or nil
+  T.rows[digest], T.changes[digest] = row, row
 end
 
-local function store_row(digest, row)
-  call('SET', P .. 'r:' .. digest, cmsgpack.pack(row), 'PX', row.s == NONE and row.p == 0 and STUB_MS or WINDOW)
+local function finish_row(digest, row)
+  keep_finished(digest, pack_done(row))
+  T.rows[digest], T.packed[digest], T.changes[digest] = nil, nil, false
+end
+
+local function in_chunks(command, key, values)
+  for first = 1, #values, 2 * CHUNK do
+    call(command, key, unpack(values, first, math.min(first + 2 * CHUNK - 1, #values)))
+  end
+end
+
+-- To be called last, but for save_tables.
+local function save_rows()
+  if not next(T.changes) then
+    return
+  end
+  local current, fields, dropped = current_table(), {}, {}
+  for digest, row in pairs(T.changes) do
+    local home = T.homes[digest]
+    if home and (not row or home ~= current) then
+      dropped[home] = dropped[home] or {}
+      table.insert(dropped[home], digest)
+    end
+    if row then
+      fields[#fields + 1] = digest
+      fields[#fields + 1] = pack_row(row)
+    end
+  end
+  if #fields > 0 and not current.has_unfinished then
+    make_hash(current, unfinished_of(current), '', '')
+  end
+  in_chunks('HSET', unfinished_of(current), fields)
+  for home, digests in pairs(dropped) do
+    in_chunks('HDEL', unfinished_of(home), digests)
+  end
 end
 
 local function fresh_row(generation)
@@ -79,13 +100,11 @@ local function was_settled(row, token)
   return false
 end
 
-local any_intent
-
 local function has_intent(digest)
-  if any_intent == nil then
-    any_intent = call('EXISTS', P .. 'i') == 1
+  if T.any_intent == nil then
+    T.any_intent = call('EXISTS', P .. 'i') == 1
   end
-  return any_intent and call('HEXISTS', P .. 'i', digest) == 1
+  return T.any_intent and call('HEXISTS', P .. 'i', digest) == 1
 end
 
 -- A row for the reply; 0 where there is nothing to tell.

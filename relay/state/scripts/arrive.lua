@@ -1,17 +1,14 @@
---include _life _finished _messages
--- A[5]: {{row digest, {stage, digest, partition, offset}}, ...}. Reply: what was known of each before; 0: nothing.
-if not alive() then
-  return false
-end
-local known = {}
-for i, item in ipairs(A[5]) do
-  local key, arrival = item[1], item[2]
-  local row = load_message(key)
-  known[i] = row or 0
-  if not row then
-    call('SET', P .. 'm:' .. key, pack_message(arrival), 'PX', WINDOW)
-  elseif arrival[1] > row[1] then
-    call('SET', P .. 'm:' .. key, pack_message({ arrival[1], row[2], row[3], row[4] }), 'PX', WINDOW)
-  end
-end
-return cmsgpack.pack(known)
+--include _life _tables _finished _messages
+-- Arguments: messages. Reply: what was known of each before, packed; 0: nothing.
+return serve_ready(function(messages)
+  local known = {}
+  each_message(messages, function(digest, arrival)
+    local row = find_or_keep(digest, arrival)
+    known[#known + 1] = row or 0
+    if row and stage_of(arrival) > stage_of(row) then
+      keep_finished(digest, at_stage(stage_of(arrival), row))
+    end
+  end)
+  save_tables()
+  return known
+end)

@@ -1,115 +1,172 @@
---include _life _finished _rows _endpoints
--- A[5]: lane, A[6]: its epoch, A[7]: limits {{owner, interval us, settle ms, probe ms}, ...},
--- A[8]: asks {{row digest, generation, token, kind, attempts, takeover, ask first, index into limits}, ...}.
--- Reply: verdicts {code, number, number, row}.
-local ready, doubt, lost_at = alive()
-if not ready then
-  return false
-end
-if not holds(A[5], A[6]) then
-  return 0
-end
-
+--include _life _fence _tables _usual _forms
+-- Arguments: MessagePack of {lane, its epoch, limits {{owner, interval us, settle ms, probe ms}, ...}, row digests,
+-- asks}, the last two one after the other; an ask: flags, generation, attempts, index into limits, a byte of length,
+-- token. Reply: verdicts: the number of the attempt that may start at once, or {code, number, number, row}.
+local ASK = '>BI8I8I2I2c0'
 local GO, WAIT, AMBIGUOUS, HAVE, STALE = 1, 2, 3, 4, 5
 local RATE, PAUSE, BREAKER, SETTLING = 0, 1, 2, 3
-local POST = 0
+local POLL, TAKEOVER, ASK_FIRST = 1, 2, 4
 local AHEAD_US = 1000000 -- how far ahead a slot of the rate may be reserved
 local PROBE_WAIT_MS = 1000 -- others look again so often, for a probe may end long before its lease
-local refs = P .. 'ref:' .. A[5]
 
-local function have(digest, row)
-  return { HAVE, 0, 0, shown(digest, row, call('HEXISTS', refs, digest) == 1, false) }
-end
-
--- The verdict of an earlier attempt that may have reached the receiver; nil: there is none.
-local function unresolved(row, ask, limit)
-  local known, begun, attempts = row.s == SENDING, row.t, row.a
-  if not known then
-    if row.s ~= NONE or not ask[7] or now >= doubt then
+-- First attempts of one endpoint that takes them at once.
+local function usual(limits, list, asks)
+  local health = call('GET', P .. 'e:' .. limits[1][1])
+  health = health and cmsgpack.unpack(health)
+  if limits[2] or limits[1][2] > 0 or health and (health.h or health.o) then
+    return nil
+  end
+  local digests, key, found = newest_rows(list)
+  if not digests or not all_unknown(digests, found) then
+    return nil
+  end
+  local verdicts, fields, at = {}, {}, 1
+  for i, digest in ipairs(digests) do
+    local flags, generation, attempts, _, token
+    flags, generation, attempts, _, token, at = struct.unpack(ASK, asks, at)
+    if flags > 0 or generation > 65535 or attempts > 254 then
       return nil
     end
-    begun, attempts = lost_at, ask[5]
+    verdicts[i] = attempts + 1
+    fields[2 * i - 1] = digest
+    fields[2 * i] = struct.pack(FIRST_SENDING, SENDING, attempts + 1, generation, now, now_us - now * 1000) .. token
   end
-  local left = begun + limit[3] - now
-  if left > 0 then
-    return { WAIT, left, SETTLING }
-  end
-  return not ask[6] and { AMBIGUOUS, attempts } or nil
+  call('HSET', key, unpack(fields))
+  return verdicts
 end
 
-local function held(e)
-  local left = paused(e)
-  return left ~= 0 and { WAIT, left, PAUSE } or nil
-end
+local function general()
+--include _memory _finished _packing _rows _endpoints
+  local function go(number, start_in_us)
+    return start_in_us == 0 and number or { GO, number, start_in_us }
+  end
 
-local function post(ask, limit, row)
-  local digest, token = ask[1], ask[3]
-  if row.s >= ACCEPTED then
-    return have(digest, row)
+  local function have(ask, row)
+    return { HAVE, 0, 0, shown(ask.digest, row, call('HEXISTS', P .. 'ref:' .. ask.lane, ask.digest) == 1, false) }
   end
-  if row.k == token then
-    return { GO, row.a, math.max(0, row.w - now_us) }
+
+  -- The verdict of an earlier attempt that may have reached the receiver; nil: there is none.
+  local function unresolved(row, ask)
+    local begun, attempts = row.t, row.a
+    if row.s ~= SENDING then
+      if row.s ~= NONE or not has(ask.flags, ASK_FIRST) then
+        return nil
+      end
+      T.loss = T.loss or about_life(T.life)
+      if now >= (T.loss.doubt or 0) then
+        return nil
+      end
+      begun, attempts = T.loss.since, ask.attempts
+    end
+    local left = begun + ask.limits[3] - now
+    if left > 0 then
+      return { WAIT, left, SETTLING }
+    end
+    return not has(ask.flags, TAKEOVER) and { AMBIGUOUS, attempts } or nil
   end
-  if was_settled(row, token) then
-    return { WAIT, 0, SETTLING }
+
+  local function held(e)
+    local left = paused(e)
+    return left ~= 0 and { WAIT, left, PAUSE } or nil
   end
-  local e = endpoint(limit[1])
-  local verdict = unresolved(row, ask, limit) or held(e)
-  if verdict then
-    return verdict
-  end
-  if e.o then
+
+  local function hindered(row, ask, e)
+    local verdict = unresolved(row, ask) or held(e)
+    if verdict or not e.o then
+      return verdict
+    end
     local left = (e.k and e.q or e.o) - now
     if left > 0 then
       return { WAIT, e.k and math.min(left, PROBE_WAIT_MS) or left, BREAKER }
     end
   end
-  local slot = now_us
-  if limit[2] > 0 then
-    slot = math.max(now_us, e.n or 0)
-    if slot - now_us > AHEAD_US then
-      return { WAIT, math.ceil((slot - now_us - AHEAD_US) / 1000), RATE }
-    end
-    e.n = slot + limit[2]
-    touch(limit[1])
-  end
-  if e.o then
-    e.k, e.q = token, now + limit[4]
-    touch(limit[1])
-  end
-  row.b, row.v = row.s, row.t
-  row.s, row.k, row.t, row.w, row.u = SENDING, token, now, slot, nil
-  row.a = math.max(row.a, ask[5]) + 1
-  store_row(digest, row)
-  return { GO, row.a, slot - now_us }
-end
 
-local function poll(ask, limit, row)
-  if row.s >= RESULT then
-    return have(ask[1], row)
-  end
-  if row.q ~= ask[3] then
-    local verdict = held(endpoint(limit[1]))
+  local function post(ask, row)
+    local token, owner = ask.token, ask.limits[1]
+    if row.s >= ACCEPTED then
+      return have(ask, row)
+    end
+    if row.k == token then
+      return go(row.a, math.max(0, row.w - now_us))
+    end
+    if was_settled(row, token) then
+      return { WAIT, 0, SETTLING }
+    end
+    local e = endpoint(owner)
+    local verdict = hindered(row, ask, e)
     if verdict then
       return verdict
     end
-    row.p, row.q = row.p + 1, ask[3]
-    store_row(ask[1], row)
+    local slot, interval_us = now_us, ask.limits[2]
+    if interval_us > 0 then
+      slot = math.max(now_us, e.n or 0)
+      if slot - now_us > AHEAD_US then
+        return { WAIT, math.ceil((slot - now_us - AHEAD_US) / 1000), RATE }
+      end
+      e.n = slot + interval_us
+      touch(owner)
+    end
+    if e.o then
+      e.k, e.q = token, now + ask.limits[4]
+      touch(owner)
+    end
+    row.b, row.v = row.s, row.t
+    row.s, row.k, row.t, row.w, row.u = SENDING, token, now, slot, nil
+    row.a = math.max(row.a, ask.attempts) + 1
+    store_row(ask.digest, row)
+    return go(row.a, slot - now_us)
   end
-  return { GO, row.p, 0 }
+
+  local function poll(ask, row)
+    if row.s >= RESULT then
+      return have(ask, row)
+    end
+    if row.q ~= ask.token then
+      local verdict = held(endpoint(ask.limits[1]))
+      if verdict then
+        return verdict
+      end
+      row.p, row.q = row.p + 1, ask.token
+      store_row(ask.digest, row)
+    end
+    return go(row.p, 0)
+  end
+
+  return function(lane, limits, list, asks)
+    local verdicts, at = {}, 1
+    for i, digest in ipairs(want_rows(list)) do
+      local flags, generation, attempts, index, token
+      flags, generation, attempts, index, token, at = struct.unpack(ASK, asks, at)
+      local row = load_row(digest)
+      if row and row.g > generation then
+        verdicts[i] = { STALE, row.g }
+      else
+        if not row or row.g < generation then
+          row = fresh_row(generation)
+        end
+        local ask = {
+          lane = lane, digest = digest, flags = flags, attempts = attempts, limits = limits[index], token = token,
+        }
+        verdicts[i] = (has(flags, POLL) and poll or post)(ask, row)
+      end
+    end
+    save_rows()
+    save_tables()
+    save_endpoints()
+    return verdicts
+  end
 end
 
-local verdicts = {}
-for i, ask in ipairs(A[8]) do
-  local limit, row = A[7][ask[8]], load_row(ask[1])
-  if row and row.g > ask[2] then
-    verdicts[i] = { STALE, row.g }
-  else
-    if not row or row.g < ask[2] then
-      row = fresh_row(ask[2])
-    end
-    verdicts[i] = (ask[4] == POST and post or poll)(ask, limit, row)
+local otherwise -- the general way; its functions are made for the first tag that needs them
+return serve_ready(function(arguments)
+  local lane, epoch, limits, list, asks = unpack(cmsgpack.unpack(arguments))
+  if not holds(lane, epoch) then
+    return FENCED
   end
-end
-save_endpoints()
-return cmsgpack.pack(verdicts)
+  local said = usual(limits, list, asks)
+  if not said then
+    otherwise = otherwise or general()
+    said = otherwise(lane, limits, list, asks)
+  end
+  return said
+end)

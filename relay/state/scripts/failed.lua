@@ -1,10 +1,10 @@
 --include _life
--- A[5]: receiver, A[6]: limit. Reply: entries, newest first.
-if not alive() then
-  return false
-end
-local found = {}
-for _, member in ipairs(call('ZREVRANGE', P .. 'xo:' .. A[5], 0, A[6] - 1)) do
-  found[#found + 1] = call('HGET', P .. 'xe:' .. A[5], member) or nil
-end
-return cmsgpack.pack(found)
+-- Arguments: MessagePack of {receiver, limit}. Reply: entries, newest first.
+return serve_ready(function(arguments)
+  local receiver, limit = unpack(cmsgpack.unpack(arguments))
+  local found = {}
+  for _, member in ipairs(call('ZREVRANGE', P .. 'xo:' .. receiver, 0, limit - 1)) do
+    found[#found + 1] = call('HGET', P .. 'xe:' .. receiver, member) or nil
+  end
+  return found
+end)

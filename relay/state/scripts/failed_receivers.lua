@@ -1,14 +1,13 @@
 --include _life
--- Reply: {receiver, ...}; those without entries any more are left out, and forgotten.
-if not alive() then
-  return false
-end
-local found = {}
-for _, receiver in ipairs(call('SMEMBERS', P .. 'xr')) do
-  if call('EXISTS', P .. 'xo:' .. receiver) == 1 then
-    found[#found + 1] = receiver
-  else
-    call('SREM', P .. 'xr', receiver)
+-- No arguments. Reply: {receiver, ...}; those without entries any more are left out, and forgotten.
+return serve_ready(function()
+  local found = {}
+  for _, receiver in ipairs(call('SMEMBERS', P .. 'xr')) do
+    if call('EXISTS', P .. 'xo:' .. receiver) == 1 then
+      found[#found + 1] = receiver
+    else
+      call('SREM', P .. 'xr', receiver)
+    end
   end
-end
-return cmsgpack.pack(found)
+  return found
+end)

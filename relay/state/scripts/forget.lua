@@ -1,9 +1,10 @@
---include _life
--- A[5]: {row digest, ...}. Finished rows are elsewhere, and stay.
-if not alive() then
-  return false
-end
-for _, digest in ipairs(A[5]) do
-  call('DEL', P .. 'r:' .. digest)
-end
-return cmsgpack.pack({})
+--include _life _tables _usual _finished _forms _packing _rows
+-- Arguments: row digests, one after the other. Finished rows are elsewhere, and stay.
+return serve_ready(function(list)
+  for _, digest in ipairs(want_rows(list)) do
+    T.changes[digest] = false
+  end
+  save_rows()
+  save_tables()
+  return NOTHING
+end)

@@ -1,22 +1,21 @@
 --include _life
--- A[5]: {{receiver, coordinate, failed at, entry}, ...}.
-if not alive() then
-  return false
-end
+-- Arguments: MessagePack of {{receiver, coordinate, failed at, entry}, ...}.
 local NEWEST = 10000
 local LIFE_MS = 30 * 86400 * 1000 -- the retention of failed_messages: beyond it there is nothing to list
-for _, x in ipairs(A[5]) do
-  local order, entries = P .. 'xo:' .. x[1], P .. 'xe:' .. x[1]
-  call('ZADD', order, x[3], x[2])
-  call('HSET', entries, x[2], x[4])
-  local surplus = call('ZCARD', order) - NEWEST
-  if surplus > 0 then
-    local oldest = call('ZRANGE', order, 0, surplus - 1)
-    call('ZREM', order, unpack(oldest))
-    call('HDEL', entries, unpack(oldest))
+return serve_ready(function(arguments)
+  for _, x in ipairs(cmsgpack.unpack(arguments)) do
+    local order, entries = P .. 'xo:' .. x[1], P .. 'xe:' .. x[1]
+    call('ZADD', order, x[3], x[2])
+    call('HSET', entries, x[2], x[4])
+    local surplus = call('ZCARD', order) - NEWEST
+    if surplus > 0 then
+      local oldest = call('ZRANGE', order, 0, surplus - 1)
+      call('ZREM', order, unpack(oldest))
+      call('HDEL', entries, unpack(oldest))
+    end
+    call('PEXPIRE', order, LIFE_MS)
+    call('PEXPIRE', entries, LIFE_MS)
+    call('SADD', P .. 'xr', x[1])
   end
-  call('PEXPIRE', order, LIFE_MS)
-  call('PEXPIRE', entries, LIFE_MS)
-  call('SADD', P .. 'xr', x[1])
-end
-return cmsgpack.pack({})
+  return NOTHING
+end)

@@ -1,18 +1,45 @@
---include _life _finished _rows
--- A[5]: lane, or '' for an onlooker. A[6]: {{row digest, generation, queue or ''}, ...}. Reply: rows.
-if not alive() then
-  return false
-end
-local refs, queues = P .. 'ref:' .. A[5], P .. 'q:' .. A[5] .. ':'
-local any_parked = A[5] ~= '' and call('EXISTS', refs) == 1
-local rows = {}
-for i, ask in ipairs(A[6]) do
-  local digest, row = ask[1], load_row(ask[1])
-  if row and row.g < ask[2] then
-    row = nil
+--include _life _tables _usual
+-- Arguments: MessagePack of {lane, or '' for an onlooker; row digests; asks}, the last two one after the other;
+-- an ask: generation, a byte of length, digest of the order key or ''. Reply: rows.
+local function usual(lane, list)
+  local digests, _, found = newest_rows(list)
+  if not digests or not all_unknown(digests, found) or call('EXISTS', P .. 'ref:' .. lane, P .. 'i') > 0 then
+    return nil
   end
-  local kept = any_parked and call('HEXISTS', refs, digest) == 1
-  local behind = any_parked and not kept and ask[3] ~= '' and call('EXISTS', queues .. ask[3]) == 1
-  rows[i] = shown(digest, row, kept, behind)
+  local rows = {}
+  for i in ipairs(digests) do
+    rows[i] = 0
+  end
+  return rows
 end
-return cmsgpack.pack(rows)
+
+local function general()
+--include _finished _forms _packing _rows
+  return function(lane, list, asks)
+    local refs, queues, at = P .. 'ref:' .. lane, P .. 'q:' .. lane .. ':', 1
+    local rows = {}
+    for i, digest in ipairs(want_rows(list)) do
+      local generation, queue
+      generation, queue, at = struct.unpack('>I8Bc0', asks, at)
+      local row = load_row(digest)
+      if row and row.g < generation then
+        row = nil
+      end
+      local kept = lane ~= '' and call('HEXISTS', refs, digest) == 1
+      local behind = lane ~= '' and not kept and queue ~= '' and call('EXISTS', queues .. queue) == 1
+      rows[i] = shown(digest, row, kept, behind)
+    end
+    return rows
+  end
+end
+
+local otherwise -- the general way; its functions are made for the first tag that needs them
+return serve_ready(function(arguments)
+  local lane, list, asks = unpack(cmsgpack.unpack(arguments))
+  local said = usual(lane, list)
+  if not said then
+    otherwise = otherwise or general()
+    said = otherwise(lane, list, asks)
+  end
+  return said
+end)

@@ -1,34 +1,98 @@
---include _life _finished _rows
--- A[5]: {{row digest, generation, stage, partition or -1, offset, code}, ...}.
-if not alive() then
-  return false
+--include _life _tables _usual _forms _finished
+-- Arguments: MessagePack of {row digests, marks}, both one after the other; a mark: generation, stage, partition or -1,
+-- offset, code.
+local FORM = '>I8Bi4i8B'
+
+-- The finished form of an outcome that is marked DONE, and so is over.
+local function finished(packed, partition, offset, code)
+  local flags, attempts, generation, status, _, rest = struct.unpack(OUTCOME, packed)
+  local wide, at = pack_at(partition, offset)
+  if partition < 0 and flags == PUBLISHED then
+    at = string.sub(packed, rest)
+  end
+  local head, code_byte = DONE + wide, ''
+  if code > 0 then
+    head, code_byte = head + WITH_CODE, string.char(code)
+  end
+  if status == 0 then
+    return string.char(head, attempts) .. code_byte .. at
+  end
+  return struct.pack('>BBI2', head + WITH_STATUS, attempts, status - 1) .. code_byte .. at
 end
 
-local function raise(digest, row, x)
-  row.s = x[3]
-  row.r, row.k, row.u = nil, nil, nil
-  if x[4] >= 0 and x[3] >= PUBLISHED then
-    row.x, row.y = x[4], x[5]
-  elseif x[3] == FAILED then
-    row.x, row.y = nil, nil
+-- Outcomes of generation 0 that become DONE.
+local function usual(list, marks)
+  local digests, key, found = newest_rows(list)
+  local values, at = {}, 1
+  for i in ipairs(digests or NOTHING) do
+    local generation, stage, partition, offset, code
+    generation, stage, partition, offset, code, at = struct.unpack(FORM, marks, at)
+    local packed = found[i + 1]
+    local flags = packed and string.byte(packed) or 0
+    if flags < ACCEPTED or flags > PUBLISHED or generation > 0 or stage ~= DONE then
+      return nil
+    end
+    local _, _, known = struct.unpack('>BBI2', packed)
+    if known > 0 then
+      return nil
+    end
+    values[i] = finished(packed, partition, offset, code)
   end
-  if x[3] < DONE then
-    store_row(digest, row)
-    return
+  if not digests then
+    return nil
   end
-  row.c = x[6]
-  keep_finished(digest, pack_done(row))
-  call('DEL', P .. 'r:' .. digest)
+  for i, digest in ipairs(digests) do
+    keep_finished(digest, values[i])
+  end
+  call('HDEL', key, unpack(digests))
+  save_tables()
+  return NOTHING
 end
 
-for _, x in ipairs(A[5]) do
-  local row = load_row(x[1])
-  if not row or row.g < x[2] then
-    row = fresh_row(x[2])
+local function general()
+--include _packing _rows
+  local function raise(digest, row, stage, partition, offset, code)
+    row.s = stage
+    row.r, row.k, row.u = nil, nil, nil
+    if partition >= 0 and stage >= PUBLISHED then
+      row.x, row.y = partition, offset
+    elseif stage == FAILED then
+      row.x, row.y = nil, nil
+    end
+    if stage < DONE then
+      store_row(digest, row)
+    else
+      row.c = code
+      finish_row(digest, row)
+    end
   end
-  if row.g == x[2] and row.s < x[3] then
-    raise(x[1], row, x)
+
+  return function(list, marks)
+    local at = 1
+    for _, digest in ipairs(want_rows(list)) do
+      local generation, stage, partition, offset, code
+      generation, stage, partition, offset, code, at = struct.unpack(FORM, marks, at)
+      local row = load_row(digest)
+      if not row or row.g < generation then
+        row = fresh_row(generation)
+      end
+      if row.g == generation and row.s < stage then
+        raise(digest, row, stage, partition, offset, code)
+      end
+    end
+    save_rows()
+    save_tables()
+    return NOTHING
   end
 end
-save_tables()
-return cmsgpack.pack({})
+
+local otherwise -- the general way; its functions are made for the first tag that needs them
+return serve_ready(function(arguments)
+  local list, marks = unpack(cmsgpack.unpack(arguments))
+  local said = usual(list, marks)
+  if not said then
+    otherwise = otherwise or general()
+    said = otherwise(list, marks)
+  end
+  return said
+end)

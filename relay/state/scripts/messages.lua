@@ -1,10 +1,9 @@
---include _life _finished _messages
--- A[5]: {row digest, ...}. Reply: what is known of each; 0: nothing.
-if not alive() then
-  return false
-end
-local known = {}
-for i, key in ipairs(A[5]) do
-  known[i] = load_message(key) or 0
-end
-return cmsgpack.pack(known)
+--include _life _tables
+-- Arguments: row digests, one after the other. Reply: what is known of each, packed; 0: nothing.
+return serve_ready(function(digests)
+  local known = {}
+  for at = 1, #digests, 12 do
+    known[#known + 1] = find_finished(string.sub(digests, at, at + 11)) or 0
+  end
+  return known
+end)

@@ -1,12 +1,12 @@
---include _life _parking
--- A[5]: lane, A[6]: its epoch, A[7]: references, as in _parking.lua.
-if not alive() then
-  return false
-end
-if not holds(A[5], A[6]) then
-  return 0
-end
-for _, reference in ipairs(A[7]) do
-  put_reference(A[5], reference)
-end
-return cmsgpack.pack({})
+--include _life _fence _parking
+-- Arguments: MessagePack of {lane, its epoch, references as in _parking.lua}.
+return serve_ready(function(arguments)
+  local lane, epoch, references = unpack(cmsgpack.unpack(arguments))
+  if not holds(lane, epoch) then
+    return FENCED
+  end
+  for _, reference in ipairs(references) do
+    put_reference(lane, reference)
+  end
+  return NOTHING
+end)

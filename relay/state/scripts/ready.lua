@@ -1,18 +1,21 @@
---include _life
--- A[5]: name of the recovery pass that has ended, A[6]: ms for which missing rows prove nothing if memory was lost.
-local key = P .. 'life'
-local life = call('HMGET', key, 'node', 'state', 'pass', 'lossy', 'doubt')
-if life[1] ~= A[1] then
-  return false
-end
-if life[2] == 'ready' then
-  return cmsgpack.pack({})
-end
-if life[3] ~= A[5] then
-  return false
-end
-if life[4] == '1' then
-  call('HSET', key, 'doubt', math.max(tonumber(life[5] or 0), now + A[6]))
-end
-call('HSET', key, 'state', 'ready')
-return cmsgpack.pack({})
+--include _life _memory
+-- Arguments: MessagePack of {name of the recovery pass that has ended, ms for which missing rows prove nothing if
+-- memory was lost}.
+return serve(function(arguments)
+  local pass, doubt_ms = unpack(cmsgpack.unpack(arguments))
+  local state, node, about = read_life()
+  if node ~= NODE then
+    return NOT_READY
+  end
+  if state == 'ready' then
+    return NOTHING
+  end
+  if about.pass ~= pass then
+    return NOT_READY
+  end
+  if about.lossy then
+    about.doubt = math.max(about.doubt or 0, now + doubt_ms)
+  end
+  write_life('ready', about)
+  return NOTHING
+end)

@@ -1,7 +1,10 @@
 --include _life
--- A[5]: name, A[6]: owner.
-local key = P .. 'lease:' .. A[5]
-if call('GET', key) == A[6] then
-  call('DEL', key)
-end
-return cmsgpack.pack({})
+-- Arguments: MessagePack of {name, owner}.
+return serve(function(arguments)
+  local name, owner = unpack(cmsgpack.unpack(arguments))
+  local key = P .. 'lease:' .. name
+  if call('GET', key) == owner then
+    call('DEL', key)
+  end
+  return NOTHING
+end)

@@ -1,25 +1,33 @@
---include _life _finished _rows _parking
--- A[5]: lane, A[6]: the recovery pass, or '', A[7]: references, as in _parking.lua. Reply: codes.
-if A[6] ~= '' then
-  local life = call('HMGET', P .. 'life', 'node', 'pass')
-  if life[1] ~= A[1] or life[2] ~= A[6] then
-    return false
-  end
-end
+--include _life _memory _tables _usual _finished _forms _packing _rows _parking
+-- Arguments: MessagePack of {lane, the recovery pass or '', row digests one after the other, references as in
+-- _parking.lua}. Reply: codes.
 local FINISHED, THERE, PUT_BACK = 0, 1, 2
-local restored = {}
-for i, x in ipairs(A[7]) do
+
+local function restored(lane, x)
   local row = load_row(x[1])
   if row and row.s >= DONE and row.g >= x[3] then
-    restored[i] = FINISHED
-  else
-    call('HSET', P .. 'i', x[1], x[3])
-    if call('HEXISTS', P .. 'ref:' .. A[5], x[1]) == 1 then
-      restored[i] = THERE
-    else
-      put_reference(A[5], x)
-      restored[i] = PUT_BACK
+    return FINISHED
+  end
+  call('HSET', P .. 'i', x[1], x[3])
+  if call('HEXISTS', P .. 'ref:' .. lane, x[1]) == 1 then
+    return THERE
+  end
+  put_reference(lane, x)
+  return PUT_BACK
+end
+
+return serve(function(arguments)
+  local lane, pass, list, references = unpack(cmsgpack.unpack(arguments))
+  if pass ~= '' then
+    local _, node, about = read_life()
+    if node ~= NODE or about.pass ~= pass then
+      return NOT_READY
     end
   end
-end
-return cmsgpack.pack(restored)
+  want_rows(list)
+  local codes = {}
+  for i, reference in ipairs(references) do
+    codes[i] = restored(lane, reference)
+  end
+  return codes
+end)

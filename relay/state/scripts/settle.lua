@@ -1,97 +1,156 @@
---include _life _finished _rows _endpoints
--- A[5]: policies {{owner, failures, window ms, open ms}, ...},
--- A[6]: {{row digest, generation, token, change, due ms, counted, last status or -1, reason or '', result or '',
---         healthy (1, 0, -1: says nothing), pause ms (-1: until resumed), index into policies}, ...}. Reply: rows.
-if not alive() then
-  return false
-end
+--include _life _tables _usual _forms
+-- Arguments: MessagePack of {policies {{owner, failures, window ms, open ms}, ...}, row digests, settlements}, the last
+-- two one after the other; a settlement: generation, change, counted, last status or -1, healthy (1, 0, -1: says
+-- nothing), due ms, pause ms (-1: until resumed), index into policies, lengths of the token, the reason and the result, and
+-- these three ('' for none). Reply: 1 where the attempt under way was settled as told and there is no intent to park, else the row.
+local FORM = '>I8BBi2bi8i8I2I2I4I4'
 local RELEASED, RETRY, DOUBT = 1, 2, 3
+local APPLIED = 1
 local REMEMBERED = 4 -- tokens a row remembers: repeats come soon
 
-local function remember(row, token)
-  local z = row.z or {}
-  z[#z + 1] = token
-  if #z > REMEMBERED then
-    table.remove(z, 1)
-  end
-  row.z = z
-end
 
-local function take_health(x, first)
-  local policy = A[5][x[12]]
-  local e = endpoint(policy[1])
-  if first or (e.k and e.k == x[3]) then
-    record_health(e, x[3], x[10], policy[2], policy[3], policy[4])
-    if x[11] == -1 then
-      e.h = -1
-    elseif x[11] > 0 and e.h ~= -1 then
-      e.h = math.max(e.h or 0, now + x[11])
+-- What the first attempts of one healthy endpoint brought.
+local function usual(policies, list, settlements)
+  local health = call('GET', P .. 'e:' .. policies[1][1])
+  health = health and cmsgpack.unpack(health)
+  if policies[2] or health and (health.c > 0 or health.o) or call('EXISTS', P .. 'i') == 1 then
+    return nil
+  end
+  local digests, key, found = newest_rows(list)
+  local rows, fields, at = {}, {}, 1
+  for i, digest in ipairs(digests or NOTHING) do
+    local generation, change, counted, status, healthy, _, pause_ms, _, token_size, reason_size, result_size, from =
+      struct.unpack(FORM, settlements, at)
+    local packed = found[i + 1]
+    if not packed or string.byte(packed) ~= SENDING or change <= DOUBT or counted == 0 or healthy == 0
+      or pause_ms ~= 0 or reason_size > 0 or token_size > 255 then
+      return nil
     end
-    if x[10] ~= -1 or x[11] ~= 0 or e.o then
-      touch(policy[1])
+    local _, attempts, known, _, _, rest = struct.unpack(FIRST_SENDING, packed)
+    local token = string.sub(settlements, from, from + token_size - 1)
+    if known ~= generation or string.sub(packed, rest) ~= token then
+      return nil
+    end
+    at = from + token_size + result_size
+    rows[i] = APPLIED
+    fields[2 * i - 1] = digest
+    fields[2 * i] = struct.pack(OUTCOME, change, attempts, generation, status + 1, token_size, token)
+      .. string.sub(settlements, from + token_size, at - 1)
+  end
+  if not digests then
+    return nil
+  end
+  call('HSET', key, unpack(fields))
+  return rows
+end
+
+local function general()
+--include _finished _packing _rows _endpoints
+  local function remember(row, token)
+    local z = row.z or {}
+    z[#z + 1] = token
+    if #z > REMEMBERED then
+      table.remove(z, 1)
+    end
+    row.z = z
+  end
+
+  local function take_health(policy, token, healthy, pause_ms, first)
+    local owner = policy[1]
+    local e = endpoint(owner)
+    if first or (e.k and e.k == token) then
+      if record_health(e, token, healthy, policy[2], policy[3], policy[4]) then
+        touch(owner)
+      end
+      if pause_ms ~= 0 then
+        e.h = (pause_ms == -1 or e.h == -1) and -1 or math.max(e.h or 0, now + pause_ms)
+        touch(owner)
+      end
     end
   end
-end
 
-local function fall_back(row)
-  row.a = row.a - 1
-  row.s, row.t = row.b, row.v
-  if row.s == NONE and row.a + row.p > 0 then
-    row.s = ENQUEUED
+  local function fall_back(row)
+    row.a = row.a - 1
+    row.s, row.t = row.b, row.v
+    if row.s == NONE and row.a + row.p > 0 then
+      row.s = ENQUEUED
+    end
   end
-end
 
-local function note(row, x)
-  row.l = x[7] >= 0 and x[7] or nil
-  row.e = x[8] ~= '' and x[8] or nil
-  row.u = x[5] > 0 and now + x[5] or nil
-end
-
--- Changes `row`; returns whether it did.
-local function apply(row, x)
-  local change, current = x[4], x[3] ~= '' and row.k == x[3]
-  if change > DOUBT then
-    if change <= row.s then
+  -- Changes `row`; returns whether it did.
+  local function apply(row, x, current)
+    local change = x.change
+    if change > DOUBT then
+      if change <= row.s then
+        return false
+      end
+      row.s, row.r = change, x.result
+      if x.token ~= '' then
+        row.a = math.max(row.a - ((current and not x.counted) and 1 or 0), x.counted and 1 or 0)
+      end
+    elseif not current then
       return false
+    elseif change == RELEASED then
+      fall_back(row)
+    else
+      row.s = change == RETRY and ENQUEUED or SENDING
+      row.a = row.a - (x.counted and 0 or 1)
     end
-    row.s, row.r = change, x[9]
-    note(row, x)
-    row.u = nil
-    if x[3] ~= '' then
-      row.a = math.max(row.a - ((current and not x[6]) and 1 or 0), x[6] and 1 or 0)
+    if change ~= RELEASED then
+      row.l = x.status >= 0 and x.status or nil
+      row.e = x.reason ~= '' and x.reason or nil
+      row.u = change <= DOUBT and x.due_ms > 0 and now + x.due_ms or nil
     end
-  elseif not current then
-    return false
-  elseif change == RELEASED then
-    fall_back(row)
-  else
-    row.s = change == RETRY and ENQUEUED or SENDING
-    row.a = row.a - (x[6] and 0 or 1)
-    note(row, x)
+    row.k, row.b, row.v, row.w = nil, nil, nil, nil
+    return true
   end
-  row.k, row.b, row.v, row.w = nil, nil, nil, nil
-  return true
+
+  local function settle(digest, generation, x)
+    local row, token = load_row(digest), x.token
+    local first = token == '' or not row or not (row.f or was_settled(row, token))
+    take_health(x.policy, token, x.healthy, x.pause_ms, first)
+    local mine = row
+    if not row or row.g < generation then
+      mine = fresh_row(generation)
+    end
+    local current = mine.k == token and token ~= ''
+    local changed = mine.g == generation and apply(mine, x, current)
+    if first and token ~= '' and (changed or mine == row or x.healthy ~= -1 or x.pause_ms ~= 0) then
+      remember(mine, token)
+      store_row(digest, mine)
+    elseif changed then
+      store_row(digest, mine)
+    end
+    return changed and current and not has_intent(digest) and APPLIED or shown(digest, mine)
+  end
+
+  return function(policies, list, settlements)
+    local rows, at = {}, 1
+    for i, digest in ipairs(want_rows(list)) do
+      local generation, change, counted, status, healthy, due_ms, pause_ms, index, token_size, reason_size, size, from =
+        struct.unpack(FORM, settlements, at)
+      local reason, result = from + token_size, from + token_size + reason_size
+      at = result + size
+      rows[i] = settle(digest, generation, {
+        change = change, counted = counted == 1, status = status, healthy = healthy, due_ms = due_ms,
+        pause_ms = pause_ms, policy = policies[index], token = string.sub(settlements, from, reason - 1),
+        reason = string.sub(settlements, reason, result - 1), result = string.sub(settlements, result, at - 1),
+      })
+    end
+    save_rows()
+    save_tables()
+    save_endpoints()
+    return rows
+  end
 end
 
-local rows = {}
-for i, x in ipairs(A[6]) do
-  local digest, generation, token = x[1], x[2], x[3]
-  local row = load_row(digest)
-  local first = token == '' or not row or not (row.f or was_settled(row, token))
-  take_health(x, first)
-  local mine = row
-  if not row or row.g < generation then
-    mine = fresh_row(generation)
+local otherwise -- the general way; its functions are made for the first tag that needs them
+return serve_ready(function(arguments)
+  local policies, list, settlements = unpack(cmsgpack.unpack(arguments))
+  local said = usual(policies, list, settlements)
+  if not said then
+    otherwise = otherwise or general()
+    said = otherwise(policies, list, settlements)
   end
-  local dirty = mine.g == generation and apply(mine, x)
-  if first and token ~= '' and (dirty or mine == row or x[10] ~= -1 or x[11] ~= 0) then
-    remember(mine, token)
-    dirty = true
-  end
-  if dirty then
-    store_row(digest, mine)
-  end
-  rows[i] = shown(digest, mine)
-end
-save_endpoints()
-return cmsgpack.pack(rows)
+  return said
+end)

@@ -1,0 +1,19 @@
+-- `life` says whose memory this is: '<ready or recovering> <node>\n', then MessagePack of a map:
+--   pass name of the recovery pass, fsync whether every write is fsynced, lossy whether anything can be missing,
+--   since when its loss was noticed (ms), doubt until when a missing row proves nothing (ms)
+local function about_life(life)
+  return cmsgpack.unpack(string.sub(life, string.find(life, '\n', 1, true) + 1))
+end
+
+-- State, node, map; nil without any.
+local function read_life()
+  local life = call('GET', P .. 'life')
+  if life then
+    local state, node = string.match(life, '^(%a+) ([^\n]*)\n')
+    return state, node, about_life(life)
+  end
+end
+
+local function write_life(state, about)
+  call('SET', P .. 'life', state .. ' ' .. NODE .. '\n' .. cmsgpack.pack(about))
+end

@@ -1,0 +1,53 @@
+-- The usual way through a script. Nearly always all rows of a tag are in the state in which the script expects them;
+-- then it is enough to look at their strings, and change these. Where only one is not, or where a table has to be made
+-- first, nothing has been changed yet, and the script goes the general way (_rows.lua).
+local CHUNK = 1000 -- rows a command: Lua's stack has room for some thousand values
+
+local function unfinished_of(t)
+  return P .. 'u:' .. t.name
+end
+
+-- The digests in `list`, the key of the newest unfinished rows, and what it has: of digest i at i + 1, false where it
+-- has nothing. nil: this is not the usual way, or a digest is there twice.
+local function newest_rows(list)
+  local t, digests, once = live_tables()[1], {}, {}
+  if not t or t.half ~= HALF or t.period ~= math.floor(now / HALF) or #list > 12 * CHUNK then
+    return nil
+  end
+  for i = 1, #list / 12 do
+    local digest = string.sub(list, 12 * i - 11, 12 * i)
+    if once[digest] then
+      return nil
+    end
+    digests[i], once[digest] = digest, true
+  end
+  local key = unfinished_of(t)
+  local found = call('HMGET', key, '', unpack(digests))
+  if not found[1] then -- its hash has to be made, with its end
+    return nil
+  end
+  return digests, key, found
+end
+
+-- Whether none of the rows is known at all. (The newest hash was asked already, for `found`.)
+local function all_unknown(digests, found)
+  for i = 2, #found do
+    if found[i] then
+      return false
+    end
+  end
+  local tables = live_tables()
+  for i = 2, #tables do
+    for _, packed in ipairs(call('HMGET', unfinished_of(tables[i]), unpack(digests))) do
+      if packed then
+        return false
+      end
+    end
+  end
+  for _, digest in ipairs(digests) do
+    if find_finished(digest) then
+      return false
+    end
+  end
+  return true
+end

@@ -1,0 +1,234 @@
+"""One connection for the calls of many tasks, and the one place where redis-py's exceptions are translated."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    ConnectionError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+)
+
+from relay.domain.errors import StateUnavailable, UserError
+from relay.state.connection import (
+    WHO_ARE_YOU,
+    Command,
+    IdentifiedConnection,
+    field,
+    identified,
+    maker_of_connections,
+    packed,
+)
+
+T = TypeVar("T")
+
+_LOOKS_PER_TIMEOUT = 4
+
+
+class _Exchange:
+    """Commands of one task, until all are answered. `done` has no value: the replies are in `replies`."""
+
+    __slots__ = ("done", "missing", "replies")
+
+    def __init__(self, commands: int) -> None:
+        self.missing = commands
+        self.replies: list[object] = []
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class SharedConnection:
+    """What tasks ask for in one turn of the event loop goes out in one write; replies are told in the same order.
+
+    It ends with its first failure, which fails every exchange under way: replies may be unread then, and the next one
+    would be taken for another's. `connection` is connected; it belongs to this object from now on.
+    """
+
+    def __init__(self, connection: IdentifiedConnection) -> None:
+        self.node = connection.node
+        self._connection = connection
+        self._timeout_s: float = connection.socket_timeout or float("inf")
+        connection.socket_timeout = None  # `_watch` looks after it from here on, for all exchanges at once
+        self._unsent: list[bytes] = []
+        self._queued = asyncio.Event()
+        self._unread: deque[_Exchange] = deque()
+        self._waiting_since = 0.0
+        self._retired = False
+        self._task = asyncio.create_task(self._run())
+
+    @property
+    def usable(self) -> bool:
+        """Whether it takes new exchanges."""
+        return not self._retired
+
+    @property
+    def ended(self) -> bool:
+        return self._task.done()
+
+    async def exchange(self, commands: Sequence[Command]) -> list[object]:
+        """The replies to `commands`, error replies among them. Raises ConnectionError (of redis-py) when it ends."""
+        if self._retired:
+            raise ConnectionError("the connection has ended")
+        exchange = _Exchange(len(commands))
+        if not self._unread:
+            self._waiting_since = asyncio.get_running_loop().time()
+        self._unread.append(exchange)
+        self._unsent += packed(commands)
+        self._queued.set()
+        await exchange.done
+        return exchange.replies
+
+    async def identify(self) -> None:
+        """Set `node` anew: a replication id also changes when its backlog is freed."""
+        self.node = identified(await self.exchange(WHO_ARE_YOU))
+
+    def retire(self) -> None:
+        """Take no new exchange; end when those under way are over."""
+        self._retired = True
+        if not self._unread:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """End now; what is under way fails."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        reason: BaseException | None = None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._write())
+                tasks.create_task(self._read())
+                tasks.create_task(self._watch())
+        except* (RedisError, OSError) as group:
+            reason = group.exceptions[0]
+        finally:
+            self._retired = True
+            self._fail(reason)
+            await self._connection.disconnect(nowait=True)
+
+    def _fail(self, reason: BaseException | None) -> None:
+        for exchange in self._unread:
+            if not exchange.done.done():
+                error = ConnectionError(f"{reason or 'the connection was closed'}")
+                error.__cause__ = reason
+                exchange.done.set_exception(error)
+        self._unread.clear()
+
+    async def _write(self) -> None:
+        while True:
+            await self._queued.wait()
+            self._queued.clear()
+            if not self._connection.is_connected:  # sending would connect anew, and mix up the replies
+                raise ConnectionError("the connection was lost")
+            chunks, self._unsent = self._unsent, []
+            await self._connection.send_packed_command(chunks, check_health=False)
+
+    async def _read(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while not (self._retired and not self._unread):
+            reply = await self._connection.read_reply()
+            if not self._unread:
+                raise ConnectionError("a reply that nobody asked for")
+            self._waiting_since = clock()
+            exchange = self._unread[0]
+            exchange.replies.append(reply)
+            exchange.missing -= 1
+            if exchange.missing == 0:
+                self._unread.popleft()
+                if not exchange.done.done():
+                    exchange.done.set_result(None)
+        raise ConnectionError("the connection was retired")
+
+    async def _watch(self) -> None:
+        """A server that is silent for the timeout, with replies owed, is taken for dead."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(min(self._timeout_s / _LOOKS_PER_TIMEOUT, 60))
+            if self._unread and clock() - self._waiting_since > self._timeout_s:
+                raise TimeoutError(f"no reply within {self._timeout_s:g} s")
+
+
+class Connections:
+    """The shared connection to one server, made anew whenever it has ended."""
+
+    def __init__(self, url: str) -> None:
+        self._make = maker_of_connections(url)
+        self._retry = Retry(ExponentialWithJitterBackoff(), 2)
+        self._shared: SharedConnection | None = None
+        self._opening: asyncio.Task[SharedConnection] | None = None
+        self._living: set[SharedConnection] = set()
+
+    async def use(self, work: Callable[[SharedConnection], Awaitable[T]]) -> T:
+        """`work` on the connection; repeated twice if that fails in transit, so it must be repeatable.
+
+        Every exception of the client library becomes StateUnavailable.
+        """
+        try:
+            return await self._retry.call_with_retry(lambda: self._once(work), _nothing_to_undo)
+        except (RedisError, OSError) as error:
+            raise StateUnavailable(f"Redis: {error or type(error).__name__}") from error
+
+    async def _once(self, work: Callable[[SharedConnection], Awaitable[T]]) -> T:
+        shared = self._shared
+        if shared is None or not shared.usable:
+            shared = await self._opened()
+        try:
+            return await work(shared)
+        except ResponseError:
+            shared.retire()  # the server may have been demoted (READONLY): look for another one
+            raise
+
+    async def _opened(self) -> SharedConnection:
+        """All that wait for a connection wait for the same one, and are told the same failure."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+            self._opening.add_done_callback(self._opening_ended)
+        return await asyncio.shield(self._opening)
+
+    def _opening_ended(self, opening: asyncio.Task[SharedConnection]) -> None:
+        self._opening = None
+        if not opening.cancelled() and opening.exception() is None:
+            self._shared = opening.result()
+            self._living = {one for one in self._living if not one.ended} | {self._shared}
+
+    async def _open(self) -> SharedConnection:
+        connection = self._make()
+        try:
+            await connection.connect_check_health(retry_socket_connect=False)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        return SharedConnection(connection)
+
+    async def eviction_policy(self) -> str:
+        """`maxmemory-policy` of the server. Raises UserError where it lets us not in, or not see it."""
+        try:
+            return await self.use(_eviction_policy)
+        except StateUnavailable as error:
+            cause = error.__cause__
+            if isinstance(cause, AuthenticationError | NoPermissionError):
+                raise UserError(f"{error}; see the user and password in the Redis URL, and the user's ACL") from error
+            raise
+
+    async def close(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+        for shared in self._living:
+            await shared.close()
+
+
+async def _eviction_policy(shared: SharedConnection) -> str:
+    (memory,) = await shared.exchange([(b"INFO", b"memory")])
+    return field(memory, b"maxmemory_policy")
+
+
+async def _nothing_to_undo(_error: Exception) -> None:
+    return
