@@ -11,7 +11,7 @@ READY    := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo dev test lint format clean
+.PHONY: help setup demo dev test bench lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ dev: $(RUNNABLE) ## Run a whole relay on this machine, without Kafka and Redis
 
 test: $(READY) ## Run all tests
 	$(BIN)/pytest
+
+bench: $(RUNNABLE) ## Measure the relay on Kafka and Redis of its own; more with .venv/bin/relay bench --help
+	$(BIN)/relay bench
 
 lint: $(READY) ## Check style, format and types
 	$(BIN)/ruff check

@@ -5,7 +5,6 @@ import os
 import random
 import secrets
 import socket
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Final
 
 from relay import __version__
 from relay.api.app import ApiContext, ApiServer
+from relay.api.siblings import Member, Siblings
 from relay.config.apply import apply_file
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.registry import Registry
@@ -20,6 +20,7 @@ from relay.config.settings import Settings
 from relay.config.watch import Stamp, file_stamp, watch_file
 from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
+from relay.delivery.port import Transport
 from relay.domain.answer_token import issue
 from relay.domain.errors import LogUnavailable, Unavailable, UserError
 from relay.domain.hop import Hop
@@ -31,9 +32,10 @@ from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
 from relay.engine.supervisor import Supervisor
 from relay.engine.tasks import end
+from relay.heap import keep_startup_heap
 from relay.lanes import Lanes
 from relay.log.checks import problem_of
-from relay.log.pacing import Load
+from relay.log.pacing import load_here
 from relay.log.port import Log
 from relay.plan import API, Plan
 from relay.state.port import State
@@ -55,21 +57,30 @@ _log = get_logger("relay.process")
 
 
 class Relay:
-    """One process of the relay, on whatever log and state it is given."""
+    """One process of the relay, on whatever log and state it is given. `member`: which of several started together."""
 
     def __init__(
-        self, settings: Settings, log: Log, state: State, plan: Plan, environ: Mapping[str, str], clock: Clock
+        self,
+        settings: Settings,
+        log: Log,
+        state: State,
+        plan: Plan,
+        environ: Mapping[str, str],
+        clock: Clock,
+        member: Member | None = None,
     ) -> None:
         self._settings = settings
         self._log = log
         self._state = state
         self._plan = plan
         self._clock = clock
+        self._member = member
         self._topics = Topics(settings.topic_prefix)
         self._sentry = SentryReporter()
         self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._trouble: dict[str, str | None] = {"start": "connecting", "receivers": "not read yet"}
         self._api: ApiServer | None = None
+        self._for_siblings: ApiServer | None = None
         self._file_stamp: Stamp | None = None
         self.api_url: str | None = None
         self.hangup = asyncio.Event()
@@ -89,11 +100,7 @@ class Relay:
             owner=self._owner,
             in_doubt_s=settings.dedup_window,
         )
-        self._transport = LeanTransport(
-            AddressGuard(settings.allow_private_networks, allow_http=bool(settings.allow_http)),
-            body_cap=settings.answer_body_cap,
-            ca_file=str(settings.ca_file) if settings.ca_file else None,
-        )
+        self._transport = _transport_of(settings)
         self._lanes = Lanes(
             settings,
             plan,
@@ -104,7 +111,7 @@ class Relay:
             observer,
             self._patience,
             self._sentry,
-            Load(time.monotonic, time.process_time),
+            load_here(),
         )
 
     # life
@@ -148,6 +155,7 @@ class Relay:
             self._warn_of_unknown_receivers()
             background.append(tasks.create_task(self._tell_draining(stop)))
             if await self._unless_stopped(self._recovery.healed.wait(), stop):
+                keep_startup_heap()
                 started()
                 await Supervisor(self._lanes.wanted, self.registry.changes()).run(stop)
             await end(background)
@@ -163,8 +171,9 @@ class Relay:
         self._trouble["stopping"] = "finishing what is in flight"
 
     async def _close(self) -> None:
-        if self._api is not None:
-            await self._api.stop()
+        for server in (self._api, self._for_siblings):
+            if server is not None:
+                await server.stop()
         await self._transport.close()
         await self._log.close()
         await self._state.close()
@@ -259,16 +268,20 @@ class Relay:
 
     async def _open_api(self) -> None:
         """The API, or in a process without that role the health routes, where a port is set for them."""
-        settings = self._settings
+        settings, siblings = self._settings, None
+        if self._member is not None:
+            siblings = Siblings(self._member)
+            self._for_siblings = ApiServer(self._api_context(), health_only=True)
+            await self._for_siblings.start_private(self._member.socket)
         if API in self._plan.roles:
-            self._api = ApiServer(self._api_context())
+            self._api = ApiServer(self._api_context(siblings))
             port = await self._api.start(settings.api_host, settings.api_port)
             self.api_url = f"http://{settings.api_host}:{port}"
         elif settings.metrics_port is not None:
-            self._api = ApiServer(self._api_context(), health_only=True)
+            self._api = ApiServer(self._api_context(siblings), health_only=True)
             await self._api.start(settings.api_host, settings.metrics_port)
 
-    def _api_context(self) -> ApiContext:
+    def _api_context(self, siblings: Siblings | None = None) -> ApiContext:
         settings = self._settings
         return ApiContext(
             log=self._log,
@@ -284,6 +297,7 @@ class Relay:
             clock=self._clock,
             new_id=lambda: secrets.token_hex(16),
             meter=self._meter,
+            siblings=siblings,
         )
 
     def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:
@@ -292,3 +306,14 @@ class Relay:
             return None
         expires = int(self._clock.time() + receiver.answer_deadline)
         return f"{base}/v1/answers/{issue(secret, hop.delivery, hop.generation, expires)}"
+
+
+def _transport_of(settings: Settings) -> Transport:
+    """The lean transport; only aiohttp speaks to proxies."""
+    guard = AddressGuard(settings.allow_private_networks, allow_http=bool(settings.allow_http))
+    cap, ca_file = settings.answer_body_cap, str(settings.ca_file) if settings.ca_file else None
+    if settings.egress_proxy is None:
+        return LeanTransport(guard, body_cap=cap, ca_file=ca_file)
+    from relay.delivery.aiohttp_transport import AiohttpTransport
+
+    return AiohttpTransport(guard, body_cap=cap, ca_file=ca_file, proxy=settings.egress_proxy.get_secret_value())

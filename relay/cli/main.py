@@ -9,6 +9,7 @@ import click
 from relay.domain.errors import RelayError, UserError
 
 COMMANDS: Final = {
+    "bench": ("relay.cli.bench", "Measure throughput, latency and CPU per message. Needs a checkout."),
     "config": ("relay.cli.config", "Look at the settings."),
     "demo": ("relay.cli.demo", "Send real payloads to three kinds of receiver, and show each message's way."),
     "dev": ("relay.cli.dev", "Run everything in one process, embedded, with a demo receiver."),

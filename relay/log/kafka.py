@@ -1,7 +1,6 @@
 """The log on Kafka: production's. Its parts are in the kafka_*.py modules beside this one; here they come together."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
@@ -18,7 +17,7 @@ from relay.log.kafka_consumer import KafkaConsumer
 from relay.log.kafka_producer import KafkaProducer
 from relay.log.kafka_reader import KafkaReader
 from relay.log.kafka_settings import HEADROOM_BYTES, Cluster, GroupTiming, KafkaSecurity
-from relay.log.pacing import Load
+from relay.log.pacing import load_here
 from relay.log.port import Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicState
 
 _HEARTBEAT_MS: Final = 3_000
@@ -55,7 +54,7 @@ class KafkaLog:
             heartbeat_interval_ms=heartbeat_interval_ms or min(_HEARTBEAT_MS, session_timeout_ms // 3),
             commit_timeout_s=min(_COMMIT_S, request_timeout_ms / 1000),
         )
-        self._load = load or Load(time.monotonic, time.process_time)
+        self._load = load or load_here()
         self._client = KafkaClient(self._cluster)
         self._producer = KafkaProducer(self._cluster, self.max_record_bytes, self._ensure_topic, self._load)
         self._reader = KafkaReader(self._client, self._is_compacted)

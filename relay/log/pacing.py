@@ -4,16 +4,18 @@ A fetch or a produce request costs about as much as 20 records. While the CPU is
 record goes at once; near its limit, requests that carry more records are the difference between keeping up and not.
 """
 
+import os
+import time
 from collections.abc import Callable
 from typing import Final
 
-IDLE_LOAD: Final = 0.3
-"""Below this part of a core nothing is ever delayed."""
+IDLE_LOAD: Final = 0.4
+"""Below this part of the CPU nothing is ever delayed."""
 
-BUSY_LOAD: Final = 0.8
+BUSY_LOAD: Final = 0.9
 """From here on the full delay is taken."""
 
-FETCH_PAUSE_S: Final = 0.010
+FETCH_PAUSE_S: Final = 0.025
 LINGER_S: Final = 0.005
 
 GATHER_S: Final = 0.002
@@ -21,36 +23,58 @@ GATHER_S: Final = 0.002
 PLENTY: Final = 100
 """So many records of one fetch share its cost well enough: the next one need not wait."""
 
-_SAMPLE_S: Final = 0.05
+_SAMPLE_S: Final = 0.1
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_CORES: Final = os.cpu_count() or 1
 
 
 class Load:
-    """The part of one core, in [0, 1], that this process used lately: over the last 50 ms or more.
+    """How busy the CPU was lately, in [0, 1]: over the last 100 ms or more.
 
-    `clock`: seconds, monotonic. `cpu`: seconds of CPU that the process has used so far, as `time.process_time`.
+    `clock`: seconds, monotonic. `used`: each tells the seconds of CPU used so far, of one core; the busiest counts.
     """
 
-    def __init__(self, clock: Callable[[], float], cpu: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], *used: Callable[[], float]) -> None:
         self._clock = clock
-        self._cpu = cpu
+        self._used = used
         self._sampled_at = clock()
-        self._used = cpu()
+        self._then = [tell() for tell in used]
         self._load = 0.0
 
     def __call__(self) -> float:
         now = self._clock()
         passed = now - self._sampled_at
         if passed >= _SAMPLE_S:
-            used = self._cpu()
-            self._load = min(1.0, max(0.0, (used - self._used) / passed))
-            self._sampled_at, self._used = now, used
+            used = [tell() for tell in self._used]
+            most = max(after - before for after, before in zip(used, self._then, strict=True))
+            self._load = min(1.0, max(0.0, most / passed))
+            self._sampled_at, self._then = now, used
         return self._load
+
+
+def machine_cpu() -> float:
+    """Seconds that the average core of this machine has worked, for whomever; 0 where the system does not tell.
+
+    A process that shares its cores with the broker is as busy as they are: it never gets a whole core for itself.
+    """
+    try:
+        with open("/proc/stat", "rb") as stat:
+            fields = stat.readline().split()[1:9]
+    except OSError:
+        return 0.0
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields)
+    return (user + nice + system + irq + softirq + steal) / _TICKS / _CORES
+
+
+def load_here() -> Load:
+    """Of this process, or its machine."""
+    return Load(time.monotonic, time.process_time, machine_cpu)
 
 
 def fetch_pause(since_last_s: float, records: int, load: float) -> float:
     """Seconds to leave fetched records where they are, so that the fetch which follows brings more.
 
-    `since_last_s`: since records were last taken. `records`: how many those were. Takes are so spread to one in 10 ms
+    `since_last_s`: since records were last taken. `records`: how many those were. Takes are so spread to one in 25 ms
     at most; a record that comes after a longer silence never waits.
     """
     if records >= PLENTY:

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.log.pacing import FETCH_PAUSE_S, LINGER_S, PLENTY, Load, fetch_pause, linger
+from relay.log.pacing import BUSY_LOAD, FETCH_PAUSE_S, IDLE_LOAD, LINGER_S, PLENTY, Load, fetch_pause, linger
 
 LOADS = st.floats(0, 1)
 SECONDS = st.floats(0, 100)
 RECORDS = st.integers(0, 1_000)
 
 
-@given(SECONDS, RECORDS, st.floats(0, 0.3))
+@given(SECONDS, RECORDS, st.floats(0, IDLE_LOAD))
 def test_nothing_waits_while_there_is_time(since: float, records: int, load: float) -> None:
     assert fetch_pause(since, records, load) == 0
     assert linger(load) == 0
@@ -42,10 +42,10 @@ def test_waits_grow_with_the_load(since: float, one: float, other: float) -> Non
 
 
 def test_a_process_at_its_limit_takes_the_full_wait() -> None:
-    assert fetch_pause(0, 1, 0.8) == pytest.approx(FETCH_PAUSE_S)
+    assert fetch_pause(0, 1, BUSY_LOAD) == pytest.approx(FETCH_PAUSE_S)
     assert fetch_pause(0.004, 1, 1.0) == pytest.approx(FETCH_PAUSE_S - 0.004)
-    assert fetch_pause(0, 1, 0.55) == pytest.approx(FETCH_PAUSE_S / 2)
-    assert linger(0.8) == pytest.approx(LINGER_S)
+    assert fetch_pause(0, 1, (IDLE_LOAD + BUSY_LOAD) / 2) == pytest.approx(FETCH_PAUSE_S / 2)
+    assert linger(BUSY_LOAD) == pytest.approx(LINGER_S)
 
 
 class Machine:

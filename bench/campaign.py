@@ -1,0 +1,108 @@
+"""Cases from start to end: warm-up, drain, the search for the highest sustained rate, and latencies below it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from bench.cases import Case
+from bench.phases import drain, steady
+from bench.results import CaseResult, Steady
+from bench.rig import Options, Rig
+from bench.search import Search
+from bench.summary import drain_lines, steady_lines, verdict_line
+
+PHASES: Final = ("drain", "sustain", "latency")
+SLOW_RATE: Final = 100.0
+"""The rate at which latencies are measured that owe nothing to batches or queues."""
+
+_FIRST_GUESS: Final = 500.0
+_SHARE_OF_DRAIN: Final = 0.85
+_SHARE_FOR_LATENCY: Final = 0.5
+_CONFIRM_TRIES: Final = 4
+_CONFIRM_STEP: Final = 0.95
+_WARM_RATE: Final = 200.0
+_LONGEST_DRAIN_S: Final = 600
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long each phase takes. `backlog`: messages to drain. `window_s`: of a try in the search, `confirm_s`: of the
+    rate that counts, `latency_s`: of each run for latencies. `rate`: only this one, without a search."""
+
+    phases: tuple[str, ...] = PHASES
+    backlog: int = 100_000
+    warm_s: float = 5.0
+    window_s: float = 15.0
+    tries: int = 6
+    confirm_s: float = 60.0
+    latency_s: float = 30.0
+    rate: float | None = None
+
+
+QUICK: Final = Plan(backlog=3_000, warm_s=2.0, window_s=3.0, tries=2, confirm_s=5.0, latency_s=4.0)
+
+
+async def run_case(case: Case, options: Options, plan: Plan, say: Say) -> CaseResult:
+    """All phases of a case, on servers of its own."""
+    result = CaseResult(case.name, case.about, case.ordering != "none", case.allowed)
+    say(f"{case.name}: {case.about}")
+    async with Rig(case, options) as rig:
+        await rig.relay.start()
+        say("  everything runs; warming up")
+        await steady(rig, _WARM_RATE, plan.warm_s)
+        if "drain" in plan.phases:
+            result.drain = await drain(rig, backlog_of(case, plan))
+            _tell(say, drain_lines(result.drain))
+        if plan.rate is not None:
+            result.sustained = await steady(rig, plan.rate, plan.confirm_s)
+            _tell(say, steady_lines(result.sustained))
+            return result
+        if "sustain" in plan.phases:
+            start = result.drain.rate * _SHARE_OF_DRAIN if result.drain else _FIRST_GUESS
+            await _sustain(rig, plan, result, min(start, case.allowed or start), say)
+        if "latency" in plan.phases:
+            for rate in _latency_rates(result):
+                result.latencies.append(await steady(rig, rate, plan.latency_s))
+                _tell(say, steady_lines(result.latencies[-1]))
+    return result
+
+
+def backlog_of(case: Case, plan: Plan) -> int:
+    """How many messages to drain: no more than the caps let through in ten minutes."""
+    return min(plan.backlog, int(case.allowed * _LONGEST_DRAIN_S)) if case.allowed else plan.backlog
+
+
+async def _sustain(rig: Rig, plan: Plan, result: CaseResult, start: float, say: Say) -> None:
+    """Short tries find the rate, and a long run has to confirm it; where it does not, a little less is tried."""
+    search = Search(start, tries=plan.tries)
+    while not search.over:
+        held = await _try(rig, search.rate, plan.window_s, result, say)
+        search.tell(held.verdict.sustained)
+    rate = (search.good or search.rate) / _CONFIRM_STEP
+    for _ in range(_CONFIRM_TRIES):
+        rate *= _CONFIRM_STEP
+        held = await _try(rig, rate, plan.confirm_s, result, say)
+        if held.verdict.sustained:
+            result.sustained = held
+            _tell(say, steady_lines(held))
+            return
+    say(f"  no rate was confirmed; the last try was {rate:,.0f}/s")
+
+
+async def _try(rig: Rig, rate: float, seconds: float, result: CaseResult, say: Say) -> Steady:
+    held = await steady(rig, rate, seconds)
+    result.tries.append(replace(held, depths=[]))
+    say(f"  try: {verdict_line(held)}")
+    return held
+
+
+def _latency_rates(result: CaseResult) -> list[float]:
+    held = [result.sustained.rate * _SHARE_FOR_LATENCY] if result.sustained else []
+    return [*held, SLOW_RATE]
+
+
+def _tell(say: Say, lines: Iterable[str]) -> None:
+    for line in lines:
+        say(f"  {line}")

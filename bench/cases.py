@@ -1,0 +1,51 @@
+"""The cases: the base, and variants that each change one thing."""
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is sent to whom, and how the receivers behave.
+
+    `payload`: bytes. `latency_s`: of each answer. `failing`: share of answers that are a 503, whose `Retry-After` is
+    `retry_after_s`: it pauses the whole receiver, so that above 0 a case measures little but the pauses. `round_trip`:
+    receivers answer with a body, sources have a callback, and a message has arrived when its result is back.
+    """
+
+    name: str
+    about: str
+    sources: int = 64
+    receivers: int = 16
+    lane: Literal["dedicated", "shared"] = "dedicated"
+    ordering: Literal["source", "none"] = "source"
+    payload: int = 1024
+    latency_s: float = 0.0
+    failing: float = 0.0
+    retry_after_s: int = 0
+    max_in_flight: int = 32
+    round_trip: bool = False
+
+    @property
+    def allowed(self) -> float | None:
+        """Deliveries a second that the caps allow by Little's law: in flight / latency. None without a latency."""
+        return self.receivers * self.max_in_flight / self.latency_s if self.latency_s else None
+
+
+BASE: Final = Case("base", "64 sources, 16 receivers with lanes of their own, 1 kB, receivers answer at once")
+
+CASES: Final = {
+    case.name: case
+    for case in (
+        BASE,
+        replace(BASE, name="sources-10000", about="10,000 sources", sources=10_000),
+        replace(BASE, name="receivers-1", about="one receiver", receivers=1),
+        replace(BASE, name="receivers-1000", about="1,000 receivers in the shared lane", receivers=1000, lane="shared"),
+        replace(BASE, name="payload-8k", about="8 kB payloads", payload=8192),
+        replace(BASE, name="latency-50ms", about="receivers take 50 ms to answer", latency_s=0.05),
+        replace(BASE, name="latency-1s", about="receivers take 1 s to answer", latency_s=1.0),
+        replace(BASE, name="failing-10", about="every tenth answer is a 503 with Retry-After: 0", failing=0.1),
+        replace(BASE, name="unordered", about="no order promised (ordering: none)", ordering="none"),
+        replace(BASE, name="round-trip", about="the receiver's answer, back at the sender's callback", round_trip=True),
+    )
+}

@@ -1,0 +1,153 @@
+"""The command: what to run, and where the report goes."""
+
+import asyncio
+import signal
+import tempfile
+from collections.abc import Coroutine
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from bench.campaign import PHASES, QUICK, Plan, run_case
+from bench.cases import BASE, CASES
+from bench.ceiling import calibrate
+from bench.children import ChildFailed
+from bench.machine import machine, revision
+from bench.markdown import headroom
+from bench.report import write
+from bench.results import Report
+from bench.rig import ROOT, Options, Via
+
+RESULTS: Final = ROOT / "bench" / "results"
+CALIBRATION_S: Final = 2.0
+_path = click.Path(file_okay=False, path_type=Path)
+
+
+def _phases(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in value.split(",") if part.strip())
+    wrong = [phase for phase in found if phase not in PHASES]
+    if wrong or not found:
+        raise click.BadParameter(f"comma-separated, of: {', '.join(PHASES)}")
+    return found
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--case", "name", type=click.Choice([*CASES, "all"]), default=BASE.name, show_default=True)
+@click.option("--quick", is_flag=True, help="Short windows: about a minute a case, and rough figures.")
+@click.option("--phases", callback=_phases, default=",".join(PHASES), show_default=True)
+@click.option("--rate", type=click.FloatRange(0.1), help="Only one run, at so many messages a second.")
+@click.option("--seconds", type=click.FloatRange(1), help="How long a rate has to hold. Default: 60, quick: 5.")
+@click.option("--backlog", type=click.IntRange(1), help="Messages to drain. Default: 100,000, quick: 3,000.")
+@click.option("--drain", type=click.IntRange(1), help="Only drain, a backlog of so many messages.")
+@click.option("--out", type=_path, default=RESULTS, help="Directory of the report. Default: bench/results.")
+@click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="Of the relay.")
+@click.option("--receiver-processes", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--via", type=click.Choice(["kafka", "http", "http-batch"]), help="The way in. Default: kafka.")
+@click.option("--embedded", is_flag=True, help="Measure the embedded engine, `relay dev`, over the HTTP API.")
+@click.option("--kafka", metavar="HOST:PORT", help="A broker that runs. Default: one is started.")
+@click.option("--redis", metavar="URL", help="A Redis that runs. Default: one is started.")
+@click.option("--profile", type=_path, help="Run the relay under cProfile, and leave the profiles here.")
+@click.option("--relay-path", type=_path, default=ROOT, hidden=True)
+def bench(
+    name: str,
+    quick: bool,
+    phases: tuple[str, ...],
+    rate: float | None,
+    seconds: float | None,
+    backlog: int | None,
+    drain: int | None,
+    out: Path,
+    processes: int,
+    receiver_processes: int,
+    via: Via | None,
+    embedded: bool,
+    kafka: str | None,
+    redis: str | None,
+    profile: Path | None,
+    relay_path: Path,
+) -> None:
+    """Measure the relay: throughput, latency, CPU per message, and that no message is lost, doubled or out of order.
+
+    Starts Kafka, Redis, the relay, a load generator and a receiver, all real, on this machine, and ends them.
+    """
+    if embedded and (via == "kafka" or kafka or redis):
+        raise click.UsageError("--embedded has neither Kafka nor Redis: leave out --via kafka, --kafka and --redis")
+    options = Options(
+        processes=1 if embedded else processes,
+        receiver_processes=receiver_processes,
+        via=via or ("http" if embedded else "kafka"),
+        embedded=embedded,
+        kafka=kafka,
+        redis=redis,
+        code=relay_path.absolute(),
+        profile=profile,
+    )
+    plan = _plan(QUICK if quick else Plan(), phases, rate, seconds, drain, backlog)
+    names = list(CASES) if name == "all" else [name]
+    try:
+        asyncio.run(_until_signalled(_run(names, options, plan, out)))
+    except ChildFailed as error:
+        raise click.ClickException(str(error)) from error
+    except asyncio.CancelledError as error:
+        raise click.Abort from error
+
+
+def _plan(
+    plan: Plan,
+    phases: tuple[str, ...],
+    rate: float | None,
+    seconds: float | None,
+    drain: int | None,
+    backlog: int | None,
+) -> Plan:
+    if drain:
+        phases = ("drain",)
+    elif rate:
+        phases = ()
+    return replace(
+        plan,
+        phases=phases,
+        rate=rate,
+        confirm_s=seconds or plan.confirm_s,
+        backlog=drain or backlog or plan.backlog,
+    )
+
+
+async def _until_signalled(work: Coroutine[Any, Any, None]) -> None:
+    """Do `work`; SIGINT or SIGTERM cancels it, once: what it has started is ended in peace."""
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+
+    def on_signal() -> None:
+        click.echo("ending what was started", err=True)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    await task
+
+
+async def _run(names: list[str], options: Options, plan: Plan, out: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        calibration = await calibrate(Path(directory), CALIBRATION_S)
+    report = Report(
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        revision=revision(options.code),
+        machine=machine(),
+        calibration=calibration,
+        options=options.as_json(),
+        plan=asdict(plan),
+        cases=[],
+    )
+    click.echo(f"a core runs {calibration.loops / 1e6:.1f} M loops/s", nl=False)
+    click.echo(f", the receiver takes {calibration.receiver_rate:,.0f} requests/s")
+    for name in names:
+        report.cases.append(await run_case(CASES[name], options, plan, click.echo))
+        files = write(report, out)  # after each case: a long run that is broken off keeps what it has
+    click.echo(f"the receiver takes {headroom(report)}")
+    click.echo(f"report: {', '.join(str(file) for file in files)}")

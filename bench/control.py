@@ -1,0 +1,54 @@
+"""The receiver's control: `GET /tally?first=A&end=B`, `GET /progress` and `POST /restart`, answered with JSON."""
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+if TYPE_CHECKING:
+    from bench.receiver import Books
+
+
+class Control:
+    """Answers one request per connection: it is asked a few times a second."""
+
+    def __init__(self, books: "Books") -> None:
+        self._books = books
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        method, target, _ = head.split(b"\r\n", 1)[0].decode().split(" ")
+        body = json.dumps(self._answer(method, target)).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n")
+        writer.write(b"content-length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    def _answer(self, method: str, target: str) -> dict[str, object]:
+        books, url = self._books, urlsplit(target)
+        if method == "POST" and url.path == "/restart":
+            books.deliveries.restart()
+            books.callbacks.restart()
+            books.refused = books.bad = 0
+        if url.path != "/tally":
+            return {"deliveries": books.deliveries.arrived, "callbacks": books.callbacks.arrived}
+        query = parse_qs(url.query)
+        first, end = int(query["first"][0]), int(query["end"][0])
+        return {
+            "deliveries": books.deliveries.tally(first, end).as_json(),
+            "callbacks": books.callbacks.tally(first, end).as_json(),
+            "refused": books.refused,
+            "bad": books.bad,
+        }
+
+
+async def ask(port: int, method: str, target: str) -> dict[str, object]:
+    """One request to the control at `port`, and its answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(f"{method} {target} HTTP/1.1\r\nhost: control\r\n\r\n".encode())
+        head_and_body = await reader.read()
+    finally:
+        writer.close()
+    answer: dict[str, object] = json.loads(head_and_body.partition(b"\r\n\r\n")[2])
+    return answer

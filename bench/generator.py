@@ -1,0 +1,162 @@
+"""The load, as a process of its own: messages at a fixed rate, whatever becomes of them (an open loop).
+
+Its one argument is a job as JSON (see Job). It says `{"ready": true}`, starts at the first line on stdin, reports its
+progress five times a second and, with `"done": true`, at the end; it stays until stdin is closed, so that its CPU time
+can be read.
+"""
+
+import asyncio
+import json
+import random
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Final, Protocol
+
+import uvloop
+
+from bench.drawing import Drawing
+from bench.wire import filler
+
+_REPORT_S: Final = 0.2
+_FILLERS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`count` messages from serial `first` on, at `rate` a second; 0: as fast as they are taken.
+
+    `target`: host:port of Kafka (`via` kafka), or the URL of the relay's API (`via` http or http-batch). `slice_s`: how
+    often what is due is sent; messages wait up to so long, and that wait counts as latency.
+    """
+
+    via: str
+    target: str
+    topic: str
+    sources: int
+    receivers: int
+    payload: int
+    first: int
+    count: int
+    rate: float
+    slice_s: float = 0.005
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Outlet(Protocol):
+    """Where messages go. `acked`: how many have been taken for good; `failed`: how many were refused."""
+
+    acked: int
+    failed: int
+
+    async def start(self) -> None: ...
+
+    async def send(self, first: int, times_ns: list[int]) -> None:
+        """Messages with serials from `first` on, one for each intended time. May return before they are taken."""
+        ...
+
+    async def flush(self) -> None:
+        """Wait until all are taken."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Generator:
+    """One job under way. `sent`: messages handed over so far."""
+
+    def __init__(self, job: Job, outlet: Outlet) -> None:
+        self._job = job
+        self._outlet = outlet
+        self.sent = 0
+
+    async def run(self) -> None:
+        await (self._paced() if self._job.rate else self._flood())
+        await self._outlet.flush()
+
+    async def _paced(self) -> None:
+        job = self._job
+        # at low rates a message is sent at its very time; at high rates a slice's cost is shared by its messages
+        slice_ns = int(max(job.slice_s, 1 / job.rate) * 1e9)
+        start = time.time_ns()
+        tick = 0
+        while self.sent < job.count:
+            now = time.time_ns()
+            due = min(job.count, int((now - start) * job.rate / 1e9) + 1)
+            if due > self.sent:
+                times = [start + int(index / job.rate * 1e9) for index in range(self.sent, due)]
+                await self._outlet.send(job.first + self.sent, times)
+                self.sent = due
+            tick = max(tick + 1, (time.time_ns() - start) // slice_ns)
+            await asyncio.sleep((start + tick * slice_ns - time.time_ns()) / 1e9)
+
+    async def _flood(self) -> None:
+        job, step = self._job, 500
+        while self.sent < job.count:
+            size = min(step, job.count - self.sent)
+            await self._outlet.send(job.first + self.sent, [time.time_ns()] * size)
+            self.sent += size
+            await self._outlet.flush()
+
+
+class Payloads:
+    """Fillers of a job's payloads, made beforehand: only the prefix differs from message to message."""
+
+    def __init__(self, size: int) -> None:
+        random_ = random.Random(size)
+        self._fillers = [filler(size, random_) for _ in range(_FILLERS)]
+
+    def behind(self, serial: int) -> bytes:
+        """What comes behind the prefix of this message."""
+        return self._fillers[serial % _FILLERS]
+
+
+def _say(**facts: object) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+async def _report(generator: Generator, outlet: Outlet) -> None:
+    while True:
+        await asyncio.sleep(_REPORT_S)
+        _say(sent=generator.sent, acked=outlet.acked, failed=outlet.failed)
+
+
+async def work(job: Job, outlet: Outlet) -> None:
+    """The process's life, as this module says."""
+    await outlet.start()
+    loop = asyncio.get_running_loop()
+    generator = Generator(job, outlet)
+    _say(ready=True)
+    await loop.run_in_executor(None, sys.stdin.readline)
+    reporting = asyncio.create_task(_report(generator, outlet))
+    try:
+        await generator.run()
+    finally:
+        reporting.cancel()
+    _say(sent=generator.sent, acked=outlet.acked, failed=outlet.failed, done=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+    await outlet.close()
+
+
+def _outlet(job: Job) -> Outlet:
+    drawing, payloads = Drawing(job.sources, job.receivers), Payloads(job.payload)
+    if job.via == "kafka":
+        from bench.kafka_outlet import KafkaOutlet
+
+        return KafkaOutlet(job.target, job.topic, drawing, payloads)
+    from bench.http_outlet import HttpOutlet
+
+    return HttpOutlet(job.target, drawing, payloads, batches=job.via == "http-batch")
+
+
+def main() -> None:
+    job = Job(**json.loads(sys.argv[1]))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work(job, _outlet(job)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The phases of a case: a backlog drained, and load at a fixed rate."""
+
+import asyncio
+import time
+from typing import Final
+
+from bench.backlog import Depth, judge
+from bench.load import Load
+from bench.results import Counts, Drain, Steady, latency_of
+from bench.rig import Arrivals, Rig
+from bench.usage import Meter
+
+_LOOK_S: Final = 0.25
+_LATE_S: Final = 1.0
+"""A copy that comes after the last message by no more than this counts in its phase; later ones in the next."""
+
+_STANDSTILL_S: Final = 30.0
+"""When nothing has arrived for so long, what is missing counts as lost. Beyond retries within a case."""
+
+
+async def drain(rig: Rig, count: int) -> Drain:
+    """Make a backlog of `count` while the relay is down, then start it."""
+    flood = rig.options.via != "kafka"
+    if not flood:
+        await rig.relay.stop()
+    await rig.restart_counts()
+    first = rig.serial
+    async with rig.load(count, rate=0) as load, Meter(rig.sample).running() as meter:
+        await load.go()
+        if not flood:
+            await load.done.wait()
+            load.check()
+            await rig.relay.start()
+        before = await _until(rig, load, 1)
+        meter.begin()
+        arrived = await _until(rig, load, count)
+        usage = meter.end(arrived - before)
+        await asyncio.sleep(_LATE_S)
+        arrivals = await rig.arrivals(first, first + count)
+        seconds = (arrivals.last_ns - arrivals.first_ns) / 1e9
+        return Drain(arrivals.arrived / max(seconds, 1e-9), seconds, flood, _counts(rig, load, arrivals), usage)
+
+
+async def steady(rig: Rig, rate: float, seconds: float) -> Steady:
+    """Load at `rate` for `seconds`, then wait until all of it has arrived."""
+    await rig.restart_counts()
+    first, count = rig.serial, max(1, round(rate * seconds))
+    async with rig.load(count, rate) as load, Meter(rig.sample).running() as meter:
+        await load.go()
+        meter.begin()
+        started, depths = time.monotonic(), list[Depth]()
+        while (at_s := time.monotonic() - started) < seconds:
+            arrived = await rig.arrived()
+            depths.append(Depth(at_s, max(0, min(count, int(rate * at_s)) - arrived)))
+            load.check()
+            await asyncio.sleep(min(_LOOK_S, max(0.0, seconds - at_s)))
+        usage = meter.end(await rig.arrived())
+        await _until(rig, load, count)
+        await asyncio.sleep(_LATE_S)
+        arrivals = await rig.arrivals(first, first + count)
+        verdict = judge(depths, rate)
+        return Steady(rate, seconds, verdict, latency_of(arrivals), _counts(rig, load, arrivals), usage, depths)
+
+
+async def _until(rig: Rig, load: Load, wanted: int) -> int:
+    """Wait until `wanted` messages of the phase have arrived, or nothing arrives any more; how many did."""
+    most, since = 0, time.monotonic()
+    while True:
+        arrived = await rig.arrived()
+        if arrived >= wanted:
+            return arrived
+        if arrived > most or not load.done.is_set():
+            most, since = arrived, time.monotonic()
+        if time.monotonic() - since > _STANDSTILL_S:
+            return arrived
+        load.check()
+        rig.relay.check()
+        await asyncio.sleep(0.05)
+
+
+def _counts(rig: Rig, load: Load, arrivals: Arrivals) -> Counts:
+    rig.relay.check_whole()
+    return Counts(
+        sent=load.job.count,
+        lost=load.job.count - arrivals.arrived - load.failed,
+        duplicated=arrivals.repeats,
+        misordered=arrivals.misordered,
+        refused=arrivals.refused,
+        rejected=load.failed,
+    )

@@ -1,0 +1,156 @@
+"""The relay of a run: its settings, its receivers file, and its processes."""
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import sys
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.cases import Case
+from bench.children import Child
+from bench.drawing import receiver_name
+from bench.servers import finish, free_ports
+
+_START_S: Final = 60.0
+_RESTARTED: Final = '"process_ended"'
+_SECRET: Final = "BENCH_SECRET"  # noqa: S105 - the name of a variable
+
+
+@dataclass(frozen=True, slots=True)
+class Backing:
+    """The servers that a relay runs on, and the prefix that keeps what is on them apart from all else."""
+
+    kafka: str
+    redis: str
+    prefix: str
+
+
+def receivers_file(case: Case, ports: Sequence[int]) -> dict[str, object]:
+    """receivers.yaml for `case`; receiver number n is served by port n modulo their number.
+
+    Where receivers fail, delays between attempts are short and attempts are many: no message is given up.
+    """
+    endpoint = {"secret": f"${{{_SECRET}}}", "max_in_flight": case.max_in_flight}
+    retry = {"retry": {"base": 0.2, "cap": 1.0, "max_attempts": 1000}} if case.failing else {}
+    receivers = {
+        receiver_name(index): endpoint
+        | retry
+        | {
+            "post_endpoint": f"http://127.0.0.1:{ports[index % len(ports)]}/r/{receiver_name(index)}",
+            "lane": case.lane,
+            "ordering": case.ordering,
+        }
+        for index in range(case.receivers)
+    }
+    if not case.round_trip:
+        return {"receivers": receivers}
+    callback = endpoint | {"url": f"http://127.0.0.1:{ports[0]}/callback", "max_in_flight": 256}
+    return {"sources": {"*": {"callback": callback}}, "receivers": receivers}
+
+
+class RelayProcess:
+    """`relay run` on Kafka and Redis, or `relay dev` when `backing` is None. Can be stopped and started again."""
+
+    def __init__(
+        self,
+        directory: Path,
+        backing: Backing | None,
+        entries: Mapping[str, object],
+        *,
+        processes: int,
+        code: Path,
+        profile: Path | None,
+    ) -> None:
+        self._directory = directory / "relay"
+        self._directory.mkdir()
+        self._backing = backing
+        self._processes = processes if backing else 1
+        self._code = code
+        self._profile = profile
+        (self._port,) = free_ports(1)
+        self._starts = 0
+        (self._directory / "receivers.yaml").write_text(json.dumps(entries))  # JSON is YAML
+        self._environ = self._settings()
+        self.children: list[Child] = []
+
+    @property
+    def api(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    async def make_topics(self) -> None:
+        await finish(self._child("topics", "topics", "apply"))
+
+    async def start(self) -> None:
+        """Returns when each process says that it has started."""
+        self._starts += 1
+        name, each = f"relay-{self._starts}", 1
+        if self._backing is None:
+            arguments = ("--data-dir", "data", "--port", str(self._port), "--receivers", "receivers.yaml", "--no-demo")
+            self.children = [self._child(name, "dev", *arguments)]
+        elif self._profile is not None:
+            # each is started on its own: those that `--processes` starts would not be profiled
+            self.children = [self._child(f"{name}-{number}", "run") for number in range(self._processes)]
+        else:
+            self.children = [self._child(name, "run", "--processes", str(self._processes))]
+            each = self._processes
+        for child in self.children:
+            await child.start()
+        for child in self.children:
+            sign = '"started"' if self._backing else "Ready"
+            await child.until_logged(sign, each, _START_S, unless=_RESTARTED)
+
+    def check(self) -> None:
+        """Raises ChildFailed when it has ended by itself."""
+        for child in self.children:
+            if child.ended:
+                raise child.failed("ended by itself")
+
+    def check_whole(self) -> None:
+        """Raises ChildFailed also when a process of `relay run` has ended and was started again."""
+        self.check()
+        for child in self.children:
+            if child.lines_with(_RESTARTED):
+                raise child.failed("had to start a process again")
+
+    async def stop(self) -> None:
+        children, self.children = self.children, []
+        await asyncio.gather(*(child.stop() for child in children))
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes started here, as far as they run; others descend from them."""
+        return [child.pid for child in self.children if not child.ended]
+
+    def _child(self, name: str, *arguments: str) -> Child:
+        profiled = []
+        if self._profile is not None and arguments[0] in ("run", "dev"):
+            self._profile.mkdir(parents=True, exist_ok=True)
+            profiled = ["-m", "cProfile", "-o", str(self._profile.absolute() / f"{name}.prof")]
+        command = [sys.executable, *profiled, "-m", "relay", *arguments]
+        # told to end, `relay run` also ends the processes that it has started
+        return Child(name, command, self._directory, environ=self._environ, orphaned=signal.SIGTERM)
+
+    def _settings(self) -> dict[str, str]:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
+        settings = clean | {
+            "PYTHONPATH": str(self._code),
+            "PYTHONUNBUFFERED": "1",
+            "RELAY_ALLOW_PRIVATE_NETWORKS": "127.0.0.0/8",
+            "RELAY_API_PORT": str(self._port),
+            "RELAY_LOG_FORMAT": "json",
+            "RELAY_RECEIVERS_FILE": "receivers.yaml",
+            _SECRET: "whsec_" + b64encode(secrets.token_bytes(32)).decode(),
+        }
+        if self._backing:
+            settings |= {
+                "RELAY_KAFKA_BOOTSTRAP_SERVERS": self._backing.kafka,
+                "RELAY_REDIS_URL": self._backing.redis,
+                "RELAY_TOPIC_PREFIX": self._backing.prefix,
+            }
+        return settings

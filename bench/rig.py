@@ -1,0 +1,212 @@
+"""Everything that a case runs on: servers, receivers and the relay, started together and ended together."""
+
+import json
+import os
+import secrets
+import sys
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from bench.cases import Case
+from bench.children import Child, own_environ
+from bench.cleaning import clean_kafka, clean_redis
+from bench.control import ask
+from bench.drawing import Drawing
+from bench.generator import Job
+from bench.histogram import Histogram
+from bench.ledger import Tally
+from bench.load import Load
+from bench.procstat import Sample, command_of, sample, tree
+from bench.relay_process import Backing, RelayProcess, receivers_file
+from bench.servers import Kafka, Valkey
+
+ROOT: Final = Path(__file__).parents[1]
+Via = Literal["kafka", "http", "http-batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run. `kafka`, `redis`: servers that are there already. `code`: the checkout whose relay is run."""
+
+    processes: int = 2
+    receiver_processes: int = 1
+    via: Via = "kafka"
+    embedded: bool = False
+    kafka: str | None = None
+    redis: str | None = None
+    code: Path = ROOT
+    profile: Path | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """What a report tells: paths say nothing elsewhere, and a URL may hold a password."""
+        hidden = ("code", "profile", "redis")
+        return {name: value for name, value in asdict(self).items() if name not in hidden}
+
+
+@dataclass(slots=True)
+class _Receiver:
+    child: Child
+    port: int
+    control: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """What the receivers saw of a range of messages; see Tally. `refused`: answered with 503; `bad`: not ours."""
+
+    arrived: int
+    repeats: int
+    misordered: int
+    first_ns: int
+    last_ns: int
+    refused: int
+    bad: int
+    latencies: Histogram = field(repr=False)
+
+
+class Rig:
+    """A case's surroundings, up while the block runs; the relay is started by `start_relay`."""
+
+    def __init__(self, case: Case, options: Options) -> None:
+        self.case = case
+        self.options = options
+        self.drawing = Drawing(case.sources, case.receivers)
+        self.serial = 0
+        """The next message's."""
+        self._prefix = f"bench-{secrets.token_hex(3)}-"
+        self._stack = AsyncExitStack()
+        self._receivers: list[_Receiver] = []
+        self._servers: dict[str, list[int]] = {}
+        self._load: Load | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            self.directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+            for number in range(self.options.receiver_processes):
+                await self._start_receiver(number)
+            entries = receivers_file(self.case, [receiver.port for receiver in self._receivers])
+            backing = None if self.options.embedded else await self._start_servers()
+            self._kafka = backing.kafka if backing else ""
+            self.relay = RelayProcess(
+                self.directory,
+                backing,
+                entries,
+                processes=self.options.processes,
+                code=self.options.code,
+                profile=self.options.profile,
+            )
+            self._stack.push_async_callback(self.relay.stop)
+            if backing:
+                await self.relay.make_topics()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def load(self, count: int, rate: float) -> Load:
+        """The next `count` messages, at `rate` a second; 0: as fast as they are taken."""
+        via = self.options.via
+        job = Job(
+            via=via,
+            target=self._kafka if via == "kafka" else self.relay.api,
+            topic=f"{self._prefix}from_sender",
+            sources=self.case.sources,
+            receivers=self.case.receivers,
+            payload=self.case.payload,
+            first=self.serial,
+            count=count,
+            rate=rate,
+        )
+        self.serial += count
+        self._load = Load(job, self.directory)
+        return self._load
+
+    async def restart_counts(self) -> None:
+        """A new phase begins."""
+        for receiver in self._receivers:
+            await ask(receiver.control, "POST", "/restart")
+
+    async def arrived(self) -> int:
+        """Different messages that arrived in this phase: at the receivers, or back at the sender in a round trip."""
+        where = "callbacks" if self.case.round_trip else "deliveries"
+        counts = [(await ask(receiver.control, "GET", "/progress"))[where] for receiver in self._receivers]
+        return sum(count for count in counts if isinstance(count, int))
+
+    async def arrivals(self, first: int, end: int) -> Arrivals:
+        """Of the messages with serials from `first` to before `end`, in this phase."""
+        target = f"/tally?first={first}&end={end}"
+        books = [await ask(receiver.control, "GET", target) for receiver in self._receivers]
+        deliveries = [Tally.of_json(book["deliveries"]) for book in books]
+        callbacks = [Tally.of_json(book["callbacks"]) for book in books]
+        timed = callbacks if self.case.round_trip else deliveries
+        return Arrivals(
+            arrived=sum(tally.arrived for tally in timed),
+            repeats=sum(tally.repeats for tally in deliveries + callbacks),
+            misordered=sum(tally.misordered for tally in deliveries),  # results have no order to keep
+            first_ns=min((tally.first_ns for tally in timed if tally.first_ns), default=0),
+            last_ns=max(tally.last_ns for tally in timed),
+            refused=sum(int(str(book["refused"])) for book in books),
+            bad=sum(int(str(book["bad"])) for book in books),
+            latencies=Histogram.merged((tally.buckets, tally.most_ns) for tally in timed),
+        )
+
+    def sample(self) -> Sample:
+        """CPU and memory so far, of `relay`, `kafka`, `redis`, `receiver`, `generator`, and of the driver itself."""
+        groups = dict(self._servers)
+        relay = self.relay.pids
+        if self.options.embedded:
+            groups["redis"] = [pid for root in relay for pid in tree(root) if command_of(pid).startswith("valkey")]
+        groups["relay"] = relay
+        groups["receiver"] = [receiver.child.pid for receiver in self._receivers]
+        if self._load is not None and not self._load.child.ended:
+            groups["generator"] = [self._load.child.pid]
+        groups["driver"] = [os.getpid()]  # last: all others descend from it, too
+        return sample(groups, time.monotonic())
+
+    async def _start_receiver(self, number: int) -> None:
+        case = self.case
+        knobs: dict[str, object] = {
+            "latency_s": case.latency_s,
+            "failing": case.failing,
+            "retry_after_s": case.retry_after_s,
+            "echo": case.round_trip,
+            "pairs": self.drawing.pairs,
+        }
+        command = [sys.executable, "-m", "bench.receiver", json.dumps(knobs)]
+        child = Child(f"receiver-{number}", command, self.directory, environ=own_environ(), piped=True)
+        self._stack.push_async_callback(child.stop)
+        await child.start()
+        ports = json.loads(await child.read_line())
+        self._receivers.append(_Receiver(child, ports["port"], ports["control"]))
+
+    async def _start_servers(self) -> Backing:
+        options = self.options
+        kafka_address, redis_url = options.kafka, options.redis
+        if redis_url is not None:
+            self._stack.push_async_callback(clean_redis, redis_url, self._prefix)
+        else:
+            valkey = Valkey(self.directory)
+            self._stack.push_async_callback(valkey.stop)
+            await valkey.start()
+            redis_url = valkey.url
+            self._servers["redis"] = [valkey.child.pid]
+        if kafka_address is not None:
+            self._stack.push_async_callback(clean_kafka, kafka_address, self._prefix)
+        else:
+            kafka = Kafka(self.directory)
+            self._stack.push_async_callback(kafka.stop)
+            await kafka.start()
+            kafka_address = kafka.bootstrap
+            if kafka.child is not None:
+                self._servers["kafka"] = [kafka.child.pid]
+        return Backing(kafka_address, redis_url, self._prefix)

@@ -1,0 +1,55 @@
+"""Results as lines for the terminal."""
+
+from collections.abc import Iterator
+
+from bench.results import Counts, Drain, Latency, Steady
+from bench.usage import Usage
+
+
+def drain_lines(result: Drain) -> Iterator[str]:
+    what = "flood" if result.flood else "drain"
+    yield f"{what}: {result.rate:,.0f}/s over {result.seconds:.1f} s"
+    yield f"  {_counts(result.counts)}"
+    yield from _usage(result.usage)
+
+
+def steady_lines(result: Steady) -> Iterator[str]:
+    yield verdict_line(result)
+    yield f"  {_latency(result.latency)}"
+    yield f"  {_counts(result.counts)}"
+    yield from _usage(result.usage)
+
+
+def verdict_line(result: Steady) -> str:
+    """Whether the rate held, in one line."""
+    verdict = result.verdict
+    word = "sustained" if verdict.sustained else "NOT sustained"
+    return (
+        f"{result.rate:,.0f}/s for {result.seconds:g} s: {word}"
+        f" ({verdict.behind_s:.2f} s behind at the end, growing by {verdict.growth:.1%} of the rate)"
+    )
+
+
+def _latency(latency: Latency) -> str:
+    figures = (("p50", latency.p50), ("p95", latency.p95), ("p99", latency.p99), ("max", latency.max))
+    return "latency ms: " + ", ".join(f"{name} {value:.1f}" for name, value in figures)
+
+
+def _counts(counts: Counts) -> str:
+    more = "".join(
+        f", {word} {count:,}" for word, count in (("refused", counts.refused), ("rejected", counts.rejected)) if count
+    )
+    return (
+        f"of {counts.sent:,}: lost {counts.lost:,}, duplicated {counts.duplicated:,}"
+        f", out of order {counts.misordered:,}{more}"
+    )
+
+
+def _usage(usage: Usage) -> Iterator[str]:
+    whole = sum(usage.cpu_us.values())
+    parts = ", ".join(f"{name} {cpu:.0f}" for name, cpu in usage.cpu_us.items())
+    yield f"  CPU us/message: {whole:.0f} ({parts})"
+    yield "  cores: " + ", ".join(f"{name} {cores:.2f}" for name, cores in usage.cores.items())
+    yield "  RSS MiB: " + ", ".join(f"{name} {size >> 20}" for name, size in usage.rss.items())
+    fit = "" if usage.fit else "  UNFIT: the machine was not ours alone"
+    yield f"  steal {usage.steal:.1%}, foreign load {usage.foreign:.1%}{fit}"

@@ -1,0 +1,37 @@
+"""`relay bench`: it needs a checkout, and checks what it is asked for before it starts anything."""
+
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from relay.cli.bench import bench
+from relay.domain.errors import UserError
+
+
+def test_without_a_checkout_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bench", None)  # as if there were no such folder
+    monkeypatch.delitem(sys.modules, "bench.command", raising=False)
+    result = CliRunner().invoke(bench, ["--quick"])
+    assert isinstance(result.exception, UserError)
+    assert "needs a checkout" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--phases", "drain,sleep"], "drain, sustain, latency"),
+        (["--embedded", "--via", "kafka"], "--embedded has neither"),
+        (["--case", "nothing"], "'base'"),
+    ],
+)
+def test_a_mistake_is_told_at_once(arguments: list[str], told: str) -> None:
+    result = CliRunner().invoke(bench, arguments)
+    assert result.exit_code == 2
+    assert told in result.output
+
+
+def test_help_is_that_of_the_benchmark() -> None:
+    result = CliRunner().invoke(bench, ["--help"])
+    assert result.exit_code == 0
+    assert "--receiver-processes" in result.output
