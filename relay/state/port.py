@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final, Literal, NamedTuple, Protocol
 
+from msgspec import Struct
+
 from relay.domain.identity import DeliveryId, MessageId, digest12
 from relay.domain.receiver import BreakerPolicy
 from relay.log.port import Coordinate
@@ -81,8 +83,7 @@ class Lane(NamedTuple):
 # --- messages ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(Struct, frozen=True, gc=False):
     """`digest`: 6 bytes over payload, receivers and type. `partition`, `offset`: where on `from_sender`."""
 
     id: MessageId
@@ -92,8 +93,7 @@ class Arrival:
     stage: MessageStage = MessageStage.ARRIVED
 
 
-@dataclass(frozen=True, slots=True)
-class MessageRow:
+class MessageRow(Struct, frozen=True, gc=False):
     """What is known of a message; `partition`, `offset`: its first arrival on `from_sender`."""
 
     stage: MessageStage
@@ -105,8 +105,7 @@ class MessageRow:
 # --- rows -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True, gc=False):
     """The outcome of an attempt, kept until its hop record is acknowledged. Opaque to the state."""
 
     outcome: Literal["answered", "delivered", "accepted", "dead"]
@@ -146,8 +145,7 @@ class Row:
     result: Result | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class IntakeAsk:
+class IntakeAsk(Struct, frozen=True, gc=False):
     """`queue`: digest of the order key, None where there is no order. `generation`: the record's."""
 
     row: RowKey
@@ -176,8 +174,7 @@ class Limits:
     probe_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class BeginAsk:
+class BeginAsk(Struct, frozen=True, gc=False):
     """Ask to start an attempt. `token`: unique per attempt, so that a repeated call gets the same verdict.
 
     `attempts`: what the record itself says has been tried (for a row that was lost); the greater one counts.
@@ -254,8 +251,7 @@ class Change(Enum):
     RESULT = "result"
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(Struct, frozen=True, gc=False):
     """The outcome of an attempt, or (token b"") of a poll or of the receiver's own callback.
 
     `counted` False takes the attempt back (429). `healthy`: for the endpoint's breaker; None says nothing.
@@ -276,8 +272,7 @@ class Settlement:
     breaker: BreakerPolicy = BreakerPolicy()
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True, gc=False):
     """The hop record is acknowledged: raise the row to AWAITING, PUBLISHED, DONE or FAILED.
 
     `at`: partition and offset of the record on `to_sender` (PUBLISHED, DONE; None keeps what was marked before) or

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
+from msgspec import structs
 
 from relay.domain.errors import PartitionLost
 from relay.domain.identity import DeliveryId, MessageId
@@ -56,11 +57,11 @@ def row(number: int = 1, receiver: str = "ci") -> RowKey:
 
 
 def ask(key: RowKey, token: bytes = b"t1", **changes: object) -> BeginAsk:
-    return replace(BeginAsk(key, 0, token, LIMITS), **changes)  # type: ignore[arg-type]
+    return structs.replace(BeginAsk(key, 0, token, LIMITS), **changes)
 
 
 def outcome(key: RowKey, change: Change, token: bytes = b"t1", **changes: object) -> Settlement:
-    return replace(Settlement(key, 0, token, change, breaker=BREAKER), **changes)  # type: ignore[arg-type]
+    return structs.replace(Settlement(key, 0, token, change, breaker=BREAKER), **changes)
 
 
 async def begun(state: State, key: RowKey, token: bytes = b"t1", **changes: object) -> object:
@@ -86,29 +87,29 @@ class MessagesContract:
     FIRST = Arrival(ID, b"digest", 3, 70_000_000_000)
 
     async def test_an_unknown_message_is_remembered_with_its_first_arrival(self, rig: Rig) -> None:
-        again = replace(self.FIRST, digest=b"other.", partition=300, offset=9)
+        again = structs.replace(self.FIRST, digest=b"other.", partition=300, offset=9)
         known = MessageRow(MessageStage.ARRIVED, b"digest", 3, 70_000_000_000)
         assert await rig.state.arrive([self.FIRST, again]) == [None, known]
         assert await rig.state.messages([self.ID, MessageId("github", "m-2")]) == [known, None]
 
     async def test_stages_of_a_message_only_rise(self, rig: Rig) -> None:
-        await rig.state.arrive([replace(self.FIRST, stage=MessageStage.ACCEPTED)])
+        await rig.state.arrive([structs.replace(self.FIRST, stage=MessageStage.ACCEPTED)])
         (before,) = await rig.state.arrive([self.FIRST])
         assert before is not None
         assert before.stage is MessageStage.ACCEPTED
-        (before,) = await rig.state.arrive([replace(self.FIRST, stage=MessageStage.ACCEPTED)])
+        (before,) = await rig.state.arrive([structs.replace(self.FIRST, stage=MessageStage.ACCEPTED)])
         assert before is not None
         assert before.stage is MessageStage.ARRIVED
 
     async def test_enqueued_keeps_the_first_arrival_and_is_repeatable(self, rig: Rig) -> None:
         await rig.state.arrive([self.FIRST])
-        await rig.state.enqueued([replace(self.FIRST, offset=1)])
-        await rig.state.enqueued([replace(self.FIRST, offset=2)])
+        await rig.state.enqueued([structs.replace(self.FIRST, offset=1)])
+        await rig.state.enqueued([structs.replace(self.FIRST, offset=2)])
         done = MessageRow(MessageStage.ENQUEUED, b"digest", 3, 70_000_000_000)
-        assert await rig.state.arrive([replace(self.FIRST, offset=3)]) == [done]
+        assert await rig.state.arrive([structs.replace(self.FIRST, offset=3)]) == [done]
 
     async def test_enqueued_needs_no_row(self, rig: Rig) -> None:
-        wide = replace(self.FIRST, partition=1000, offset=2**52)
+        wide = structs.replace(self.FIRST, partition=1000, offset=2**52)
         await rig.state.enqueued([wide])
         assert await rig.state.messages([self.ID]) == [
             MessageRow(MessageStage.ENQUEUED, b"digest", wide.partition, wide.offset)

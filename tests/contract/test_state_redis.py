@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from redis.asyncio import Redis
 
 from relay.domain.errors import PartitionLost, StateRecovering, StateUnavailable, UserError
@@ -324,7 +325,7 @@ class TestRowForms:
                 verdicts = await state.begin(lane, [ask(key, token, generation=epoch) for key in keys])
                 assert verdicts == [Go(1, 0.0)] * len(keys)
                 told = await state.settle(
-                    [replace(outcome(key, Change.RESULT, token), generation=epoch) for key in keys]
+                    [structs.replace(outcome(key, Change.RESULT, token), generation=epoch) for key in keys]
                 )
                 assert told == [None] * len(keys)
                 await state.mark([Mark(key, epoch, Stage.DONE, (0, 9)) for key in keys])
