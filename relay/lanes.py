@@ -135,5 +135,5 @@ class Lanes:
                 parked_per_owner=settings.parked_per_receiver,
                 parked_total=settings.parked_total,
             ),
-            linger_s=lambda: gather(self._load()),
+            linger_s=lambda: gather(self._load(), self._outside.clock.monotonic()),
         )

@@ -2,6 +2,8 @@
 
 import logging
 import socket
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
@@ -69,7 +71,7 @@ def create_app(context: ApiContext, *, health_only: bool = False) -> web.Applica
 
 
 class ApiServer:
-    """The API on a port of this process."""
+    """The API on a port, or a unix socket, of this process."""
 
     def __init__(self, context: ApiContext, *, health_only: bool = False) -> None:
         self._context = context
@@ -78,6 +80,19 @@ class ApiServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port: a free one for 0. Raises UserError when the address cannot be had."""
+        try:
+            runner = await self._serve(
+                lambda runner: web.TCPSite(runner, host, port, reuse_port=_SHARED_PORT and port != 0)
+            )
+        except OSError as error:
+            raise UserError(f"cannot listen on {host}:{port}: {error.strerror}; choose another api_port") from error
+        return int(runner.addresses[0][1])
+
+    async def start_private(self, path: Path) -> None:
+        """Listen on a unix socket. Who may reach it is a matter of the directory that it is in. Raises OSError."""
+        await self._serve(lambda runner: web.UnixSite(runner, str(path)))
+
+    async def _serve(self, site: Callable[[web.AppRunner], web.BaseSite]) -> web.AppRunner:
         runner = web.AppRunner(
             create_app(self._context, health_only=self._health_only),
             access_log=None,
@@ -88,12 +103,12 @@ class ApiServer:
         )
         await runner.setup()
         try:
-            await web.TCPSite(runner, host, port, reuse_port=_SHARED_PORT and port != 0).start()
-        except OSError as error:
+            await site(runner).start()
+        except OSError:
             await runner.cleanup()
-            raise UserError(f"cannot listen on {host}:{port}: {error.strerror}; choose another api_port") from error
+            raise
         self._runner = runner
-        return int(runner.addresses[0][1])
+        return runner
 
     async def stop(self) -> None:
         """Finish the requests under way, then close. May be called twice."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from relay.api.siblings import Siblings
 from relay.domain.directory import Directory
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
@@ -17,6 +18,7 @@ class ApiContext:
 
     `api_key` None: everybody may call. `answer_secret` empty: answer URLs are off. `answer_body_cap` and
     `max_payload_bytes`: bytes of a body at most. `new_id`: a message id for senders that give none.
+    `siblings`: other processes that monitoring means, too, when it asks this one.
     """
 
     log: Log
@@ -32,3 +34,4 @@ class ApiContext:
     clock: Clock
     new_id: Callable[[], str]
     meter: Meter = field(default_factory=SilentMeter)
+    siblings: Siblings | None = None

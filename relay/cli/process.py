@@ -3,23 +3,30 @@
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import uvloop
 
+T = TypeVar("T")
 
-def run_loop(main: Coroutine[Any, Any, None]) -> None:
+
+def run_loop(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` on the fast event loop."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main)
+        return runner.run(main)
 
 
 async def run_until_signalled(
-    work: Callable[[asyncio.Event], Awaitable[None]], *, grace_s: float, hangup: Callable[[], None] | None = None
+    work: Callable[[asyncio.Event], Awaitable[None]],
+    *,
+    grace_s: float,
+    hangup: Callable[[], None] | None = None,
+    lifeline: int | None = None,
 ) -> None:
     """Run `work(stop)`. SIGTERM or SIGINT sets `stop`; a second one, or `grace_s` later, cancels `work`.
 
-    Cancelling is safe by design: what was not finished is read again. SIGHUP calls `hangup`.
+    Cancelling is safe by design: what was not finished is read again. SIGHUP calls `hangup`. `lifeline`: the reading
+    end of a pipe whose other end a parent holds open as long as it lives; its end is like SIGTERM.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     task = asyncio.ensure_future(work(stop))
@@ -31,10 +38,17 @@ async def run_until_signalled(
             stop.set()
             loop.call_later(grace_s, task.cancel)
 
+    def on_orphaned(pipe: int) -> None:
+        loop.remove_reader(pipe)
+        if not stop.is_set():
+            on_signal()
+
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, on_signal)
     if hangup is not None:
         loop.add_signal_handler(signal.SIGHUP, hangup)
+    if lifeline is not None:
+        loop.add_reader(lifeline, on_orphaned, lifeline)
     try:
         await task
     except asyncio.CancelledError:

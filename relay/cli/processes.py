@@ -1,55 +1,148 @@
 """`relay run --processes N`: N processes on one machine, started again when one ends by itself."""
 
 import asyncio
+import os
+import signal
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+from relay.api.siblings import Member
 from relay.cli.process import run_until_signalled
+from relay.domain.errors import UserError
 from relay.plan import API, Plan
 from relay.telemetry.logging import get_logger
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-USAGE = 2
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 30.0
+USAGE: Final = 2
+STOP_MARGIN_S: Final = 10.0
+"""On top of what each process takes to stop by itself, before it is killed."""
+SOCKET_PATH_BYTES: Final = 100
+"""The system takes 103 to 107."""
+
+_log = get_logger("relay.processes")
 
 
-async def run_processes(count: int, plan: Plan, config_file: Path | None) -> None:
-    """Run `count` processes until a signal; only the first serves the API. A mistake in the settings ends them all."""
-    commands = [_command(plan, config_file, with_api=index == 0) for index in range(count)]
-
-    async def work(stop: asyncio.Event) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for command in commands:
-                tasks.create_task(_keep_running(command, stop))
-
-    await run_until_signalled(work, grace_s=60.0)
+def group_size(wanted: int, plan: Plan, api_port: int) -> int:
+    """How many of `wanted` processes have something to do. A free port is the first one's: nobody else can guess it."""
+    return 1 if api_port == 0 and plan.roles == {API} else wanted
 
 
-def _command(plan: Plan, config_file: Path | None, *, with_api: bool) -> list[str]:
-    roles = plan.roles if with_api else plan.roles - {API}
-    command = [sys.executable, "-m", "relay", "run", "--processes", "1", "--roles", ",".join(sorted(roles))]
+def plan_of(index: int, plan: Plan, api_port: int) -> Plan:
+    """All serve the API on the same port, where it has a number."""
+    return plan if index == 0 or api_port != 0 else replace(plan, roles=plan.roles - {API})
+
+
+def next_pause(pause_s: float, ran_s: float) -> float:
+    """Seconds until a process is started that ran for `ran_s`; `pause_s`: what it was the last time, 0 before."""
+    if pause_s == 0 or ran_s >= LONGEST_PAUSE_S:
+        return FIRST_PAUSE_S
+    return min(pause_s * 2, LONGEST_PAUSE_S)
+
+
+async def run_processes(count: int, plan: Plan, config_file: Path | None, *, api_port: int, grace_s: float) -> int:
+    """Run `count` processes until a signal. Returns the exit code: USAGE when they refused to start, else 0.
+
+    `grace_s`: what each of them may take to stop.
+    """
+    with _private_directory() as directory:
+        members = [Member(index, count, directory) for index in range(count)]
+        children = [
+            Child(member, command(member, plan_of(member.index, plan, api_port), config_file)) for member in members
+        ]
+
+        async def work(stop: asyncio.Event) -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for child in children:
+                    tasks.create_task(child.keep_running(stop))
+
+        def hangup() -> None:
+            for child in children:
+                child.hangup()
+
+        _log.info("processes_start", count=count)
+        await run_until_signalled(work, grace_s=grace_s + STOP_MARGIN_S, hangup=hangup)
+        _log.info("processes_stopped", count=count)
+    return USAGE if any(child.refused for child in children) else 0
+
+
+def command(member: Member, plan: Plan, config_file: Path | None) -> list[str]:
+    """What one of the processes is started with; settings from the environment it inherits."""
+    place = ["--member", str(member.index), str(member.count), str(member.directory)]
+    found = [sys.executable, "-m", "relay", "run", *place, "--roles", ",".join(sorted(plan.roles))]
     if plan.receivers is not None:
-        command += ["--receivers-only", ",".join(sorted(plan.receivers))]
-    return command + (["--config", str(config_file)] if config_file else [])
+        found += ["--receivers-only", ",".join(sorted(plan.receivers))]
+    return found + (["--config", str(config_file)] if config_file else [])
 
 
-async def _keep_running(command: Sequence[str], stop: asyncio.Event) -> None:
-    log, pause_s = get_logger("relay.processes"), FIRST_PAUSE_S
-    while not stop.is_set():
-        process = await asyncio.create_subprocess_exec(*command)
-        code = await _until_exit(process, stop)
-        if stop.is_set():
-            return
-        if code == USAGE:
-            stop.set()  # it has said what is wrong; another try would say the same
-            return
-        log.warning("process_ended", pid=process.pid, code=code, again_in_s=pause_s)
-        await asyncio.wait([asyncio.ensure_future(stop.wait())], timeout=pause_s)
-        pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+@contextmanager
+def _private_directory() -> Iterator[Path]:
+    """For sockets: nobody else may look into it. Raises UserError."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="relay-", ignore_cleanup_errors=True) as name:
+            if len(name.encode()) + len("/999.sock") > SOCKET_PATH_BYTES:
+                raise UserError(f"{name} is too long a path for sockets; set TMPDIR to a shorter one")
+            yield Path(name)
+    except FileNotFoundError as error:
+        raise UserError(
+            "several processes need a temporary directory; set TMPDIR, or run with --processes 1"
+        ) from error
+
+
+class Child:
+    """One of the processes, in all its lives."""
+
+    def __init__(self, member: Member, command: Sequence[str]) -> None:
+        self._member = member
+        self._command = command
+        self._process: asyncio.subprocess.Process | None = None
+        self.refused = False
+        """It ended at once, because of a mistake in the settings, and has said which."""
+
+    async def keep_running(self, stop: asyncio.Event) -> None:
+        """Until `stop`, which is set when it refuses to start: the others would say the same."""
+        clock, pause_s, lives = asyncio.get_running_loop().time, 0.0, 0
+        while not stop.is_set():
+            began, lives = clock(), lives + 1
+            code = await self._live(stop)
+            if stop.is_set():
+                return
+            # Later on it may be a file that somebody edits just now; that must not end those that run.
+            if code == USAGE and lives == 1:
+                self.refused = True
+                stop.set()
+                return
+            pause_s = next_pause(pause_s, clock() - began)
+            _log.warning("process_ended", process=self._member.index, code=code, again_in_s=pause_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), pause_s)
+
+    def hangup(self) -> None:
+        """Pass SIGHUP on. One that has no socket yet would die of it, and is going to read everything anyway."""
+        if self._process is not None and self._process.returncode is None and self._member.socket.exists():
+            self._process.send_signal(signal.SIGHUP)
+
+    async def _live(self, stop: asyncio.Event) -> int:
+        self._member.socket.unlink(missing_ok=True)
+        # A session of its own: the terminal's Ctrl-C is for the parent, which passes it on once. The pipe is never
+        # written to; its end tells the child that the parent is gone.
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=asyncio.subprocess.PIPE, start_new_session=True
+            )
+        except OSError as error:  # no memory or no process left: a matter of time, and the others go on
+            _log.warning("process_not_started", process=self._member.index, error=str(error))
+            return os.EX_OSERR
+        return await _until_exit(process, stop)
 
 
 async def _until_exit(process: asyncio.subprocess.Process, stop: asyncio.Event) -> int:
-    """The exit code; when `stop` comes first, the process is asked to end, too."""
+    """The exit code; when `stop` comes first, the process is asked to end, too. Cancelled, it is killed."""
     ending = asyncio.ensure_future(process.wait())
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -61,3 +154,4 @@ async def _until_exit(process: asyncio.subprocess.Process, stop: asyncio.Event) 
         stopping.cancel()
         if process.returncode is None:
             process.kill()
+            await process.wait()

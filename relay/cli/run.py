@@ -1,13 +1,18 @@
 """`relay run`: production, on Kafka and Redis from the settings."""
 
 import os
+import sys
 from functools import partial
 from pathlib import Path
 
 import click
+from structlog.contextvars import bind_contextvars
 
+from relay.api.siblings import Member
 from relay.cli.config import config_option, settings_from
+from relay.cli.cores import available_cores
 from relay.cli.process import run_loop, run_until_signalled
+from relay.cli.processes import group_size, run_processes
 from relay.composition import answer_secret, kafka_log, redis_state
 from relay.config.settings import Settings
 from relay.domain.errors import UserError
@@ -35,34 +40,55 @@ def names(text: str | None, allowed: tuple[str, ...] | None, what: str) -> froze
 @config_option
 @click.option("--roles", help=f"Comma-separated, of: {', '.join(ROLES)}. Default: all.")
 @click.option("--receivers-only", help="Comma-separated: serve only these receivers.")
-@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="How many processes.")
-def run(config_file: Path | None, roles: str | None, receivers_only: str | None, processes: int) -> None:
+@click.option("--processes", type=click.IntRange(1), show_default="one per core", help="How many processes.")
+@click.option("--member", type=(int, int, click.Path(path_type=Path)), hidden=True, help="Which of them this one is.")
+def run(
+    config_file: Path | None,
+    roles: str | None,
+    receivers_only: str | None,
+    processes: int | None,
+    member: tuple[int, int, Path] | None,
+) -> None:
     """Run workers and API on Kafka and Redis, until SIGTERM or SIGINT."""
     settings = settings_from(config_file)
     wanted = names(roles, ROLES, "--roles") or frozenset(ROLES)
     plan = Plan(wanted, names(receivers_only, None, "--receivers-only"), answer_secret=answer_secret(settings))
-    if processes > 1:
-        from relay.cli.processes import run_processes
-
-        configure(settings.log_format, settings.log_level)
-        run_loop(run_processes(processes, plan, config_file))
-    else:
+    count = group_size(processes or available_cores(), plan, settings.api_port)
+    if member is not None:
+        run_production(settings, plan, Member(*member))
+    elif count == 1:
         run_production(settings, plan)
+    else:
+        _run_group(settings, plan, config_file, count)
 
 
-def run_production(settings: Settings, plan: Plan) -> None:
-    """Run one process until it is told to stop."""
+def run_production(settings: Settings, plan: Plan, member: Member | None = None) -> None:
+    """Run one process until it is told to stop. `member`: which one, of several that a parent has started."""
     configure(settings.log_format, settings.log_level)
-    run_loop(_run(settings, plan))
+    if member is not None:
+        bind_contextvars(process=member.index)  # they all write to the same output
+    run_loop(_run(settings, plan, member))
 
 
-async def _run(settings: Settings, plan: Plan) -> None:
-    relay = Relay(settings, kafka_log(settings), redis_state(settings), plan, os.environ, SystemClock())
+def _run_group(settings: Settings, plan: Plan, config_file: Path | None, count: int) -> None:
+    configure(settings.log_format, settings.log_level)
+    grace_s = settings.shutdown_grace + STOP_MARGIN_S
+    code = run_loop(run_processes(count, plan, config_file, api_port=settings.api_port, grace_s=grace_s))
+    if code:
+        sys.exit(code)  # the processes have said why
+
+
+async def _run(settings: Settings, plan: Plan, member: Member | None) -> None:
+    relay = Relay(settings, kafka_log(settings), redis_state(settings), plan, os.environ, SystemClock(), member)
     log = get_logger("relay.process")
 
     def started() -> None:
         log.info("started", roles=sorted(plan.roles), api=relay.api_url, receivers=sorted(relay.registry.receivers()))
 
-    grace_s = settings.shutdown_grace + STOP_MARGIN_S
-    await run_until_signalled(partial(relay.run, started=started), grace_s=grace_s, hangup=relay.hangup.set)
+    await run_until_signalled(
+        partial(relay.run, started=started),
+        grace_s=settings.shutdown_grace + STOP_MARGIN_S,
+        hangup=relay.hangup.set,
+        lifeline=sys.stdin.fileno() if member else None,
+    )
     log.info("stopped")

@@ -1,4 +1,4 @@
-"""The transport on aiohttp: complete, careful about what was sent, and not the fastest."""
+"""The transport on aiohttp, which speaks to egress proxies: careful about what was sent, and not the fastest."""
 
 import asyncio
 import select
@@ -98,10 +98,16 @@ def _has_news(transport: asyncio.WriteTransport) -> bool:
 
 
 class AiohttpTransport(Transport):
-    """`body_cap`: how many bytes of a response body are read. `ca_file`: PEM file of further trusted authorities."""
+    """`body_cap`: how many bytes of a response body are read. `ca_file`: PEM file of further trusted authorities.
 
-    def __init__(self, guard: AddressGuard, *, body_cap: int = BODY_CAP, ca_file: str | None = None) -> None:
+    `proxy`: URL of an HTTP proxy. It looks names up and dials, so that only literal addresses are checked here.
+    """
+
+    def __init__(
+        self, guard: AddressGuard, *, body_cap: int = BODY_CAP, ca_file: str | None = None, proxy: str | None = None
+    ) -> None:
         self._guard = guard
+        self._proxy = proxy
         self._body_cap = body_cap
         self._ssl = client_context(ca_file)
         self._sessions: dict[str, aiohttp.ClientSession] = {}
@@ -142,7 +148,7 @@ class AiohttpTransport(Transport):
                 limit=0,
                 ssl=self._ssl,
                 keepalive_timeout=_KEEPALIVE_S,
-                socket_factory=_guarded_sockets(self._guard, scheme),
+                socket_factory=None if self._proxy else _guarded_sockets(self._guard, scheme),
             ),
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -204,6 +210,7 @@ class AiohttpTransport(Transport):
                     data=_Body(request.body, progress),
                     allow_redirects=False,
                     middlewares=middlewares,
+                    proxy=self._proxy,
                     trace_request_ctx=progress,
                 )
             except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):

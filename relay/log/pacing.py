@@ -87,9 +87,13 @@ def linger(load: float) -> float:
     return LINGER_S * _strain(load)
 
 
-def gather(load: float) -> float:
-    """Seconds to wait for more begins or outcomes that can share a call to the state."""
-    return GATHER_S * _strain(load)
+def gather(load: float, now: float) -> float:
+    """Seconds to wait for more begins or outcomes that can share a call to the state. `now`: seconds, monotonic.
+
+    Waits end together, at ticks, so that the calls of all lanes become one.
+    """
+    tick_s = GATHER_S * _strain(load)
+    return tick_s - now % tick_s if tick_s > 0 else 0.0
 
 
 def _strain(load: float) -> float:

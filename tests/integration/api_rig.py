@@ -12,6 +12,7 @@ from aiohttp import ClientSession, ClientTimeout
 from yarl import URL
 
 from relay.api.app import ApiContext, ApiServer
+from relay.api.siblings import Siblings
 from relay.config.subscriptions import Subscriptions
 from relay.domain.errors import StateUnavailable
 from relay.domain.identity import MessageId
@@ -111,9 +112,10 @@ class Reply:
 
 @dataclass
 class Rig:
-    """`url` of a running API. `trouble`: what /readyz tells."""
+    """`url` of a running API. `context`: what it runs on. `trouble`: what /readyz tells."""
 
     url: str
+    context: ApiContext
     server: ApiServer
     client: ClientSession
     broker: MemoryBroker
@@ -161,7 +163,11 @@ class Rig:
 
 @asynccontextmanager
 async def running_api(
-    *, api_key: str | None = None, answer_secret: bytes = SECRET, metrics: Callable[[], bytes] = lambda: b"m 1\n"
+    *,
+    api_key: str | None = None,
+    answer_secret: bytes = SECRET,
+    metrics: Callable[[], bytes] = lambda: b"m 1\n",
+    siblings: Siblings | None = None,
 ) -> AsyncIterator[Rig]:
     """An API on a free port, over an empty log and an empty, ready state."""
     broker, topics, state, clock, directory = MemoryBroker(), Topics("t-"), AwayState(), StandingClock(), Known()
@@ -183,13 +189,14 @@ async def running_api(
         answer_body_cap=ANSWER_CAP,
         clock=clock,
         new_id=lambda: next(ids),
+        siblings=siblings,
     )
     server = ApiServer(context)
     port = await server.start("127.0.0.1", 0)
     try:
         async with ClientSession(timeout=ClientTimeout(total=20)) as client:
             url = f"http://127.0.0.1:{port}"
-            yield Rig(url, server, client, broker, log, state, topics, directory, clock, trouble)
+            yield Rig(url, context, server, client, broker, log, state, topics, directory, clock, trouble)
     finally:
         await server.stop()
 

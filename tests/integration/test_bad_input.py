@@ -32,7 +32,7 @@ async def test_each_bad_record_is_one_dead_letter_and_good_ones_pass(rig: Rig) -
     for (value, headers, _), behind in zip(BAD.values(), good[1:], strict=True):
         await rig.producer.send_and_wait(rig.topic, value, key=b"source-0", headers=list(headers.items()))
         await rig.produce([behind])
-    async with rig.relay("run") as running:
+    async with rig.relay("run", "--processes", "1") as running:
         started = json.loads(await running.line_with('"started"'))
         await rig.until(lambda: rig.answered() >= {message.message_id for message in good})
         expected = sorted(reason for _, _, reason in BAD.values())

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.kafka
 
 async def test_nothing_is_there_at_start(tmp_path: Path) -> None:
     environ = {"RELAY_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", "RELAY_REDIS_URL": "redis://127.0.0.1:9/0"}
-    async with RelayProcess("run", cwd=tmp_path, environ=environ | {"RELAY_API_PORT": "0"}) as running:
+    async with RelayProcess(
+        "run", "--processes", "1", cwd=tmp_path, environ=environ | {"RELAY_API_PORT": "0"}
+    ) as running:
         waiting = json.loads(await running.line_with('"waiting"'))
         assert waiting["to"] == "connect to the log"
         assert "127.0.0.1:9" in waiting["error"]
@@ -29,7 +31,7 @@ async def test_nothing_is_there_at_start(tmp_path: Path) -> None:
 
 async def test_topics_are_not_there(rig: Rig) -> None:
     rig.environ["RELAY_TOPIC_PREFIX"] = "nothing-has-this-prefix."
-    async with rig.relay("run") as running:
+    async with rig.relay("run", "--processes", "1") as running:
         output = await running.finish()
     assert running.returncode == 2
     assert "relay topics apply" in output
@@ -43,7 +45,10 @@ async def test_the_broker_dies_and_comes_back(
     unique_prefix: str,
 ) -> None:
     sent = messages(200)
-    async with production(own_broker, redis_server, tmp_path, unique_prefix) as rig, rig.relay("run") as running:
+    async with (
+        production(own_broker, redis_server, tmp_path, unique_prefix) as rig,
+        rig.relay("run", "--processes", "1") as running,
+    ):
         await running.line_with('"started"')
         await rig.produce(sent[:100])
         await rig.until(lambda: len(rig.arrivals()) >= 50)
@@ -58,7 +63,7 @@ async def test_the_broker_dies_and_comes_back(
 
 async def test_redis_goes_away_and_comes_back_empty(rig: Rig, redis_server: ValkeyServer) -> None:
     sent = messages(200)
-    async with rig.relay("run") as running:
+    async with rig.relay("run", "--processes", "1") as running:
         await running.line_with('"started"')
         await rig.produce(sent[:100])
         await rig.until(lambda: len(rig.answered()) >= 100)

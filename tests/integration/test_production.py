@@ -38,7 +38,7 @@ def assert_in_order(arrivals: Sequence[Arrival]) -> None:
 
 async def test_a_thousand_messages_go_round_once_and_again_changes_nothing(rig: Rig) -> None:
     sent = messages(1000)
-    async with rig.relay("run") as running:
+    async with rig.relay("run", "--processes", "1") as running:
         await running.line_with('"started"')
         await rig.produce(sent)
         everything = {message.message_id for message in sent}
@@ -62,7 +62,7 @@ async def test_two_processes_share_the_work_and_a_kill_loses_nothing(rig: Rig) -
     sent = messages(1000)
     everything = {message.message_id for message in sent}
     rig.environ["RELAY_API_PORT"] = str(free_ports(1)[0])  # the same for both: they share it
-    async with rig.relay("run") as first, rig.relay("run") as second:
+    async with rig.relay("run", "--processes", "1") as first, rig.relay("run", "--processes", "1") as second:
         await first.line_with('"started"')
         await second.line_with('"started"')
         await rig.produce(sent[:300])
@@ -83,7 +83,7 @@ async def test_two_processes_share_the_work_and_a_kill_loses_nothing(rig: Rig) -
 async def test_one_worker_alone_serves_its_receiver(rig: Rig) -> None:
     sent = [message for message in messages(60) if message.receiver == "circleci"]
     others = "api,from-sender,from-receiver-async,to-sender,failed-messages"
-    async with rig.relay("run", "--roles", others) as rest:
+    async with rig.relay("run", "--processes", "1", "--roles", others) as rest:
         await rest.line_with('"started"')
         await rig.produce(sent)
         async with rig.relay("worker", "to-receiver", "--receiver", "circleci"):

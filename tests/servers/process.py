@@ -73,11 +73,15 @@ class RelayProcess:
 
     async def line_with(self, text: str) -> str:
         """The first line that contains `text`, as soon as it is there. Fails when the process ends without it."""
+        return (await self.lines_with(text, 1))[0]
+
+    async def lines_with(self, text: str, count: int) -> list[str]:
+        """Likewise the first `count` lines."""
         async with asyncio.timeout(LINE_TIMEOUT_S):
             while True:
-                for line in self.lines:
-                    if text in line:
-                        return line
+                found = [line for line in self.lines if text in line]
+                if len(found) >= count:
+                    return found[:count]
                 if self._reader is not None and self._reader.done():
                     raise AssertionError(f"ended without {text!r}:\n" + "\n".join(self.lines[-40:]))
                 self._changed.clear()

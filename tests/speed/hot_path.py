@@ -135,11 +135,11 @@ def _receiver(name: str) -> Receiver:
     return Receiver(name, Endpoint("http://127.0.0.1:8000/hooks", signing, max_in_flight=64))
 
 
-def messages(count: int) -> list[Record]:
-    """Records of `from_sender`: 1 kB each, one receiver each, from many sources."""
+def messages(count: int, first: int = 0) -> list[Record]:
+    """Records of `from_sender` from offset `first` on: 1 kB each, one receiver each, from many sources."""
     payload = b'{"ref":"refs/heads/main","before":"' + b"0" * 960 + b'"}'
     records = []
-    for n in range(count):
+    for n in range(first, first + count):
         message = Message(
             source_id=f"source-{n % SOURCES:02d}",
             message_id=f"5e2f1c3a-{n:012d}",
@@ -163,9 +163,7 @@ def hop_records(appended: Sequence[NewRecord]) -> Mapping[str, list[Record]]:
     read: dict[str, list[Record]] = {}
     for record in appended:
         of_topic = read.setdefault(record.topic, [])
-        of_topic.append(
-            Record(record.topic, 0, len(of_topic), record.key, record.value, record.headers, NOW_MS)
-        )
+        of_topic.append(Record(record.topic, 0, len(of_topic), record.key, record.value, record.headers, NOW_MS))
     return read
 
 

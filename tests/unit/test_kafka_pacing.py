@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 from relay.log.pacing import (
     BUSY_LOAD,
     FETCH_PAUSE_S,
+    GATHER_S,
     IDLE_LOAD,
     LINGER_S,
     PLENTY,
     Load,
     fetch_pause,
+    gather,
     linger,
     machine_cpu,
 )
@@ -42,6 +44,7 @@ def test_a_fetch_that_brought_plenty_is_followed_at_once(since: float, load: flo
 def test_waits_are_bounded(since: float, records: int, load: float) -> None:
     assert 0 <= fetch_pause(since, records, load) <= FETCH_PAUSE_S
     assert 0 <= linger(load) <= LINGER_S
+    assert 0 <= gather(load, since) <= GATHER_S
 
 
 @given(st.floats(0, 0.01), LOADS, LOADS)
@@ -110,3 +113,10 @@ def test_several_threads_are_a_whole_core_at_most() -> None:
     load = load_of(machine)
     machine.run(1, 3.5)
     assert load() == 1
+
+
+@given(SECONDS, st.floats(0, 0.001))
+def test_what_is_gathered_in_the_same_tick_goes_together(now: float, later: float) -> None:
+    end = now + gather(1.0, now)
+    if now + later < end:
+        assert now + later + gather(1.0, now + later) == pytest.approx(end, abs=1e-9)

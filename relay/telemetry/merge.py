@@ -1,0 +1,66 @@
+"""The metrics of several processes as one exposition: what is counted is summed, what a process uses gets its index."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+PROCESS: Final = "process"
+"""Label with the index of a process, for what has no meaning as a sum: its memory, its start, its collector's runs."""
+
+_OF_ONE_PROCESS: Final = ("process_", "python_")
+_THE_SAME_IN_ALL: Final = frozenset({"relay_build_info"})
+
+
+def merge(texts: Mapping[int, str], silent: int) -> bytes:
+    """One exposition from those of several processes, by index. `silent`: how many have not given theirs.
+
+    Counters, and buckets, counts and sums of histograms, are added up where name and labels are equal. So are gauges: a
+    lane is in the window of one process only. Raises ValueError for what is no exposition.
+    """
+    families = _Families()
+    for index, text in sorted(texts.items()):
+        for metric in text_string_to_metric_families(text):
+            families.add(index, metric)
+    registry = CollectorRegistry()
+    registry.register(families)
+    registry.register(_Silent(silent))
+    return generate_latest(registry)
+
+
+class _Families(Collector):
+    """Families in the order in which they came first, and so are the samples in each."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[str, Metric] = {}
+        self._samples: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+
+    def add(self, index: int, metric: Metric) -> None:
+        self._metrics.setdefault(metric.name, metric)
+        samples = self._samples.setdefault(metric.name, {})
+        more = {PROCESS: str(index)} if metric.name.startswith(_OF_ONE_PROCESS) else {}
+        once = metric.name in _THE_SAME_IN_ALL
+        for sample in metric.samples:
+            key = sample.name, tuple(sorted((sample.labels | more).items()))
+            samples[key] = sample.value if once else samples.get(key, 0) + sample.value
+
+    def collect(self) -> Iterator[Metric]:
+        for name, first in self._metrics.items():
+            metric = Metric(name, first.documentation, first.type)
+            metric.samples = [
+                Sample(each, dict(labels), value) for (each, labels), value in self._samples[name].items()
+            ]
+            yield metric
+
+
+class _Silent(Collector):
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def collect(self) -> Iterator[Metric]:
+        meaning = "Processes of this relay that did not tell their metrics in time: the sums are without theirs"
+        yield GaugeMetricFamily("relay_processes_silent", meaning, self._count)

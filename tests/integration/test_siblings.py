@@ -1,0 +1,127 @@
+"""Monitoring asks one process of a group, and hears of all; one that hangs or is gone does not hold it up."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from relay.api import siblings
+from relay.api.app import ApiServer
+from relay.api.siblings import Member, Siblings
+from relay.telemetry.metrics import Metrics
+from tests.integration.api_rig import Rig, running_api
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A short path: that of a socket has to be."""
+    with tempfile.TemporaryDirectory(prefix="relay-") as name:
+        yield Path(name)
+
+
+def counted(messages: int) -> Metrics:
+    metrics = Metrics("1")
+    metrics.messages_received_total.inc(messages)
+    return metrics
+
+
+@asynccontextmanager
+async def first_of(count: int, directory: Path) -> AsyncIterator[Rig]:
+    group = Siblings(Member(0, count, directory))
+    async with running_api(metrics=counted(3).render, siblings=group) as rig:
+        yield rig
+
+
+@asynccontextmanager
+async def sibling(rig: Rig, socket: Path, messages: int, trouble: dict[str, str | None]) -> AsyncIterator[None]:
+    context = replace(rig.context, siblings=None, metrics_text=counted(messages).render, ready=lambda: trouble)
+    server = ApiServer(context, health_only=True)
+    await server.start_private(socket)
+    try:
+        yield
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def hanging(socket: Path) -> AsyncIterator[asyncio.Event]:
+    """Takes connections and never says a word. Gives an event: somebody has asked."""
+    asked, over = asyncio.Event(), asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await over.wait()
+        writer.close()
+
+    server = await asyncio.start_unix_server(hang, socket)
+    try:
+        yield asked
+    finally:
+        over.set()
+        server.close()
+        await server.wait_closed()
+
+
+async def value(rig: Rig, name: str) -> float:
+    reply = await rig.get("/metrics")
+    assert reply.status == 200
+    families = text_string_to_metric_families(reply.text)
+    return next(sample.value for family in families for sample in family.samples if sample.name == name)
+
+
+async def test_metrics_are_those_of_all(directory: Path) -> None:
+    async with (
+        first_of(3, directory) as rig,
+        sibling(rig, directory / "1.sock", 20, {}),
+        sibling(rig, directory / "2.sock", 100, {}),
+    ):
+        assert await value(rig, "relay_messages_received_total") == 123
+        assert await value(rig, "relay_processes_silent") == 0
+
+
+async def test_one_that_hangs_is_left_out_and_counted(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(siblings, "PATIENCE_S", 0.2)
+    async with (
+        first_of(4, directory) as rig,
+        sibling(rig, directory / "1.sock", 20, {}),
+        hanging(directory / "2.sock") as asked,  # and 3 is not there at all
+    ):
+        assert await value(rig, "relay_messages_received_total") == 23
+        assert await value(rig, "relay_processes_silent") == 2
+        assert asked.is_set()
+        assert (await rig.get("/livez")).text == "ok"
+
+
+async def test_all_are_ready_or_none(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(siblings, "PATIENCE_S", 0.2)
+    trouble: dict[str, str | None] = {"log": None}
+    async with first_of(2, directory) as rig:
+        reply = await rig.get("/readyz")
+        assert reply.status == 503
+        assert "[-]process-1 failed: does not answer" in reply.text.splitlines()
+        async with sibling(rig, directory / "1.sock", 0, trouble):
+            assert (await rig.get("/readyz")).text == "ok"
+            assert "[+]process-1 ok" in (await rig.get("/readyz?verbose")).text.splitlines()
+            trouble["log"] = "no broker"
+            reply = await rig.get("/readyz")
+            assert reply.status == 503
+            assert "[-]process-1 failed: log failed: no broker" in reply.text.splitlines()
+
+
+async def test_one_that_fails_to_tell_is_not_ready_and_silent(directory: Path) -> None:
+    def broken() -> NoReturn:
+        raise RuntimeError
+
+    async with first_of(2, directory) as rig:
+        server = ApiServer(replace(rig.context, siblings=None, metrics_text=broken, ready=broken), health_only=True)
+        await server.start_private(directory / "1.sock")
+        assert await value(rig, "relay_processes_silent") == 1
+        reply = await rig.get("/readyz")
+        assert (reply.status, "[-]process-1 failed: answers with status 500" in reply.text) == (503, True)
+        await server.stop()

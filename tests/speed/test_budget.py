@@ -1,0 +1,110 @@
+"""What a message may cost in our own Python: no more than so many turns of a plain loop, measured in the same run.
+
+Nothing here is a time: machines differ, and are shared. The loop and the messages are run in turns, and the cheapest
+turn of each counts, so that what else the machine does disturbs both, or neither. A limit is half as much again as was
+measured when it was set: it stops a task, a model or a lock per message from coming back unnoticed. Whoever makes a
+message cheaper lowers it.
+"""
+
+import asyncio
+import gc
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.speed.hot_path import TOPICS, HotPath, hop_records, messages, passed
+
+MESSAGES = 2_048
+TURNS = 5
+
+FROM_SENDER = 20.0
+TO_RECEIVER = 60.0
+
+
+class Item:
+    """What the loop makes."""
+
+    __slots__ = ("name", "place")
+
+    def __init__(self, name: str, place: int) -> None:
+        self.name = name
+        self.place = place
+
+
+def loop(turns: int) -> int:
+    """Calls, small objects, a dictionary, text and bytes: what handling a message is made of."""
+    known: dict[str, Item] = {}
+    size = 0
+    for turn in range(turns):
+        name = f"message-{turn % 64}"
+        item = known[name] = Item(name, turn)
+        size += len(item.name.encode()) + len((item.name, item.place))
+    return size
+
+
+async def cpu_s(work: Callable[[], Awaitable[None]]) -> float:
+    start = time.process_time()
+    await work()
+    return time.process_time() - start
+
+
+async def turns_per_message(work: Callable[[], Awaitable[None]]) -> float:
+    """How many turns of the loop one of `work`'s MESSAGES costs."""
+
+    async def plain() -> None:
+        loop(MESSAGES)
+
+    gc.collect()
+    pairs = [(await cpu_s(plain), await cpu_s(work)) for _ in range(TURNS)]
+    return min(cost for _, cost in pairs) / min(cost for cost, _ in pairs)
+
+
+@asynccontextmanager
+async def running(path: HotPath) -> AsyncIterator[None]:
+    lanes = [asyncio.ensure_future(lane.run()) for lane in (path.from_sender, *path.to_receiver.values())]
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        for lane in lanes:
+            lane.cancel()
+        await asyncio.gather(*lanes, return_exceptions=True)
+
+
+@pytest.fixture
+def path() -> HotPath:
+    return HotPath()
+
+
+async def test_routing_a_message(path: HotPath) -> None:
+    records = iter([messages(MESSAGES, first=MESSAGES * turn) for turn in range(TURNS)])
+
+    async def route() -> None:
+        await passed(path.from_sender, next(records), batch=48)
+
+    async with running(path):
+        v = await turns_per_message(route); print("FS", v); assert v < FROM_SENDER
+    assert len(path.log.appended) == TURNS * MESSAGES
+
+
+async def test_delivering_a_message(path: HotPath) -> None:
+    async with running(path):
+        await passed(path.from_sender, messages(TURNS * MESSAGES), batch=48)
+        hops = hop_records(path.log.appended)
+        path.log.appended.clear()
+        turn = iter(range(TURNS))
+        share = MESSAGES // len(path.to_receiver)
+
+        async def deliver() -> None:
+            start = next(turn) * share
+            await asyncio.gather(
+                *(
+                    passed(lane, hops[TOPICS.to_receiver(name)][start : start + share], batch=16)
+                    for name, lane in path.to_receiver.items()
+                )
+            )
+
+        v = await turns_per_message(deliver); print("TR", v); assert v < TO_RECEIVER
+    assert len(path.log.appended) == TURNS * MESSAGES
