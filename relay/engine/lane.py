@@ -31,6 +31,11 @@ BATCH = 500
 RELIEVE_S = 0.1
 CONGESTED_S = 1.0
 """A lane that is full for so long does not help itself by finishing what it has."""
+ENOUGH = 256
+"""Records that wait here are enough while some end all the time: more would only be kept from the log too early, and
+out of the CPU's caches when their turn comes."""
+STALLED_S = 0.1
+"""Nothing has ended for so long: others further on may not have to wait for what these wait for."""
 CLOSED_S = 1.0
 """An endpoint that is closed for longer than this is not only a matter of pace."""
 LINGER_S = 30.0
@@ -66,7 +71,7 @@ class Lane(Generic[W]):
         self._tasks: asyncio.TaskGroup | None = None
         self._steps: set[asyncio.Task[None]] = set()
         self._grace_until = self._linger_until = inf
-        self._relieved_at = -inf
+        self._relieved_at = self._ended_at = -inf
         self._full_since: float | None = None
         self._failures = 0  # in a row
         self._down = False  # the endpoint of a dedicated lane, as far as known
@@ -101,6 +106,13 @@ class Lane(Generic[W]):
         """At the bound: intake has to stop until something ends."""
         bounds = self._context.bounds
         return len(self._watermark) >= bounds.window or self._watermark.span >= bounds.span
+
+    @property
+    def sated(self) -> bool:
+        """There is enough at hand: intake may wait, with its records still in the log."""
+        if self._order.waiting + len(self._inbox) + len(self._outbox) < ENOUGH:
+            return False
+        return self._context.clock.monotonic() - self._ended_at < STALLED_S
 
     def offer(self, records: Sequence[Record]) -> None:
         """Take the next records of the partition, in order."""
@@ -366,6 +378,7 @@ class Lane(Generic[W]):
 
     def _done(self, record: Record) -> None:
         self._watermark.done(record.offset)
+        self._ended_at = self._context.clock.monotonic()
         if len(self._watermark) < self._context.bounds.window:
             self._full_since = None
         self.progress.set()

@@ -114,14 +114,18 @@ class Runner(Generic[W]):
         """Backpressure: a lane at its bound gets nothing until something ended. Raises PartitionLost."""
         for running in self._lanes.values():
             self._check_fence(running.lane)
-        full = {partition for partition, running in self._lanes.items() if running.lane.full}
-        for partition in full:
-            self._lanes[partition].lane.relieve()
-        if stopped := full - self._paused:
+        waiting: set[TopicPartition] = set()
+        for partition, running in self._lanes.items():
+            if running.lane.full:
+                running.lane.relieve()
+                waiting.add(partition)
+            elif running.lane.sated:
+                waiting.add(partition)
+        if stopped := waiting - self._paused:
             self._consumer.pause(sorted(stopped))
-        if resumed := (self._paused - full) & self._lanes.keys():
+        if resumed := (self._paused - waiting) & self._lanes.keys():
             self._consumer.resume(sorted(resumed))
-        self._paused = full
+        self._paused = waiting
 
     def _check_fence(self, lane: Lane[W]) -> None:
         if lane.fenced_at is not None and self._clock.monotonic() - lane.fenced_at > FENCED_S:
