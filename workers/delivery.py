@@ -1,6 +1,5 @@
 """A delivery as work: one message on its way to one receiver, and what the engine keeps to on that way."""
 
-
 from functools import lru_cache
 
 from msgspec import structs

@@ -26,7 +26,7 @@ from workers.asking import ask, ask_again_s
 from workers.delivery import SWITCHED_OFF, in_flight_per_lane, receiver_or_stand_in, still_there
 from workers.letters import Letters
 from workers.outside import Outside
-from workers.results import answer_record
+from workers.results import answered
 
 FINISHED_AT = frozenset({Stage.PUBLISHED, Stage.DONE, Stage.FAILED})
 FORGOT = "receiver_forgot"
@@ -106,7 +106,8 @@ class FromReceiverAsync:
         if result.outcome == "dead":
             return Dead(result.reason or "poison", result.detail or "", result.status)
         hop = structs.replace(work.hop, reason=None)
-        return Done((answer_record(self._topics, hop, result, work.attempts),), Stage.PUBLISHED, result=result)
+        source = self._directory.source(hop.delivery.source_id)
+        return answered(self._topics, source, hop, result, work.attempts)
 
     def bury(self, record: Record, work: Awaited | None, dead: Dead) -> NewRecord:
         if work is None:

@@ -1,11 +1,29 @@
-"""The record on `to_sender` that carries a receiver's answer."""
+"""The way back of a receiver's answer: its record on `to_sender`, and whether anybody is to be called with it."""
+
+from typing import Final
 
 from msgspec import structs
 
+from relay.domain.handover import Handover, to_code
 from relay.domain.hop import Hop, encode_hop
+from relay.domain.receiver import Source
 from relay.domain.topics import Topics
+from relay.engine.work import Done
 from relay.log.port import NewRecord
-from relay.state.port import Result
+from relay.state.port import Result, Stage
+
+NOBODY_TO_CALL: Final = ("relay-callback", b"none")
+"""A header that says: this answer has arrived, where it is, and its delivery's row says so."""
+
+
+def answered(topics: Topics, source: Source, hop: Hop, result: Result, attempts: int) -> Done:
+    """How a delivery ends whose answer is in `result`. Who has no callback, now, is done when the record is there."""
+    record = answer_record(topics, hop, result, attempts)
+    how = handover(source, failed=False, empty=not result.body)
+    if how is Handover.DELIVERED and source.callback is not None:
+        return Done((record,), Stage.PUBLISHED, result=result)
+    record = structs.replace(record, headers=(*record.headers, NOBODY_TO_CALL))
+    return Done((record,), Stage.DONE, to_code(how, 0), result=result)
 
 
 def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int) -> NewRecord:
@@ -21,3 +39,13 @@ def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int) -> Ne
         ask_after_s=None,
     )
     return NewRecord(topics.to_sender, hop.delivery.source_id.encode(), result.body, encode_hop(answer))
+
+
+def handover(source: Source, *, failed: bool, empty: bool) -> Handover:
+    """What a source wants done with an answer, or with the notice of a failure."""
+    answers_wanted = source.answers == "all" or (source.answers == "non_empty" and not empty)
+    if not (source.failures if failed else answers_wanted):
+        return Handover.UNWANTED
+    if source.callback is None and not source.kafka:
+        return Handover.KEPT
+    return Handover.DELIVERED

@@ -44,7 +44,7 @@ from workers.delivery import SWITCHED_OFF, Delivery, can_be_asked, receiver_or_s
 from workers.doubt import Doubt
 from workers.letters import Letters
 from workers.outside import Outside
-from workers.results import answer_record
+from workers.results import answered
 from workers.setback import after, setback_of
 
 FINISHED_AT = frozenset({Stage.AWAITING, Stage.PUBLISHED, Stage.DONE, Stage.FAILED})
@@ -90,7 +90,8 @@ class ToReceiver:
             return Dead(result.reason or "poison", result.detail or "", result.status)
         if result.outcome == "accepted":
             return Done((self._pending_record(work, result),), Stage.AWAITING, result=result)
-        return Done((answer_record(self._topics, work.hop, result, work.attempts),), Stage.PUBLISHED, result=result)
+        source = self._directory.source(work.hop.delivery.source_id)
+        return answered(self._topics, source, work.hop, result, work.attempts)
 
     def bury(self, record: Record, work: Delivery | None, dead: Dead) -> NewRecord:
         if work is None:

@@ -1,6 +1,6 @@
 """ToSender: brings answers and failure notices back to the sender.
 
-1. read the record and the source's settings;
+1. read the record and the source's settings; what was done when it was written is passed over;
 2. nothing to call (no callback, a Kafka consumer, an answer that the source does not want): done;
 3. POST it to the source's callback, signed, with a stable id: at least once;
 4. 2xx: done. Not now, or no luck: again later, until the callback's own limits end it with a dead letter.
@@ -52,6 +52,7 @@ from relay.state.port import (
 from workers.delivery import interval_s
 from workers.letters import Letters
 from workers.outside import Outside
+from workers.results import NOBODY_TO_CALL, handover
 from workers.setback import after, setback_of
 
 
@@ -71,7 +72,7 @@ class Callback(Work):
     def follow(self, source: Source) -> None:
         """The source with its settings of now."""
         self.source = source
-        self.how = _how(source, self.hop, self.record)
+        self.how = handover(source, failed=self.failed, empty=not self.record.value)
         callback = source.callback if self.how is Handover.DELIVERED else None
         self.rules = _rules_of(callback) if callback is not None else None
 
@@ -137,7 +138,9 @@ class ToSender:
         self._outside = outside
         self.table = CallbackTable(state, outside.clock)
 
-    def admit(self, record: Record) -> Callback:
+    def admit(self, record: Record) -> Callback | None:
+        if NOBODY_TO_CALL in record.headers:
+            return None
         hop = decode_hop(record.headers)
         if hop.outcome is None:
             raise InvalidRecord("invalid", "header relay-outcome is missing")
@@ -219,18 +222,6 @@ def _repeated(work: Callback, callback: Endpoint) -> Resend | Dead:
     if work.attempts >= callback.retry.max_attempts:
         return Dead("callback_exhausted", f"given up after {work.attempts} attempts; the last one got no answer")
     return Resend()
-
-
-def _how(source: Source, hop: Hop, record: Record) -> Handover:
-    if hop.outcome == "failed":
-        wanted = source.failures
-    else:
-        wanted = source.answers == "all" or (source.answers == "non_empty" and bool(record.value))
-    if not wanted:
-        return Handover.UNWANTED
-    if source.callback is None and not source.kafka:
-        return Handover.KEPT
-    return Handover.DELIVERED
 
 
 def _rules_of(callback: Endpoint) -> GateRules:

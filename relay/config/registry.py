@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from relay.config.entries import ReceiverEntry, SourceEntry
@@ -21,6 +21,7 @@ from relay.log.port import LogReader, Record
 
 _log = logging.getLogger(__name__)
 
+OTHERS_KEPT: Final = 16_384
 ORIGIN: Final = "receiver_config"
 """What messages about an entry of the topic name as its file."""
 _SOURCE_PREFIX: Final = "source:"
@@ -64,6 +65,7 @@ class Registry:
         self._values: dict[str, bytes] = {}
         self._receivers: dict[str, Receiver] = {}
         self._sources: dict[str, Source] = {}
+        self._others: dict[str, Source] = {}  # made from that of `*`
         self._subscriptions: Subscriptions | None = None
         self._version = 0
         self._changed = asyncio.Event()
@@ -81,8 +83,13 @@ class Registry:
         """Its own entry, else that of `*` under this id, else a source without callback."""
         if (own := self._sources.get(source_id)) is not None:
             return own
-        other = self._sources.get(ANY_SOURCE, Source(ANY_SOURCE))
-        return Source(source_id, other.callback, other.kafka, other.answers, other.failures)
+        other = self._others.get(source_id)
+        if other is None:
+            any_ = self._sources.get(ANY_SOURCE, Source(ANY_SOURCE))
+            if len(self._others) >= OTHERS_KEPT:
+                self._others.clear()
+            other = self._others[source_id] = replace(any_, source_id=source_id)
+        return other
 
     def sources(self) -> Mapping[str, Source]:
         """By source_id, `*` among them. The mapping is live."""
@@ -135,6 +142,7 @@ class Registry:
 
     def _announce(self) -> None:
         self._version += 1
+        self._others.clear()
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -16,7 +16,8 @@ class Admission(Generic[W]):
         self._context = context
         self._worker = worker
 
-    def admit(self, record: Record) -> W | Dead:
+    def admit(self, record: Record) -> W | Dead | None:
+        """None: there is nothing left to do about it."""
         try:
             return self._worker.admit(record)
         except InvalidRecord as error:

@@ -179,7 +179,9 @@ class Lane(Generic[W]):
         dead: list[tuple[Record, Dead]] = []
         for record in records:
             admitted = self._admission.admit(record)
-            if isinstance(admitted, Dead):
+            if admitted is None:
+                self._done(record)
+            elif isinstance(admitted, Dead):
                 dead.append((record, admitted))
             else:
                 works.append(admitted)
@@ -269,7 +271,7 @@ class Lane(Generic[W]):
             admitted = self._admission.admit(copy.record)
             if isinstance(admitted, Dead):  # it was read once; since then its receiver was removed, say
                 self._spawn(self._bury_parked(copy, admitted))
-            else:
+            elif admitted is not None:
                 admitted.parked_at = copy.at
                 admitted.attempts = max(admitted.attempts, copy.attempts)
                 works.append(admitted)

@@ -177,8 +177,8 @@ class Worker(Protocol[W]):
     @property
     def table(self) -> Table[W]: ...
 
-    def admit(self, record: Record) -> W:
-        """Read a record. Raises InvalidRecord: a dead letter."""
+    def admit(self, record: Record) -> W | None:
+        """Read a record. Raises InvalidRecord: a dead letter. None: all about it is done, and known to be."""
         ...
 
     def overdue(self, work: W) -> Dead | Done | None:

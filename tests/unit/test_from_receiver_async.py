@@ -9,7 +9,7 @@ from msgspec import structs
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import NoResponse, Response
 from relay.domain.hop import Hop, encode_hop
-from relay.domain.receiver import Endpoint, PollPolicy, Receiver, StatusMap
+from relay.domain.receiver import Endpoint, PollPolicy, Receiver, Source, StatusMap
 from relay.engine.work import Dead, Decision, Done, Later
 from relay.state.port import Change, Result, Stage
 from tests.fakes.state import MemoryState
@@ -287,6 +287,7 @@ def test_a_longer_deadline_counts_for_what_waits_already(rig: Rig) -> None:
 
 
 def test_the_answer_goes_to_the_sender(rig: Rig) -> None:
+    rig.known.sources["github"] = Source("github", Endpoint("https://sender.example/results"))
     step = worker(rig)
     work = step.admit(hop_record(PENDING, structs.replace(HOP, generation=2, reason="receiver_forgot")))
     done = step.resume(work, Result("answered", 201, "text/plain", b"built", truncated=True))

@@ -1,7 +1,6 @@
 """Messages: both wire forms of `from_sender`, and what is refused."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from cloudevents.core.bindings.kafka import KafkaMessage, from_binary, to_binary, to_structured

@@ -9,8 +9,9 @@ from msgspec import structs
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import NoResponse, Response
+from relay.domain.handover import Handed, Handover, from_code
 from relay.domain.hop import Hop
-from relay.domain.receiver import CodeClasses, Endpoint, Receiver, RetryPolicy
+from relay.domain.receiver import CodeClasses, Endpoint, Receiver, RetryPolicy, Source
 from relay.engine.work import Dead, Decision, Done, Later, Resend
 from relay.log.port import Record
 from relay.state.port import Change, Result, Stage
@@ -29,11 +30,13 @@ from tests.fakes.steps import (
     stepped,
 )
 from workers.delivery import rules_of
+from workers.results import NOBODY_TO_CALL
 from workers.to_receiver import ToReceiver
 
 POST = "https://ci.example/hooks"
 STATUS = "https://ci.example/hooks/{message_id}"
 POLICY = RetryPolicy(base=10, factor=2, cap=1000, max_attempts=4, max_age=3600)
+CALLED = Source("github", Endpoint("https://sender.example/results"))
 PLAIN = Receiver("ci", Endpoint(POST, retry=POLICY))
 ASKED = replace(PLAIN, status_endpoint=STATUS)
 HOP = Hop(DELIVERY, event_type="push", content_type="application/json", accepted_ms=int((NOW - 60) * 1000))
@@ -100,6 +103,7 @@ async def test_a_success_without_a_body_is_delivered_without_an_answer(rig: Rig,
 
 
 def test_an_answer_goes_to_the_sender_with_all_that_belongs_to_it(rig: Rig) -> None:
+    rig.known.sources["github"] = CALLED
     step = worker(rig)
     origin = Coordinate("from_sender", 1, 5)
     hop = structs.replace(HOP, origin=origin, wait="api-1", traceparent="00-1", generation=0)
@@ -118,6 +122,25 @@ def test_an_answer_goes_to_the_sender_with_all_that_belongs_to_it(rig: Rig) -> N
         "text/plain",
     )
     assert (told.attempt, told.origin, told.wait, told.traceparent) == (3, origin, "api-1", "00-1")
+
+
+@pytest.mark.parametrize(
+    ("source", "how"),
+    [
+        (Source("github"), Handover.KEPT),
+        (Source("github", kafka=True), Handover.DELIVERED),
+        (replace(CALLED, answers="none"), Handover.UNWANTED),
+    ],
+)
+def test_where_nobody_is_to_be_called_the_answer_has_arrived_when_it_is_written(
+    rig: Rig, source: Source, how: Handover
+) -> None:
+    rig.known.sources["github"] = source
+    step = worker(rig)
+    done = step.resume(step.admit(hop_record(TO_CI, HOP)), Result("answered", 200, "text/plain", b"ok"))
+    assert isinstance(done, Done)
+    assert (done.stage, from_code(done.code)) == (Stage.DONE, Handed(how, 0))
+    assert only(done.records).headers[-1] == NOBODY_TO_CALL
 
 
 def test_without_an_answer_an_empty_one_goes_to_the_sender(rig: Rig) -> None:

@@ -16,6 +16,7 @@ from relay.engine.work import Dead, Decision, Done, Later, Outcome, Resend, Seen
 from relay.state.port import Change, Lane, Mark, Result, Row, Stage, callback_row, delivery_row
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, headers_of, hop_record, letter_of, record, stepped
+from workers.results import NOBODY_TO_CALL
 from workers.to_sender import Callback, ToSender
 
 POLICY = RetryPolicy(base=10, factor=2, cap=1000, max_attempts=4, max_age=3600)
@@ -46,7 +47,9 @@ def worker(rig: Rig, source: Source = CALLED, state: MemoryState | None = None) 
 
 
 def admitted(step: ToSender, hop: Hop = ANSWERED, value: bytes = b"built", age_s: float = 0) -> Callback:
-    return step.admit(hop_record(TOPICS.to_sender, hop, value, age_s=age_s))
+    work = step.admit(hop_record(TOPICS.to_sender, hop, value, age_s=age_s))
+    assert work is not None
+    return work
 
 
 async def called(
@@ -170,6 +173,12 @@ async def test_after_a_doubt_it_is_called_again_within_the_limit(rig: Rig) -> No
 
 
 # who wants what
+
+
+def test_what_was_done_when_it_was_written_is_passed_over(rig: Rig) -> None:
+    written = hop_record(TOPICS.to_sender, ANSWERED)
+    marked = structs.replace(written, headers=(*written.headers, NOBODY_TO_CALL))
+    assert worker(rig, CALLED).admit(marked) is None
 
 
 @pytest.mark.parametrize(
