@@ -95,7 +95,9 @@ class RelayProcess:
             self.children = [self._child(name, "dev", *arguments)]
         elif self._profile is not None:
             # each is started on its own: those that `--processes` starts would not be profiled
-            self.children = [self._child(f"{name}-{number}", "run", "--processes", "1") for number in range(self._processes)]
+            self.children = [
+                self._child(f"{name}-{number}", "run", "--processes", "1") for number in range(self._processes)
+            ]
         else:
             self.children = [self._child(name, "run", "--processes", str(self._processes))]
             each = self._processes

@@ -28,7 +28,9 @@ from relay.config.strict_yaml import read_mapping
 ENV_PREFIX: Final = "RELAY_"
 CONFIG_FILE: Final = "config_file"
 """Among the overrides: the YAML file to read settings from. In the environment: RELAY_CONFIG_FILE."""
-SECRET_SETTINGS: Final = frozenset({"kafka_sasl_password", "redis_url", "api_key", "answer_secret", "sentry_dsn"})
+SECRET_SETTINGS: Final = frozenset(
+    {"kafka_sasl_password", "redis_url", "api_key", "answer_secret", "sentry_dsn", "egress_proxy"}
+)
 """Settings whose values no message may repeat."""
 _ALSO_FROM: Final = {"SENTRY_DSN": "sentry_dsn", "SENTRY_ENVIRONMENT": "sentry_environment"}
 _PASSWORD_OPTION = re.compile(r"(?<=[?&]password=)[^&]*")

@@ -23,7 +23,7 @@ class Gather(Generic[T]):
         self,
         handle: Callable[[list[T]], Awaitable[None]],
         *,
-        limit: int = 1000,
+        limit: int = 128,
         linger_s: Callable[[], float] = at_once,
     ) -> None:
         self._handle = handle

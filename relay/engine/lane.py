@@ -26,12 +26,12 @@ from relay.engine.watermark import Watermark
 from relay.engine.work import Dead, Done, Later, Seen, W, Worker
 from relay.log.port import Record
 
-BATCH = 500
+BATCH = 100
 """Works handled by one call to the state."""
 RELIEVE_S = 0.1
 CONGESTED_S = 1.0
 """A lane that is full for so long does not help itself by finishing what it has."""
-ENOUGH = 256
+ENOUGH = 128
 """Records that wait here are enough while some end all the time: more would only be kept from the log too early, and
 out of the CPU's caches when their turn comes."""
 STALLED_S = 0.1

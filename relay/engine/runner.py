@@ -13,7 +13,7 @@ from relay.engine.work import W
 from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition
 
 POLL_S = 1.0
-POLL_RECORDS = 500
+POLL_RECORDS = 100
 COMMIT_EVERY_S = 0.1
 TELL_EVERY_S = 1.0
 REVOKE_GRACE_S = 5.0
