@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-IDLE_LOAD: Final = 0.4
+IDLE_LOAD: Final = 0.65
 """Below this part of the CPU nothing is ever delayed."""
 
-BUSY_LOAD: Final = 0.9
+BUSY_LOAD: Final = 0.95
 """From here on the full delay is taken."""
 
 FETCH_PAUSE_S: Final = 0.025
