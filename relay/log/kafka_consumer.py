@@ -188,7 +188,8 @@ class KafkaConsumer:
 
     async def _pace(self) -> None:
         """Let more records gather at the broker while what has come stays where it is."""
-        pause = fetch_pause(_now() - self._taken_at, self._taken, self._load())
+        now = _now()
+        pause = fetch_pause(now - self._taken_at, self._taken, self._load(), now)
         if pause > 0:
             await asyncio.sleep(pause)
 

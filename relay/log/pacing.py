@@ -71,15 +71,15 @@ def load_here() -> Load:
     return Load(time.monotonic, time.process_time, machine_cpu)
 
 
-def fetch_pause(since_last_s: float, records: int, load: float) -> float:
+def fetch_pause(since_last_s: float, records: int, load: float, now: float) -> float:
     """Seconds to leave fetched records where they are, so that the fetch which follows brings more.
 
-    `since_last_s`: since records were last taken. `records`: how many those were. Takes are so spread to one in 25 ms
-    at most; a record that comes after a longer silence never waits.
+    `since_last_s`: since records were last taken. `records`: how many those were. `now`: seconds, monotonic. Takes are
+    so spread to one in 25 ms at most, for all consumers at the same ticks: what they took then goes on together. A
+    record that comes after a longer silence never waits.
     """
-    if records >= PLENTY:
-        return 0.0
-    return max(0.0, FETCH_PAUSE_S * _strain(load) - since_last_s)
+    tick_s = FETCH_PAUSE_S * _strain(load)
+    return 0.0 if records >= PLENTY or since_last_s >= tick_s else tick_s - now % tick_s
 
 
 def linger(load: float) -> float:
