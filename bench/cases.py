@@ -40,6 +40,7 @@ CASES: Final = {
         BASE,
         replace(BASE, name="sources-10000", about="10,000 sources", sources=10_000),
         replace(BASE, name="receivers-1", about="one receiver", receivers=1),
+        replace(BASE, name="receivers-100", about="100 receivers with lanes of their own", receivers=100),
         replace(BASE, name="receivers-1000", about="1,000 receivers in the shared lane", receivers=1000, lane="shared"),
         replace(BASE, name="payload-8k", about="8 kB payloads", payload=8192),
         replace(BASE, name="latency-50ms", about="receivers take 50 ms to answer", latency_s=0.05),
