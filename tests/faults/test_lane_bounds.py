@@ -86,20 +86,21 @@ async def test_a_lane_at_its_bound_goes_on_as_soon_as_there_is_room() -> None:
 @virtually
 async def test_a_dedicated_receiver_that_is_down_stops_its_intake_and_parks_nothing(ordering: str, base: float) -> None:
     """Its backlog stays in its topic however long it lasts, and comes in order when it is up again."""
-    settings = _settings(window_records=100, window_offsets=1000)
+    window = 400  # records of so many sources fail that the breaker opens before it is full
+    settings = _settings(window_records=window, window_offsets=1000)
     policy: dict[str, Any] = {"base": base, "factor": 2.0, "cap": 120.0, "max_attempts": 1000}
     world = World([receiver("r", "/answer", ordering=ordering, **policy)], settings=settings)
     await world.create()
     world.outside.down.add("answer")
     sources = [f"s{number}" for number in range(20)]
-    count = 2 * (100 + POLL_RECORDS) // len(sources)
+    count = 2 * (window + POLL_RECORDS) // len(sources)
     await world.send(*[message(number, source, "r") for number in range(count) for source in sources])
     process = Process(world)
     await process.ended(1800)
     lane = TopicPartition(world.topics.to_receiver("r"), 0)
     assert world.told.parked_records == 0
     assert world.broker.offsets[world.topics.group("to-receiver", "r"), lane] == 0
-    assert 100 <= world.told.levels[lane] < 100 + POLL_RECORDS, "intake stands still"
+    assert window <= world.told.levels[lane] < window + POLL_RECORDS, "intake stands still"
     assert world.outside.tried.total() < 1800 / 30 + 100, "one probe each time that the breaker lets one through"
     world.outside.down.clear()
     await process.ended(300)
