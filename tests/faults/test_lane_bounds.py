@@ -93,7 +93,7 @@ async def test_a_dedicated_receiver_that_is_down_stops_its_intake_and_parks_noth
     await world.create()
     world.outside.down.add("answer")
     sources = [f"s{number}" for number in range(20)]
-    count = 2 * (window + POLL_RECORDS) // len(sources)
+    count = (window + 2 * POLL_RECORDS) // len(sources)
     await world.send(*[message(number, source, "r") for number in range(count) for source in sources])
     process = Process(world)
     await process.ended(1800)
