@@ -2,9 +2,9 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 import pytest
 import pytest_asyncio
@@ -73,12 +73,15 @@ async def line(child: asyncio.subprocess.Process) -> list[str]:
     return words
 
 
-async def again(log: KafkaLog, records: Sequence[NewRecord]) -> list[Coordinate]:
-    """Append, as often as it takes."""
+T = TypeVar("T")
+
+
+async def again(call: Callable[[], Awaitable[T]]) -> T:
+    """Make a call as often as it takes, as the engine does."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
-                return await log.append(records)
+                return await call()
             except LogUnavailable:
                 continue
 
@@ -271,9 +274,9 @@ async def test_work_goes_on_when_the_broker_is_back(frail: KafkaLog, own_broker:
         assert await member.poll() == {}
     await asyncio.to_thread(own_broker.start)
 
-    await again(frail, [NewRecord(topic, b"key-0", b"after")])
+    await again(lambda: frail.append([NewRecord(topic, b"key-0", b"after")]))
     await settle([member], lambda: member.records[-1].value == b"after")
-    await member.consumer.commit(member.ends([TopicPartition(topic, 0)]))
+    await again(lambda: member.consumer.commit(member.ends([TopicPartition(topic, 0)])))
     assert await frail.lag(group, topic) == 0
 
 
