@@ -9,7 +9,7 @@ from relay.domain.hop import Hop, encode_hop
 from relay.domain.receiver import Source
 from relay.domain.topics import Topics
 from relay.engine.work import Done
-from relay.log.port import NewRecord
+from relay.log.port import Headers, NewRecord
 from relay.state.port import Result, Stage
 
 NOBODY_TO_CALL: Final = ("relay-callback", b"none")
@@ -18,15 +18,14 @@ NOBODY_TO_CALL: Final = ("relay-callback", b"none")
 
 def answered(topics: Topics, source: Source, hop: Hop, result: Result, attempts: int) -> Done:
     """How a delivery ends whose answer is in `result`. Who has no callback, now, is done when the record is there."""
-    record = answer_record(topics, hop, result, attempts)
     how = handover(source, failed=False, empty=not result.body)
     if how is Handover.DELIVERED and source.callback is not None:
-        return Done((record,), Stage.PUBLISHED, result=result)
-    record = structs.replace(record, headers=(*record.headers, NOBODY_TO_CALL))
+        return Done((answer_record(topics, hop, result, attempts),), Stage.PUBLISHED, result=result)
+    record = answer_record(topics, hop, result, attempts, extra=(NOBODY_TO_CALL,))
     return Done((record,), Stage.DONE, to_code(how, 0), result=result)
 
 
-def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int) -> NewRecord:
+def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int, *, extra: Headers = ()) -> NewRecord:
     """The answer in `result`, for the sender of the delivery in `hop`: an empty one where there was none."""
     answer = structs.replace(
         hop,
@@ -38,7 +37,7 @@ def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int) -> Ne
         status_url=None,
         ask_after_s=None,
     )
-    return NewRecord(topics.to_sender, hop.delivery.source_id.encode(), result.body, encode_hop(answer))
+    return NewRecord(topics.to_sender, hop.delivery.source_id.encode(), result.body, encode_hop(answer) + extra)
 
 
 def handover(source: Source, *, failed: bool, empty: bool) -> Handover:

@@ -12,7 +12,7 @@ from relay.api.intake import Incoming
 from relay.api.problems import TOO_LARGE, UNSUPPORTED, Problem, invalid, problem_of
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import check_id
-from relay.domain.message import MAX_TEXT_BYTES, Message, message_headers
+from relay.domain.message import Message, message_headers, short_text
 
 MAX_ITEMS: Final = 1_000
 """One call of log and state takes so many in its stride; more would make everybody else wait."""
@@ -192,11 +192,11 @@ class _Maker:
                 source_id=defaults.source_id,
                 message_id=defaults.new_id() if message_id is None else check_id(message_id, "the message id"),
                 receivers=defaults.receivers if receivers is None else self._receivers(receivers),
-                event_type=_short(event_type, "type") or defaults.event_type,
-                time=_short(time, "time"),
-                content_type=_short(content_type, "content type"),
+                event_type=short_text(event_type, "type") or defaults.event_type,
+                time=short_text(time, "time"),
+                content_type=short_text(content_type, "content type"),
                 payload=payload,
-                traceparent=_short(traceparent, "traceparent") or defaults.traceparent,
+                traceparent=short_text(traceparent, "traceparent") or defaults.traceparent,
             )
         except (InvalidRecord, Problem) as error:
             return Refused(message_id, problem_of(error))
@@ -225,12 +225,3 @@ def _data(event: _Event) -> bytes:
 def _is_json(content_type: str) -> bool:
     subtype = content_type.partition(";")[0].strip().lower().rpartition("/")[2]
     return subtype == "json" or subtype.endswith("+json")
-
-
-def _short(text: str | None, name: str) -> str | None:
-    """As `relay.domain.message` has it: an empty one counts as absent."""
-    if not text:
-        return None
-    if len(text) > MAX_TEXT_BYTES or (not text.isascii() and len(text.encode()) > MAX_TEXT_BYTES):
-        raise InvalidRecord("invalid", f"{name} is longer than {MAX_TEXT_BYTES} bytes")
-    return text

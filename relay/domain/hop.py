@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from relay.domain.coordinate import Coordinate, Headers, coordinate_text, parse_coordinate
 from relay.domain.errors import InvalidRecord
-from relay.domain.identity import MAX_ID_BYTES, DeliveryId, check_id, is_receiver_name
+from relay.domain.identity import DeliveryId, is_receiver_name, read_message_id, read_source_id
 
 Outcome = Literal["answered", "delivered", "failed"]
 
@@ -127,18 +127,6 @@ def _missing(field: str) -> InvalidRecord:
 # Readers of values. They raise ValueError that says what a value is not.
 
 
-def _message_id(value: bytes) -> str:
-    text = value.decode()
-    if text and text.isprintable() and len(value) <= MAX_ID_BYTES:
-        return text  # the usual case, without the regular expression
-    return check_id(text, "header ce_id")
-
-
-@lru_cache(maxsize=16_384)
-def _source_id(value: bytes) -> str:
-    return check_id(value.decode(), "header ce_source")
-
-
 @lru_cache(maxsize=16_384)
 def _receiver(value: bytes) -> str:
     name = value.decode()
@@ -184,8 +172,8 @@ def _is_true(value: bytes) -> bool:
 
 _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "ce_specversion": ("version", bytes.decode),
-    "ce_id": ("message_id", _message_id),
-    "ce_source": ("source_id", _source_id),
+    "ce_id": ("message_id", read_message_id),
+    "ce_source": ("source_id", read_source_id),
     "relay-receiver": ("receiver", _receiver),
     "ce_type": ("event_type", bytes.decode),
     "ce_time": ("time", bytes.decode),

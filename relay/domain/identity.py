@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from relay.domain.errors import InvalidRecord
@@ -42,6 +43,20 @@ def check_id(value: str, field: str) -> str:
     if _CONTROL.search(value):
         raise InvalidRecord("invalid", f"{field} contains a control character")
     return value
+
+
+def read_message_id(value: bytes) -> str:
+    """The message_id in a header `ce_id`. Raises as `check_id` does, and UnicodeDecodeError."""
+    text = value.decode()
+    if text and text.isprintable() and len(value) <= MAX_ID_BYTES:
+        return text  # the usual case, without the regular expression
+    return check_id(text, "header ce_id")
+
+
+@lru_cache(maxsize=16_384)
+def read_source_id(value: bytes) -> str:
+    """The source_id in a header `ce_source`; the same ones come again and again. Raises as `read_message_id` does."""
+    return check_id(value.decode(), "header ce_source")
 
 
 def is_receiver_name(name: str) -> bool:

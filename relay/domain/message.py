@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from relay.domain.coordinate import Headers
 from relay.domain.errors import InvalidRecord
-from relay.domain.identity import MAX_ID_BYTES, MessageId, check_id, is_receiver_name
+from relay.domain.identity import MessageId, check_id, is_receiver_name, read_message_id, read_source_id
 
 MAX_RECEIVERS: Final = 1_000
 """Receivers that one message may go to."""
@@ -145,7 +145,7 @@ def _from_envelope(value: bytes, named: Mapping[str, bytes]) -> Message:
         source_id=check_id(envelope.source_id, "source_id"),
         message_id=check_id(envelope.message_id, "message_id"),
         receivers=None if names is None else _receivers("receiver", names),
-        event_type=_short(envelope.event_type, "event_type"),
+        event_type=short_text(envelope.event_type, "event_type"),
         time=None,
         content_type="application/json",
         payload=bytes(envelope.payload),
@@ -159,12 +159,12 @@ def _text(named: Mapping[str, bytes], name: str) -> str | None:
     if value is None:
         return None
     try:
-        return _short(value.decode(), name)
+        return short_text(value.decode(), name)
     except UnicodeDecodeError:
         raise InvalidRecord("invalid", f"header {name} is not valid UTF-8") from None
 
 
-def _short(text: str | None, name: str) -> str | None:
+def short_text(text: str | None, name: str) -> str | None:
     """`text` if it may become an HTTP header; an empty one says nothing, so it counts as absent."""
     if not text:
         return None
@@ -187,30 +187,18 @@ def _receivers(name: str, given: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def _read_message_id(value: bytes) -> str:
-    text = value.decode()
-    if text and text.isprintable() and len(value) <= MAX_ID_BYTES:
-        return text  # the usual case, without the regular expression
-    return check_id(text, "header ce_id")
-
-
-@lru_cache(maxsize=16_384)
-def _read_source_id(value: bytes) -> str:
-    return check_id(value.decode(), "header ce_source")
-
-
 @lru_cache(maxsize=1_024)
 def _read_receivers(value: bytes) -> tuple[str, ...]:
     return _receivers("ce_receiver", value.decode().split(","))
 
 
 def _reader_of_short(name: str) -> Callable[[bytes], str | None]:
-    return lambda value: _short(value.decode(), name)
+    return lambda value: short_text(value.decode(), name)
 
 
 _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
-    "ce_id": ("message_id", _read_message_id),
-    "ce_source": ("source_id", _read_source_id),
+    "ce_id": ("message_id", read_message_id),
+    "ce_source": ("source_id", read_source_id),
     "ce_receiver": ("receivers", _read_receivers),
     "ce_type": ("event_type", _reader_of_short("ce_type")),
     "ce_time": ("time", _reader_of_short("ce_time")),

@@ -7,6 +7,7 @@ record goes at once; near its limit, requests that carry more records are the di
 import os
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 IDLE_LOAD: Final = 0.65
@@ -66,8 +67,9 @@ def machine_cpu() -> float:
     return (user + nice + system + irq + softirq + steal) / _TICKS / _CORES
 
 
+@cache
 def load_here() -> Load:
-    """Of this process, or its machine."""
+    """Of this process, or its machine: one for all who ask."""
     return Load(time.monotonic, time.process_time, machine_cpu)
 
 
