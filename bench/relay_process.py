@@ -15,7 +15,8 @@ from typing import Final
 from bench.cases import Case
 from bench.children import Child
 from bench.drawing import receiver_name
-from bench.servers import finish, free_ports
+from bench.kafka_parts import free_ports
+from bench.servers import finish
 
 _START_S: Final = 60.0
 _RESTARTED: Final = '"process_ended"'

@@ -11,6 +11,7 @@ import pytest_asyncio
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from bench.kafka_parts import free_ports
 from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, UserError
 from relay.domain.topics import TopicSpec
 from relay.log import kafka_membership as membership
@@ -20,7 +21,7 @@ from relay.log.partitioner import partition_of
 from relay.log.port import Assignment, Coordinate, NewRecord, TopicPartition
 from tests.contract.log_contract import PATIENCE_S, Member, keyed, settle, started, topic_for, unique, values
 from tests.integration.kafka_process import COMMITTED_RECORDS, SESSION_TIMEOUT_MS
-from tests.servers.kafka import Broker, KafkaBroker, free_ports
+from tests.servers.kafka import Broker, KafkaBroker
 from tests.servers.kafka import own_broker as own_broker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]

@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.kafka_parts import free_ports
 from tests.integration.production import Rig, messages
-from tests.servers.kafka import free_ports
 from tests.servers.process import RelayProcess
 
 NOWHERE = {"RELAY_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", "RELAY_REDIS_URL": "redis://127.0.0.1:9/0"}

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 from standardwebhooks import Webhook
 
+from bench.kafka_parts import free_ports
 from relay.sink import Arrival
 from tests.integration.production import CALLBACK_SECRET, SECRETS, SOURCES, Rig, Sent, messages
-from tests.servers.kafka import free_ports
 
 pytestmark = pytest.mark.kafka
 

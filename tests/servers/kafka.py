@@ -4,16 +4,12 @@
 engine. Where there is nothing the tests are skipped, but fail when CI is `true`.
 """
 
-import fcntl
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
-import uuid
-from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,42 +18,22 @@ from typing import Final, NoReturn, Protocol
 import pytest
 from testcontainers.community.kafka import KafkaContainer
 
-VERSION: Final = "4.1.0"
-_RESOURCES: Final = Path(__file__).parent / "kafka_jars"
-_CACHE: Final = Path(__file__).parents[2] / ".cache"
-_JARS: Final = _CACHE / f"kafka-{VERSION}"
+from bench.kafka_parts import PROPERTIES, Unsuitable, answers, free_ports, jars, new_cluster_id
+
 _START_S: Final = 90.0
 _STOP_S: Final = 30.0
 
-_PROPERTIES: Final = """
-process.roles=broker,controller
-node.id=1
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-log.dirs={data}
-auto.create.topics.enable=false
+_PROPERTIES: Final = (
+    PROPERTIES
+    + """
 broker.heartbeat.interval.ms=500
 broker.session.timeout.ms=3000
-group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 offsets.topic.num.partitions=3
-offsets.topic.replication.factor=1
 transaction.state.log.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
 log.cleaner.backoff.ms=200
-log.cleaner.dedupe.buffer.size=2097152
-log.cleaner.threads=1
 """
-
-
-class Unsuitable(Exception):
-    """There is no way to run a broker here; says why."""
+)
 
 
 class Broker(Protocol):
@@ -130,10 +106,9 @@ class KafkaBroker:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _format(self) -> None:
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
         subprocess.run(
             self._java(
-                "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id, "-c", str(self._properties)
+                "kafka.tools.StorageTool", "format", "--standalone", "-t", new_cluster_id(), "-c", str(self._properties)
             ),
             check=True,
             cwd=self._directory,
@@ -164,55 +139,6 @@ class KafkaBroker:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listening.getsockname()[1] for listening in sockets]
-    for listening in sockets:
-        listening.close()
-    return ports
-
-
-def answers(port: int) -> bool:
-    """Whether a broker there answers a request (which versions it speaks), and not only accepts connections."""
-    api_versions_v0 = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
-            connection.sendall(api_versions_v0)
-            return len(connection.recv(8)) == 8
-    except OSError:
-        return False
-
-
-def jars() -> Path:
-    """The directory with the broker's jars, which Maven fills once. Raises Unsuitable."""
-    if shutil.which("java") is None:
-        raise Unsuitable("there is no java")
-    _CACHE.mkdir(exist_ok=True)
-    with (_CACHE / f"kafka-{VERSION}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _JARS.is_dir():
-            _fetch_jars()
-    return _JARS
-
-
-def _fetch_jars() -> None:
-    if shutil.which("mvn") is None:
-        raise Unsuitable("there is no mvn")
-    with tempfile.TemporaryDirectory(prefix="kafka-jars-", dir=_CACHE) as directory:
-        target = Path(directory) / "jars"
-        command = ["mvn", "-q", "-B", "-f", str(_RESOURCES / "pom.xml"), "dependency:copy-dependencies"]
-        done = subprocess.run(
-            [*command, "-DincludeScope=runtime", f"-DoutputDirectory={target}"],
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        if done.returncode != 0:
-            raise Unsuitable(f"mvn did not get the broker's jars: {done.stdout[-2000:]}")
-        target.rename(_JARS)
 
 
 def unavailable(reason: str) -> NoReturn:
