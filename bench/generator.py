@@ -16,6 +16,7 @@ from typing import Final, Protocol
 import uvloop
 
 from bench.drawing import Drawing
+from bench.pace import Pace
 from bench.wire import filler
 
 _REPORT_S: Final = 0.2
@@ -77,20 +78,20 @@ class Generator:
         await self._outlet.flush()
 
     async def _paced(self) -> None:
+        """At low rates a message is sent at its very time; at high rates a slice's cost is shared by its messages."""
         job = self._job
-        # at low rates a message is sent at its very time; at high rates a slice's cost is shared by its messages
-        slice_ns = int(max(job.slice_s, 1 / job.rate) * 1e9)
-        start = time.time_ns()
-        tick = 0
+        pace = Pace(job.rate, job.slice_s)
+        start = look = time.time_ns()
         while self.sent < job.count:
-            now = time.time_ns()
-            due = min(job.count, int((now - start) * job.rate / 1e9) + 1)
-            if due > self.sent:
-                times = [start + int(index / job.rate * 1e9) for index in range(self.sent, due)]
-                await self._outlet.send(job.first + self.sent, times)
-                self.sent = due
-            tick = max(tick + 1, (time.time_ns() - start) // slice_ns)
-            await asyncio.sleep((start + tick * slice_ns - time.time_ns()) / 1e9)
+            left = look - time.time_ns()
+            if left > 0:  # also after a sleep, which may end a little early
+                await asyncio.sleep(left / 1e9)
+                continue
+            due = min(job.count, pace.due(time.time_ns() - start))
+            times = [start + pace.meant(number) for number in range(self.sent, due)]
+            await self._outlet.send(job.first + self.sent, times)
+            self.sent = due
+            look = start + pace.next_look(time.time_ns() - start, self.sent)
 
     async def _flood(self) -> None:
         job, step = self._job, 500
