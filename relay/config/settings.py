@@ -33,7 +33,8 @@ SECRET_SETTINGS: Final = frozenset(
 )
 """Settings whose values no message may repeat."""
 _ALSO_FROM: Final = {"SENTRY_DSN": "sentry_dsn", "SENTRY_ENVIRONMENT": "sentry_environment"}
-_PASSWORD_OPTION = re.compile(r"(?<=[?&]password=)[^&]*")
+_PASSWORD_OPTION = re.compile(r"([?&](?:sentinel_)?password=)[^&]*")
+_REDIS_SCHEMES: Final = {"unix", *(tls + kind for tls in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster"))}
 _TOPIC_PREFIX = re.compile(r"[a-zA-Z0-9._-]{0,100}")
 
 
@@ -69,8 +70,11 @@ def _public_url(value: str) -> str:
 
 
 def _redis_url(value: SecretStr) -> SecretStr:
-    if urlsplit(value.get_secret_value()).scheme not in ("redis", "rediss", "unix"):
-        raise ValueError("not the URL of a Redis; write redis://host:6379/0, rediss://... or unix:///path")
+    if urlsplit(value.get_secret_value()).scheme not in _REDIS_SCHEMES:
+        raise ValueError(
+            "not the URL of a Redis; write redis://host:6379/0, rediss://... (TLS), unix:///path,"
+            " redis+sentinel://host1:26379,host2:26379/<name of the master> or redis+cluster://host1:6379,host2:6379"
+        )
     return value
 
 
@@ -304,7 +308,7 @@ def _shown(name: str, value: object) -> str:
 
 
 def _without_password(url: str) -> str:
-    url = _PASSWORD_OPTION.sub("********", url)
+    url = _PASSWORD_OPTION.sub(r"\1********", url)
     login, at, rest = url.rpartition("@")
     if not at:
         return url

@@ -1,9 +1,10 @@
-"""One script call for all hash tags of a batch, on a connection whose memory is known."""
+"""One script call for all hash tags of a batch that a server has, on a connection whose memory is known."""
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,22 +14,18 @@ from relay.domain.errors import PartitionLost, StateRecovering
 from relay.state.connection import Command, Node
 from relay.state.port import TAGS
 from relay.state.script import Script, script
-from relay.state.shared import Connections, SharedConnection
+from relay.state.servers import Servers
+from relay.state.shared import Arguments, Connections, SharedConnection
 
 T = TypeVar("T")
-Arguments = Mapping[int, bytes]
-"""What a script is told of each hash tag."""
 Part = tuple[int, bytes]
+Reply = list[T] | bool | ResponseError
+"""An error only where each tag has a call of its own."""
 Decode = Callable[[bytes], list[list[T] | bool]]
 """Of a reply: for each tag what the script says, False where it is not ready, True where it is fenced."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_texts: Decode[str] = msgspec.msgpack.Decoder(list[list[str] | bool]).decode
-
-
-def _together(parts: Sequence[Part]) -> list[Sequence[Part]]:
-    """What one script call may serve: on one server all. (On a cluster, where a call has one slot: each tag alone.)"""
-    return [parts]
 
 
 class Calls:
@@ -37,63 +34,75 @@ class Calls:
     `prefix` goes before every key. The hash tag keeps all keys of a tag in one slot of a cluster.
     """
 
-    def __init__(
-        self, connections: Connections, prefix: str, window_s: float, clock: Callable[[], float] | None
-    ) -> None:
-        self._connections = connections
+    def __init__(self, servers: Servers, prefix: str, window_s: float, clock: Callable[[], float] | None) -> None:
+        self._servers = servers
         self._keys = [f"{prefix}relay:{{{tag:02d}}}:".encode() for tag in range(TAGS)]
         self._window_ms = round(window_s * 1000)
         self._clock = clock
         self._passes: dict[int, str] = {}
-        self._joints: dict[str, _Joint] = {}  # by script: what is asked for in this turn of the loop
+        self.forgotten: frozenset[int] = frozenset()
+        """Of the tags that `lost` told of last, those whose memory is gone, or may lack its end."""
+        self._joints: dict[tuple[str, Connections], _Joint] = {}  # what is asked for in this turn of the loop
         self._making: set[asyncio.Task[None]] = set()
 
     async def run(self, name: str, arguments: Arguments, decode: Decode[T]) -> dict[int, list[T]]:
         """What script `name` says of each tag, called with that tag's arguments.
 
         Raises StateRecovering with the tags that are not ready, PartitionLost when a tag has seen a newer owner of
-        the lane; in both cases the other tags were served. Raises StateUnavailable.
+        the lane, StateUnavailable when a server of a tag did not answer; in all cases the other tags were served.
         """
         if not arguments:
             return {}
-        joint = self._joints.get(name)
-        if joint is None:
-            joint = self._joints[name] = _Joint()
-            making = asyncio.create_task(self._make(name, joint, decode))
-            self._making.add(making)
-            making.add_done_callback(self._making.discard)
-        replies = dict(zip(arguments, await joint.join(arguments), strict=True))
-        said = {tag: reply for tag, reply in replies.items() if not isinstance(reply, bool)}
+        replies = await self._servers.ask(arguments, partial(self._join, name, decode))
+        said = {tag: reply for tag, reply in replies.items() if isinstance(reply, list)}
         if len(said) < len(arguments):
-            if True in replies.values():
-                raise PartitionLost(f"{name}: a newer owner has the lane")
-            raise StateRecovering(frozenset(replies.keys() - said.keys()))
+            raise _refusal(name, replies)
         return said
 
+    def _join(
+        self, name: str, decode: Decode[T], connections: Connections, arguments: Arguments
+    ) -> Awaitable[list[Any]]:
+        """The replies of one server to `arguments`, in their order."""
+        joint = self._joints.get((name, connections))
+        if joint is None:
+            joint = self._joints[name, connections] = _Joint()
+            making = asyncio.create_task(self._make(name, connections, joint, decode))
+            self._making.add(making)
+            making.add_done_callback(self._making.discard)
+        return joint.join(arguments)
+
     async def lost(self) -> frozenset[int]:
-        """Tags that are not ready; their recovery pass is known from here on, for `pass_of` and `ready`."""
+        """Tags that are not ready; their recovery pass is known from here on, for `pass_of` and `ready`.
+
+        Those of a server that is away are left out, as long as another one answers: nothing can be done for them yet,
+        and the others need not wait. Whoever asks about them later is told StateRecovering, or StateUnavailable.
+        """
         mine = secrets.token_hex(8).encode()
-        found = await self.run("lost", dict.fromkeys(range(TAGS), mine), _decode_texts)
-        self._passes = {tag: name for tag, (name,) in found.items() if name}
+        replies = await self._servers.ask(dict.fromkeys(range(TAGS), mine), partial(self._join, "lost", _decode_texts))
+        found = {tag: reply for tag, reply in replies.items() if isinstance(reply, list)}
+        if not found:
+            raise _refusal("lost", replies)
+        self._passes = {tag: name for tag, (name, _) in found.items() if name}
+        self.forgotten = frozenset(tag for tag, (name, lossy) in found.items() if name and lossy)
         return frozenset(self._passes)
 
     def pass_of(self, tag: int) -> str:
         """Name of the recovery pass that `lost` has found or begun for `tag`; "" for none."""
         return self._passes.get(tag, "")
 
-    async def _make(self, name: str, joint: "_Joint", decode: Decode[T]) -> None:
+    async def _make(self, name: str, connections: Connections, joint: "_Joint", decode: Decode[T]) -> None:
         """Make the call when this turn of the loop is over."""
         await asyncio.sleep(0)
-        del self._joints[name]
+        del self._joints[name, connections]
         found = script(name)
         try:
-            joint.tell(await self._connections.use(lambda shared: self._on(shared, found, joint.parts, decode)))
+            joint.tell(await connections.use(lambda shared: self._on(shared, found, joint.parts, decode)))
         except Exception as error:  # noqa: BLE001  told to each of those who asked
             joint.fail(error)
 
     async def _on(
         self, shared: SharedConnection, found: Script, parts: Sequence[Part], decode: Decode[T]
-    ) -> list[list[T] | bool]:
+    ) -> list[Reply[T]]:
         before = shared.node
         replies = await self._evaluate(shared, found, parts, decode)
         refused = [n for n, reply in enumerate(replies) if reply is False]
@@ -108,25 +117,44 @@ class Calls:
 
     async def _evaluate(
         self, shared: SharedConnection, found: Script, parts: Sequence[Part], decode: Decode[T]
-    ) -> list[list[T] | bool]:
-        common = self._common(shared.node)
-        replies: list[list[T] | bool] = []
-        for together in _together(parts):
-            keys = [self._keys[tag] for tag, _ in together]
-            arguments = [told for _, told in together]
-            call: Command = (b"EVALSHA", found.sha, b"%d" % len(keys), *keys, common, *arguments)
-            (reply,) = await shared.exchange([call])
-            if isinstance(reply, NoScriptError):
-                _, reply = await shared.exchange([(b"SCRIPT", b"LOAD", found.source), call])
-            if not isinstance(reply, bytes):
-                raise reply if isinstance(reply, ResponseError) else TypeError(f"a script replied {reply!r}")
-            replies += decode(reply)
+    ) -> list[Reply[T]]:
+        common, apart = self._common(shared.node), self._servers.apart
+        calls = [self._call(found, common, some) for some in ([[part] for part in parts] if apart else [parts])]
+        answers = await shared.exchange(calls)
+        missing = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+        if missing:
+            _, *again = await shared.exchange([(b"SCRIPT", b"LOAD", found.source), *(calls[n] for n in missing)])
+            for n, answer in zip(missing, again, strict=True):
+                answers[n] = answer
+        replies: list[Reply[T]] = []
+        for answer in answers:
+            if isinstance(answer, bytes):
+                replies += decode(answer)
+            elif isinstance(answer, ResponseError) and apart:
+                replies.append(answer)
+            else:
+                raise answer if isinstance(answer, ResponseError) else TypeError(f"a script replied {answer!r}")
         return replies
+
+    def _call(self, found: Script, common: bytes, parts: Sequence[Part]) -> Command:
+        keys = [self._keys[tag] for tag, _ in parts]
+        return (b"EVALSHA", found.sha, b"%d" % len(keys), *keys, common, *(told for _, told in parts))
 
     def _common(self, node: Node) -> bytes:
         """What a script is told for all tags."""
         clock_us = round(self._clock() * 1e6) if self._clock else 0
-        return _encode((node.id, clock_us, self._window_ms, node.durable))
+        # Where a replica may stand in, a restart cannot be told from a fail-over that a restart followed.
+        durable = node.durable and not self._servers.replicated
+        return _encode((node.id, clock_us, self._window_ms, durable))
+
+
+def _refusal(name: str, replies: Mapping[int, object]) -> Exception:
+    """What is raised when a tag was not served."""
+    if True in replies.values():
+        return PartitionLost(f"{name}: a newer owner has the lane")
+    if recovering := frozenset(tag for tag, reply in replies.items() if reply is False):
+        return StateRecovering(recovering)
+    return next(reply for reply in replies.values() if isinstance(reply, Exception))
 
 
 class _Joint:

@@ -1,7 +1,6 @@
 """Connections that know which server run they lead to."""
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from redis.asyncio.connection import (
@@ -13,7 +12,7 @@ from redis.asyncio.connection import (
 )
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError, ResponseError
 
 from relay.domain.errors import UserError
 
@@ -59,8 +58,13 @@ def field(info: object, name: bytes) -> str:
 
 
 def identified(replies: Sequence[object]) -> Node:
-    """The node that answered `WHO_ARE_YOU` so. Raises a ResponseError among the replies that matter."""
+    """The node that answered `WHO_ARE_YOU` so. Raises a ResponseError among the replies that matter.
+
+    A replica is nobody to talk to: ConnectionError.
+    """
     server, replication, persistence, policy = replies
+    if field(replication, b"role") == "slave":
+        raise ConnectionError("the server is a replica, not a master")
     fsyncs = field(persistence, b"aof_enabled") == "1" and isinstance(policy, list) and policy[1:] == [b"always"]
     promoted = field(replication, b"master_replid2").strip("0") != ""
     node_id = f"{field(server, b'run_id')}:{field(replication, b'master_replid')}"
@@ -108,11 +112,48 @@ class _Unix(IdentifiedConnection, UnixDomainSocketConnection):
         """Nothing: `connect_check_health` shakes hands for every kind; doing it here too would hide why it failed."""
 
 
-_KINDS = {None: _Tcp, SSLConnection: _Tls, UnixDomainSocketConnection: _Unix}
+_KINDS = {Connection: _Tcp, SSLConnection: _Tls, UnixDomainSocketConnection: _Unix}
 
 
-def maker_of_connections(url: str) -> Callable[[], IdentifiedConnection]:
-    """Makes connections, not connected yet, to the server at `url`. Raises UserError."""
+class Address(NamedTuple):
+    host: str
+    port: int
+
+
+Connect = Callable[[], Awaitable[IdentifiedConnection]]
+"""Gives a connection to whichever server is the right one now. Raises the client library's errors."""
+
+
+class Maker(NamedTuple):
+    """How to connect. `kind`: of transport. `options`: of redis-py's connections, from the URL."""
+
+    kind: type[AbstractConnection]
+    options: dict[str, Any]
+
+    def with_options(self, **options: Any) -> "Maker":
+        return Maker(self.kind, {**self.options, **options})
+
+    def without_options(self, *names: str) -> "Maker":
+        return Maker(self.kind, {name: value for name, value in self.options.items() if name not in names})
+
+    def plain(self, address: Address) -> AbstractConnection:
+        """A connection that asks nobody who he is."""
+        return self.kind(**{**self.options, **address._asdict()})
+
+    async def connected(self, address: Address | None = None) -> IdentifiedConnection:
+        """A connection to the server of the URL, or in the same manner to another one."""
+        elsewhere = address._asdict() if address else {}
+        connection: IdentifiedConnection = _KINDS[self.kind](**{**self.options, **elsewhere})
+        try:
+            await connection.connect_check_health(retry_socket_connect=False)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        return connection
+
+
+def maker_of(url: str) -> Maker:
+    """Makes connections to the server at `url`. Raises UserError."""
     try:
         options: dict[str, Any] = dict(parse_url(url))
     except ValueError as error:
@@ -123,7 +164,7 @@ def maker_of_connections(url: str) -> Callable[[], IdentifiedConnection]:
         "protocol": 2,  # nothing here needs pushes, and plain replies parse faster
         "retry": Retry(NoBackoff(), 0),  # repeats are made elsewhere, where the connection's node is known
     }
-    kind = _KINDS[options.pop("connection_class", None)]
+    kind = options.pop("connection_class", Connection)
     for of_a_pool in ("max_connections", "timeout"):
         options.pop(of_a_pool, None)
-    return partial(kind, **{**defaults, **options})
+    return Maker(kind, {**defaults, **options})

@@ -203,11 +203,25 @@ class Go(NamedTuple):
     start_in_s: float
 
 
+WaitReason = Literal["rate", "pause", "breaker", "settling", "offline", "disabled"]
+
+
 class Wait(NamedTuple):
-    """Not yet. Nothing was recorded, no attempt counted. `settling`: an earlier POST may still arrive."""
+    """Not yet. Nothing was recorded, no attempt counted. `settling`: an earlier POST may still arrive. `offline`: as
+    `breaker`, in a long outage; `disabled`: as `pause`, which such an outage ended in."""
 
     seconds: float
-    why: Literal["rate", "pause", "breaker", "settling"]
+    why: WaitReason
+
+
+class Ping(NamedTuple):
+    """Not yet: the endpoint is offline, for `down_for_s` so far. The caller alone is to send it a throw-away ping.
+
+    No intent was written, no attempt counted, no slot of the rate taken. What comes of the ping is to be settled with
+    the ask's token as RELEASED, with `healthy`; that is a probe's outcome for the endpoint, and nothing to the row.
+    """
+
+    down_for_s: float
 
 
 class Ambiguous(NamedTuple):
@@ -232,7 +246,7 @@ class Fenced(NamedTuple):
     """A newer owner has the lane."""
 
 
-Verdict = Go | Wait | Ambiguous | Have | Stale | Fenced
+Verdict = Go | Wait | Ping | Ambiguous | Have | Stale | Fenced
 
 
 class Change(Enum):
@@ -255,7 +269,8 @@ class Settlement(Struct, frozen=True, gc=False):
     """The outcome of an attempt, or (token b"") of a poll or of the receiver's own callback.
 
     `counted` False takes the attempt back (429). `healthy`: for the endpoint's breaker; None says nothing.
-    `pause_s`: hold the whole endpoint for so long (inf: until resumed by hand, as after a 410).
+    `pause_s`: hold the whole endpoint for so long (inf: until resumed by hand, as after a 410; of one that is not
+    healthy: its outage was too long, and it counts as disabled from now on).
     """
 
     row: RowKey
@@ -333,11 +348,15 @@ class Restored(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EndpointHealth:
-    """`paused_for_s`: inf when paused until resumed."""
+    """`paused_for_s`: inf when paused until resumed. `failures`: in the breaker's current run. `failing_for_s`: since
+    the first failure that no success followed; 0: there is none, or it was long ago. `disabled_for_s`: since when it is
+    paused because that lasted too long; None: it is not."""
 
     breaker: Literal["closed", "open", "half_open"]
     paused_for_s: float
     failures: int
+    failing_for_s: float = 0.0
+    disabled_for_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +376,10 @@ class State(Protocol):
         """Connect, and refuse (UserError) a server that may evict: `maxmemory-policy` must be `noeviction`."""
         ...
 
+    async def problems(self) -> list[str]:
+        """What is off about the server, a short line each: for people, as nothing stops on account of it."""
+        ...
+
     async def close(self) -> None: ...
 
     # messages
@@ -366,7 +389,8 @@ class State(Protocol):
         ...
 
     async def enqueued(self, arrivals: Sequence[Arrival]) -> None:
-        """All hop records of these are acknowledged: keep them as finished rows for `dedup_window`."""
+        """All hop records of these are acknowledged: keep them as finished rows for `dedup_window`. A row with another
+        digest and another first arrival is another message's, and stays as it is."""
         ...
 
     async def messages(self, ids: Sequence[MessageId]) -> list[MessageRow | None]: ...
@@ -383,7 +407,7 @@ class State(Protocol):
 
     async def begin(self, lane: Lane, asks: Sequence[BeginAsk]) -> list[Verdict]:
         """Ask to start attempts, in order of importance: fence, generation, what is known, settling and doubt, pause,
-        breaker, rate. Go writes the intent."""
+        breaker, rate. Go writes the intent; a half-open breaker gives one Go, in a long outage one Ping, per probe."""
         ...
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Row | None]:
@@ -435,6 +459,11 @@ class State(Protocol):
         """Tags that are not ready: their memory is missing, from another server run, or in recovery."""
         ...
 
+    def forgotten(self) -> frozenset[int]:
+        """Of the tags that `lost` told of last, those whose memory is gone, or may lack its end. The others are a
+        server's that came back with all that it ever acknowledged (it fsyncs every write)."""
+        ...
+
     async def restore(self, lane: Lane, parked: Sequence[Parked]) -> list[Restored]:
         """In recovery: put back references that have no finished row (`epoch` of the lane is not looked at). Allowed
         while the tag is not ready, and harmless when it is."""
@@ -458,7 +487,7 @@ class State(Protocol):
     async def endpoints(self, owners: Sequence[str]) -> list[EndpointHealth]: ...
 
     async def pause(self, owner: str, seconds: float) -> None:
-        """Hold an endpoint; inf: until resumed; 0: resume now, and close its breaker."""
+        """Hold an endpoint; inf: until resumed; 0: resume now, close its breaker, and forget its outage."""
         ...
 
     # failed messages

@@ -6,7 +6,6 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from relay.domain.errors import UserError
 from relay.domain.identity import MessageId, digest12
 from relay.state import wire
 from relay.state.batch import Batch
@@ -30,7 +29,8 @@ from relay.state.port import (
     Settlement,
     Verdict,
 )
-from relay.state.shared import Connections
+from relay.state.problems import check, problems_of
+from relay.state.servers import servers_of
 from relay.state.wire import lane_key, raw, tag_of
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ def _shared(
 class RedisState:
     """Implements `relay.state.port.State`.
 
-    `url`: redis://, rediss:// or unix://. `prefix` goes before every key. `dedup_window_s`: how long a finished row
+    `url`: see `servers_of`. `prefix` goes before every key. `dedup_window_s`: how long a finished row
     is kept at least (at most half as long again). `clock`: Unix seconds, in place of the server's own, for tests.
     """
 
@@ -80,19 +80,17 @@ class RedisState:
         dedup_window_s: float = 604_800,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._connections = Connections(url)
-        self._calls = Calls(self._connections, prefix, dedup_window_s, clock)
+        self._servers = servers_of(url)
+        self._calls = Calls(self._servers, prefix, dedup_window_s, clock)
 
     async def start(self) -> None:
-        policy = await self._connections.eviction_policy()
-        if policy != "noeviction":
-            raise UserError(
-                f"Redis: maxmemory-policy is {policy}, so it may drop what keeps messages from being delivered twice;"
-                " set `maxmemory-policy noeviction`"
-            )
+        await check(self._servers)
+
+    async def problems(self) -> list[str]:
+        return await problems_of(self._servers)
 
     async def close(self) -> None:
-        await self._connections.close()
+        await self._servers.close()
 
     # messages
     async def arrive(self, arrivals: Sequence[Arrival]) -> list[MessageRow | None]:
@@ -199,6 +197,9 @@ class RedisState:
         If a tag's memory is lost anew before the pass has ended, they raise StateRecovering for it: start again.
         """
         return await self._calls.lost()
+
+    def forgotten(self) -> frozenset[int]:
+        return self._calls.forgotten
 
     async def restore(self, lane: Lane, parked: Sequence[Parked]) -> list[Restored]:
         batch = _of_rows(parked)

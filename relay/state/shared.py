@@ -2,32 +2,21 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    ConnectionError,
-    NoPermissionError,
-    RedisError,
-    ResponseError,
-    TimeoutError,
-)
+from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
 
-from relay.domain.errors import StateUnavailable, UserError
-from relay.state.connection import (
-    WHO_ARE_YOU,
-    Command,
-    IdentifiedConnection,
-    field,
-    identified,
-    maker_of_connections,
-    packed,
-)
+from relay.domain.errors import StateUnavailable
+from relay.state.connection import WHO_ARE_YOU, Command, Connect, IdentifiedConnection, identified, packed
 
 T = TypeVar("T")
+Arguments = Mapping[int, bytes]
+"""What a script is told of each hash tag."""
+Ask = Callable[["Connections", Arguments], Awaitable[list[Any]]]
+"""Asks one server; its replies are in the order of the arguments."""
 
 _LOOKS_PER_TIMEOUT = 4
 
@@ -85,8 +74,12 @@ class SharedConnection:
         return exchange.replies
 
     async def identify(self) -> None:
-        """Set `node` anew: a replication id also changes when its backlog is freed."""
-        self.node = identified(await self.exchange(WHO_ARE_YOU))
+        """Set `node` anew: a replication id also changes when its backlog is freed. A demoted server is left."""
+        try:
+            self.node = identified(await self.exchange(WHO_ARE_YOU))
+        except ConnectionError:
+            self.retire()
+            raise
 
     def retire(self) -> None:
         """Take no new exchange; end when those under way are over."""
@@ -155,15 +148,34 @@ class SharedConnection:
                 raise TimeoutError(f"no reply within {self._timeout_s:g} s")
 
 
-class Connections:
-    """The shared connection to one server, made anew whenever it has ended."""
+def unavailable(error: Exception) -> StateUnavailable:
+    """What callers are told in place of the client library's `error`."""
+    translated = StateUnavailable(f"Redis: {error or type(error).__name__}")
+    translated.__cause__ = error
+    return translated
 
-    def __init__(self, url: str) -> None:
-        self._make = maker_of_connections(url)
+
+class Connections:
+    """The shared connection to one server, made anew whenever it has ended. One call serves any number of tags.
+
+    `replicated`: a replica may stand in for the server that `connect` leads to.
+    """
+
+    apart: Final = False
+
+    def __init__(self, connect: Connect, *, replicated: bool = False) -> None:
+        self.replicated = replicated
+        self._connect = connect
         self._retry = Retry(ExponentialWithJitterBackoff(), 2)
         self._shared: SharedConnection | None = None
         self._opening: asyncio.Task[SharedConnection] | None = None
         self._living: set[SharedConnection] = set()
+
+    async def ask(self, arguments: Arguments, ask: Ask) -> Mapping[int, Any]:
+        return dict(zip(arguments, await ask(self, arguments), strict=True))
+
+    async def each(self, work: Callable[[SharedConnection], Awaitable[T]]) -> Mapping[str, T]:
+        return {"": await self.use(work)}
 
     async def use(self, work: Callable[[SharedConnection], Awaitable[T]]) -> T:
         """`work` on the connection; repeated twice if that fails in transit, so it must be repeatable.
@@ -171,11 +183,12 @@ class Connections:
         Every exception of the client library becomes StateUnavailable.
         """
         try:
-            return await self._retry.call_with_retry(lambda: self._once(work), _nothing_to_undo)
+            return await self._retry.call_with_retry(lambda: self.once(work), _nothing_to_undo)
         except (RedisError, OSError) as error:
-            raise StateUnavailable(f"Redis: {error or type(error).__name__}") from error
+            raise unavailable(error) from error
 
-    async def _once(self, work: Callable[[SharedConnection], Awaitable[T]]) -> T:
+    async def once(self, work: Callable[[SharedConnection], Awaitable[T]]) -> T:
+        """`work` on the connection, without repeats. Raises the client library's errors."""
         shared = self._shared
         if shared is None or not shared.usable:
             shared = await self._opened()
@@ -199,23 +212,7 @@ class Connections:
             self._living = {one for one in self._living if not one.ended} | {self._shared}
 
     async def _open(self) -> SharedConnection:
-        connection = self._make()
-        try:
-            await connection.connect_check_health(retry_socket_connect=False)
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        return SharedConnection(connection)
-
-    async def eviction_policy(self) -> str:
-        """`maxmemory-policy` of the server. Raises UserError where it lets us not in, or not see it."""
-        try:
-            return await self.use(_eviction_policy)
-        except StateUnavailable as error:
-            cause = error.__cause__
-            if isinstance(cause, AuthenticationError | NoPermissionError):
-                raise UserError(f"{error}; see the user and password in the Redis URL, and the user's ACL") from error
-            raise
+        return SharedConnection(await self._connect())
 
     async def close(self) -> None:
         if self._opening is not None:
@@ -223,11 +220,6 @@ class Connections:
             await asyncio.wait([self._opening])
         for shared in self._living:
             await shared.close()
-
-
-async def _eviction_policy(shared: SharedConnection) -> str:
-    (memory,) = await shared.exchange([(b"INFO", b"memory")])
-    return field(memory, b"maxmemory_policy")
 
 
 async def _nothing_to_undo(_error: Exception) -> None:

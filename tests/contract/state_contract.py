@@ -108,6 +108,17 @@ class MessagesContract:
         done = MessageRow(MessageStage.ENQUEUED, b"digest", 3, 70_000_000_000)
         assert await rig.state.arrive([structs.replace(self.FIRST, offset=3)]) == [done]
 
+    async def test_enqueued_says_nothing_of_another_message_with_the_same_id(self, rig: Rig) -> None:
+        other = structs.replace(self.FIRST, digest=b"other.", offset=9)
+        await rig.state.arrive([other])
+        await rig.state.enqueued([self.FIRST])
+        arrived = MessageRow(MessageStage.ARRIVED, b"other.", other.partition, other.offset)
+        assert await rig.state.messages([self.ID]) == [arrived]
+        await rig.state.enqueued([structs.replace(other, digest=b"newer.")])
+        (row,) = await rig.state.messages([self.ID])
+        assert row is not None
+        assert (row.stage, row.digest) == (MessageStage.ENQUEUED, b"other.")
+
     async def test_enqueued_needs_no_row(self, rig: Rig) -> None:
         wide = structs.replace(self.FIRST, partition=1000, offset=2**52)
         await rig.state.enqueued([wide])

@@ -149,6 +149,16 @@ class LifeContract:
         assert await rig.state.lost() == frozenset(range(TAGS)) - {TAG}
         assert await peeked(rig.state, row()) == Row()
 
+    async def test_a_loss_is_told_apart_from_what_is_ready(self, rig: Rig) -> None:
+        await rig.state.lost()
+        assert rig.state.forgotten() == frozenset()
+        await rig.lose()
+        await rig.state.lost()
+        assert rig.state.forgotten() == frozenset(range(TAGS))
+        await rig.state.ready([TAG], in_doubt_s=0)
+        await rig.state.lost()
+        assert rig.state.forgotten() == frozenset(range(TAGS)) - {TAG}
+
     async def test_ready_without_a_pass_since_the_loss_is_refused(self, rig: Rig) -> None:
         await rig.lose()
         await rig.state.lost()

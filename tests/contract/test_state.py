@@ -1,6 +1,8 @@
-"""The state contract, against memory and against a Valkey server."""
+"""The state contract, against memory, against a Valkey server and against a cluster of them."""
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 from redis.asyncio import Redis
@@ -17,6 +19,7 @@ from tests.contract.state_endpoints_contract import EndpointsContract, FailedCon
 from tests.contract.state_parking_contract import LifeContract, ParkingContract
 from tests.contract.turned_clock import TurnedClock, age_keys
 from tests.fakes.state import MemoryState
+from tests.servers.cluster import ValkeyCluster
 from tests.servers.valkey import ValkeyServer
 
 
@@ -47,24 +50,50 @@ def server() -> Iterator[ValkeyServer]:
     server.stop()
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ValkeyCluster]:
+    cluster = ValkeyCluster()
+    try:
+        asyncio.run(cluster.start())
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@asynccontextmanager
+async def rig_on(url: str, servers: Sequence[ValkeyServer]) -> AsyncIterator[Rig]:
+    """The state at `url`, emptied, on `servers`."""
+    clients, clock = [Redis.from_url(server.url) for server in servers], TurnedClock()
+
+    async def elapse(seconds: float) -> None:
+        clock.now += seconds
+        for client in clients:
+            await age_keys(client, seconds)
+
+    async def lose() -> None:
+        for client in clients:
+            await client.flushall()
+
+    await lose()
+    state: State = RedisState(url, prefix="t-", dedup_window_s=WINDOW_S, clock=clock)
+    await state.start()
+    assert await state.lost() == frozenset(range(TAGS))
+    await state.ready(range(TAGS), in_doubt_s=0)
+    yield Rig(state, elapse, lose)
+    await state.close()
+    for client in clients:
+        await client.aclose()
+
+
 class TestRedisState(StateContract):
     @pytest.fixture
     async def rig(self, server: ValkeyServer) -> AsyncIterator[Rig]:
-        client, clock = Redis.from_url(server.url), TurnedClock()
-        await client.flushall()
-        state = RedisState(server.url, prefix="t-", dedup_window_s=WINDOW_S, clock=clock)
-        await state.start()
-        assert await state.lost() == frozenset(range(TAGS))
-        await state.ready(range(TAGS), in_doubt_s=0)
+        async with rig_on(server.url, [server]) as rig:
+            yield rig
 
-        async def elapse(seconds: float) -> None:
-            clock.now += seconds
-            await age_keys(client, seconds)
 
-        async def lose() -> None:
-            await client.flushall()
-
-        checked: State = state
-        yield Rig(checked, elapse, lose)
-        await state.close()
-        await client.aclose()
+class TestRedisClusterState(StateContract):
+    @pytest.fixture
+    async def rig(self, cluster: ValkeyCluster) -> AsyncIterator[Rig]:
+        async with rig_on(cluster.url, cluster.shards) as rig:
+            yield rig

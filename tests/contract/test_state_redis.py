@@ -127,6 +127,8 @@ class TestLoss:
             server.restart()
             with pytest.raises(StateRecovering):
                 await state.peek([row()])
+            assert await state.lost() == frozenset(range(TAGS))
+            assert state.forgotten() == frozenset()
             await recover(state)
             assert (await peeked(state, row())).stage is Stage.SENDING
             assert await begun(state, row(2), ask_first=True) == Go(1, 0.0)
@@ -138,6 +140,8 @@ class TestLoss:
         server, now = start(fsync=fsync), [1e9]
         async with self.in_flight(server, lambda: now[0]) as state:
             server.restart()
+            await state.lost()
+            assert state.forgotten() == frozenset(range(TAGS))
             await recover(state)
             assert isinstance(await begun(state, row(2), ask_first=True), Wait)
             now[0] += LIMITS.settle_s

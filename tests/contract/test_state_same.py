@@ -1,5 +1,6 @@
 """The Redis scripts and the fake give the same replies to any sequence of calls."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from redis.asyncio import Redis
 
 from relay.domain.errors import PartitionLost
 from relay.domain.identity import MessageId
-from relay.domain.receiver import BreakerPolicy
+from relay.domain.receiver import BreakerPolicy, OfflinePolicy
 from relay.log.port import Coordinate
 from relay.state.port import (
     TAGS,
@@ -38,7 +39,7 @@ from tests.contract.turned_clock import TurnedClock, age_keys
 from tests.fakes.state import MemoryState
 from tests.servers.valkey import ValkeyServer
 
-BREAKER = BreakerPolicy(failures=2, window=30, open_for=20)
+BREAKER = BreakerPolicy(failures=2, window=30, open_for=20, offline=OfflinePolicy(after=60, ping_every=40))
 # Of one tag: where a call is fenced for one tag only, the real thing still serves the others, the fake does not.
 OWNERS = [owner for owner in (f"r:{number}" for number in range(1000)) if tag_of(owner) == 0][:2]
 NONE_NAMED: st.SearchStrategy[dict[str, object]] = st.just({})
@@ -95,7 +96,7 @@ settlements = st.builds(
     reason=st.sampled_from([None, "why"]),
     result=results,
     healthy=st.sampled_from([None, True, False, False]),
-    pause_s=st.sampled_from([0.0, 0.0, 0.0, 7.0]),
+    pause_s=st.sampled_from([0.0, 0.0, 0.0, 7.0, math.inf]),
     breaker=st.just(BREAKER),
 )
 coordinates = st.one_of(st.none(), st.tuples(st.sampled_from([0, 255, 256]), st.sampled_from([0, 255, 2**33])))
@@ -156,11 +157,11 @@ calls = st.one_of(
     call("intake", lanes, st.lists(st.builds(IntakeAsk, rows, generations, queues), max_size=4)),
     call("peek", st.lists(rows, max_size=4)),
     call("forget", st.lists(rows, max_size=1)),
-    call("pause", st.sampled_from(OWNERS), durations),
+    call("pause", st.sampled_from(OWNERS), st.one_of(durations, st.just(math.inf))),
     call("endpoints", st.just(OWNERS)),
     call("parked", st.just(OWNERS)),
 )
-steps = st.tuples(calls, st.sampled_from([0.0, 0.0, 0.1, 1.0, 10.0, 25.0, 61.0, 500.0, 800.0]))
+steps = st.tuples(calls, st.sampled_from([0.0, 0.0, 0.1, 1.0, 10.0, 25.0, 61.0, 500.0, 800.0, 90_000.0]))
 
 
 @pytest.fixture(scope="module")

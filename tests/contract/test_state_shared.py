@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from relay.domain.errors import StateUnavailable
+from relay.state.connection import maker_of
 from relay.state.shared import Connections, SharedConnection
 
 _INFO = b"run_id:1\r\nmaster_replid:2\r\nmaster_replid2:0\r\naof_enabled:0\r\n"
@@ -47,7 +48,7 @@ async def connected(server: Server, options: str = "") -> AsyncIterator[Connecti
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="sc-") as directory:
         path = str(Path(directory) / "s")
         listening = await asyncio.start_unix_server(server.serve, path)
-        connections = Connections(f"unix://{path}{options}")
+        connections = Connections(maker_of(f"unix://{path}{options}").connected)
         try:
             yield connections
         finally:

@@ -1,6 +1,7 @@
 """A private Valkey server of a test: unix socket and files in a short directory of its own."""
 
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -14,13 +15,17 @@ Fsync = Literal["always", "everysec", "no"]
 class ValkeyServer:
     """`start` returns when the server answers; `stop` also removes its files.
 
-    `fsync`: None keeps nothing on disk; else the append-only file is synced so often.
+    `fsync`: None keeps nothing on disk; else the append-only file is synced so often. `port`: on 127.0.0.1, too.
     """
 
-    def __init__(self, *, fsync: Fsync | None = None, options: tuple[str, ...] = ()) -> None:
+    started = "eady to accept connections"
+    """In its log, once it answers."""
+
+    def __init__(self, *, fsync: Fsync | None = None, port: int | None = None, options: tuple[str, ...] = ()) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="vk-", dir="/tmp"))  # socket paths must be short
         self._arguments = [
-            *("--port", "0", "--unixsocket", str(self.directory / "s"), "--unixsocketperm", "700"),
+            *("--port", str(port or 0), "--bind", "127.0.0.1"),
+            *("--unixsocket", str(self.directory / "s"), "--unixsocketperm", "700"),
             *("--dir", str(self.directory), "--save", "", "--loglevel", "notice"),
             *("--appendonly", "no" if fsync is None else "yes", "--appendfsync", fsync or "no"),
             *options,
@@ -39,7 +44,7 @@ class ValkeyServer:
         seen = []
         for line in output:
             seen.append(line)
-            if "eady to accept connections" in line:
+            if self.started in line:
                 output.close()  # from here on its log has no reader, which it does not mind
                 return
         raise RuntimeError(f"valkey-server did not start:\n{''.join(seen)}")
@@ -50,6 +55,15 @@ class ValkeyServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def freeze(self) -> None:
+        """Its connections stay open and nothing answers, until `thaw`."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
 
     def restart(self) -> None:
         """A crash, and a new run on the same files."""

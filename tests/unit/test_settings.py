@@ -143,7 +143,8 @@ MISTAKES = [
     (
         {},
         {"RELAY_REDIS_URL": "http://:hunter2@h"},
-        "RELAY_REDIS_URL: not the URL of a Redis; write redis://host:6379/0, rediss://... or unix:///path",
+        "RELAY_REDIS_URL: not the URL of a Redis; write redis://host:6379/0, rediss://... (TLS), unix:///path,"
+        " redis+sentinel://host1:26379,host2:26379/<name of the master> or redis+cluster://host1:6379,host2:6379",
     ),
     (
         {},
@@ -225,7 +226,16 @@ def test_sources_of_says_where_each_value_came_from(tmp_path: Path) -> None:
     assert "hunter2" not in str(shown)
 
 
-@pytest.mark.parametrize("url", ["redis://h/0?password=hunter2", "redis://:hunter2@h", "rediss://u:hunt@hunter2@h/1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h/0?password=hunter2",
+        "redis://:hunter2@h",
+        "rediss://u:hunt@hunter2@h/1",
+        "redis+sentinel://u:hunter2@h1,h2:1/name?sentinel_password=hunter2",
+        "rediss+cluster://:hunter2@h1:1,h2:2",
+    ],
+)
 def test_a_password_in_the_redis_url_is_masked_wherever_it_is(url: str) -> None:
     shown = {name: value for name, value, _ in sources_of({}, {"RELAY_REDIS_URL": url})}
     assert "********" in shown["redis_url"]

@@ -1,0 +1,149 @@
+"""The servers of a cluster: each hash tag is asked about where its slot is served, as far as is known."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar, cast
+
+from redis.crc import key_slot
+from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError
+
+from relay.domain.errors import StateUnavailable
+from relay.state.connection import Address, Maker
+from relay.state.port import TAGS
+from relay.state.shared import Arguments, Ask, Connections, SharedConnection, unavailable
+
+T = TypeVar("T")
+
+_SLOTS: Final = [key_slot(b"{%02d}" % tag) for tag in range(TAGS)]
+"""By tag. The only braces in a key are those of its tag: prefixes have none."""
+_MOVES: Final = 2
+"""How often a call follows its tag to another server."""
+
+
+class Cluster:
+    """One shared connection to each master. A server that is away concerns nobody but those who ask about its tags.
+
+    A slot that is being moved is away until it has arrived: its rows lie on two servers then, and no script could
+    see them all. On the other server the tag's memory counts as lost.
+    """
+
+    apart: Final = True
+    replicated: Final = True
+
+    def __init__(self, maker: Maker, seeds: Iterable[Address]) -> None:
+        self._maker = maker
+        self._seeds = list(seeds)
+        self._servers: dict[Address, Connections] = {}
+        self._masters: dict[int, Address] = {}  # by tag
+        self._looking: asyncio.Task[None] | None = None
+        self._looks = 0
+
+    async def ask(self, arguments: Arguments, ask: Ask) -> Mapping[int, Any]:
+        if not self._masters:
+            await self._found()
+        replies = await self._round(arguments, ask)
+        for _ in range(_MOVES):
+            moved = [tag for tag, reply in replies.items() if isinstance(reply, MovedError)]
+            if not moved:
+                break
+            replies |= await self._round({tag: arguments[tag] for tag in moved}, ask)
+        return {tag: unavailable(said) if isinstance(said, RedisError) else said for tag, said in replies.items()}
+
+    async def each(self, work: Callable[[SharedConnection], Awaitable[T]]) -> Mapping[str, T]:
+        await self._found()
+        masters = sorted(set(self._masters.values()))
+        return {f"{host}:{port}": await self._server(Address(host, port)).use(work) for host, port in masters}
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
+        for server in self._servers.values():
+            await server.close()
+
+    async def _round(self, arguments: Arguments, ask: Ask) -> dict[int, Any]:
+        """Ask each tag's server once, all at the same time."""
+        parts: dict[Address, dict[int, bytes]] = {}
+        replies: dict[int, Any] = {}
+        for tag, told in arguments.items():
+            if tag in self._masters:
+                parts.setdefault(self._masters[tag], {})[tag] = told
+            else:
+                replies[tag] = StateUnavailable(f"Redis: nobody in the cluster serves slot {_SLOTS[tag]}")
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(self._from(address, part, ask)) for address, part in parts.items()]
+        for each in asked:
+            replies |= each.result()
+        if any(isinstance(reply, Exception) for reply in replies.values()):
+            self._look()
+        return replies
+
+    async def _from(self, address: Address, part: Arguments, ask: Ask) -> dict[int, Any]:
+        try:
+            replies = dict(zip(part, await ask(self._server(address), part), strict=True))
+        except StateUnavailable as error:
+            return dict.fromkeys(part, error)
+        for tag, reply in replies.items():
+            if isinstance(reply, MovedError):
+                self._masters[tag] = Address(reply.host or address.host, reply.port)
+        return replies
+
+    def _server(self, address: Address) -> Connections:
+        server = self._servers.get(address)
+        if server is None:
+            connect = partial(self._maker.connected, address)
+            server = self._servers[address] = Connections(connect, replicated=True)
+        return server
+
+    async def _found(self) -> None:
+        """Wait until it is known who serves what. Raises StateUnavailable."""
+        try:
+            await asyncio.shield(self._look())
+        except (RedisError, OSError) as error:
+            raise unavailable(error) from error
+
+    def _look(self) -> asyncio.Task[None]:
+        """Learn anew who serves what, without haste: those whose servers are well go on meanwhile."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._learn())
+            self._looking.add_done_callback(_told)
+        return self._looking
+
+    async def _learn(self) -> None:
+        known = list(dict.fromkeys([*self._masters.values(), *self._seeds]))
+        self._looks += 1  # each look begins with another server: one may be behind the rest, or away
+        failure: Exception = ConnectionError("no address of the cluster is known")
+        for place in range(len(known)):
+            address = known[(place + self._looks) % len(known)]
+            try:
+                self._masters = dict(_masters(await self._server(address).once(_slots), address))
+            except (RedisError, OSError) as error:
+                failure = error
+            else:
+                return
+        raise failure
+
+
+def _told(looking: asyncio.Task[None]) -> None:
+    """Its failure is told to those who wait for it, if any."""
+    if not looking.cancelled():
+        looking.exception()
+
+
+async def _slots(shared: SharedConnection) -> list[list[Any]]:
+    (reply,) = await shared.exchange([(b"CLUSTER", b"SLOTS")])
+    if isinstance(reply, ResponseError):
+        raise reply
+    return cast(list[list[Any]], reply)
+
+
+def _masters(slots: list[list[Any]], asked: Address) -> Iterator[tuple[int, Address]]:
+    """Who serves each tag, from CLUSTER SLOTS: {first, last, {host, port, ...} of the master, ... of replicas}, ...
+
+    An empty host is the one that was asked.
+    """
+    for tag, slot in enumerate(_SLOTS):
+        for first, last, (host, port, *_), *_ in slots:
+            if first <= slot <= last:
+                yield tag, Address(host.decode() if host else asked.host, port)

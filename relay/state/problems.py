@@ -1,0 +1,134 @@
+"""What is off about the servers of the state: what forbids a start, and what people should know."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, NamedTuple, TypeVar, cast
+
+from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
+
+from relay.domain.errors import StateUnavailable, UserError
+from relay.state.connection import field
+from relay.state.servers import Servers
+from relay.state.shared import SharedConnection
+
+T = TypeVar("T")
+
+OLDEST: Final = (5, 0)
+"""From Redis 5.0 on, a script that has read the clock may write, as ours do."""
+CLOCK_OFF_S: Final = 30.0
+NEARLY_FULL: Final = 0.9
+
+
+class Facts(NamedTuple):
+    """What a server says of itself. `info`: its INFO. `save`, `full_coverage`: settings; None: not shown to us.
+    `ahead_s`: of our clock."""
+
+    info: bytes
+    save: str | None
+    full_coverage: str | None
+    ahead_s: float
+
+    @property
+    def mode(self) -> str:
+        """`standalone`, `cluster` or `sentinel`."""
+        return self.text("redis_mode") or self.text("server_mode")  # the second is Valkey's
+
+    def text(self, name: str) -> str:
+        return field(self.info, name.encode())
+
+    def number(self, name: str) -> int:
+        return int(self.text(name) or 0)
+
+
+async def check(servers: Servers) -> None:
+    """Refuse servers that may evict, let us not in, or are not what the URL says: UserError."""
+    for facts in (await _each(servers, _facts)).values():
+        mode, policy = facts.mode, facts.text("maxmemory_policy")
+        if mode == "sentinel":
+            raise UserError(
+                "Redis: the URL leads to a sentinel; write redis+sentinel://host:26379/<name of the master>"
+            )
+        if mode == "cluster" and not servers.apart:
+            raise UserError("Redis: the URL leads to a cluster; write redis+cluster://host:6379")
+        if policy != "noeviction":
+            raise UserError(
+                f"Redis: maxmemory-policy is {policy}, so it may drop what keeps messages from being delivered twice;"
+                " set `maxmemory-policy noeviction`"
+            )
+
+
+async def problems_of(servers: Servers) -> list[str]:
+    """A line for each problem, with the name of the server where there are several. Raises StateUnavailable."""
+    found = await _each(servers, _facts)
+    return [
+        f"{name}: {problem}" if name else problem
+        for name, facts in found.items()
+        for problem in judged(facts, replicated=servers.replicated)
+    ]
+
+
+def judged(facts: Facts, *, replicated: bool) -> Iterator[str]:
+    """`replicated`: a replica is meant to stand in for the server."""
+    yield from _memory_problems(facts)
+    if facts.number("aof_enabled") == 0:
+        if facts.save == "":
+            yield "keeps nothing on disk: after a restart it does not know what was delivered; set `appendonly yes`"
+        else:
+            yield "appendonly is off: a restart loses what came after the last snapshot; set `appendonly yes`"
+    if abs(facts.ahead_s) > CLOCK_OFF_S:
+        yield f"its clock is {abs(facts.ahead_s):.0f} s {'ahead of' if facts.ahead_s > 0 else 'behind'} ours"
+    replicas = facts.number("connected_slaves")
+    if replicas and not facts.text("min_slaves_good_slaves"):  # which is shown only where writes depend on it
+        yield "min-replicas-to-write is 0: a fail-over loses what no replica has got yet; set it to 1"
+    if replicated and not replicas:
+        yield "has no replica: nothing takes over when it is gone"
+    if facts.mode == "cluster" and facts.full_coverage == "yes":
+        yield "cluster-require-full-coverage is yes: one shard that is away stops them all; set it to no"
+    version = facts.text("redis_version")
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        yield f"version {version} is too old for our scripts; {'.'.join(map(str, OLDEST))} is the oldest that will do"
+
+
+def _memory_problems(facts: Facts) -> Iterator[str]:
+    policy, used, most = facts.text("maxmemory_policy"), facts.number("used_memory"), facts.number("maxmemory")
+    if policy != "noeviction":
+        yield f"maxmemory-policy is {policy}: it may drop what keeps messages from being delivered twice"
+    if most and used > NEARLY_FULL * most:
+        yield f"{used / most:.0%} of maxmemory is used: at the limit it refuses writes, and delivery stops"
+
+
+async def _each(servers: Servers, ask: Callable[[SharedConnection], Awaitable[T]]) -> dict[str, T]:
+    """What each server says. Raises UserError where one lets us not in, or not see it."""
+    try:
+        return dict(await servers.each(ask))
+    except StateUnavailable as error:
+        cause = error.__cause__
+        if isinstance(cause, AuthenticationError | NoPermissionError):
+            raise UserError(f"{error}; see the user and password in the Redis URL, and the user's ACL") from error
+        if isinstance(cause, ResponseError) and "cluster support disabled" in str(cause):
+            raise UserError("Redis: the URL leads to no cluster; write redis://host:6379/0") from error
+        raise
+
+
+async def _facts(shared: SharedConnection) -> Facts:
+    info, clock, save, full_coverage = await shared.exchange(
+        [
+            (b"INFO",),
+            (b"TIME",),
+            (b"CONFIG", b"GET", b"save"),
+            (b"CONFIG", b"GET", b"cluster-require-full-coverage"),
+        ]
+    )
+    if isinstance(info, ResponseError):
+        raise info
+    return Facts(cast(bytes, info), _setting(save), _setting(full_coverage), _ahead_s(clock))
+
+
+def _ahead_s(clock: object) -> float:
+    """0 where we are not told."""
+    return int(clock[0]) + int(clock[1]) / 1e6 - time.time() if isinstance(clock, list) else 0.0
+
+
+def _setting(reply: object) -> str | None:
+    """The value in the reply to CONFIG GET; None where that is forbidden, or there is none."""
+    return bytes(reply[1]).decode() if isinstance(reply, list) and len(reply) > 1 else None

@@ -1,0 +1,174 @@
+"""A whole relay in this process, on a log that keeps everything and a state that loses its memory, with receivers."""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from redis.asyncio import Redis
+
+from relay.config.settings import Settings
+from relay.domain.message import Message, message_headers
+from relay.domain.topics import Topics
+from relay.engine.clock import SystemClock
+from relay.log.port import NewRecord
+from relay.log.streams import StreamsLog
+from relay.plan import Plan
+from relay.process import Relay
+from relay.sink import Arrival, Sink
+from relay.state.redis import RedisState
+from tests.servers.valkey import ValkeyServer
+
+TOPICS: Final = Topics("")
+TIMEOUT_S: Final = 60.0
+SECRET: Final = "whsec_bG9zcy1sb3NzLWxvc3MtbG9zcy1sb3NzLWxv"
+ASKED: Final = ("at-once", "later", "busy")
+"""Receivers with a status endpoint."""
+QUICKLY: Final = {"base": 0.3, "factor": 1}
+RECEIVERS: Final = (*ASKED, "unasked")
+
+
+def sinks(told: Callable[[Arrival], None]) -> dict[str, Sink]:
+    """`busy` turns its first POSTs away, so that retries are parked; the polls of `later` are parked likewise."""
+    return {
+        "at-once": Sink("answer", delay_s=0.1, on_arrival=told),
+        "later": Sink("later", later_polls=1, on_arrival=told),
+        "busy": Sink("answer", fail_first=8, fail_status=503, retry_after=1, on_arrival=told),
+        "unasked": Sink("answer", delay_s=0.1, on_arrival=told),
+    }
+
+
+def receivers_file(receivers: dict[str, Sink], callback: Sink) -> dict[str, object]:
+    entries: dict[str, dict[str, object]] = {
+        name: {"post_endpoint": sink.url, "secret": SECRET, "timeout": 1, "poll": QUICKLY, "retry": QUICKLY}
+        for name, sink in receivers.items()
+    }
+    for name in ASKED:
+        entries[name]["status_endpoint"] = receivers[name].status_url_template
+    return {"sources": {"*": {"callback": {"url": callback.url, "secret": SECRET}}}, "receivers": entries}
+
+
+def message(number: int) -> NewRecord:
+    """To the receivers in turn; every source has some for each of them."""
+    made = Message(
+        source_id=f"source-{number % 5}",
+        message_id=f"m-{number}",
+        receivers=(RECEIVERS[number % len(RECEIVERS)],),
+        event_type="push",
+        time=None,
+        content_type="application/json",
+        payload=b'{"n": %d}' % number,
+    )
+    return NewRecord(TOPICS.from_sender, made.source_id.encode(), made.payload, message_headers(made))
+
+
+@dataclass
+class LossRig:
+    """A relay that serves. `receivers`: by name. `sent`: message ids so far."""
+
+    log: StreamsLog
+    receivers: dict[str, Sink]
+    callback: Sink
+    changed: asyncio.Event
+    sent: list[str]
+
+    async def send(self, count: int) -> None:
+        """So many messages more, to the receivers in turn."""
+        new = range(len(self.sent), len(self.sent) + count)
+        self.sent += [f"m-{number}" for number in new]
+        await self.log.append(list(map(message, new)))
+
+    async def send_again(self) -> None:
+        """All messages once more, as a sender does that is not sure. Those of its that come later come after them."""
+        await self.log.append(list(map(message, range(len(self.sent)))))
+
+    async def answered(self, count: int) -> None:
+        """Return when the sender has so many answers."""
+        await self._until(lambda: len(self._answered()) >= count)
+
+    async def all_answered(self) -> None:
+        """Return when the sender has the answer to every message: none is lost."""
+        await self._until(lambda: self._answered() >= set(self.sent))
+
+    def doubled(self) -> set[str]:
+        """Messages that a receiver was given more than once although it can be asked; it was not if it said 503."""
+        given = Counter(one.message_id for name in ASKED for one in self.receivers[name].received if one.met != "fail")
+        return {message_id for message_id, count in given.items() if count > 1}
+
+    def _answered(self) -> set[str]:
+        told = [one.headers for one in self.callback.received]
+        return {headers["relay-message-id"] for headers in told if headers["relay-outcome"] == "answered"}
+
+    async def _until(self, seen: Callable[[], bool]) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while not seen():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@asynccontextmanager
+async def relay_on(url: str, directory: Path) -> AsyncIterator[LossRig]:
+    """A relay that serves, with its state at `url`."""
+    changed = asyncio.Event()
+
+    def told(_: Arrival) -> None:
+        changed.set()
+
+    receivers, callback = sinks(told), Sink("answer", on_arrival=told)
+    for sink in (*receivers.values(), callback):
+        await sink.start()
+    server = ValkeyServer()
+    server.start()
+    log = StreamsLog(server.url)
+    try:
+        await log.start()
+        await log.create(TOPICS.fixed(), TOPICS.fixed_groups())
+        (directory / "receivers.yaml").write_text(json.dumps(receivers_file(receivers, callback)))
+        async with running(url, StreamsLog(server.url), directory):
+            yield LossRig(log, receivers, callback, changed, [])
+    finally:
+        await log.close()
+        server.stop()
+        for sink in (*receivers.values(), callback):
+            await sink.stop()
+
+
+@asynccontextmanager
+async def running(url: str, log: StreamsLog, directory: Path) -> AsyncIterator[None]:
+    settings = Settings.model_validate(
+        {
+            "receivers_file": directory / "receivers.yaml",
+            "api_port": 0,
+            "hold_max": 0.0,  # whatever has to wait is parked
+            "allow_private_networks": "127.0.0.0/8",
+        }
+    )
+    relay = Relay(settings, log, RedisState(url), Plan(), {}, SystemClock())
+    stop, serving = asyncio.Event(), asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(relay.run(stop, serving.set))
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await serving.wait()
+            yield
+        finally:
+            stop.set()
+
+
+async def in_doubt(servers: Sequence[ValkeyServer]) -> frozenset[int]:
+    """The tags that are ready after a loss: for days, a delivery without a row is asked about first."""
+    found, now_ms = set(), time.time() * 1000
+    for server in servers:
+        async with Redis.from_url(server.url) as client:
+            async for key in client.scan_iter("relay:*:life"):
+                life: Any = await client.get(key)
+                state, _, about = life.partition(b"\n")
+                if state.startswith(b"ready ") and msgspec.msgpack.decode(about).get("doubt", 0) > now_ms:
+                    found.add(int(key.split(b"{")[1][:2]))
+    return frozenset(found)
