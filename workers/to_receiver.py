@@ -3,7 +3,7 @@
 1. read the record; a receiver that was removed: dead letter (`unknown_receiver`);
 2. too old: dead letter (`expired`); a receiver that is switched off: wait;
 3. an earlier attempt in doubt: ask the receiver whether it has the message (`doubt.py`);
-4. POST (the engine has written the intent right before);
+4. POST (the engine has written the intent right before); to one that is offline, a ping in its place (`ping.py`);
 5. the response says what follows: an answer for `to_sender`, a wait for one on `pending_from_receiver_*`, another
    attempt later, or a dead letter. The engine stores the outcome before anything is appended.
 """
@@ -44,6 +44,7 @@ from workers.delivery import SWITCHED_OFF, Delivery, can_be_asked, receiver_or_s
 from workers.doubt import Doubt
 from workers.letters import Letters
 from workers.outside import Outside
+from workers.ping import ping
 from workers.results import answered
 from workers.setback import after, setback_of
 
@@ -83,6 +84,8 @@ class ToReceiver:
     def step(self, work: Delivery) -> Step:
         if not work.receiver.enabled:
             return SWITCHED_OFF
+        if work.pinging:
+            return ping(self._outside, work.receiver.post, work.token)
         return self._doubt.resolve(work) if work.in_doubt else self._post(work)
 
     def resume(self, work: Delivery, result: Result) -> Done | Dead:

@@ -2,7 +2,7 @@
 
 1. read the record and the source's settings; what was done when it was written is passed over;
 2. nothing to call (no callback, a Kafka consumer, an answer that the source does not want): done;
-3. POST it to the source's callback, signed, with a stable id: at least once;
+3. POST it to the source's callback, signed, with a stable id: at least once; to one that is offline, a ping;
 4. 2xx: done. Not now, or no luck: again later, until the callback's own limits end it with a dead letter.
 """
 
@@ -52,6 +52,7 @@ from relay.state.port import (
 from workers.delivery import interval_s
 from workers.letters import Letters
 from workers.outside import Outside
+from workers.ping import ping
 from workers.results import NOBODY_TO_CALL, handover
 from workers.setback import after, setback_of
 
@@ -161,6 +162,8 @@ class ToSender:
         callback = work.source.callback
         if work.rules is None or callback is None:
             return Done()
+        if work.pinging:
+            return ping(self._outside, callback, work.token)
         return _repeated(work, callback) if work.in_doubt else self._call(work, callback)
 
     def resume(self, work: Callback, result: Result) -> Done | Dead:

@@ -1,55 +1,78 @@
-"""A receiver's health, and holding it by hand: the way back for one that said 410."""
+"""The health of what is POSTed to, and holding it by hand: the way back for one that said 410, or was disabled."""
 
+from collections.abc import Awaitable, Callable
 from math import inf, isinf
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from aiohttp import web
 
 from relay.api.context import ApiContext
 from relay.api.problems import NOT_FOUND, Problem
-from relay.api.reading import query_of
+from relay.api.reading import query_of, source_in_path
+from relay.api.view import rfc3339
+from relay.domain.receiver import Endpoint
+from relay.state.port import EndpointHealth
+
+Find = Callable[[web.Request], tuple[str, Endpoint]]
+"""The owner of an endpoint in the state, and its settings."""
 
 
 class ReceiversResource:
-    """`GET /v1/receivers/{name}`, and `POST` to its `/pause` and `/resume`."""
+    """`GET /v1/receivers/{name}`, and `POST` to its `/pause` and `/resume`.
+
+    The same of a source's callback under `/v1/sources/{source_id}/callback`.
+    """
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get("/v1/receivers/{name}", self.get)
-        router.add_post("/v1/receivers/{name}/pause", self.pause)
-        router.add_post("/v1/receivers/{name}/resume", self.resume)
+        for path, find in (
+            ("/v1/receivers/{name}", self._receiver),
+            ("/v1/sources/{source_id:[^/]+}/callback", self._callback),
+        ):
+            router.add_get(path, self._handler(find, None))
+            router.add_post(f"{path}/pause", self._handler(find, inf))
+            router.add_post(f"{path}/resume", self._handler(find, 0))
 
-    async def get(self, request: web.Request) -> web.Response:
-        return await self._health(self._owner(request))
+    def _handler(self, find: Find, pause_s: float | None) -> Callable[[web.Request], Awaitable[web.Response]]:
+        """Shows an endpoint's health. Before, with `pause_s` inf: send it nothing until it is resumed; its messages
+        wait, and their max_age goes on. 0: send to it again, close its breaker, and forget its outage."""
 
-    async def pause(self, request: web.Request) -> web.Response:
-        """Send it nothing until it is resumed. Its messages wait, and their max_age goes on."""
-        owner = self._owner(request)
-        await self._context.state.pause(owner, inf)
-        return await self._health(owner)
+        async def handle(request: web.Request) -> web.Response:
+            query_of(request)
+            owner, endpoint = find(request)
+            if pause_s is not None:
+                await self._context.state.pause(owner, pause_s)
+            return await self._health(owner, endpoint)
 
-    async def resume(self, request: web.Request) -> web.Response:
-        """Send to it again, and close its breaker."""
-        owner = self._owner(request)
-        await self._context.state.pause(owner, 0)
-        return await self._health(owner)
+        return handle
 
-    def _owner(self, request: web.Request) -> str:
-        query_of(request)
+    def _receiver(self, request: web.Request) -> tuple[str, Endpoint]:
         name = request.match_info["name"]
-        if self._context.directory.receiver(name) is None:
+        receiver = self._context.directory.receiver(name)
+        if receiver is None:
             raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}.")
-        return f"r:{name}"
+        return f"r:{name}", receiver.post
 
-    async def _health(self, owner: str) -> web.Response:
-        state = self._context.state
+    def _callback(self, request: web.Request) -> tuple[str, Endpoint]:
+        source_id = source_in_path(request)
+        callback = self._context.directory.source(source_id).callback
+        if callback is None:
+            raise Problem(NOT_FOUND, f"The source {source_id[:80]!r} has no callback.")
+        return f"s:{source_id}", callback
+
+    async def _health(self, owner: str, endpoint: Endpoint) -> web.Response:
+        state, now = self._context.state, self._context.clock.time()
         [health] = await state.endpoints([owner])
         [parked] = await state.parked([owner])
+        disabled_s = health.disabled_for_s
         body: dict[str, Any] = {
             "name": owner[2:],
+            "condition": condition(health, endpoint),
+            "failing_since": rfc3339(now - health.failing_for_s) if health.failing_for_s else None,
+            "disabled_since": None if disabled_s is None else rfc3339(now - disabled_s),
             "paused": health.paused_for_s > 0,
             "paused_for_s": None if isinf(health.paused_for_s) else health.paused_for_s,
             "breaker": health.breaker,
@@ -57,3 +80,14 @@ class ReceiversResource:
             "parked": {"retries": parked.retries, "polls": parked.polls},
         }
         return web.Response(body=msgspec.json.encode(body), content_type="application/json")
+
+
+def condition(health: EndpointHealth, endpoint: Endpoint) -> Literal["up", "failing", "offline", "paused", "disabled"]:
+    """What is sent to an endpoint now. `failing`: nothing for a moment, its breaker is open; `offline`: pings."""
+    if health.disabled_for_s is not None:
+        return "disabled"
+    if health.paused_for_s > 0:
+        return "paused"
+    if health.breaker == "closed":
+        return "up"
+    return "offline" if health.failing_for_s >= endpoint.breaker.offline.after else "failing"

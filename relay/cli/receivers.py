@@ -5,6 +5,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -22,10 +23,12 @@ from relay.domain.topics import Topics
 _path = click.Path(dir_okay=False, path_type=Path)
 _file_option = click.option("--file", "-f", type=_path, help="Receivers file; default: the setting receivers_file.")
 
+_callback_option = click.option("--callback", is_flag=True, help="NAME is a source_id: its callback is meant.")
+
 
 @click.group()
 def receivers() -> None:
-    """Look at receivers.yaml and apply it; pause and resume receivers."""
+    """Look at receivers.yaml and apply it; see how receivers are; pause and resume them."""
 
 
 @receivers.command()
@@ -72,42 +75,59 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool) -> None:
 
 @receivers.command()
 @click.argument("name")
+@_callback_option
 @api_option
 @config_option
-def pause(name: str, api: str | None, config_file: Path | None) -> None:
+def pause(name: str, callback: bool, api: str | None, config_file: Path | None) -> None:
     """Send NAME nothing until it is resumed. Its messages wait, and their max_age goes on."""
-    _act(name, "pause", api, config_file)
+    _act(name, "pause", callback, api, config_file)
 
 
 @receivers.command()
 @click.argument("name")
+@_callback_option
 @api_option
 @config_option
-def resume(name: str, api: str | None, config_file: Path | None) -> None:
-    """Send to NAME again: after a pause by hand, or after it said that it was gone (410)."""
-    _act(name, "resume", api, config_file)
+def resume(name: str, callback: bool, api: str | None, config_file: Path | None) -> None:
+    """Send to NAME again: after a pause by hand, after it said that it was gone (410), or was down for so long that it
+    was disabled. A long outage is forgotten at once."""
+    _act(name, "resume", callback, api, config_file)
 
 
 @receivers.command()
 @click.argument("name")
+@_callback_option
 @api_option
 @config_option
-def health(name: str, api: str | None, config_file: Path | None) -> None:
-    """Show whether NAME is paused, its breaker, and what waits for it."""
-    _act(name, None, api, config_file)
+def health(name: str, callback: bool, api: str | None, config_file: Path | None) -> None:
+    """Show whether NAME is offline, disabled or paused, and since when; its breaker, and what waits for it."""
+    _act(name, None, callback, api, config_file)
 
 
-def _act(name: str, action: str | None, api: str | None, config_file: Path | None) -> None:
+def _act(name: str, action: str | None, callback: bool, api: str | None, config_file: Path | None) -> None:
     from relay.cli.client import Client, with_client  # the other commands do without an HTTP client
 
     async def work(client: Client) -> Any:
-        return await client.receiver(name, action)
+        if not callback:
+            return await client.receiver(name, action)
+        path = f"/v1/sources/{quote(name, safe='')}/callback"
+        answer = await (client.call("POST", f"{path}/{action}") if action else client.call("GET", path))
+        return answer.body if answer else None
 
-    known = with_client(settings_from(config_file), api, work)
+    click.echo(f"{name}: {_health(with_client(settings_from(config_file), api, work))}")
+
+
+def _health(known: dict[str, Any]) -> str:
     until = "until it is resumed" if known["paused_for_s"] is None else f"for {known['paused_for_s']:.0f} s"
     paused = f"paused {until}" if known["paused"] else "not paused"
-    parked = known["parked"]
-    click.echo(f"{name}: {paused}; breaker {known['breaker']}; parked: {parked['retries'] + parked['polls']}")
+    failing = f"failing since {known['failing_since']}" if known["failing_since"] else "failing"
+    condition = {
+        "failing": f"{failing}; ",
+        "offline": f"offline, {failing}, and sent nothing but pings; ",
+        "disabled": f"disabled since {known['disabled_since']}, {failing}; ",
+    }
+    parked = known["parked"]["retries"] + known["parked"]["polls"]
+    return f"{condition.get(known['condition'], '')}{paused}; breaker {known['breaker']}; parked: {parked}"
 
 
 def effective(entry: EndpointEntry) -> dict[str, object]:

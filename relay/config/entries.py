@@ -174,6 +174,23 @@ class BreakerEntry(_Entry):
     open_for: PositiveDuration = 30.0
 
 
+class OfflineEntry(_Entry):
+    """An endpoint that is down for longer than `after` gets only a throw-away ping every `ping_every`, until it answers
+    one; after `disable_after` it is paused until somebody resumes it."""
+
+    after: PositiveDuration = 600.0
+    ping_every: Annotated[PositiveDuration, Field(ge=1, le=43_200)] = 60.0
+    disable_after: PositiveDuration = 432_000.0
+
+    @field_validator("disable_after")
+    @classmethod
+    def _beyond_after(cls, disable_after: float, info: ValidationInfo) -> float:
+        after = info.data.get("after", 0.0)
+        if disable_after <= after:
+            raise ValueError(f"{disable_after:g} s is not more than after, {after:g} s")
+        return disable_after
+
+
 class PollEntry(_Entry):
     """Waits between status GETs."""
 
@@ -239,6 +256,7 @@ class EndpointEntry(_Entry):
     retry_after: PositiveDuration | None = None
     timeout: PositiveDuration = 15.0
     breaker: BreakerEntry = BreakerEntry()
+    offline: OfflineEntry = OfflineEntry()
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from relay.domain.receiver import (
     BreakerPolicy,
     CodeClasses,
     Endpoint,
+    OfflinePolicy,
     PollPolicy,
     Receiver,
     SigningPolicy,
@@ -34,11 +35,15 @@ Raw = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class ReceiversFile:
-    """A file without mistakes. References to the environment are unresolved. `origin`: its name, for messages."""
+    """A file without mistakes. References to the environment are unresolved. `origin`: its name, for messages.
+
+    `names_receivers`: it has that key. Without it there are no receivers either, but nobody has said so.
+    """
 
     origin: str
     receivers: Mapping[str, ReceiverEntry]
     sources: Mapping[str, SourceEntry]
+    names_receivers: bool = True
 
     def sealed(self) -> "SealedEntries":
         """The entries as they may leave this machine, and what had to be taken out of them."""
@@ -141,7 +146,7 @@ def check_entry(model: type[_EntryModel], raw: object, origin: str, place: Place
 
 def _checked(mapping: Mapping[object, object], origin: str) -> ReceiversFile:
     known = check_entry(ReceiversModel, mapping, origin, ())
-    return ReceiversFile(origin, known.receivers, known.sources)
+    return ReceiversFile(origin, known.receivers, known.sources, "receivers" in known.model_fields_set)
 
 
 def _with_references_replaced(entry: _EntryModel, environ: Mapping[str, str], origin: str, place: Place) -> _EntryModel:
@@ -162,7 +167,7 @@ def _endpoint(entry: EndpointEntry, url: str, codes: Mapping[str, tuple[int, ...
         max_in_flight=entry.max_in_flight,
         retry=entry.retry_policy(),
         timeout=entry.timeout,
-        breaker=BreakerPolicy(**entry.breaker.model_dump()),
+        breaker=BreakerPolicy(**entry.breaker.model_dump(), offline=OfflinePolicy(**entry.offline.model_dump())),
         headers=(*entry.headers.items(), *bearer),
         codes=CodeClasses(**{kind: frozenset(listed) for kind, listed in codes.items()}),
     )

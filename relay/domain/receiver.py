@@ -21,12 +21,24 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class OfflinePolicy:
+    """After an outage of `after` seconds an endpoint is sent nothing but a throw-away ping every `ping_every` seconds,
+    until it answers one. After `disable_after` seconds it is paused until somebody resumes it."""
+
+    after: float = 600.0
+    ping_every: float = 60.0
+    disable_after: float = 432_000.0
+
+
+@dataclass(frozen=True, slots=True)
 class BreakerPolicy:
-    """`failures` in a row within `window` seconds open the breaker for `open_for` seconds."""
+    """`failures` in a row within `window` seconds open the breaker for `open_for` seconds; an endpoint that has done
+    nothing but fail for `offline.after` needs no such haste: then any so many in a row open it."""
 
     failures: int = 10
     window: float = 60.0
     open_for: float = 30.0
+    offline: OfflinePolicy = OfflinePolicy()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The HTTP requests that the relay makes: POST to a receiver, status GET, callback to a sender."""
+"""The HTTP requests that the relay makes: POST to a receiver, status GET, callback to a sender, ping to either."""
 
 import re
 from functools import lru_cache
@@ -14,6 +14,8 @@ from relay.domain.signing import sign
 _Pairs = tuple[tuple[str, str], ...]
 
 DEFAULT_CONTENT_TYPE: Final = "application/json"
+PING_TYPE: Final = "relay.ping"
+PING_BODY: Final = b'{"type":"relay.ping"}'
 
 _PRINTABLE: Final = "".join(map(chr, range(0x21, 0x7F)))
 # CloudEvents HTTP binding, 3.1.3.2: space, quote, percent and all beyond printable ASCII are percent-encoded
@@ -98,6 +100,23 @@ def post_request(
     if answer_url is not None:
         headers.append(("relay-answer-url", header_value(answer_url)))
     return _post(receiver.post, headers, payload, user_agent)
+
+
+def ping_request(endpoint: Endpoint, ping_id: str, *, now: float, user_agent: str) -> Request:
+    """A throw-away event of type `relay.ping`, for an endpoint that is offline: like any POST to it, but of nobody.
+
+    `ping_id`: unique, made of what a header may hold. Raises ValueError where a secret of the endpoint cannot sign.
+    """
+    identity = f"ping_{ping_id}"
+    headers = [
+        ("content-type", DEFAULT_CONTENT_TYPE),
+        *_signed(endpoint, identity, now, PING_BODY),
+        ("ce-specversion", "1.0"),
+        ("ce-id", identity),
+        ("ce-source", "relay"),
+        ("ce-type", PING_TYPE),
+    ]
+    return _post(endpoint, headers, PING_BODY, user_agent)
 
 
 def status_request(url: str, receiver: Receiver, *, user_agent: str, timeout_s: float) -> Request:

@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol
 from relay.domain.errors import PartitionLost
 from relay.engine.context import LaneContext
 from relay.engine.gather import Gather
+from relay.engine.pings import LONGEST_CLOSE_S, Pings
 from relay.engine.rows import fill_in, row_of
 from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Resend, W, W_contra, Worker
 from relay.state.port import (
@@ -21,21 +22,20 @@ from relay.state.port import (
     Go,
     Have,
     Kind,
+    Ping,
     Result,
     Row,
     Settlement,
     Stage,
     Stale,
     Wait,
+    WaitReason,
 )
 
 TOKEN_BYTES = 8
 CRASH_PAUSE_S = 5.0
 RATE_PAUSE_S = 0.25
 """Least pause when the rate's slots are used up: they are given out up to 1 s ahead, so several become free at once."""
-
-LONGEST_CLOSE_S = 10.0
-"""A closed endpoint is asked about again at least this often: somebody may have resumed it."""
 
 
 class Ends(Protocol[W_contra]):
@@ -84,13 +84,14 @@ class Attempts(Generic[W]):
         self._spawn = spawn
         self._beginning: Gather[W] = Gather(self._begin, linger_s=context.linger_s)
         self._settling: Gather[tuple[W, Settlement, Decision]] = Gather(self._settle, linger_s=context.linger_s)
-        self.loops = (self._beginning.run, self._settling.run)
+        self._pings: Pings[W] = Pings(context, worker, ends)
+        self.loops = (self._beginning.run, self._settling.run, self._pings.run)
         self._running = 0
         self._stopping = False
         self._abandoned = False
 
     def __len__(self) -> int:
-        return len(self._beginning) + len(self._settling) + self._running
+        return len(self._beginning) + len(self._settling) + len(self._pings) + self._running
 
     def start(self, work: W) -> None:
         """Take `work` up. Exactly one method of Ends is called for it in the end."""
@@ -106,10 +107,12 @@ class Attempts(Generic[W]):
     def stop(self) -> None:
         """Begin nothing any more; what is begun and not started yet is released. Outcomes are still stored."""
         self._stopping = True
+        self._pings.stop()
 
     def abandon(self) -> None:
         """Replies that come from now on are nobody's business here."""
         self._abandoned = True
+        self._pings.abandon()
 
     # begin
 
@@ -120,8 +123,8 @@ class Attempts(Generic[W]):
         random = secrets.token_bytes(TOKEN_BYTES * len(batch))
         for n, work in enumerate(batch):
             work.token = random[TOKEN_BYTES * n : TOKEN_BYTES * (n + 1)]
-        asks = [self._ask(work) for work in batch]
         asked_at = context.clock.monotonic()  # not when the verdict is read: the process may have slept on it
+        asks = [self._ask(work, asked_at) for work in batch]
         try:
             verdicts = await context.patience.until_done(
                 "begin attempts", lambda: context.state.begin(context.lane, asks)
@@ -129,7 +132,7 @@ class Attempts(Generic[W]):
         except PartitionLost:
             self._ends.fence()
             return
-        waiting: list[tuple[W, float, str]] = []
+        waiting: list[tuple[W, float, WaitReason]] = []
         for work, verdict in zip(batch, verdicts, strict=True):
             if isinstance(verdict, Wait):
                 waiting.append((work, verdict.seconds, verdict.why))
@@ -138,8 +141,10 @@ class Attempts(Generic[W]):
         for work, seconds, why in reversed(waiting):  # each goes before the others again: they keep their turns
             self._wait(work, seconds, why)
 
-    def _ask(self, work: W) -> BeginAsk:
+    def _ask(self, work: W, now: float) -> BeginAsk:
         rules = _rules(work)
+        # What resolved the doubt holds for as long as a begin does: others may have sent it since.
+        resolved = work.takeover and now - work.begun_at <= self._context.bounds.start_within_s
         return BeginAsk(
             row_of(work),
             work.generation,
@@ -147,11 +152,11 @@ class Attempts(Generic[W]):
             rules.limits,
             self._worker.kind,
             attempts=work.attempts,
-            takeover=work.takeover,
+            takeover=resolved,
             ask_first=rules.ask_first,
         )
 
-    def _act(self, work: W, verdict: Go | Ambiguous | Have | Stale | Fenced, asked_at: float) -> None:
+    def _act(self, work: W, verdict: Go | Ping | Ambiguous | Have | Stale | Fenced, asked_at: float) -> None:
         match verdict:
             case Go(attempt, start_in_s):
                 if self._worker.kind is Kind.POST:
@@ -161,6 +166,8 @@ class Attempts(Generic[W]):
                 work.begun_at = asked_at
                 work.in_doubt = work.takeover = False
                 self._start(work, start_in_s)
+            case Ping(down_for_s):
+                self._pings.send(work, down_for_s, _rules(work).limits.breaker)
             case Ambiguous(attempts):
                 self._doubt(work, attempts)
             case Have(row):
@@ -170,18 +177,23 @@ class Attempts(Generic[W]):
             case Fenced():
                 self._ends.fence()
 
-    def _wait(self, work: W, seconds: float, why: str) -> None:
+    def _wait(self, work: W, seconds: float, why: WaitReason) -> None:
         now = self._context.clock.monotonic()
         if why == "settling":
+            work.takeover = False  # that was about an earlier attempt than this one
             self._ends.again(work, now + seconds)
             return
-        least_s = RATE_PAUSE_S if why == "rate" else 0.0
-        self._ends.close(work.gate, min(max(seconds, least_s), LONGEST_CLOSE_S), down=why != "rate")
+        down = why != "rate"
+        least_s = 0.0 if down else RATE_PAUSE_S
+        self._ends.close(work.gate, min(max(seconds, least_s), LONGEST_CLOSE_S), down=down)
+        if down:
+            self._context.observer.held(work.gate, why)
         self._ends.again(work, now)
 
     def _doubt(self, work: W, attempts: int) -> None:
         work.token = b""
         work.attempts = max(work.attempts, attempts)
+        work.begun_at = self._context.clock.monotonic()
         work.in_doubt = True
         self._run(work)
 
@@ -223,8 +235,8 @@ class Attempts(Generic[W]):
         try:
             step = self._worker.step(work)
             if isinstance(step, Call):
-                self._running += 1
                 step.start(partial(self._replied, work, step.decide))
+                self._running += 1
                 return
         except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
             step = self._crashed(work, error)

@@ -19,7 +19,10 @@ from relay.engine.order import Order
 from relay.engine.outbox import Outbox
 from relay.engine.parked_copy import ParkedCopy
 from relay.engine.parking import Parking
+from relay.engine.relief import CLOSED_S, Relief
 from relay.engine.rows import row_of
+from relay.engine.standing import Standing
+from relay.engine.standstill import Hands
 from relay.engine.tasks import end
 from relay.engine.twins import Twins
 from relay.engine.watermark import Watermark
@@ -28,16 +31,11 @@ from relay.log.port import Record
 
 BATCH = 100
 """Works handled by one call to the state."""
-RELIEVE_S = 0.1
-CONGESTED_S = 1.0
-"""A lane that is full for so long does not help itself by finishing what it has."""
 ENOUGH = 128
 """Records that wait here are enough while some end all the time: more would only be kept from the log too early, and
 out of the CPU's caches when their turn comes."""
 STALLED_S = 0.1
 """Nothing has ended for so long: others further on may not have to wait for what these wait for."""
-CLOSED_S = 1.0
-"""An endpoint that is closed for longer than this is not only a matter of pace."""
 LINGER_S = 30.0
 """How long requests may go on after the lane was given up, so that their outcomes are known."""
 
@@ -50,6 +48,7 @@ class Lane(Generic[W]):
         self._worker = worker
         self._watermark = Watermark()
         self._order: Order[W] = Order()
+        self._standing = Standing(shared=context.shared)
         self._twins: Twins[W] = Twins()
         self._admission = Admission(context, worker)
         self._inbox: Gather[Record] = Gather(self._intake, limit=BATCH)
@@ -61,9 +60,10 @@ class Lane(Generic[W]):
             finished=self._parked,
             refused=self._keep,
             buried=self.publish,
-            closed=self._standing,
+            closed=self._standing.still,
             fence=self.fence,
         )
+        self._relief = Relief(context, self._order, self._parking, self._standing.still)
         self._due = DueRecords(context, worker.stage, closed=self._in_the_way, fence=self.fence)
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -71,10 +71,7 @@ class Lane(Generic[W]):
         self._tasks: asyncio.TaskGroup | None = None
         self._steps: set[asyncio.Task[None]] = set()
         self._grace_until = self._linger_until = inf
-        self._relieved_at = self._ended_at = -inf
-        self._full_since: float | None = None
-        self._failures = 0  # in a row
-        self._down = False  # the endpoint of a dedicated lane, as far as known
+        self._ended_at = -inf
         self.progress = asyncio.Event()
         """Set when records were offered or have ended; the lanes of a runner share one."""
         self.left = asyncio.Event()
@@ -96,6 +93,12 @@ class Lane(Generic[W]):
     @property
     def unfinished(self) -> int:
         return len(self._watermark)
+
+    @property
+    def hands(self) -> Hands:
+        """Where the head is; in nobody's hands, it would stay for ever."""
+        waits = bool(self._inbox) or not self._idle() or self._order.next_due() is not None
+        return Hands(self._watermark.head, busy=waits or self._stopping.is_set())
 
     @property
     def fenced(self) -> bool:
@@ -155,22 +158,8 @@ class Lane(Generic[W]):
 
     def relieve(self) -> None:
         """At the bound: park what waits, so that the rest can go on. A lane whose only receiver is closed waits."""
-        now = self._context.clock.monotonic()
-        if not self._worker.parks or now - self._relieved_at < RELIEVE_S or not self._parking.has_room:
-            return
-        self._relieved_at = now
-        if self._standing():
-            return
-        waiting = [work for work in self._order.held() if work.due > now + CLOSED_S]
-        if self._context.shared:
-            waiting += self._order.stuck(now)
-        for work in waiting:
-            if work.parked_at is None:
-                self._park_all(self._order.withdraw(work))
-        if self._full_since is None:
-            self._full_since = now
-        if self._context.shared and now - self._full_since >= CONGESTED_S:
-            self._park_all(self._order.withdraw_longest(self._context.bounds.window // 2 - len(self._parking)))
+        if self._worker.parks:
+            self._relief.relieve()
 
     # intake
 
@@ -231,9 +220,13 @@ class Lane(Generic[W]):
             self._wake.clear()
             if self._stopping.is_set():
                 return
-            while works := self._order.take(clock.monotonic(), BATCH):
+            while works := self._order.take(clock.monotonic(), BATCH) or self._order.take_over(self._is_over, BATCH):
                 for work in works:
                     self._attempts.start(work)
+
+    def _is_over(self, work: W) -> bool:
+        """It ends whether or not its endpoint is open: nothing is sent any more."""
+        return self._worker.overdue(work) is not None
 
     # parked records come back
 
@@ -295,7 +288,8 @@ class Lane(Generic[W]):
             now = self._context.clock.monotonic()
             work.due = now + later.due_in_s
             if self._worker.parks and (work.parked_at is not None or self._to_be_parked(later.due_in_s)):
-                self._park_all([work, *self._order.withdraw_followers(work)])
+                for each in (work, *self._order.withdraw_followers(work)):
+                    self._parking.park(each)
             else:
                 self._order.hold(work, work.due, now)
         self._woken()
@@ -315,15 +309,11 @@ class Lane(Generic[W]):
         self._woken()
 
     def close(self, gate: str, seconds: float, *, down: bool) -> None:
-        self._down = self._down or down
+        self._standing.closed(down=down)
         self._order.close(gate, self._context.clock.monotonic() + seconds)
 
     def heard(self, work: W, *, healthy: bool) -> None:
-        self._failures = 0 if healthy else self._failures + 1
-        if healthy:
-            self._down = False
-        elif work.rules is not None and self._failures >= work.rules.limits.breaker.failures:
-            self._down = True  # begins will say so, too, but what has failed is parked before the next of them
+        self._standing.heard(healthy=healthy, enough=work.rules.limits.breaker.failures if work.rules else None)
 
     def fence(self) -> None:
         """A newer owner has the lane: nothing of ours may count any more, but outcomes of what is under way."""
@@ -335,20 +325,12 @@ class Lane(Generic[W]):
 
     # where it waits
 
-    def _standing(self) -> bool:
-        """A dedicated lane whose receiver takes nothing now: it stops its intake, instead of parking its backlog."""
-        return self._down and not self._context.shared
-
     def _in_the_way(self, gate: str) -> bool:
         """Whether works of this endpoint would only wait in memory, where others of the lane want to come through."""
         return self._context.shared and self._order.is_closed(gate, self._context.clock.monotonic() + CLOSED_S)
 
     def _to_be_parked(self, wait_s: float) -> bool:
-        return self._worker.parks and wait_s > self._context.bounds.hold_s and not self._standing()
-
-    def _park_all(self, works: Sequence[W]) -> None:
-        for work in works:
-            self._parking.park(work)
+        return self._worker.parks and wait_s > self._context.bounds.hold_s and not self._standing.still()
 
     def _keep(self, work: W) -> None:
         """There is no room to park: it waits in memory, and the window fills."""
@@ -382,7 +364,7 @@ class Lane(Generic[W]):
         self._watermark.done(record.offset)
         self._ended_at = self._context.clock.monotonic()
         if len(self._watermark) < self._context.bounds.window:
-            self._full_since = None
+            self._relief.full_since = None
         self.progress.set()
         self._woken()
 

@@ -1,9 +1,42 @@
 """What the engine tells about itself: for logs, metrics and Sentry, which are wired in from outside."""
 
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
-from relay.domain.errors import Unavailable
+from relay.domain.errors import RelayError, Unavailable
 from relay.log.port import TopicPartition
+from relay.state.port import Restored, WaitReason
+
+
+class Memory(Enum):
+    """Of a state that was not ready. NEW: there never was any; KEPT: a restart that lost nothing; LOST: it is gone, or
+    its end may be."""
+
+    NEW = "new"
+    KEPT = "kept"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a recovery pass did. `tags`: were not ready, and are now; none of them: it was a check.
+
+    `owners`: per owner of parked records (`r:<receiver>`, `s:<source_id>`) what became of each. `doubt_until`: Unix
+    seconds; until then a delivery without a row counts as in doubt. None: this pass brings no doubt.
+    """
+
+    tags: frozenset[int]
+    memory: Memory
+    owners: Mapping[str, Counter[Restored]]
+    seconds: float
+    doubt_until: float | None
+
+    def count(self, what: Restored | None = None) -> int:
+        """Parked records in all, or those of which this is so."""
+        return sum(found.total() if what is None else found[what] for found in self.owners.values())
 
 
 class Observer(Protocol):
@@ -17,7 +50,18 @@ class Observer(Protocol):
         """The state asks for a recovery pass."""
         ...
 
-    def recovered(self, tags: frozenset[int], put_back: int, in_doubt: bool) -> None: ...
+    def not_ready(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
+        """These tags are not ready now; those among `forgotten` because their memory is gone, or may lack its end.
+        Told at every look, also when all are ready."""
+        ...
+
+    def recovery_begun(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
+        """This process has begun a recovery pass."""
+        ...
+
+    def recovered(self, done: Recovered) -> None:
+        """A recovery pass, or a check, of this process has ended."""
+        ...
 
     def step_crashed(self, stage: str, error: Exception) -> None:
         """A worker's step raised something unexpected: a bug."""
@@ -35,12 +79,41 @@ class Observer(Protocol):
 
     def parked(self, topic: str, count: int) -> None: ...
 
+    def held(self, gate: str, why: WaitReason) -> None:
+        """The endpoint is to be sent nothing now, and not for its rate. Told often while something waits for it."""
+        ...
+
+    def offline(self, gate: str, down_for_s: float) -> None:
+        """A long outage: a throw-away ping is about to be sent. Told for each."""
+        ...
+
+    def back(self, gate: str, down_for_s: float) -> None:
+        """A ping was answered: the outage is over."""
+        ...
+
+    def unanswered(self, gate: str) -> None:
+        """A ping was not answered, or not well: the outage goes on."""
+        ...
+
+    def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
+        """After a ping the endpoint is paused until somebody resumes it: it said that it is `gone`, or else its outage
+        lasted too long, and it is disabled."""
+        ...
+
     def fenced(self, partition: TopicPartition) -> None:
         """A newer owner has this lane."""
         ...
 
     def lane(self, partition: TopicPartition, *, unfinished: int) -> None:
         """Level of a lane's window, told about once a second."""
+        ...
+
+    def stalled(self, partition: TopicPartition, offset: int, seconds: float) -> None:
+        """For so long nobody has had the record at `offset`, which is not finished: a bug, or a call that hangs."""
+        ...
+
+    def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None:
+        """A service cannot go on with its consumer, and will be started again; the others go on."""
         ...
 
 
@@ -51,7 +124,11 @@ class SilentObserver:
 
     def state_recovering(self, tags: frozenset[int]) -> None: ...
 
-    def recovered(self, tags: frozenset[int], put_back: int, in_doubt: bool) -> None: ...
+    def not_ready(self, tags: frozenset[int], forgotten: frozenset[int]) -> None: ...
+
+    def recovery_begun(self, tags: frozenset[int], forgotten: frozenset[int]) -> None: ...
+
+    def recovered(self, done: Recovered) -> None: ...
 
     def step_crashed(self, stage: str, error: Exception) -> None: ...
 
@@ -63,6 +140,20 @@ class SilentObserver:
 
     def parked(self, topic: str, count: int) -> None: ...
 
+    def held(self, gate: str, why: WaitReason) -> None: ...
+
+    def offline(self, gate: str, down_for_s: float) -> None: ...
+
+    def back(self, gate: str, down_for_s: float) -> None: ...
+
+    def unanswered(self, gate: str) -> None: ...
+
+    def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None: ...
+
     def fenced(self, partition: TopicPartition) -> None: ...
 
     def lane(self, partition: TopicPartition, *, unfinished: int) -> None: ...
+
+    def stalled(self, partition: TopicPartition, offset: int, seconds: float) -> None: ...
+
+    def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None: ...

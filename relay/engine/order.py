@@ -2,23 +2,27 @@
 
 import heapq
 from collections import deque
+from collections.abc import Callable
 from itertools import count
 from typing import Generic
 
 from relay.engine.work import W
 
 NO_TICKET = -1
+LOOK_S = 10.0
+"""How often all that is ready for an endpoint is looked at that keeps being closed: time passes."""
 
 
 class Gate(Generic[W]):
     """The way to one endpoint: what is ready for it, how much is in flight, and until when it is closed."""
 
-    __slots__ = ("closed_until", "in_flight", "key", "ready")
+    __slots__ = ("closed_until", "in_flight", "key", "looked_at", "ready")
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.in_flight = 0
         self.closed_until = 0.0
+        self.looked_at = 0.0
         self.ready: deque[tuple[int, W]] = deque()
 
 
@@ -34,6 +38,7 @@ class Order(Generic[W]):
         self._gates: dict[str, Gate[W]] = {}  # those with something ready or in flight, and closed ones
         self._open: dict[str, Gate[W]] = {}  # gates with something ready that are neither closed nor full
         self._held: list[tuple[float, int, W | Gate[W]]] = []
+        self._unseen: deque[tuple[int, W]] = deque()  # ready for closed gates, and not looked at since
         self._tickets = count()
         self.waiting = 0
         """Works that were added or held and not taken."""
@@ -60,6 +65,19 @@ class Order(Generic[W]):
                     taken.append(work)
                 if len(taken) == limit:
                     break
+        return taken
+
+    def take_over(self, is_over: Callable[[W], bool], limit: int) -> list[W]:
+        """As `take`, up to `limit` works that wait for a closed endpoint and are over: they need it no more.
+
+        Each is looked at once when it gets there, and then every LOOK_S or so.
+        """
+        taken: list[W] = []
+        while self._unseen and len(taken) < limit:
+            ticket, work = self._unseen.popleft()
+            if work.ticket == ticket and is_over(work):
+                self._take(self._gates[work.gate], work)
+                taken.append(work)
         return taken
 
     def hold(self, work: W, due: float, now: float) -> None:
@@ -160,6 +178,8 @@ class Order(Generic[W]):
             gate.ready.append((work.ticket, work))
         if gate.closed_until <= now:
             self._open[gate.key] = gate
+        else:
+            self._unseen.append((work.ticket, work))
 
     def _release(self, now: float) -> None:
         """What has waited long enough is ready, or open."""
@@ -170,6 +190,9 @@ class Order(Generic[W]):
                     self._ready(item, now)
             elif item.closed_until <= now:
                 item.closed_until = 0.0
+                if now - item.looked_at >= LOOK_S:
+                    item.looked_at = now
+                    self._unseen += item.ready
                 if item.ready:
                     self._open[item.key] = item
                 self._drop_if_idle(item)
@@ -182,10 +205,14 @@ class Order(Generic[W]):
             self._drop_if_idle(gate)
             return None
         gate.ready.popleft()
+        self._take(gate, work)
+        return work
+
+    def _take(self, gate: Gate[W], work: W) -> None:
+        work.ticket = NO_TICKET
+        work.taken = True
         gate.in_flight += 1
         self.waiting -= 1
-        work.taken = True
-        return work
 
     def _leave_gate(self, work: W) -> None:
         work.taken = False

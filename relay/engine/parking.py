@@ -20,6 +20,8 @@ from relay.state.port import IntakeAsk, Kind, Parked
 
 ROOM_S = 1.0
 """How soon those are tried again that found no room."""
+LOOK_S = 10.0
+"""How often those that wait behind parked ones look, while the endpoint is closed, whether these are over."""
 
 
 class Parking(Generic[W]):
@@ -56,6 +58,7 @@ class Parking(Generic[W]):
         self._behind_keys: Counter[bytes] = Counter()
         self._crowded = asyncio.Event()
         self._refused_at = -ROOM_S
+        self._looked_at = -LOOK_S
         self._counted_at = -ROOM_S
         self._free = 0  # references that may be parked over all receivers
 
@@ -187,14 +190,29 @@ class Parking(Generic[W]):
             if not self._closed():
                 await self._look_behind()
                 self._crowded.clear()
-                waiting, self._behind = self._behind, deque()
-                self._behind_keys.clear()
-                for work in waiting:
+                for work in self._taken_from_behind():
                     self.park(work)
+            elif self._context.clock.monotonic() - self._looked_at >= LOOK_S:
+                await self._look_behind()
+                for work in self._taken_from_behind():
+                    self._wait_on(work)
+
+    def _taken_from_behind(self) -> deque[W]:
+        waiting, self._behind = self._behind, deque()
+        self._behind_keys.clear()
+        return waiting
+
+    def _wait_on(self, work: W) -> None:
+        """While the endpoint is closed: elsewhere, once its order key is free, for it may grow too old there."""
+        if work.queue is not None and self.blocks(work.queue):
+            self._wait_behind(work, work.queue)
+        else:
+            self._refused(work)
 
     async def _look_behind(self) -> None:
         """Forget order keys that turn out to have nothing parked: then even without room their works can go on."""
         context = self._context
+        self._looked_at = context.clock.monotonic()
         firsts = {work.queue: work for work in reversed(self._behind) if work.queue is not None}
         asks = [IntakeAsk(row_of(work), work.generation, queue) for queue, work in firsts.items()]
         rows = await context.patience.until_done("look at queues", lambda: context.state.intake(context.lane, asks))

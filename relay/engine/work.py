@@ -91,6 +91,7 @@ class Work:
         "in_doubt",
         "owes_tombstone",
         "parked_at",
+        "pinging",
         "polls",
         "queue",
         "record",
@@ -120,6 +121,8 @@ class Work:
         self.due = 0.0
         """Monotonic time before which it is not taken up."""
         self.in_doubt = False
+        self.pinging = False
+        """Its endpoint is offline: the step is run to send a throw-away ping in its place."""
         self.takeover = False
         self.crashes = 0
         self.result: Result | None = None
@@ -186,7 +189,11 @@ class Worker(Protocol[W]):
         ...
 
     def step(self, work: W) -> Step:
-        """Say what becomes of it. Runs after a Go, or with `in_doubt` set and no attempt begun."""
+        """Say what becomes of it. Runs after a Go, or with `in_doubt` set and no attempt begun.
+
+        With `pinging` set: ask its endpoint whether it is back. What comes of that is Later, RELEASED, `healthy` or
+        not; it says nothing about the work.
+        """
         ...
 
     def resume(self, work: W, result: Result) -> Done | Dead:

@@ -8,7 +8,7 @@ every string as text. So bytes go as `Raw` both ways.
 import math
 import struct
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -30,6 +30,7 @@ from relay.state.port import (
     MessageRow,
     MessageStage,
     Parked,
+    Ping,
     Result,
     Row,
     RowKey,
@@ -38,11 +39,12 @@ from relay.state.port import (
     Stale,
     Verdict,
     Wait,
+    WaitReason,
 )
 
 _EMPTY: Final = msgspec.Raw(b"\xa0")
 _NO_ROW: Final = Row()
-_WAITS: Final[tuple[Literal["rate", "pause", "breaker", "settling"], ...]] = ("rate", "pause", "breaker", "settling")
+_WAITS: Final[tuple[WaitReason, ...]] = get_args(WaitReason)
 _BREAKERS: Final[tuple[Literal["closed", "open", "half_open"], ...]] = ("closed", "open", "half_open")
 _CHANGES: Final = {Change.RELEASED: 1, Change.RETRY: 2, Change.DOUBT: 3, Change.ACCEPTED: 4, Change.RESULT: 6}
 APPLIED: Final = 1
@@ -167,6 +169,8 @@ class WireVerdict(msgspec.Struct, array_like=True):
                 return Ambiguous(self.first)
             case 4:
                 return Have(row_of(self.row))
+            case 6:
+                return Ping(_seconds(self.first))
             case _:
                 return Stale(self.first)
 
@@ -184,7 +188,7 @@ def verdict_of(item: WireVerdict | int) -> Verdict:
 def limits_of(ask: BeginAsk) -> tuple[object, ...]:
     limits = ask.limits
     interval_us = math.ceil(limits.interval_s * 1e6 - 1e-3)  # the tolerance: 0.01 s must not become 10,001 us
-    return ask.row.owner, interval_us, ms(limits.settle_s), ms(limits.probe_s)
+    return ask.row.owner, interval_us, ms(limits.settle_s), ms(limits.probe_s), ms(limits.breaker.offline.after)
 
 
 _BEGIN: Final = struct.Struct(">BQQHH").pack
@@ -197,7 +201,8 @@ def pack_begin(ask: BeginAsk, limits_index: int) -> bytes:
 
 def policy_of(settlement: Settlement) -> tuple[object, ...]:
     breaker = settlement.breaker
-    return settlement.row.owner, breaker.failures, ms(breaker.window), ms(breaker.open_for)
+    offline = ms(breaker.offline.after), ms(breaker.offline.ping_every)
+    return settlement.row.owner, breaker.failures, ms(breaker.window), ms(breaker.open_for), *offline
 
 
 _SETTLE: Final = struct.Struct(">QBBhbqqHHII").pack
@@ -295,9 +300,13 @@ class WireHealth(msgspec.Struct, array_like=True):
     breaker: int
     paused_ms: int
     failures: int
+    outage_ms: int
+    disabled_ms: int
 
     def health(self) -> EndpointHealth:
-        return EndpointHealth(_BREAKERS[self.breaker], _seconds(self.paused_ms), self.failures)
+        disabled_for_s = None if self.disabled_ms < 0 else self.disabled_ms / 1000
+        breaker, paused_for_s = _BREAKERS[self.breaker], _seconds(self.paused_ms)
+        return EndpointHealth(breaker, paused_for_s, self.failures, self.outage_ms / 1000, disabled_for_s)
 
 
 decode_health: Final = msgspec.msgpack.Decoder(list[list[WireHealth] | bool]).decode

@@ -20,6 +20,8 @@ from relay.telemetry.series import Count, Family, Level, M, Receivers, Spread
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 _HTTP_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_RECOVERY_SECONDS: Final = (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0)
+_LAGS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 _JOURNEY_SECONDS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0, 21_600.0, 86_400.0, 172_800.0)
 
 
@@ -81,6 +83,12 @@ class Metrics:
         self.callback_attempts_total = self._counter(
             "relay_callback_attempts_total", "POSTs of results to senders, by what came of them", "outcome"
         )
+        self.pings_total = self._counter(
+            "relay_pings_total",
+            "Throw-away POSTs to endpoints that are offline (- for callbacks): answered, unanswered or gone",
+            "receiver",
+            "outcome",
+        )
         self.answers_total = self._counter(
             "relay_answers_total", "Answers, by way: response, poll or callback", "receiver", "via"
         )
@@ -90,10 +98,34 @@ class Metrics:
         self.lane_window_records = self._gauge(
             "relay_lane_window_records", "Unfinished records in a lane's window", "topic", "partition"
         )
+        self.endpoints_held = self._gauge(
+            "relay_endpoints_held",
+            "Endpoints with messages waiting that are sent none now, by why: pause, breaker, offline or disabled; - "
+            "stands for callbacks. Over 0 while it is so: each process counts those that it was told about",
+            "receiver",
+            "why",
+        )
+
+        self.event_loop_lag_seconds = self._plain_histogram(
+            "relay_event_loop_lag_seconds", "How late the event loop comes to a timer, looked at twice a second", _LAGS
+        )
 
     def _define_faults(self) -> None:
         self.state_recoveries_total = self._plain_counter(
-            "relay_state_recoveries_total", "Recovery passes after the state lost its memory, or may have"
+            "relay_state_recoveries_total", "Recovery passes after the state lost its memory, or was restarted"
+        )
+        self.state_tags_not_ready = self._gauge(
+            "relay_state_tags_not_ready",
+            "Hash tags of the state, of 64, whose lanes stand still until they are recovered",
+        ).labels()
+        self.state_recovery_seconds = self._plain_histogram(
+            "relay_state_recovery_seconds",
+            "One recovery pass: so long the lanes of its tags stood still",
+            _RECOVERY_SECONDS,
+        )
+        self.parked_put_back_total = self._plain_counter(
+            "relay_parked_put_back_total",
+            "Parked records that no reference knew of any more, put back into the due index",
         )
         self.dependency_waits_total = self._counter(
             "relay_dependency_waits_total", "Calls repeated because the server was away", "dependency"
@@ -103,6 +135,20 @@ class Metrics:
         )
         self.lanes_fenced_total = self._counter(
             "relay_lanes_fenced_total", "Lanes taken over by a newer owner", "topic"
+        )
+        self.lanes_stalled_total = self._counter(
+            "relay_lanes_stalled_total", "Times that a lane stood still for a minute with nothing to wait for", "topic"
+        )
+        self.services_restarted_total = self._counter(
+            "relay_services_restarted_total",
+            "Consumers made anew in a running process, by why: consumer_broken or offset_missing",
+            "reason",
+        )
+        self.backlog_problem_partitions = self._gauge(
+            "relay_backlog_problem_partitions",
+            "Partitions that a group cannot go on with (missing_offset, lost), or whose oldest unread record is older "
+            "than half of the retention (old)",
+            "problem",
         )
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Family[Count]:
@@ -118,6 +164,9 @@ class Metrics:
         self.registry.register(family)
         self._families.append(family)
         return family
+
+    def _plain_histogram(self, name: str, meaning: str, buckets: tuple[float, ...]) -> Spread:
+        return self._histogram(name, meaning, buckets).labels()
 
     def _plain_counter(self, name: str, meaning: str) -> Count:
         return self._counter(name, meaning).labels()

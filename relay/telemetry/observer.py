@@ -2,15 +2,22 @@
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
-from relay.domain.errors import StateRecovering, StateUnavailable, Unavailable
+from relay.domain.errors import OffsetMissing, RelayError, StateRecovering, StateUnavailable, Unavailable
+from relay.engine.observer import Memory, Recovered
 from relay.log.port import TopicPartition
+from relay.state.port import TAGS, Restored, WaitReason
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
+from relay.telemetry.outages import Outages
 from relay.telemetry.sentry import SentryReporter
 
 REPEAT_S = 10.0
 """The same wait is logged again only after this time: a server that is away is one story, not thousands of lines."""
+
+_MISSING = "nothing of it is read until the group has an offset to go on at; `relay topics describe` says what to do"
+_STALLED = "what comes behind it cannot be committed; a restart of this process helps, and nothing is lost by it"
 
 
 class TelemetryObserver:
@@ -22,6 +29,10 @@ class TelemetryObserver:
         self._ask_recovery = ask_recovery
         self._log = get_logger("relay.engine")
         self._told: dict[str, float] = {}
+        self._outages = Outages()
+        self._looked_at = 0.0
+        self._not_ready: frozenset[int] = frozenset()
+        self._was_ready = False
 
     def waiting(self, what: str, error: Unavailable) -> None:
         self._metrics.dependency_waits_total.labels(
@@ -36,9 +47,42 @@ class TelemetryObserver:
     def state_recovering(self, tags: frozenset[int]) -> None:
         self._ask_recovery()
 
-    def recovered(self, tags: frozenset[int], put_back: int, in_doubt: bool) -> None:
+    def not_ready(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
+        self._metrics.state_tags_not_ready.set(len(tags))
+        if tags - self._not_ready:
+            told = self._log.warning if self._was_ready else self._log.info  # at the first start it is no news
+            told("state_not_ready", tags=_tags(tags), memory="missing" if tags & forgotten else "kept")
+        self._not_ready = tags
+        self._was_ready = self._was_ready or not tags
+
+    def recovery_begun(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
+        self._log.info("recovery_begun", tags=_tags(tags), memory="missing" if tags & forgotten else "kept")
+
+    def recovered(self, done: Recovered) -> None:
+        put_back, finished = done.count(Restored.PUT_BACK), done.count(Restored.FINISHED)
+        self._metrics.parked_put_back_total.inc(put_back)
+        facts = {
+            "parked": done.count(),
+            "put_back": put_back,
+            "tombstones": finished,
+            "seconds": round(done.seconds, 3),
+        }
+        if not done.tags:
+            if put_back or finished:
+                self._log.warning("parked_references_missing", **facts)
+            return
+        self.not_ready(frozenset(), frozenset())
         self._metrics.state_recoveries_total.inc()
-        self._log.info("state_recovered", tags=len(tags), put_back=put_back, after_loss=in_doubt)
+        self._metrics.state_recovery_seconds.observe(done.seconds)
+        told = self._log.warning if done.memory is Memory.LOST else self._log.info
+        told(
+            "state_recovered",
+            tags=_tags(done.tags),
+            memory=done.memory.value,
+            after_loss=done.memory is Memory.LOST,
+            in_doubt_until=_moment(done.doubt_until),
+            **facts,
+        )
 
     def step_crashed(self, stage: str, error: Exception) -> None:
         self._metrics.step_crashes_total.labels(stage).inc()
@@ -46,6 +90,8 @@ class TelemetryObserver:
         self._sentry.report_crash(error)
 
     def attempt(self, stage: str, gate: str, outcome: str) -> None:
+        if self._outages.began and outcome == "done" and stage != "pending":
+            self._is_back(gate)  # another process's ping was answered
         match stage:
             case "to_receiver":
                 self._metrics.delivery_attempts_total.labels(gate[2:], outcome).inc()
@@ -59,11 +105,39 @@ class TelemetryObserver:
             self._metrics.duplicates_total.inc(count)
 
     def dead(self, stage: str, gate: str, reason: str) -> None:
-        self._metrics.failed_total.labels(gate[2:] if gate[:2] == "r:" else "-", reason).inc()
+        self._metrics.failed_total.labels(_receiver_of(gate), reason).inc()
         self._log.warning("dead_letter", stage=stage, endpoint=gate, reason=reason)
 
     def parked(self, topic: str, count: int) -> None:
         self._metrics.parked_total.labels(topic).inc(count)
+
+    def held(self, gate: str, why: WaitReason) -> None:
+        if self._outages.hold(gate, why, time.monotonic()):
+            self._metrics.endpoints_held.labels(_receiver_of(gate), why).add(1)
+
+    def offline(self, gate: str, down_for_s: float) -> None:
+        if self._outages.begins(gate, time.monotonic(), down_for_s):
+            self._log.warning("endpoint_offline", endpoint=gate, down_for_s=round(down_for_s))
+
+    def back(self, gate: str, down_for_s: float) -> None:
+        self._metrics.pings_total.labels(_receiver_of(gate), "answered").inc()
+        self._is_back(gate)
+
+    def unanswered(self, gate: str) -> None:
+        self._metrics.pings_total.labels(_receiver_of(gate), "unanswered").inc()
+
+    def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
+        receiver = _receiver_of(gate)
+        event = "endpoint_gone" if gone else "endpoint_disabled"
+        self._outages.ends(gate)
+        self._metrics.pings_total.labels(receiver, "gone" if gone else "unanswered").inc()
+        self._log.error(event, endpoint=gate, down_for_s=round(down_for_s), paused="until it is resumed")
+        self._sentry.report_failure(receiver, "gone" if gone else "disabled", "receiver", "ping", 0, last_status)
+
+    def _is_back(self, gate: str) -> None:
+        began = self._outages.ends(gate)
+        if began is not None:
+            self._log.info("endpoint_back", endpoint=gate, down_for_s=round(time.monotonic() - began))
 
     def fenced(self, partition: TopicPartition) -> None:
         self._metrics.lanes_fenced_total.labels(partition.topic).inc()
@@ -71,3 +145,35 @@ class TelemetryObserver:
 
     def lane(self, partition: TopicPartition, *, unfinished: int) -> None:
         self._metrics.lane_window_records.labels(partition.topic, str(partition.partition)).set(unfinished)
+        now = time.monotonic()
+        if now - self._looked_at >= REPEAT_S:
+            self._looked_at = now
+            for gate, why in self._outages.released(now):
+                self._metrics.endpoints_held.labels(_receiver_of(gate), why).add(-1)
+
+    def stalled(self, partition: TopicPartition, offset: int, seconds: float) -> None:
+        self._metrics.lanes_stalled_total.labels(partition.topic).inc()
+        place = {"topic": partition.topic, "partition": partition.partition, "offset": offset}
+        self._log.error("lane_stalled", **place, seconds=round(seconds), problem=_STALLED)
+
+    def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None:
+        missing = isinstance(error, OffsetMissing)
+        self._metrics.services_restarted_total.labels("offset_missing" if missing else "consumer_broken").inc()
+        if missing:
+            self._log.error("offset_missing", service=name, error=str(error), problem=_MISSING, again_in_s=again_in_s)
+        else:
+            self._log.warning("consumer_broken", service=name, error=str(error), again_in_s=again_in_s)
+
+
+def _tags(tags: frozenset[int]) -> str:
+    """Hash tags for people: nearly always it is all of them."""
+    return "all" if len(tags) == TAGS else ",".join(map(str, sorted(tags)))
+
+
+def _moment(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _receiver_of(gate: str) -> str:
+    """The receiver's name; `-` for a source's callback."""
+    return gate[2:] if gate[:2] == "r:" else "-"

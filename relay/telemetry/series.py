@@ -50,6 +50,9 @@ class Level:
     def set(self, value: float) -> None:
         self._value = value
 
+    def add(self, by: float) -> None:
+        self._value += by
+
     def samples(self) -> Iterator[Sample]:
         yield "", {}, self._value
 

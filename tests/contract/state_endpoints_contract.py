@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relay.log.port import Coordinate
-from relay.state.port import Change, EndpointHealth, FailedEntry, Go, Kind, Row, Wait
-from tests.contract.state_contract import LANE, LIMITS, Rig, ask, begun, peeked, row, settled
+from relay.state.port import Change, EndpointHealth, FailedEntry, Go, Kind, Ping, Row, Wait
+from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, begun, outcome, peeked, row, settled
 
 UNUSED = count()
 
@@ -88,7 +88,7 @@ class EndpointsContract:
 
     async def test_a_run_of_failures_opens_the_breaker_and_one_probe_decides(self, rig: Rig) -> None:
         await self.fail(rig, 3)
-        assert await self.health(rig) == EndpointHealth("open", 0.0, 3)
+        assert await self.health(rig) == EndpointHealth("open", 0.0, 3, 0.0)
         await rig.elapse(10)
         assert await begun(rig.state, row(9)) == Wait(20.0, "breaker")
         await rig.elapse(20)
@@ -133,7 +133,100 @@ class EndpointsContract:
         assert (await self.health(rig)).failures == 2
         await rig.elapse(61)
         await self.fail(rig, 1, first=20)
-        assert await self.health(rig) == EndpointHealth("closed", 0.0, 1)
+        found = await self.health(rig)
+        assert (found.breaker, found.failures) == ("closed", 1)
+        assert found.failing_for_s == pytest.approx(61), "nothing succeeded between"
+
+    async def ping(self, rig: Rig, number: int, *, healthy: bool | None, pause_s: float = 0.0) -> None:
+        """As the engine does it: begun, told to ping, and settled as released."""
+        token = b"ping-%d" % number
+        assert isinstance(await begun(rig.state, row(number), token), Ping)
+        before = await peeked(rig.state, row(number))
+        assert await settled(rig.state, row(number), Change.RELEASED, token, healthy=healthy, pause_s=pause_s) == before
+
+    async def long_outage(self, rig: Rig) -> None:
+        """Since 600 s; then a probe may be let through."""
+        await self.fail(rig, 3)
+        await rig.elapse(600)
+
+    async def test_in_a_long_outage_one_is_told_to_ping_and_no_row_is_touched(self, rig: Rig) -> None:
+        await self.long_outage(rig)
+        limits = replace(LIMITS, interval_s=10)
+        assert await begun(rig.state, row(9), b"p", limits=limits) == Ping(600.0)
+        assert await begun(rig.state, row(9), b"p", limits=limits) == Ping(600.0), "the same verdict when repeated"
+        assert await begun(rig.state, row(10), limits=limits) == Wait(1.0, "offline")
+        assert await peeked(rig.state, row(9)) == Row()
+        await rig.elapse(20)  # its lease ends
+        assert await begun(rig.state, row(10), b"next", limits=limits) == Ping(620.0)
+        verdicts = await asyncio.gather(*(begun(rig.state, row(100 + number)) for number in range(50)))
+        assert all(verdict == Wait(1.0, "offline") for verdict in verdicts)
+
+    async def test_a_ping_answered_closes_it_for_messages_that_were_tried_before_too(self, rig: Rig) -> None:
+        await self.long_outage(rig)
+        await self.ping(rig, 1, healthy=True)
+        assert await self.health(rig) == EndpointHealth("closed", 0.0, 0)
+        assert await begun(rig.state, row(1), b"t2") == Go(2, 0.0)
+        assert await begun(rig.state, row(9)) == Go(1, 0.0)
+
+    async def test_a_ping_not_answered_keeps_it_offline_until_the_next(self, rig: Rig) -> None:
+        await self.long_outage(rig)
+        await self.ping(rig, 9, healthy=False)
+        for number in (9, 10):
+            assert await begun(rig.state, row(number), b"new") == Wait(60.0, "offline")
+        await settled(rig.state, row(9), Change.RELEASED, b"ping-9", healthy=True)  # late, and it was told before
+        found = await self.health(rig)
+        assert (found.breaker, found.failing_for_s, found.failures) == ("open", 600.0, 3)
+        await rig.elapse(60)
+        assert await begun(rig.state, row(10), b"p2") == Ping(660.0)
+
+    async def test_a_ping_that_was_not_sent_makes_room_for_the_next(self, rig: Rig) -> None:
+        await self.long_outage(rig)
+        await self.ping(rig, 9, healthy=None)
+        await self.ping(rig, 10, healthy=True)
+
+    async def test_a_ping_settled_late_still_counts_for_the_endpoint_alone(self, rig: Rig) -> None:
+        await self.long_outage(rig)
+        assert isinstance(await begun(rig.state, row(9), b"p"), Ping)
+        await rig.state.settle([outcome(row(9), Change.RESULT, b"", result=ANSWER)])  # the receiver's own callback
+        before = await peeked(rig.state, row(9))
+        assert await settled(rig.state, row(9), Change.RELEASED, b"p", healthy=True) == before
+        assert (await self.health(rig)).breaker == "closed"
+
+    async def test_so_many_failures_in_a_row_open_it_in_a_long_outage_however_slow_they_come(self, rig: Rig) -> None:
+        await self.fail(rig, 1)
+        await rig.elapse(550)
+        await self.fail(rig, 1, first=1)
+        assert (await self.health(rig)).breaker == "closed"
+        await rig.elapse(70)
+        await self.fail(rig, 1, first=2)
+        found = await self.health(rig)
+        assert (found.breaker, found.failures, found.failing_for_s) == ("open", 1, 620.0)
+        assert await begun(rig.state, row(9)) == Wait(30.0, "offline")
+
+    async def test_a_failure_that_nothing_followed_for_a_day_is_no_part_of_the_outage(self, rig: Rig) -> None:
+        await self.fail(rig, 3)
+        await rig.elapse(86_401)
+        assert (await self.health(rig)).failing_for_s == 0
+        assert await begun(rig.state, row(9)) == Go(1, 0.0), "a probe as after a short outage"
+        await settled(rig.state, row(9), Change.RETRY, healthy=False)
+        assert await begun(rig.state, row(10)) == Wait(30.0, "breaker")
+
+    async def test_one_that_is_paused_for_its_outage_is_disabled_until_it_is_resumed(self, rig: Rig) -> None:
+        await self.long_outage(rig)
+        await self.ping(rig, 9, healthy=False, pause_s=float("inf"))
+        await rig.elapse(1e6)
+        assert await self.health(rig) == EndpointHealth("half_open", float("inf"), 3, 0.0, 1e6)
+        assert await begun(rig.state, row(9)) == Wait(float("inf"), "disabled")
+        await rig.state.pause("r:ci", 0)
+        assert await self.health(rig) == EndpointHealth("closed", 0.0, 0)
+        assert await begun(rig.state, row(9)) == Go(1, 0.0)
+
+    async def test_one_that_is_paused_by_hand_or_gone_is_not_disabled(self, rig: Rig) -> None:
+        await self.long_outage(rig)
+        await self.ping(rig, 9, healthy=True, pause_s=float("inf"))
+        assert await self.health(rig) == EndpointHealth("closed", float("inf"), 0)
+        await rig.state.pause("r:ci", float("inf"))
+        assert await begun(rig.state, row(9)) == Wait(float("inf"), "pause")
 
 
 class FailedContract:

@@ -10,7 +10,17 @@ from relay.domain.topics import TopicSpec
 from relay.log.group_consumer import Commit, GroupConsumer, Taken
 from relay.log.groups import Group
 from relay.log.partitioner import partition_of
-from relay.log.port import Consumer, Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicPartition, TopicState
+from relay.log.port import (
+    Backlog,
+    Consumer,
+    Coordinate,
+    NewRecord,
+    OnAssigned,
+    OnRevoked,
+    Record,
+    TopicPartition,
+    TopicState,
+)
 from relay.log.watchers import Watchers
 
 
@@ -148,6 +158,17 @@ class MemoryLog:
         await self._turn()
         return list(self._broker[TopicPartition(topic, partition)].table().values())
 
+    async def scan(
+        self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
+    ) -> AsyncIterator[Sequence[Record]]:
+        await self._turn()
+        at = self._broker[TopicPartition(topic, partition)]
+        position, stop = start, at.end if end is None else min(end, at.end)
+        while (position := max(position, at.first)) < stop:
+            yield at.records[position : min(position + batch, stop)]
+            position += batch
+            await self._turn()
+
     async def follow(self, topic: str) -> AsyncIterator[Record | None]:
         await self._turn()
         partition = self._broker[TopicPartition(topic, 0)]
@@ -183,6 +204,15 @@ class MemoryLog:
         await self._turn()
         partitions = {at: self._broker[at] for at in self._broker.partitions_of(topic)}
         return sum(p.end - self._broker.offsets.get((group, at), p.first) for at, p in partitions.items())
+
+    async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
+        await self._turn()
+        broker, there = self._broker, [topic for topic in groups if topic in self._broker.specs]
+        return [
+            Backlog(groups[topic], at, broker[at].first, broker[at].end, broker.offsets.get((groups[topic], at)))
+            for topic in there
+            for at in broker.partitions_of(topic)
+        ]
 
     # what GroupConsumer needs
 

@@ -103,6 +103,7 @@ class MemoryState:
         self._window_s = dedup_window_s
         self._tags: list[_Tag] = []
         self._leases: dict[str, tuple[str, float]] = {}
+        self._forgotten: frozenset[int] = frozenset()
         self.lose()
         if ready:
             for tag in self._tags:
@@ -142,6 +143,9 @@ class MemoryState:
     async def start(self) -> None:
         return
 
+    async def problems(self) -> list[str]:
+        return []
+
     async def close(self) -> None:
         return
 
@@ -170,7 +174,7 @@ class MemoryState:
         self._reach_owners(f"s:{arrival.id.source_id}" for arrival in arrivals)
         for arrival in arrivals:
             row = self._message(arrival.id)
-            if row is None or row.stage is not MessageStage.ENQUEUED:
+            if row is None or (row.stage is not MessageStage.ENQUEUED and _is_of(row, arrival)):
                 self._store_message(arrival, MessageStage.ENQUEUED, row)
 
     async def messages(self, ids: Sequence[MessageId]) -> list[MessageRow | None]:
@@ -268,7 +272,11 @@ class MemoryState:
         for tag in self._tags:
             if tag.ready is None:
                 tag.ready, tag.lost_at = False, self.now
-        return frozenset(number for number, tag in enumerate(self._tags) if not tag.ready)
+        self._forgotten = frozenset(number for number, tag in enumerate(self._tags) if not tag.ready)
+        return self._forgotten
+
+    def forgotten(self) -> frozenset[int]:
+        return self._forgotten
 
     async def restore(self, lane: Lane, parked: Sequence[Parked]) -> list[Restored]:
         return [self._restore(lane, one) for one in parked]
@@ -311,9 +319,9 @@ class MemoryState:
     async def pause(self, owner: str, seconds: float) -> None:
         self._reach_owners([owner])
         endpoint = self._of(owner).rows.endpoint(owner)
-        endpoint.paused_until = self.now + seconds
+        endpoint.paused_until, endpoint.disabled_at = self.now + seconds, None
         if seconds == 0:
-            endpoint.close()
+            endpoint.resume()
 
     # failed messages
     async def index_failed(self, entries: Sequence[FailedEntry]) -> None:
@@ -337,6 +345,11 @@ class MemoryState:
     async def failed_receivers(self) -> list[str]:
         self._reach(range(TAGS))
         return sorted(receiver for tag in self._tags for receiver, entries in tag.failed.items() if entries)
+
+
+def _is_of(row: MessageRow, arrival: Arrival) -> bool:
+    same_place = (row.partition, row.offset) == (arrival.partition, arrival.offset)
+    return row.digest == arrival.digest or same_place
 
 
 def _references(tag: _Tag) -> Iterable[Parked]:

@@ -5,6 +5,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from relay.domain.breaker import Breaker, Closed, HalfOpen, Open, ask, record
 from relay.domain.receiver import BreakerPolicy
 from relay.state.port import (
     Ambiguous,
@@ -16,6 +17,7 @@ from relay.state.port import (
     Kind,
     Limits,
     Mark,
+    Ping,
     Result,
     Row,
     Settlement,
@@ -34,47 +36,60 @@ _TARGETS = {Change.ACCEPTED: Stage.ACCEPTED, Change.RESULT: Stage.RESULT}
 
 @dataclass(slots=True)
 class Endpoint:
-    """Rate, pause and breaker. `opened_until`: None while closed; once past, one probe at a time goes through."""
+    """Rate, pause and breaker. `probe`: token of the probe under way. `disabled_at`: its outage was too long."""
 
     slot: float = 0.0
     paused_until: float = 0.0
-    failures: int = 0
-    since: float = 0.0
-    opened_until: float | None = None
+    disabled_at: float | None = None
+    breaker: Breaker = Closed()
     probe: bytes | None = None
-    probe_until: float = 0.0
 
-    def close(self) -> None:
-        self.failures, self.opened_until, self.probe = 0, None, None
+    def resume(self) -> None:
+        self.breaker, self.probe = Closed(), None
 
-    def breaker_wait(self, now: float) -> float:
-        if self.opened_until is None:
-            return 0.0
-        if self.probe is None:
-            return self.opened_until - now
-        return min(self.probe_until - now, PROBE_WAIT_S)
+    def hindrance(self, now: float, token: bytes, limits: Limits) -> Wait | Ping | None:
+        """What the breaker says to an attempt; None: it may go, and is the probe where one is needed."""
+        after, verdict = ask(self.breaker, now, limits.breaker, limits.probe_s)
+        if verdict == "go" or isinstance(self.breaker, Closed):
+            return None
+        down_for_s = self.breaker.outage.age_s(now)
+        offline = down_for_s >= limits.breaker.offline.after
+        if isinstance(verdict, float):
+            if offline and self.probe == token:
+                return Ping(down_for_s)
+            return Wait(min(verdict, PROBE_WAIT_S) if self.probe else verdict, "offline" if offline else "breaker")
+        if verdict == "ping":
+            self.breaker, self.probe = after, token
+            return Ping(down_for_s)
+        return None
+
+    def take_probe(self, now: float, token: bytes, limits: Limits) -> None:
+        if not isinstance(self.breaker, Closed):
+            self.breaker, _ = ask(self.breaker, now, limits.breaker, limits.probe_s)
+            self.probe = token
 
     def record(self, now: float, token: bytes, healthy: bool | None, policy: BreakerPolicy) -> None:
-        if self.opened_until is not None:
-            if token and self.probe == token:
-                self.probe = None
-                if healthy:
-                    self.close()
-                elif healthy is False:
-                    self.opened_until = now + policy.open_for
-        elif healthy:
-            self.close()
-        elif healthy is False:
-            fresh = self.failures == 0 or now - self.since > policy.window
-            self.failures, self.since = (1, now) if fresh else (self.failures + 1, self.since)
-            if self.failures >= policy.failures:
-                self.opened_until = now + policy.open_for
+        is_probe = token != b"" and self.probe == token
+        self.breaker = record(self.breaker, now, policy, healthy, is_probe)
+        if is_probe:
+            self.probe = None
 
     def health(self, now: float) -> EndpointHealth:
-        state: Literal["closed", "open", "half_open"] = "closed"
-        if self.opened_until is not None:
-            state = "open" if now < self.opened_until else "half_open"
-        return EndpointHealth(state, max(0.0, self.paused_until - now), self.failures)
+        state: Literal["closed", "open", "half_open"] = "half_open"
+        match self.breaker:
+            case Closed(outage):
+                state = "closed"
+            case Open(until, outage):
+                state = "open" if now < until else "half_open"
+            case HalfOpen(_, outage):
+                pass
+        return EndpointHealth(
+            state,
+            max(0.0, self.paused_until - now),
+            outage.run if outage else 0,
+            outage.age_s(now) if outage else 0.0,
+            None if self.disabled_at is None else now - self.disabled_at,
+        )
 
 
 @dataclass(slots=True)
@@ -203,9 +218,9 @@ class Beginning:
         hindrance = self._unresolved(ask, row) or self._paused(endpoint)
         if hindrance is not None:
             return hindrance
-        wait_s = endpoint.breaker_wait(self.now)
-        if wait_s > 0:
-            return Wait(wait_s, "breaker")
+        hindrance = endpoint.hindrance(self.now, ask.token, ask.limits)
+        if hindrance is not None:
+            return hindrance
         slot = max(self.now, endpoint.slot) if ask.limits.interval_s > 0 else self.now
         if slot - self.now > AHEAD_S:
             return Wait(slot - self.now - AHEAD_S, "rate")
@@ -232,7 +247,9 @@ class Beginning:
 
     def _paused(self, endpoint: Endpoint) -> Wait | None:
         left = endpoint.paused_until - self.now
-        return Wait(left, "pause") if left > 0 else None
+        if left <= 0:
+            return None
+        return Wait(left, "pause" if endpoint.disabled_at is None else "disabled")
 
     def _poll(self, ask: BeginAsk, row: StoredRow) -> Verdict:
         if row.stage >= Stage.RESULT:
@@ -249,8 +266,7 @@ class Beginning:
 def _reserve(endpoint: Endpoint, slot: float, now: float, token: bytes, limits: Limits) -> None:
     if limits.interval_s > 0:
         endpoint.slot = slot + limits.interval_s
-    if endpoint.opened_until is not None:
-        endpoint.probe, endpoint.probe_until = token, now + limits.probe_s
+    endpoint.take_probe(now, token, limits)
 
 
 def settle(rows: Rows, one: Settlement, now: float) -> Row | None:
@@ -277,6 +293,8 @@ def _take_health(endpoint: Endpoint, one: Settlement, now: float, *, first: bool
         endpoint.record(now, one.token, one.healthy, one.breaker)
         if one.pause_s > 0:
             endpoint.paused_until = max(endpoint.paused_until, now + one.pause_s)
+        if one.pause_s == math.inf and one.healthy is False and endpoint.disabled_at is None:
+            endpoint.disabled_at = now
 
 
 def _apply(row: StoredRow, one: Settlement, now: float) -> bool:

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from relay.delivery.port import Transport
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
+from relay.domain.requests import PING_TYPE
 
 REFUSED = NoResponse("refused", "nobody listens", sent=False)
 
@@ -29,7 +30,10 @@ class Surroundings(Transport):
     down: set[str] = field(default_factory=set)
     troubles: dict[str, Sequence[Exchange | Exception]] = field(default_factory=dict)
     tried: Counter[str] = field(default_factory=Counter)
-    """POSTs to receivers by message id, also those that were refused."""
+    """POSTs to receivers by message id, also those that were refused; no pings."""
+    pings: list[tuple[float, str]] = field(default_factory=list)
+    """When a throw-away ping came, and to which path; also those that were refused."""
+    ping_status: int = 204
     slow_s: float = 12.0
     under_way: Counter[str] = field(default_factory=Counter)
     """Requests now, by path."""
@@ -58,6 +62,9 @@ class Surroundings(Transport):
         self.most[path] = max(self.most[path], self.under_way[path])
         try:
             await asyncio.sleep(0.01)
+            if dict(request.headers).get("ce-type") == PING_TYPE:
+                self.pings.append((asyncio.get_running_loop().time(), path))
+                return REFUSED if path.split("/")[1] in self.down else Response(self.ping_status, {}, b"")
             if path.split("/")[1] in self.down:
                 self.tried[dict(request.headers).get("ce-id", "")] += 1
                 return REFUSED

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from relay.config.settings import Settings
+from relay.delivery.port import Transport
 from relay.domain.errors import StateRecovering
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
@@ -72,6 +73,9 @@ class Told(SilentObserver):
         self.fenced_lanes: list[TopicPartition] = []
         self.duplicates: Counter[str] = Counter()
         self.levels: dict[TopicPartition, int] = {}
+        self.stalled_at: list[tuple[TopicPartition, int]] = []
+        self.outages: list[tuple[str, str]] = []
+        """Gate and news of endpoints in long outages: `back`, `gone`, `disabled`."""
 
     def parked(self, topic: str, count: int) -> None:
         self.parked_records += count
@@ -91,6 +95,15 @@ class Told(SilentObserver):
     def lane(self, partition: TopicPartition, *, unfinished: int) -> None:
         self.levels[partition] = unfinished
 
+    def stalled(self, partition: TopicPartition, offset: int, seconds: float) -> None:
+        self.stalled_at.append((partition, offset))
+
+    def back(self, gate: str, down_for_s: float) -> None:
+        self.outages.append((gate, "back"))
+
+    def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
+        self.outages.append((gate, "gone" if gone else "disabled"))
+
 
 class _AskingObserver(SilentObserver):
     """A process's own: hands on to `Told`, and has the state healed at once."""
@@ -103,6 +116,9 @@ class _AskingObserver(SilentObserver):
         self.fenced = told.fenced  # type: ignore[method-assign]
         self.duplicate = told.duplicate  # type: ignore[method-assign]
         self.lane = told.lane  # type: ignore[method-assign]
+        self.stalled = told.stalled  # type: ignore[method-assign]
+        self.back = told.back  # type: ignore[method-assign]
+        self.shut = told.shut  # type: ignore[method-assign]
 
     def state_recovering(self, tags: frozenset[int]) -> None:
         if self.recovery is not None:
@@ -196,10 +212,11 @@ class World:
 
 
 class Process:
-    """A process of the relay, running from the moment it is made."""
+    """A process of the relay, running from the moment it is made. `transport`: in place of the world's outside."""
 
-    def __init__(self, world: World, fuse: Fuse | None = None) -> None:
+    def __init__(self, world: World, fuse: Fuse | None = None, *, transport: Transport | None = None) -> None:
         self.fuse = fuse or Fuse()
+        self._transport = transport or world.outside
         self._world = world
         self.log = MemoryLog(world.broker)
         self._stop = asyncio.Event()
@@ -250,7 +267,7 @@ class Process:
 
     def _lanes(self, log: Any, state: Any, observer: SilentObserver, patience: Patience) -> Lanes:
         world = self._world
-        transport: Any = Fused(world.outside, self.fuse, "http")
+        transport: Any = Fused(self._transport, self.fuse, "http")
         outside = Outside(transport, world.clock, lambda: 0.5, "relay/test")
         return Lanes(
             world.settings,

@@ -1,9 +1,12 @@
 """A lane changes hands: its owner freezes and comes back as a zombie, others join and leave, it is stopped."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
+from relay.delivery.port import Transport
+from relay.domain.exchange import Exchange, NoResponse, Request
 from relay.domain.message import Message
 from tests.fakes.strikes import Frost, Fuse
 from tests.fakes.surroundings import REFUSED
@@ -85,6 +88,87 @@ async def test_what_a_zombie_learnt_counts() -> None:
     await asyncio.gather(first.stop(), second.stop())
     assert world.outside.arrived("/slow") == ["a-0"]
     assert world.outside.results() == {("a-0", "r"): {"answered"}}
+
+
+# an old 404
+
+
+class _Late(Frost):
+    """A process that sleeps from its first GET on, and hears of its lost partition last of all."""
+
+    def __init__(self) -> None:
+        super().__init__(blow_at=10**9)
+        self.told = asyncio.Event()
+
+    async def before(self, name: str) -> None:
+        if self.frozen.is_set():
+            await self.thaw.wait()
+        self.names.append(name)
+
+    async def after(self, name: str, number: int) -> None:
+        return
+
+    async def pass_by(self) -> None:
+        if self.frozen.is_set():
+            await self.told.wait()
+
+
+class _HeldGets(Transport):
+    """Replies to GETs are kept until `release`."""
+
+    def __init__(self, outside: Transport, fuse: _Late) -> None:
+        self._outside = outside
+        self._fuse = fuse
+        self._held: list[tuple[Callable[[Exchange], None], Exchange]] = []
+        self.held = asyncio.Event()
+
+    async def start(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    def send(self, request: Request, done: Callable[[Exchange], None]) -> None:
+        if request.method != "GET" or self._fuse.thaw.is_set():
+            self._outside.send(request, done)
+            return
+        self._fuse.frozen.set()
+        self._outside.send(request, lambda exchange: self._keep(done, exchange))
+
+    def release(self) -> None:
+        self._fuse.thaw.set()
+        for done, exchange in self._held:
+            done(exchange)
+
+    def _keep(self, done: Callable[[Exchange], None], exchange: Exchange) -> None:
+        self._held.append((done, exchange))
+        self.held.set()
+
+
+@virtually
+async def test_a_404_that_is_read_late_proves_nothing() -> None:
+    """Its reader slept on it while a new owner delivered, and the state lost the row and the fence since."""
+    world = World([receiver("r", "/answer", status=True)])
+    await world.create()
+    world.outside.troubles["a-0"] = [NoResponse("disconnected", "the response was lost", sent=True)]
+    late = _Late()
+    gets = _HeldGets(world.outside, late)
+    first = Process(world, late, transport=gets)
+    await world.send(message(0, "a", "r"))
+    await gets.held.wait()
+    first.log.expel()
+    second = Process(world)
+    await second.ended(100)
+    assert world.outside.arrived("/answer") == ["a-0"]
+    world.state.lose()
+    await second.ended(100)
+    assert not await world.state.lost()
+    gets.release()
+    await second.ended(60)
+    assert world.outside.arrived("/answer") == ["a-0"]
+    late.told.set()
+    await second.stop()
+    await first.kill()
 
 
 # rebalances

@@ -69,6 +69,22 @@ class Orders(RuleBasedStateMachine):
         if len(taken) < limit:
             self._nothing_is_left_behind()
 
+    @rule(limit=st.integers(1, 5), every=st.integers(1, 3))
+    def take_over(self, limit: int, every: int) -> None:
+        """What is over needs no gate; it ends at once, and the next of its key takes its place."""
+        taken = self.order.take_over(lambda work: work.record.offset % every == 0, limit)
+        assert len(taken) <= limit
+        for work in taken:
+            assert work.taken
+            assert work.due <= self.now
+            assert work.record.offset % every == 0
+            line = [each.record.offset for each in (*self.waiting, *self.flying) if each.queue == work.queue]
+            assert work.queue is None or work.record.offset == min(line), "an earlier one of its key is here"
+        for work in taken:
+            self.waiting.remove(work)
+            self.order.finish(work, self.now)
+            self.out.append(work)
+
     def _nothing_is_left_behind(self) -> None:
         """Whoever could have started did."""
         for work in self.waiting:
@@ -191,6 +207,27 @@ def test_what_may_go_on_at_once_has_not_lost_its_turn() -> None:
     for work in reversed(works[:2]):
         order.hold(work, 0.0, 0.0)
     assert order.take(0.0, 5) == works[:2]
+
+
+def test_what_is_over_passes_all_others_that_wait_for_a_closed_endpoint() -> None:
+    order: Order[Work] = Order()
+    works = [_work(number, b"a" if number > 5 else None, "r:two") for number in range(9)]
+    order.close("r:two", 5.0)
+    for work in works:
+        order.add(work, 0.0)
+    assert order.take(0.0, 10) == []
+    assert order.take_over(lambda work: False, 10) == []
+    for moment in (5.0, 16.0, 17.0):
+        for work in order.take(moment, 2):
+            order.hold(work, moment, moment)
+        order.close("r:two", moment + 10.0)
+    ended = []
+    while over := order.take_over(lambda work: work.record.offset > 3, 10):
+        ended += over
+        for work in over:
+            order.finish(work, 17.0)
+    assert ended == works[4:]
+    assert order.waiting == 4
 
 
 def test_idle_endpoints_are_forgotten() -> None:

@@ -17,6 +17,7 @@ from relay.domain.receiver import (
     BreakerPolicy,
     CodeClasses,
     Endpoint,
+    OfflinePolicy,
     PollPolicy,
     Receiver,
     RetryPolicy,
@@ -53,6 +54,7 @@ receivers:
     retry: {base: 1, factor: 3, cap: 2h, max_attempts: 4, max_age: 1d}
     timeout: 7
     breaker: {failures: 3, window: 30, open_for: 10}
+    offline: {after: 5m, ping_every: 30s, disable_after: 2d}
     poll: {base: 1, factor: 2, cap: 30}
     status: {pointer: /status, done: [success, failed], running: [pending], result: /result}
     on_ambiguous: dead_letter
@@ -79,7 +81,7 @@ def test_every_field_reaches_the_receiver() -> None:
             max_in_flight=8,
             retry=RetryPolicy(1, 3, 7200, 4, 86_400),
             timeout=7,
-            breaker=BreakerPolicy(3, 30, 10),
+            breaker=BreakerPolicy(3, 30, 10, OfflinePolicy(300, 30, 172_800)),
             headers=(("X-Team", "team-core"), ("authorization", "Bearer t-1")),
             codes=CodeClasses(gone=frozenset({404}), rejected=frozenset({409, 423})),
         ),
@@ -196,6 +198,9 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"retry": {"base": 60, "cap": "30s"}}, "retry.cap: 30 s is less than base, 60 s"),
     ({"breaker": 3}, "breaker: 3 is not a mapping of names to values"),
     ({"breaker": None}, "breaker: nothing is not a mapping of names to values"),
+    ({"offline": {"ping_every": "500ms"}}, "offline.ping_every: '500ms' is too small; at least 1"),
+    ({"offline": {"ping_every": "1d"}}, "offline.ping_every: '1d' is too big; at most 43200"),
+    ({"offline": {"disable_after": "10m"}}, "offline.disable_after: 600 s is not more than after, 600 s"),
     ({"codes": {"gone": [99]}}, "codes.gone[0]: 99 is too small; at least 200"),
     ({"codes": {"gone": [404], "rejected": [404]}}, "codes.gone: 404 is listed under rejected as well"),
     (

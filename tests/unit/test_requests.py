@@ -15,7 +15,14 @@ from relay.domain.exchange import Request
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, callback_id, webhook_id
 from relay.domain.receiver import Endpoint, Receiver, RetryPolicy, SigningPolicy
-from relay.domain.requests import attribute_value, callback_request, header_value, post_request, status_request
+from relay.domain.requests import (
+    attribute_value,
+    callback_request,
+    header_value,
+    ping_request,
+    post_request,
+    status_request,
+)
 from relay.domain.signing import verify_standard
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -157,6 +164,20 @@ def test_the_status_get() -> None:
     request = status_request("https://ci.example/hooks/1", to, user_agent="relay/1.0", timeout_s=4)
     expected = (("user-agent", "relay/1.0"), ("authorization", "Bearer t"))
     assert request == Request("GET", "https://ci.example/hooks/1", expected, timeout_s=4)
+
+
+def test_a_ping_is_a_cloudevent_of_nobody_signed_like_any_other() -> None:
+    endpoint = receiver(headers=(("x-team", "core"),)).post
+    request = ping_request(endpoint, "00ff", now=NOW, user_agent="relay/1")
+    headers = dict(request.headers)
+    assert (request.method, request.url, request.timeout_s) == ("POST", endpoint.url, endpoint.timeout)
+    assert json.loads(request.body) == {"type": "relay.ping"}
+    assert verify_standard([SECRET], headers, request.body, now=NOW)
+    assert headers["webhook-id"] == headers["ce-id"] == "ping_00ff"
+    assert headers["x-team"] == "core"
+    assert not any(name.startswith("relay-") for name in headers)
+    event = from_binary(HTTPMessage(headers=headers, body=request.body), JSONFormat(), CloudEvent)
+    assert (event.get_type(), event.get_source()) == ("relay.ping", "relay")
 
 
 def test_what_a_sender_gets_for_an_answer() -> None:

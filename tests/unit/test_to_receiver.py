@@ -585,3 +585,58 @@ def test_a_stored_end_is_taken_up_again(rig: Rig) -> None:
     step = worker(rig)
     work = step.admit(hop_record(TO_CI, HOP))
     assert step.resume(work, Result("dead", 422, reason="rejected", detail="no")) == Dead("rejected", "no", 422)
+
+
+# pings
+
+
+async def pinged(rig: Rig, receiver: Receiver = PLAIN) -> Decision:
+    """What follows the reply that was set, as that of a ping in place of a delivery that is even in doubt."""
+    step = worker(rig, receiver)
+    work = step.admit(hop_record(TO_CI, HOP))
+    work.token, work.in_doubt, work.pinging = b"\x00\xff", True, True
+    return await stepped(step, work)
+
+
+@pytest.mark.parametrize(
+    ("status", "fine"), [(200, True), (202, True), (422, True), (301, False), (404, False), (429, False), (500, False)]
+)
+async def test_a_ping_says_whether_the_receiver_takes_requests_and_nothing_else(
+    rig: Rig, status: int, fine: bool
+) -> None:
+    rig.reply(status, b"body")
+    decision = await pinged(rig, ASKED)
+    assert isinstance(decision, Later)
+    assert (decision.change, decision.healthy, decision.last_status) == (Change.RELEASED, fine, status)
+    assert (decision.due_in_s, decision.pause_s) == (0.0, 0.0)
+    (request,) = rig.http.requests
+    assert (request.method, request.url, dict(request.headers)["webhook-id"]) == ("POST", POST, "ping_00ff")
+    assert rig.meter.told == [], "it is no delivery"
+
+
+async def test_a_receiver_can_ask_for_a_longer_time_until_the_next_ping(rig: Rig) -> None:
+    rig.reply(503, retry_after="300")
+    decision = await pinged(rig)
+    assert isinstance(decision, Later)
+    assert (decision.healthy, decision.pause_s) == (False, 300.0)
+
+
+async def test_a_ping_that_finds_nobody_is_not_answered(rig: Rig) -> None:
+    rig.http.replies.append(NoResponse("blocked", "the address is private", sent=False))
+    decision = await pinged(rig)
+    assert isinstance(decision, Later)
+    assert (decision.healthy, decision.last_status) == (False, None)
+
+
+async def test_gone_says_a_receiver_that_is_pinged(rig: Rig) -> None:
+    rig.reply(404)
+    decision = await pinged(rig, replace(PLAIN, post=replace(PLAIN.post, codes=CodeClasses(gone=frozenset({404})))))
+    assert isinstance(decision, Later)
+    assert (decision.healthy, decision.pause_s) == (True, inf)
+
+
+async def test_a_receiver_that_is_switched_off_gets_no_ping(rig: Rig) -> None:
+    decision = await pinged(rig, replace(PLAIN, enabled=False))
+    assert isinstance(decision, Later)
+    assert decision.change is Change.RELEASED
+    assert rig.http.requests == []

@@ -345,3 +345,17 @@ def test_what_is_no_result_is_a_dead_letter(rig: Rig, headers: tuple[tuple[str, 
     with pytest.raises(InvalidRecord) as caught:
         step.admit(given)
     assert letter_of(step.bury(given, None, Dead(caught.value.reason))).reason == "invalid"
+
+
+async def test_a_callback_that_is_offline_is_pinged(rig: Rig) -> None:
+    rig.reply(204)
+    step = worker(rig)
+    work = admitted(step)
+    work.token, work.pinging = b"\x01", True
+    decision = await stepped(step, work)
+    assert isinstance(decision, Later)
+    assert (decision.change, decision.healthy) == (Change.RELEASED, True)
+    (request,) = rig.http.requests
+    headers = dict(request.headers)
+    assert (request.url, headers["ce-type"]) == ("https://sender.example/results", "relay.ping")
+    assert "relay-message-id" not in headers

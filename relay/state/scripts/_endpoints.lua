@@ -1,8 +1,12 @@
 -- Health of what is POSTed to. One string an endpoint, a MessagePack map:
 --   n next free slot of the rate (us), h paused until (ms; -1: until resumed),
+--   d since when it is disabled: paused because its outage was too long (ms),
 --   c length of the current run of failures, f its begin (ms), o when an open breaker may be probed (ms),
+--   s since when it fails without any success between (ms), m how often since, l when it did last (ms),
 --   k token of the probe under way, q when another may be sent (ms)
+-- What happens to the breaker is described in relay/domain/breaker.py.
 local IDLE_MS = 7 * 86400 * 1000 -- an endpoint nobody used for so long is healthy
+local SILENCE_MS = 86400 * 1000 -- a failure that nothing followed for so long is no part of the outage
 
 local function endpoint(owner)
   T.endpoints = T.endpoints or {}
@@ -41,11 +45,23 @@ local function paused(e)
 end
 
 local function close_breaker(e)
-  e.c, e.f, e.o, e.k, e.q = 0, nil, nil, nil, nil
+  e.c, e.f, e.o, e.k, e.q, e.s, e.m, e.l = 0, nil, nil, nil, nil, nil, nil, nil
+end
+
+-- ms since the first failure that no success followed; 0: there is none.
+local function outage(e)
+  return e.s and now - e.l <= SILENCE_MS and now - e.s or 0
+end
+
+local function count_failure(e)
+  if not e.s or now - e.l > SILENCE_MS then
+    e.s, e.m = now, 0
+  end
+  e.m, e.l = e.m + 1, now
 end
 
 -- Whether it changed anything. While it is open or half-open only the probe counts: the others began before it opened.
-local function record_health(e, token, healthy, failures, window, open_for)
+local function record_health(e, token, healthy, failures, window, open_for, offline_after, ping_every)
   if e.o then
     if token == '' or e.k ~= token then
       return false
@@ -54,7 +70,8 @@ local function record_health(e, token, healthy, failures, window, open_for)
     if healthy == 1 then
       close_breaker(e)
     elseif healthy == 0 then
-      e.o = now + open_for
+      count_failure(e)
+      e.o = now + (outage(e) >= offline_after and ping_every or open_for)
     end
     return true
   end
@@ -70,7 +87,8 @@ local function record_health(e, token, healthy, failures, window, open_for)
   else
     e.c = e.c + 1
   end
-  if e.c >= failures then
+  count_failure(e)
+  if e.c >= failures or e.m >= failures and outage(e) >= offline_after then
     e.o = now + open_for
   end
   return true

@@ -1,10 +1,11 @@
 --include _life _fence _tables _usual _forms
--- Arguments: MessagePack of {lane, its epoch, limits {{owner, interval us, settle ms, probe ms}, ...}, row digests,
--- asks}, the last two one after the other; an ask: flags, generation, attempts, index into limits, a byte of length,
--- token. Reply: verdicts: the number of the attempt that may start at once, or {code, number, number, row}.
+-- Arguments: MessagePack of {lane, its epoch, limits {{owner, interval us, settle ms, probe ms, offline after ms},
+-- ...}, row digests, asks}, the last two one after the other; an ask: flags, generation, attempts, index into limits, a
+-- byte of length, token. Reply: verdicts: the number of the attempt that may start at once, or {code, number, number,
+-- row}.
 local ASK = '>BI8I8I2I2c0'
-local GO, WAIT, AMBIGUOUS, HAVE, STALE = 1, 2, 3, 4, 5
-local RATE, PAUSE, BREAKER, SETTLING = 0, 1, 2, 3
+local GO, WAIT, AMBIGUOUS, HAVE, STALE, PING = 1, 2, 3, 4, 5, 6
+local RATE, PAUSE, BREAKER, SETTLING, OFFLINE, DISABLED = 0, 1, 2, 3, 4, 5
 local POLL, TAKEOVER, ASK_FIRST = 1, 2, 4
 local AHEAD_US = 1000000 -- how far ahead a slot of the rate may be reserved
 local PROBE_WAIT_MS = 1000 -- others look again so often, for a probe may end long before its lease
@@ -67,7 +68,12 @@ local function general()
 
   local function held(e)
     local left = paused(e)
-    return left ~= 0 and { WAIT, left, PAUSE } or nil
+    return left ~= 0 and { WAIT, left, e.d and DISABLED or PAUSE } or nil
+  end
+
+  local function take_probe(ask, e)
+    e.k, e.q = ask.token, now + ask.limits[4]
+    touch(ask.limits[1])
   end
 
   local function hindered(row, ask, e)
@@ -75,9 +81,17 @@ local function general()
     if verdict or not e.o then
       return verdict
     end
-    local left = (e.k and e.q or e.o) - now
+    local left, down = (e.k and e.q or e.o) - now, outage(e)
+    local offline = down >= ask.limits[5]
     if left > 0 then
-      return { WAIT, e.k and math.min(left, PROBE_WAIT_MS) or left, BREAKER }
+      if offline and e.k == ask.token then
+        return { PING, down } -- the reply was lost
+      end
+      return { WAIT, e.k and math.min(left, PROBE_WAIT_MS) or left, offline and OFFLINE or BREAKER }
+    end
+    if offline then
+      take_probe(ask, e)
+      return { PING, down }
     end
   end
 
@@ -107,8 +121,7 @@ local function general()
       touch(owner)
     end
     if e.o then
-      e.k, e.q = token, now + ask.limits[4]
-      touch(owner)
+      take_probe(ask, e)
     end
     row.b, row.v = row.s, row.t
     row.s, row.k, row.t, row.w, row.u = SENDING, token, now, slot, nil

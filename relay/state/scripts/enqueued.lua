@@ -1,10 +1,18 @@
 --include _life _tables _finished _messages
--- Arguments: messages. All are ENQUEUED after it, those known before with their first arrival.
+-- Arguments: messages. All are ENQUEUED after it, those known before with their first arrival. But a row of another
+-- message that has the same id stays as it is: nothing says that the hop records of that one are acknowledged.
 local ENQUEUED = 3
+
+local function same(row, arrival)
+  return string.sub(row, 2, 7) == string.sub(arrival, 2, 7)
+    or string.byte(row) - stage_of(row) == string.byte(arrival) - stage_of(arrival)
+      and string.sub(row, 8) == string.sub(arrival, 8)
+end
+
 return serve_ready(function(messages)
   each_message(messages, function(digest, arrival)
     local row = find_finished(digest)
-    if not row or stage_of(row) < ENQUEUED then
+    if not row or stage_of(row) < ENQUEUED and same(row, arrival) then
       keep_finished(digest, at_stage(ENQUEUED, row or arrival))
     end
   end)

@@ -1,10 +1,10 @@
 --include _life _memory
--- Arguments: a new pass's name. Reply: {''} when ready, else {name of the recovery pass under way}. Notes whether
--- anything can be missing: nothing is when each write of the former run was fsynced and this run read it back.
+-- Arguments: a new pass's name. Reply: {name of the recovery pass under way, '' when ready; whether anything can be
+-- missing, 'lossy' or ''}: nothing is when each write of the former run was fsynced and this run read it back.
 return serve(function(pass)
   local state, node, about = read_life()
   if node == NODE then
-    return { state == 'ready' and '' or about.pass }
+    return { state == 'ready' and '' or about.pass, about.lossy and 'lossy' or '' }
   end
   local lossy = not (state and about.fsync and DURABLE and (state == 'ready' or not about.lossy))
   about = about or {}
@@ -13,5 +13,5 @@ return serve(function(pass)
     about.since = now
   end
   write_life('recovering', about)
-  return { pass }
+  return { pass, lossy and 'lossy' or '' }
 end)

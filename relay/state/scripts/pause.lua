@@ -3,7 +3,7 @@
 return serve_ready(function(arguments)
   local owner, pause_ms = unpack(cmsgpack.unpack(arguments))
   local e = endpoint(owner)
-  e.h = pause_ms > 0 and now + pause_ms or pause_ms
+  e.h, e.d = pause_ms > 0 and now + pause_ms or pause_ms, nil
   if pause_ms == 0 then
     e.h = nil
     close_breaker(e)

@@ -1,0 +1,110 @@
+"""The health of receivers and callbacks over the API: offline, disabled, since when, and resumed."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from relay.api.receivers import condition
+from relay.cli.receivers import receivers
+from relay.domain.receiver import Endpoint
+from relay.state.port import BeginAsk, Change, EndpointHealth, Lane, Limits, Ping, RowKey, Settlement
+from tests.integration.api_rig import NOW, Rig, document, problem, running_api
+
+POST = Endpoint("https://receiver.example/hooks")
+LIMITS = Limits(0.0, 25.0, POST.breaker, 25.0)
+
+
+async def offline(rig: Rig, owner: str, *, disabled: bool) -> None:
+    """Down since NOW; the clock of the state is 11 minutes on."""
+    failed = [Settlement(RowKey(owner, b"row-%08d" % n), 0, b"", Change.RETRY, healthy=False) for n in range(10)]
+    await rig.state.settle(failed)
+    rig.state.advance(660.0)
+    row = RowKey(owner, b"the-last-row")
+    (verdict,) = await rig.state.begin(Lane("to_receiver_ci", 0, 1), [BeginAsk(row, 0, b"token", LIMITS)])
+    assert isinstance(verdict, Ping)
+    pause_s = float("inf") if disabled else 0.0
+    await rig.state.settle([Settlement(row, 0, b"token", Change.RELEASED, healthy=False, pause_s=pause_s)])
+
+
+@pytest.mark.parametrize(("path", "owner"), [("/v1/receivers/ci", "r:ci"), ("/v1/sources/calls/callback", "s:calls")])
+async def test_offline_then_disabled_then_resumed(path: str, owner: str) -> None:
+    async with running_api() as rig:
+        assert document(await rig.get(path)) == _shown(owner[2:])
+        await offline(rig, owner, disabled=False)
+        rig.clock.now = NOW + 660
+        down = {"failing_since": "2023-11-14T22:13:20.000Z", "breaker": "open", "failures": 10}
+        assert document(await rig.get(path)) == _shown(owner[2:], condition="offline", **down)
+        rig.state.advance(60.0)
+        rig.clock.now = NOW + 720
+        paused = document(await rig.request("POST", f"{path}/pause"))
+        assert (paused["condition"], paused["failing_since"]) == ("paused", down["failing_since"])
+        assert document(await rig.request("POST", f"{path}/resume")) == _shown(owner[2:])
+        await offline(rig, owner, disabled=True)
+        rig.clock.now = NOW + 1380
+        shown = document(await rig.get(path))
+        assert (shown["condition"], shown["disabled_since"]) == ("disabled", "2023-11-14T22:36:20.000Z")
+        assert (shown["paused"], shown["paused_for_s"]) == (True, None)
+        assert document(await rig.request("POST", f"{path}/resume")) == _shown(owner[2:])
+
+
+def _shown(name: str, **other: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "condition": "up",
+        "failing_since": None,
+        "disabled_since": None,
+        "paused": False,
+        "paused_for_s": 0.0,
+        "breaker": "closed",
+        "failures": 0,
+        "parked": {"retries": 0, "polls": 0},
+    } | other
+
+
+async def test_a_source_without_a_callback_has_no_health() -> None:
+    async with running_api() as rig:
+        problem(await rig.get("/v1/sources/github/callback"), 404, "not-found")
+        problem(await rig.request("POST", "/v1/sources/github/callback/resume"), 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    ("health", "word"),
+    [
+        (EndpointHealth("closed", 0.0, 3, 9_000.0), "up"),
+        (EndpointHealth("open", 0.0, 10, 30.0), "failing"),
+        (EndpointHealth("half_open", 0.0, 10, 600.0), "offline"),
+        (EndpointHealth("open", 5.0, 10, 600.0), "paused"),
+        (EndpointHealth("open", float("inf"), 10, 600.0, 0.0), "disabled"),
+    ],
+)
+def test_the_condition_in_a_word(health: EndpointHealth, word: str) -> None:
+    assert condition(health, POST) == word
+
+
+async def said(rig: Rig, *arguments: str) -> str:
+    """What the command says of it, without the name and the line's end."""
+    run = CliRunner().invoke
+    result = await asyncio.to_thread(run, receivers, [*arguments, "--api", rig.url])
+    assert result.exit_code == 0, result.output
+    return result.output.strip().partition(": ")[2]
+
+
+@pytest.mark.parametrize(("owner", "options"), [("r:ci", []), ("s:calls", ["--callback"])])
+async def test_the_command_says_since_when_and_ends_it(owner: str, options: list[str]) -> None:
+    name, fine = owner[2:], "not paused; breaker closed; parked: 0"
+    async with running_api() as rig:
+        assert await said(rig, "health", name, *options) == fine
+        await offline(rig, owner, disabled=False)
+        rig.clock.now = NOW + 660
+        since = "failing since 2023-11-14T22:13:20.000Z"
+        offline_now = f"offline, {since}, and sent nothing but pings; not paused; breaker open; parked: 0"
+        assert await said(rig, "health", name, *options) == offline_now
+        assert await said(rig, "resume", name, *options) == fine
+        await offline(rig, owner, disabled=True)
+        rig.clock.now = NOW + 1320
+        words = await said(rig, "health", name, *options)
+        assert words.startswith("disabled since 2023-11-14T22:35:20.000Z, failing since 2023-11-14T22:24:20.000Z; ")
+        assert "paused until it is resumed" in words
+        assert await said(rig, "resume", name, *options) == fine

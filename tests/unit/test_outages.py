@@ -1,0 +1,117 @@
+"""What this process tells of endpoints that are down: each outage once, and who is held while it lasts."""
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from relay.telemetry import logging
+from relay.telemetry.metrics import Metrics
+from relay.telemetry.observer import TelemetryObserver
+from relay.telemetry.outages import HELD_S, MOST, Outages
+from relay.telemetry.sentry import SentryReporter
+
+
+class Reported(SentryReporter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: list[tuple[object, ...]] = []
+
+    def report_failure(self, *about: object) -> None:
+        self.failures.append(about)
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.out = io.StringIO()
+        logging.configure("json", stream=self.out)
+        self.metrics, self.sentry = Metrics("0"), Reported()
+        self.observer = TelemetryObserver(self.metrics, self.sentry, lambda: None)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.getvalue().splitlines()]
+
+    def events(self) -> list[str]:
+        return [line["event"] for line in self.lines()]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    yield Rig()
+    logging.configure()
+
+
+def test_an_outage_begins_once_and_a_later_one_anew() -> None:
+    outages = Outages()
+    assert outages.begins("r:ci", 1000.0, 600.0)
+    assert not outages.begins("r:ci", 1060.0, 660.1)
+    assert outages.begins("r:cd", 1060.0, 600.0)
+    assert outages.begins("r:ci", 9000.0, 600.0), "another process heard the end of the first"
+    assert outages.ends("r:ci") == 8400.0
+    assert outages.ends("r:ci") is None
+
+
+def test_only_so_many_are_remembered() -> None:
+    outages = Outages()
+    for number in range(MOST + 1):
+        assert outages.begins(f"r:{number}", 1000.0, 600.0)
+        assert outages.hold(f"r:{number}", "offline", 0.0) == (number < MOST)
+    assert outages.ends("r:0") is None
+    assert outages.ends("r:1") is not None
+
+
+def test_who_is_not_told_of_any_more_is_held_no_longer() -> None:
+    outages = Outages()
+    assert outages.hold("r:ci", "offline", 0.0)
+    assert not outages.hold("r:ci", "offline", 30.0)
+    assert outages.hold("r:cd", "pause", 30.0)
+    assert outages.released(HELD_S + 1) == []
+    assert outages.hold("r:ci", "offline", 80.0) is False
+    assert outages.released(HELD_S + 31) == [("r:cd", "pause")]
+
+
+def test_one_line_when_it_goes_and_one_when_it_comes_back(rig: Rig) -> None:
+    for down_for_s in (600.0, 600.0, 600.1):
+        rig.observer.offline("r:ci", down_for_s)
+        rig.observer.unanswered("r:ci")
+    rig.observer.attempt("pending", "r:ci", "done")
+    rig.observer.attempt("to_receiver", "r:ci", "retry")
+    assert rig.events() == ["endpoint_offline"]
+    rig.observer.back("r:ci", 700.0)
+    rig.observer.attempt("to_receiver", "r:ci", "done")
+    first, last = rig.lines()
+    assert (first["endpoint"], first["down_for_s"]) == ("r:ci", 600)
+    assert (last["event"], last["endpoint"], last["down_for_s"]) == ("endpoint_back", "r:ci", 600)
+    assert rig.value("relay_pings_total", receiver="ci", outcome="unanswered") == 3
+    assert rig.value("relay_pings_total", receiver="ci", outcome="answered") == 1
+    assert rig.sentry.failures == []
+
+
+def test_what_another_process_found_out_shows_in_the_next_delivery(rig: Rig) -> None:
+    rig.observer.offline("r:ci", 600.0)
+    rig.observer.attempt("to_receiver", "r:ci", "done")
+    assert rig.events() == ["endpoint_offline", "endpoint_back"]
+
+
+@pytest.mark.parametrize(("gone", "word"), [(False, "disabled"), (True, "gone")])
+def test_an_alert_when_it_is_paused(rig: Rig, gone: bool, word: str) -> None:
+    rig.observer.offline("r:ci", 432_000.0)
+    rig.observer.shut("r:ci", 432_000.0, 410 if gone else None, gone=gone)
+    assert rig.events() == ["endpoint_offline", f"endpoint_{word}"]
+    assert rig.lines()[1]["level"] == "error"
+    assert rig.sentry.failures == [("ci", word, "receiver", "ping", 0, 410 if gone else None)]
+
+
+def test_a_callback_is_counted_without_its_source(rig: Rig) -> None:
+    rig.observer.held("s:github", "offline")
+    rig.observer.held("s:gitlab", "offline")
+    rig.observer.held("s:gitlab", "offline")
+    assert rig.value("relay_endpoints_held", receiver="-", why="offline") == 2
+    rig.observer.shut("s:github", 432_000.0, None, gone=False)
+    assert rig.sentry.failures[0][:2] == ("-", "disabled")
+    assert "github" not in rig.metrics.render().decode()

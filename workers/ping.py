@@ -1,0 +1,34 @@
+"""A ping: asks an endpoint in a long outage whether it takes requests again, at no message's expense."""
+
+from functools import partial
+from math import inf
+
+from relay.domain.exchange import Exchange
+from relay.domain.outcome import Gone, NotNow, classify, healthy
+from relay.domain.receiver import Endpoint
+from relay.domain.requests import ping_request
+from relay.engine.work import Call, Later
+from relay.state.port import Change
+from workers.outside import Outside
+
+
+def ping(outside: Outside, endpoint: Endpoint, token: bytes) -> Call[Exchange]:
+    """The step that sends one. `token`: unique per ping; it becomes the id."""
+    request = ping_request(endpoint, token.hex(), now=outside.clock.time(), user_agent=outside.user_agent)
+    return Call(partial(outside.transport.send, request), partial(_heard, outside, endpoint))
+
+
+def _heard(outside: Outside, endpoint: Endpoint, exchange: Exchange) -> Later:
+    outcome = classify(exchange, codes=endpoint.codes, now=outside.clock.time())
+    match outcome:
+        case Gone(status):
+            return _said("gone", True, status, inf)
+        case NotNow(retry_after_s, status):
+            return _said("not now", False, status, retry_after_s or 0.0)
+        case _:
+            fine = healthy(outcome) is True  # what says nothing about the endpoint is no answer, either
+            return _said("answered" if fine else "no answer", fine, outcome.status)
+
+
+def _said(reason: str, fine: bool, status: int | None, pause_s: float = 0.0) -> Later:
+    return Later(0.0, reason, Change.RELEASED, last_status=status, healthy=fine, pause_s=pause_s)
