@@ -49,10 +49,11 @@ class FailedIndex:
         return [Seen.READY] * len(works)
 
     async def mark(self, works: Sequence[tuple[Failure, Outcome]]) -> None:
-        await self._state.index_failed([_entry(work) for work, _ in works])
+        await self._state.index_failed([entry_of(work) for work, _ in works])
 
 
-def _entry(work: Failure) -> FailedEntry:
+def entry_of(work: Failure) -> FailedEntry:
+    """A dead letter in the index for listing."""
     return FailedEntry(
         receiver=work.receiver or NO_RECEIVER,
         at=work.record.coordinate,

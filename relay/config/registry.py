@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 OTHERS_KEPT: Final = 16_384
 ORIGIN: Final = "receiver_config"
 """What messages about an entry of the topic name as its file."""
-_SOURCE_PREFIX: Final = "source:"
+SOURCE_PREFIX: Final = "source:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def decode(value: bytes) -> Declared:
 
 def source_key(source_id: str) -> str:
     """The key of a source's record; a receiver's is its name, which cannot contain a colon."""
-    return _SOURCE_PREFIX + source_id
+    return SOURCE_PREFIX + source_id
 
 
 class Registry:
@@ -160,8 +160,8 @@ class Registry:
     def _drop(self, key: str) -> None:
         self._values.pop(key, None)
         self.problems.pop(key, None)
-        if key.startswith(_SOURCE_PREFIX):
-            self._sources.pop(key.removeprefix(_SOURCE_PREFIX), None)
+        if key.startswith(SOURCE_PREFIX):
+            self._sources.pop(key.removeprefix(SOURCE_PREFIX), None)
         else:
             self._receivers.pop(key, None)
         self._subscriptions = None
@@ -178,8 +178,8 @@ class Registry:
 
     def _resolve(self, key: str, value: bytes) -> None:
         raw = decode(value).entry
-        if key.startswith(_SOURCE_PREFIX):
-            source_id = key.removeprefix(_SOURCE_PREFIX)
+        if key.startswith(SOURCE_PREFIX):
+            source_id = key.removeprefix(SOURCE_PREFIX)
             source = check_entry(SourceEntry, raw, ORIGIN, ("sources", source_id))
             self._sources[source_id] = resolve_source(source_id, source, self._environ, ORIGIN)
         else:

@@ -6,19 +6,19 @@ is ready its lanes stand still. The same pass runs every few hours as a check, a
 
 import asyncio
 import contextlib
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from relay.domain.errors import InvalidRecord, Unavailable
 from relay.domain.topics import TopicSpec
 from relay.engine.clock import Clock
-from relay.engine.observer import Observer
+from relay.engine.observer import Memory, Observer, Recovered
 from relay.engine.parked_copy import LIFE_KEY, unwrap
 from relay.engine.patience import Patience
 from relay.log.port import Log, NewRecord, Record
-from relay.state.port import Lane, Parked, Restored, State, tag_of
+from relay.state.port import IntakeAsk, Lane, Parked, Restored, Row, Stage, State, tag_of
 
 T = TypeVar("T")
 
@@ -37,6 +37,10 @@ class _Found:
     key: bytes
     due_ms: int
     reference: Parked
+
+    @property
+    def owner(self) -> str:
+        return self.reference.row.owner
 
 
 class Recovery:
@@ -87,28 +91,66 @@ class Recovery:
 
     async def heal(self) -> None:
         """Make every tag ready that is not; return when all are, whoever did it."""
-        while tags := await self._state.lost():
+        while tags := await self._lost():
             if await self._state.lease(LEASE, self._owner, LEASE_S):
-                async with self._keeping_lease():
-                    await self._recover(tags)
+                async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+                    await self._pass(tags, everything=False)
             else:
                 await self._clock.sleep(0.5)
 
-    async def check(self) -> None:
-        """Put back what no reference knows of, although nothing was lost as far as anybody knows."""
-        if await self._state.lease(LEASE, self._owner, LEASE_S):
-            async with self._keeping_lease():
-                copies, _ = await self._read_parked()
-                await self._restore(copies)
+    async def check(self) -> Recovered | None:
+        """Make ready what is not, and put back what no reference knows of, although nothing may have been lost as far
+        as anybody knows. None: another one is at it."""
+        if not await self._state.lease(LEASE, self._owner, LEASE_S):
+            return None
+        async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+            return await self._pass(await self._lost(), everything=True)
 
-    async def _recover(self, tags: frozenset[int]) -> None:
+    async def preview(self) -> Recovered:
+        """What `check` would find now. It changes nothing, but that a loss is noticed."""
+        begun, tags = self._clock.monotonic(), await self._lost()
+        forgotten = self._state.forgotten()
         copies, was_alive = await self._read_parked()
-        put_back = await self._restore([copy for copy in copies if tag_of(copy.reference.row.owner) in tags])
+        found: list[tuple[_Found, Restored]] = []
+        for lane, batch in _in_lane_order(copies):
+            found += zip(batch, await self._would_be(lane, batch, tags), strict=True)
+        return self._told(tags, _memory(tags, forgotten, was_alive=was_alive), found, begun)
+
+    async def _lost(self) -> frozenset[int]:
+        tags = await self._state.lost()
+        self._observer.not_ready(tags, self._state.forgotten())
+        return tags
+
+    async def _pass(self, tags: frozenset[int], *, everything: bool) -> Recovered:
+        """Read all that is parked, put back what belongs to `tags` (or all), and make these ready."""
+        begun, forgotten = self._clock.monotonic(), self._state.forgotten()
+        if tags:
+            self._observer.recovery_begun(tags, forgotten)
+        copies, was_alive = await self._read_parked()
+        found = await self._restore([copy for copy in copies if everything or tag_of(copy.owner) in tags])
+        memory = _memory(tags, forgotten, was_alive=was_alive)
         if not was_alive:
             await self._log.append([NewRecord(self._parked.name, LIFE_KEY, b"ready")])
-        # An empty state under a log that never saw a ready one is a new installation: nothing can be in doubt.
-        await self._state.ready(sorted(tags), in_doubt_s=self._in_doubt_s if was_alive else 0.0)
-        self._observer.recovered(tags, put_back, was_alive)
+        if tags:
+            # An empty state under a log that never saw a ready one is a new installation: nothing can be in doubt.
+            await self._state.ready(sorted(tags), in_doubt_s=self._in_doubt_s if was_alive else 0.0)
+        told = self._told(tags, memory, found, begun)
+        self._observer.recovered(told)
+        return told
+
+    def _told(
+        self, tags: frozenset[int], memory: Memory, found: Iterable[tuple[_Found, Restored]], begun: float
+    ) -> Recovered:
+        counted: dict[str, Counter[Restored]] = defaultdict(Counter)
+        for copy, what in found:
+            counted[copy.owner][what] += 1
+        return Recovered(
+            tags=tags,
+            memory=memory,
+            owners=dict(counted),
+            seconds=self._clock.monotonic() - begun,
+            doubt_until=self._clock.time() + self._in_doubt_s if memory is Memory.LOST else None,
+        )
 
     async def _read_parked(self) -> tuple[list[_Found], bool]:
         """All parked copies, and whether the state was ever ready before."""
@@ -122,43 +164,61 @@ class Recovery:
                     copies.append(found)
         return copies, was_alive
 
-    async def _restore(self, copies: Sequence[_Found]) -> int:
-        """Put references back, per lane and in the order of the lane's topic. Returns how many were missing."""
-        by_lane: dict[Lane, list[_Found]] = defaultdict(list)
-        for copy in copies:
-            by_lane[copy.lane].append(copy)
-        put_back = 0
-        for lane, of_lane in by_lane.items():
-            of_lane.sort(key=lambda copy: copy.reference.order)
-            for batch in _batches(of_lane):
-                put_back += await self._restore_batch(lane, batch)
-        return put_back
+    async def _restore(self, copies: Sequence[_Found]) -> list[tuple[_Found, Restored]]:
+        """Put references back that are missing, and pay the tombstones that are owed."""
+        found: list[tuple[_Found, Restored]] = []
+        for lane, batch in _in_lane_order(copies):
+            found += zip(batch, await self._restore_batch(lane, batch), strict=True)
+        return found
 
-    async def _restore_batch(self, lane: Lane, copies: Sequence[_Found]) -> int:
+    async def _restore_batch(self, lane: Lane, copies: Sequence[_Found]) -> list[Restored]:
         now = self._clock.time()
         references = [replace(copy.reference, due_in_s=max(0.0, copy.due_ms / 1000 - now)) for copy in copies]
         found = await self._state.restore(lane, references)
         over = [copy.key for copy, what in zip(copies, found, strict=True) if what is Restored.FINISHED]
         if over:
             await self._log.append([NewRecord(self._parked.name, key, None) for key in over])
-        return sum(what is Restored.PUT_BACK for what in found)
+        return found
 
-    @contextlib.asynccontextmanager
-    async def _keeping_lease(self) -> AsyncIterator[None]:
-        """Renew the lease while the pass goes on: it reads a whole topic."""
-        keeper = asyncio.create_task(self._renew())
-        try:
-            yield
-        finally:
-            keeper.cancel()
-            with contextlib.suppress(Unavailable):
-                await self._state.release(LEASE, self._owner)
+    async def _would_be(self, lane: Lane, copies: Sequence[_Found], lost: frozenset[int]) -> list[Restored]:
+        """What `restore` would say. A tag that is not ready is not asked: nothing of it is known to be there."""
+        asked = [copy for copy in copies if tag_of(copy.owner) not in lost]
+        asks = [IntakeAsk(copy.reference.row, copy.reference.generation, None) for copy in asked]
+        rows = dict(zip(map(id, asked), await self._state.intake(lane, asks), strict=True)) if asked else {}
+        return [_would_be(copy, rows.get(id(copy))) for copy in copies]
 
-    async def _renew(self) -> None:
+
+@contextlib.asynccontextmanager
+async def keeping_lease(state: State, clock: Clock, name: str, owner: str) -> AsyncIterator[None]:
+    """Renew a lease that was just given, and give it back at the end: what is done meanwhile takes long."""
+
+    async def renew() -> None:
         while True:
-            await self._clock.sleep(LEASE_S / 3)
+            await clock.sleep(LEASE_S / 3)
             with contextlib.suppress(Unavailable):
-                await self._state.lease(LEASE, self._owner, LEASE_S)
+                await state.lease(name, owner, LEASE_S)
+
+    keeper = asyncio.create_task(renew())
+    try:
+        yield
+    finally:
+        keeper.cancel()
+        with contextlib.suppress(Unavailable):
+            await state.release(name, owner)
+
+
+def _memory(tags: frozenset[int], forgotten: frozenset[int], *, was_alive: bool) -> Memory:
+    if not tags & forgotten:
+        return Memory.KEPT
+    return Memory.LOST if was_alive else Memory.NEW
+
+
+def _would_be(copy: _Found, row: Row | None) -> Restored:
+    if row is None:
+        return Restored.PUT_BACK
+    if row.stage >= Stage.DONE and row.generation >= copy.reference.generation:
+        return Restored.FINISHED
+    return Restored.THERE if row.kept else Restored.PUT_BACK
 
 
 def _found(record: Record) -> _Found | None:
@@ -169,6 +229,17 @@ def _found(record: Record) -> _Found | None:
     lane = Lane(copy.record.topic, copy.record.partition, 0)
     reference = Parked(copy.row, copy.generation, copy.at, 0.0, copy.queue, copy.record.offset, copy.poll)
     return _Found(lane, copy.key, copy.due_ms, reference)
+
+
+def _in_lane_order(copies: Iterable[_Found]) -> Iterator[tuple[Lane, Sequence[_Found]]]:
+    """Batches of one lane each, in the order of the lane's topic."""
+    by_lane: dict[Lane, list[_Found]] = defaultdict(list)
+    for copy in copies:
+        by_lane[copy.lane].append(copy)
+    for lane, of_lane in by_lane.items():
+        of_lane.sort(key=lambda copy: copy.reference.order)
+        for batch in _batches(of_lane):
+            yield lane, batch
 
 
 def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -18,7 +18,10 @@ from relay.log.kafka_producer import KafkaProducer
 from relay.log.kafka_reader import KafkaReader
 from relay.log.kafka_settings import HEADROOM_BYTES, Cluster, GroupTiming, KafkaSecurity
 from relay.log.pacing import load_here
-from relay.log.port import Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicState
+from relay.log.port import Backlog, Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicState
+
+MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
+"""Of payloads, unless said otherwise: senders that have Kafka may send more than the API takes, and are told so."""
 
 _HEARTBEAT_MS: Final = 3_000
 _COMMIT_S: Final = 10.0
@@ -39,7 +42,7 @@ class KafkaLog:
         *,
         client_id: str = "relay",
         replication_factor: int | None = None,
-        max_message_bytes: int = 2 * 1024 * 1024,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
         session_timeout_ms: int = 15_000,
         heartbeat_interval_ms: int | None = None,
         request_timeout_ms: int = 15_000,
@@ -88,6 +91,11 @@ class KafkaLog:
     async def snapshot(self, topic: str, partition: int) -> list[Record]:
         return await self._reader.snapshot(topic, partition)
 
+    def scan(
+        self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
+    ) -> AsyncGenerator[Sequence[Record], None]:
+        return self._reader.scan(topic, partition, start=start, end=end, batch=batch)
+
     async def follow(self, topic: str) -> AsyncGenerator[Record | None, None]:
         client = KafkaClient(self._cluster)
         self._followers.add(client)
@@ -107,6 +115,9 @@ class KafkaLog:
 
     async def lag(self, group: str, topic: str) -> int:
         return await self._admin.lag(group, topic)
+
+    async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
+        return await self._admin.backlogs(groups)
 
     async def close(self) -> None:
         """Consumers that are still open leave their groups; what is being appended gets 5 s."""

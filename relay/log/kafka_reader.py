@@ -60,6 +60,30 @@ class KafkaReader:
         alive = [record for record in newest.values() if record.value is not None]
         return sorted(alive, key=lambda record: record.offset)
 
+    async def scan(
+        self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
+    ) -> AsyncGenerator[Sequence[Record], None]:
+        """As the port says. In memory is what one fetch brings."""
+        place = TopicPartition(topic, partition)
+        latest = (await self._client.offsets([place], "latest"))[place]
+        stop = latest if end is None else min(end, latest)
+        position = max(start, (await self._client.offsets([place], "earliest"))[place])
+        while position < stop:
+            try:
+                chunk = await self._client.fetch(place, position, max_bytes=_BULK_BYTES)
+            except OffsetOutOfRangeError:
+                first = (await self._client.offsets([place], "earliest"))[place]
+                if first <= position:
+                    return  # the end itself went back: the topic was made anew
+                position = first
+                continue
+            records = [record for record in chunk.records if record.offset < stop]
+            for at in range(0, len(records), batch):
+                yield records[at : at + batch]
+            if chunk.next_offset == position:
+                return  # what was between here and the end has been compacted away
+            position = chunk.next_offset
+
     async def follow(self, topic: str) -> AsyncGenerator[Record | None, None]:
         """As the port says. Waiting fetches occupy the client: give each follower one of its own."""
         place = TopicPartition(topic, 0)

@@ -107,6 +107,18 @@ class LogReader(Protocol):
         in offset order."""
         ...
 
+    def scan(
+        self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
+    ) -> AsyncIterator[Sequence[Record]]:
+        """A partition from offset `start` on, or from its first record if that is later, up to its end as of the
+        first record asked for, or before offset `end`: in offset order, at most `batch` records at a time, with little
+        held in memory.
+
+        What retention removes meanwhile is passed over. Of a compacted topic, tombstones and records that have a newer
+        one of their key may be left out.
+        """
+        ...
+
     def follow(self, topic: str) -> AsyncIterator[Record | None]:
         """All records of a topic (partition 0) from its beginning, then new ones as they come, for ever.
 
@@ -116,12 +128,28 @@ class LogReader(Protocol):
 
 
 class TopicState(NamedTuple):
-    """A topic as the log has it. `replication`, `min_insync`: None where the log knows no replicas."""
+    """A topic as the log has it. `replication`, `min_insync`: None where the log knows no replicas.
+
+    `retention_bytes`: per partition, None where only age counts. `mixed_cleanup`: it deletes by age and compacts, too.
+    """
 
     spec: TopicSpec
     replication: int | None
     min_insync: int | None
     max_message_bytes: int
+    retention_bytes: int | None = None
+    mixed_cleanup: bool = False
+
+
+class Backlog(NamedTuple):
+    """Where a group stands in a partition. `first`: the oldest offset that is still there; `end`: behind the newest;
+    `committed`: the next to read, None where the group has no offset."""
+
+    group: str
+    partition: TopicPartition
+    first: int
+    end: int
+    committed: int | None
 
 
 class LogAdmin(Protocol):
@@ -137,6 +165,10 @@ class LogAdmin(Protocol):
 
     async def lag(self, group: str, topic: str) -> int:
         """Records of `topic` that `group` has not committed yet."""
+        ...
+
+    async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
+        """`groups`: topic -> the group that reads it. One for each partition of those topics that exist."""
         ...
 
 

@@ -11,13 +11,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from relay.domain.errors import RecordTooLarge
+from relay.domain.errors import OffsetMissing, RecordTooLarge
 from relay.domain.topics import TopicSpec
 from relay.log.group_commit import GroupCommit, Prepared
 from relay.log.group_consumer import GroupConsumer
 from relay.log.groups import Group
 from relay.log.partitioner import partition_of
-from relay.log.port import Consumer, Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicPartition, TopicState
+from relay.log.port import (
+    Backlog,
+    Consumer,
+    Coordinate,
+    NewRecord,
+    OnAssigned,
+    OnRevoked,
+    Record,
+    TopicPartition,
+    TopicState,
+)
 from relay.log.stream_store import Slice, StreamStore, pack
 from relay.log.watchers import Watchers
 
@@ -115,6 +125,30 @@ class StreamsLog:
     async def snapshot(self, topic: str, partition: int) -> list[Record]:
         return await self._store.table(TopicPartition(topic, partition))
 
+    async def scan(
+        self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
+    ) -> AsyncIterator[Sequence[Record]]:
+        at = TopicPartition(topic, partition)
+        if (await self._store.spec(topic)).cleanup == "compact":
+            records = [
+                record
+                for record in await self._store.table(at)
+                if start <= record.offset and (end is None or record.offset < end)
+            ]
+            for first in range(0, len(records), batch):
+                yield records[first : first + batch]
+            return
+        span = await self._store.span(at)
+        position, stop = max(start, span.first), span.end if end is None else min(end, span.end)
+        while position < stop:
+            try:
+                fetched = (await self._store.fetch({at: position}, min(batch, stop - position))).get(at, [])
+            except OffsetMissing:
+                position = max(position + 1, (await self._store.span(at)).first)
+                continue
+            yield fetched
+            position += len(fetched)
+
     async def follow(self, topic: str) -> AsyncIterator[Record | None]:
         at, compact = TopicPartition(topic, 0), (await self._store.spec(topic)).cleanup == "compact"
         with self._watchers.watching(topic) as wake, self._following(at) as follower:
@@ -176,6 +210,15 @@ class StreamsLog:
             span.end - (span.first if offset is None else min(offset, span.end))
             for span, offset in zip(spans, offsets, strict=True)
         )
+
+    async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
+        there = await self._store.describe(list(groups))
+        found = []
+        for topic in there:
+            offsets = await self._store.committed(groups[topic], topic)
+            for at, offset in zip(await self._store.partitions([topic]), offsets, strict=True):
+                found.append(Backlog(groups[topic], at, *await self._store.span(at), offset))
+        return found
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ Each test makes topics and groups of its own, so all of them may share one serve
 """
 
 import asyncio
+import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
@@ -13,7 +14,7 @@ import pytest
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
 from relay.domain.topics import TopicSpec
 from relay.log.partitioner import partition_of
-from relay.log.port import Assignment, Coordinate, Headers, Log, NewRecord, Record, TopicPartition
+from relay.log.port import Assignment, Backlog, Coordinate, Headers, Log, NewRecord, Record, TopicPartition
 
 PATIENCE_S = 60.0
 """Far beyond what any log needs: a log that hangs fails here instead of at the end of the run."""
@@ -110,6 +111,17 @@ async def settle(members: Sequence[Member], until: Callable[[], bool]) -> None:
 
 def values(records: Sequence[Record]) -> list[bytes | None]:
     return [record.value for record in records]
+
+
+async def scanned(
+    log: Log, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 100
+) -> list[Sequence[Record]]:
+    async with asyncio.timeout(PATIENCE_S):
+        return [found async for found in log.scan(topic, partition, start=start, end=end, batch=batch)]
+
+
+def flat(batches: Sequence[Sequence[Record]]) -> list[bytes | None]:
+    return [record.value for batch in batches for record in batch]
 
 
 class LogContract:
@@ -540,6 +552,84 @@ class LogContract:
 
         assert await rig.log.snapshot(topic, 0) == []
 
+    # reading a partition whole
+
+    async def test_a_scan_reads_a_partition_to_its_end_in_batches(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, partitions=2)
+        sent = keyed(topic, 500, keys=20)
+        at = await rig.log.append(sent)
+
+        for partition in (0, 1):
+            batches = await scanned(rig.log, topic, partition, batch=30)
+            expected = sorted((c.offset, r.value) for c, r in zip(at, sent, strict=True) if c.partition == partition)
+            assert [(record.offset, record.value) for batch in batches for record in batch] == expected
+            assert all(1 <= len(batch) <= 30 for batch in batches)
+            assert {record.partition for batch in batches for record in batch} == {partition}
+
+    async def test_a_scan_may_begin_and_end_anywhere(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log)
+        at = await rig.log.append(keyed(topic, 10))
+        end = at[-1].offset + 1
+
+        assert flat(await scanned(rig.log, topic, 0, start=at[7].offset)) == [b"7", b"8", b"9"]
+        assert flat(await scanned(rig.log, topic, 0, start=at[2].offset, end=at[4].offset)) == [b"2", b"3"]
+        assert flat(await scanned(rig.log, topic, 0, end=at[1].offset)) == [b"0"]
+        assert flat(await scanned(rig.log, topic, 0, end=0)) == []
+        assert flat(await scanned(rig.log, topic, 0, start=at[8].offset, end=end + 5)) == [b"8", b"9"]
+        assert flat(await scanned(rig.log, topic, 0, start=end)) == []
+        assert flat(await scanned(rig.log, topic, 0, start=end + 5)) == []
+
+    async def test_a_scan_of_nothing_is_empty(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log)
+
+        assert await scanned(rig.log, topic, 0) == []
+
+    async def test_a_scan_leaves_out_what_came_after_it_began(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log)
+        await rig.log.append(keyed(topic, 10))
+        seen: list[bytes | None] = []
+
+        async with asyncio.timeout(PATIENCE_S):
+            async for batch in rig.log.scan(topic, 0, batch=4):
+                seen += values(batch)
+                await rig.log.append(keyed(topic, 4))
+
+        assert seen == [b"%d" % n for n in range(10)]
+
+    async def test_a_scan_passes_over_what_retention_removed(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log)
+        at = await rig.log.append(keyed(topic, 6))
+        await rig.drop_before(at[4])
+
+        assert flat(await scanned(rig.log, topic, 0)) == [b"4", b"5"]
+
+    async def test_what_retention_removes_during_a_scan_is_passed_over(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log)
+        big = random.Random(1).randbytes(rig.max_message_bytes // 2)  # so that one fetch does not bring them all
+        at = await rig.log.append([NewRecord(topic, b"key", big + b"%d" % n) for n in range(20)])
+        seen: list[int] = []
+
+        async with asyncio.timeout(PATIENCE_S):
+            async for batch in rig.log.scan(topic, 0, batch=1):
+                seen += [record.offset for record in batch]
+                if len(seen) == 1:
+                    await rig.drop_before(at[18])
+
+        assert seen == sorted(set(seen))
+        assert {at[0].offset, at[18].offset, at[19].offset} <= set(seen)
+        assert len(seen) < 20
+
+    async def test_a_scan_of_a_compacted_topic_has_the_newest_of_each_key(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, cleanup="compact")
+        await rig.log.append([NewRecord(topic, b"%d" % (n % 5), b"%d" % n) for n in range(20)])
+
+        batches = await scanned(rig.log, topic, 0, batch=2)
+
+        newest = {record.key: record.value for batch in batches for record in batch}
+        assert newest == {b"%d" % n: b"%d" % (15 + n) for n in range(5)}
+        offsets = [record.offset for batch in batches for record in batch]
+        assert offsets == sorted(offsets)
+
     async def test_following_a_compacted_topic_first_catches_up(self, rig: LogRig) -> None:
         topic = await topic_for(rig.log, cleanup="compact")
         await rig.log.append([NewRecord(topic, key, key) for key in (b"a", b"b")])
@@ -644,6 +734,30 @@ class LogContract:
 
         assert await rig.log.lag(group, topic) == 9
         await member.consumer.close()
+
+    async def test_backlogs_tell_where_a_group_stands(self, rig: LogRig) -> None:
+        group, idle = unique("group"), unique("group")
+        topic = await topic_for(rig.log, group, partitions=2)
+        other = await topic_for(rig.log)
+        at = await rig.log.append(keyed(topic, 10, keys=10))
+        ends = {n: 1 + max((each.offset for each in at if each.partition == n), default=-1) for n in range(2)}
+        member = await started(Member(rig.log, group, topic))
+        done = (await member.take(10))[0]
+        await member.consumer.commit({TopicPartition(topic, done.partition): done.offset + 1})
+
+        found = await rig.log.backlogs({topic: group, other: idle, unique("missing"): group})
+
+        committed = {done.partition: done.offset + 1, 1 - done.partition: 0}
+        of_group = [Backlog(group, TopicPartition(topic, n), 0, ends[n], committed[n]) for n in range(2)]
+        assert sorted(each for each in found if each.group == group) == of_group
+        assert [each for each in found if each.group == idle] == [Backlog(idle, TopicPartition(other, 0), 0, 0, None)]
+        await member.consumer.close()
+
+        last = at[-1]
+        await rig.drop_before(last)
+        assert {each.first for each in await rig.log.backlogs({topic: group}) if each.partition[1] == last[1]} == {
+            last.offset
+        }
 
     # crashes
 

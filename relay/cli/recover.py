@@ -1,0 +1,274 @@
+"""`relay recover`: rebuild in the state what was lost there, from the log."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from relay.cli.config import config_option, settings_from
+from relay.cli.table import output_option, print_json, print_table
+from relay.composition import kafka_log, redis_state
+from relay.config.declared import read_declared
+from relay.config.settings import Settings
+from relay.domain.errors import RelayError, UserError
+from relay.domain.topics import Topics
+from relay.embedded.relay import LOG_DB, STATE_DB
+from relay.embedded.valkey import ValkeyServer
+from relay.engine.clock import SystemClock
+from relay.engine.observer import Memory, Recovered, SilentObserver
+from relay.engine.patience import Patience
+from relay.engine.recovery import LEASE_S, Recovery, keeping_lease
+from relay.log.port import Log
+from relay.log.streams import StreamsLog
+from relay.rebuild import Read, Rebuild
+from relay.state.port import Restored, State
+from relay.state.redis import RedisState
+
+T = TypeVar("T")
+
+DEDUP_LEASE: Final = "recovery-dedup"
+LOOK_S: Final = 0.5
+TELL_S: Final = 5.0
+LONGEST_LIFE: Final = 1.5
+"""Of a finished row, in dedup windows: what is older would be forgotten by now."""
+_COLUMNS: Final = ("kind", "name", "parked", "put_back", "tombstones")
+_ROWS: Final = ("enqueued", "done", "published", "awaiting", "failed", "indexed")
+
+
+@click.command()
+@config_option
+@click.option("--dedup", is_flag=True, help="Rebuild the memory against duplicates, too, from all topics.")
+@click.option("--dry-run", is_flag=True, help="Count only; change nothing.")
+@click.option("--no-wait", is_flag=True, help="Fail at once when another recovery is under way.")
+@click.option(
+    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Of a `relay dev` that is not running."
+)
+@output_option
+def recover(
+    config_file: Path | None, dedup: bool, dry_run: bool, no_wait: bool, data_dir: Path | None, output: str
+) -> None:
+    """Put back into the state what it lost, from the log.
+
+    A running relay does this by itself, but for --dedup: after Redis lost everything, that makes finished messages
+    known again. Safe to repeat, and while the relay runs.
+    """
+    settings = settings_from(config_file)
+    run = _Run(settings, data_dir, dedup=dedup, dry_run=dry_run, wait=not no_wait)
+    done, topics = asyncio.run(run())
+    if output == "json":
+        print_json(_as_json(done, topics, dry_run=dry_run))
+    else:
+        _print(done, topics, dry_run=dry_run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run of the command."""
+
+    settings: Settings
+    data_dir: Path | None
+    dedup: bool
+    dry_run: bool
+    wait: bool
+
+    async def __call__(self) -> tuple[Recovered, list[Read]]:
+        opened = _production(self.settings) if self.data_dir is None else _embedded(self.settings, self.data_dir)
+        async with opened as (log, state):
+            topics = Topics(self.settings.topic_prefix)
+            await _check_topics(log, topics)
+            done = await self._references(log, state, topics)
+            return done, await self._memory(log, state, topics) if self.dedup else []
+
+    async def _references(self, log: Log, state: State, topics: Topics) -> Recovered:
+        clock, silent = SystemClock(), SilentObserver()
+        window_s = self.settings.dedup_window
+        recovery = Recovery(
+            log, state, topics.parked(), clock, silent, Patience(clock, silent), owner=_owner(), in_doubt_s=window_s
+        )
+        return await recovery.preview() if self.dry_run else await self._when_free(recovery.check)
+
+    async def _memory(self, log: Log, state: State, topics: Topics) -> list[Read]:
+        clock, owner, progress = SystemClock(), _owner(), _Progress()
+        declared = await read_declared(log, topics)
+        rebuild = Rebuild(
+            log,
+            state,
+            topics,
+            lanes=declared.lanes,
+            source=declared.source,
+            since_ms=int((clock.time() - LONGEST_LIFE * self.settings.dedup_window) * 1000),
+            dry_run=self.dry_run,
+            told=progress.tell,
+        )
+        if self.dry_run:
+            return await rebuild.run()
+
+        async def alone() -> list[Read] | None:
+            if not await state.lease(DEDUP_LEASE, owner, LEASE_S):
+                return None
+            async with keeping_lease(state, clock, DEDUP_LEASE, owner):
+                return await rebuild.run()
+
+        return await self._when_free(alone)
+
+    async def _when_free(self, work: Callable[[], Awaitable[T | None]]) -> T:
+        """What `work` returns once nobody else is at the same; it returns None as long as somebody is."""
+        waiting = False
+        while (done := await work()) is None:
+            if not self.wait:
+                raise RelayError("another recovery is under way, of a relay process or of another `relay recover`")
+            if not waiting:
+                click.echo(
+                    "another recovery is under way (of a relay process, or a `relay recover`): waiting", err=True
+                )
+            waiting = True
+            await asyncio.sleep(LOOK_S)
+        return done
+
+
+@asynccontextmanager
+async def _production(settings: Settings) -> AsyncIterator[tuple[Log, State]]:
+    async with _opened(kafka_log(settings), redis_state(settings)) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def _opened(log: Log, state: State) -> AsyncIterator[tuple[Log, State]]:
+    try:
+        await log.start()
+        await state.start()
+        yield log, state
+    finally:
+        await log.close()
+        await state.close()
+
+
+@asynccontextmanager
+async def _embedded(settings: Settings, data_dir: Path) -> AsyncIterator[tuple[Log, State]]:
+    """On the server of a `relay dev` that does not run."""
+    if not (data_dir / "relay.lock").exists():
+        raise UserError(f"--data-dir: {data_dir} is not the data directory of a `relay dev`")
+    server = ValkeyServer(data_dir)
+    try:
+        await server.start()
+    except UserError as error:
+        hint = "a running `relay dev` looks after its state by itself; --dedup needs it stopped"
+        raise UserError(f"{error}\n{hint}") from error
+    prefix, window_s = settings.topic_prefix, settings.dedup_window
+    try:
+        log = StreamsLog(server.url(LOG_DB), prefix=prefix)
+        state = RedisState(server.url(STATE_DB), prefix=prefix, dedup_window_s=window_s)
+        async with _opened(log, state) as opened:
+            yield opened
+    finally:
+        await server.stop()
+
+
+async def _check_topics(log: Log, topics: Topics) -> None:
+    names = [spec.name for spec in topics.fixed()]
+    there = await log.describe(names)
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise UserError(f"topic {missing[0]} is not there ({len(missing)} are missing): is the topic prefix right?")
+
+
+def _owner() -> str:
+    return f"recover-{socket.gethostname()}-{os.getpid()}"
+
+
+class _Progress:
+    """Tells people every few seconds how far the topics are read."""
+
+    def __init__(self) -> None:
+        self._clock = SystemClock()
+        self._told_at = self._clock.monotonic()
+        self._records = 0
+        self._before: tuple[str, int] = ("", 0)
+
+    def tell(self, read: Read) -> None:
+        topic, records = self._before
+        self._records += read.records - (records if topic == read.topic else 0)
+        self._before = read.topic, read.records
+        now = self._clock.monotonic()
+        if now - self._told_at >= TELL_S:
+            rate = self._records / (now - self._told_at)
+            click.echo(f"{read.topic}: {read.records:,} records so far, {rate:,.0f} a second", err=True)
+            self._told_at, self._records = now, 0
+
+
+# --- output -----------------------------------------------------------------------------------------------------
+
+_STATES: Final = {
+    Memory.NEW: "was new",
+    Memory.KEPT: "came back from a restart that lost nothing",
+    Memory.LOST: "had lost its memory, or its end",
+}
+
+
+def _print(done: Recovered, topics: list[Read], *, dry_run: bool) -> None:
+    if done.owners:
+        rows = [(*_who(owner), *map(str, _numbers(done, owner))) for owner in sorted(done.owners)]
+        print_table(("KIND", "NAME", "PARKED", "MISSING" if dry_run else "PUT BACK", "TOMBSTONES"), rows)
+        click.echo()
+    if topics:
+        columns = ("TOPIC", "RECORDS", *(name.upper() for name in _ROWS))
+        cells = [(read.topic, read.records, *(read.rows[name] for name in _ROWS)) for read in topics]
+        print_table(columns, [tuple(map(str, row)) for row in cells])
+        click.echo()
+    for line in _summary(done, dry_run=dry_run):
+        click.echo(line)
+
+
+def _summary(done: Recovered, *, dry_run: bool) -> list[str]:
+    if not done.tags:
+        first = "state: ready"
+    elif dry_run:
+        first = f"state: {len(done.tags)} of 64 hash tags are not ready"
+    else:
+        first = f"state: {_STATES[done.memory]}; {len(done.tags)} of 64 hash tags were not ready, and are now"
+    missing, owed = done.count(Restored.PUT_BACK), done.count(Restored.FINISHED)
+    what = ("missing", "owed") if dry_run else ("put back", "written")
+    lines = [first, f"parked records: {done.count()} read, {missing} {what[0]}, {owed} tombstones {what[1]}"]
+    if done.doubt_until is not None and not dry_run:
+        lines.append(f"deliveries without a row count as in doubt until {_moment(done.doubt_until)}")
+    return lines
+
+
+def _as_json(done: Recovered, topics: list[Read], *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "dry_run": dry_run,
+        "tags_not_ready": len(done.tags),
+        "memory": done.memory.value if done.tags else "ready",
+        "parked": done.count(),
+        "put_back": done.count(Restored.PUT_BACK),
+        "tombstones": done.count(Restored.FINISHED),
+        "in_doubt_until": None if done.doubt_until is None else _moment(done.doubt_until),
+        "seconds": round(done.seconds, 3),
+        "owners": [
+            dict(zip(_COLUMNS, (*_who(owner), *_numbers(done, owner)), strict=True)) for owner in sorted(done.owners)
+        ],
+        "topics": [
+            {"topic": read.topic, "records": read.records} | {name: read.rows[name] for name in _ROWS}
+            for read in topics
+        ],
+    }
+
+
+def _who(owner: str) -> tuple[str, str]:
+    return ("receiver" if owner.startswith("r:") else "source"), owner[2:]
+
+
+def _numbers(done: Recovered, owner: str) -> tuple[int, int, int]:
+    found = done.owners[owner]
+    return found.total(), found[Restored.PUT_BACK], found[Restored.FINISHED]
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

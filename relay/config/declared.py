@@ -1,0 +1,64 @@
+"""Who is declared on `receiver_config`, as far as it can be said without anybody's secrets."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from relay.config.entries import ReceiverEntry, SourceEntry
+from relay.config.receivers_file import ANY_SOURCE, check_entry
+from relay.config.registry import ORIGIN, SOURCE_PREFIX, decode
+from relay.domain.errors import UserError
+from relay.domain.receiver import Endpoint, Source
+from relay.domain.topics import SHARED, Topics
+from relay.log.port import LogReader
+
+_SOMEWHERE = Endpoint("")
+"""In place of a callback whose URL and secrets this process may not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """`lanes`: of the receivers with a lane of their own. `sources`: by id; nothing can be sent to their callbacks."""
+
+    lanes: frozenset[str]
+    sources: Mapping[str, Source]
+
+    def source(self, source_id: str) -> Source:
+        """Its own entry, else that of `*`, else a source without callback."""
+        found = self.sources.get(source_id) or self.sources.get(ANY_SOURCE) or Source(source_id)
+        return replace(found, source_id=source_id)
+
+
+async def read_declared(log: LogReader, topics: Topics) -> Declared:
+    """What the topic says now. An entry that a newer version wrote counts as far as its key tells."""
+    lanes: set[str] = set()
+    sources: dict[str, Source] = {}
+    for record in await log.snapshot(topics.receiver_config, 0):
+        key = (record.key or b"").decode(errors="replace")
+        if key.startswith(SOURCE_PREFIX):
+            source_id = key.removeprefix(SOURCE_PREFIX)
+            sources[source_id] = _source(source_id, record.value or b"")
+        elif _has_own_lane(key, record.value or b""):
+            lanes.add(key)
+    return Declared(frozenset(lanes), sources)
+
+
+def _has_own_lane(name: str, value: bytes) -> bool:
+    try:
+        return check_entry(ReceiverEntry, decode(value).entry, ORIGIN, ("receivers", name)).lane != SHARED
+    except UserError:
+        return True
+
+
+def _source(source_id: str, value: bytes) -> Source:
+    try:
+        entry = check_entry(SourceEntry, decode(value).entry, ORIGIN, ("sources", source_id))
+    except UserError:
+        return Source(source_id)
+    called = entry.callback is not None and entry.callback != "kafka"
+    return Source(
+        source_id,
+        callback=_SOMEWHERE if called else None,
+        kafka=entry.callback == "kafka",
+        answers=entry.answers,
+        failures=entry.failures,
+    )

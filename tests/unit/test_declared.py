@@ -1,0 +1,56 @@
+"""Who is declared, read without anybody's secrets."""
+
+from collections.abc import Mapping
+
+from relay.config.apply import apply_file
+from relay.config.declared import Declared, read_declared
+from relay.config.receivers_file import parse_receivers_file
+from relay.domain.topics import Topics
+from relay.log.port import NewRecord
+from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.fakes.virtual_time import virtually
+
+TOPICS = Topics()
+FILE = """
+sources:
+  called: {callback: {url: "${URL}", secret: "${SECRET}"}, answers: non_empty}
+  reads: {callback: kafka, failures: false}
+  "*": {answers: none}
+receivers:
+  own: {post_endpoint: "https://ci.example/${PATH}", secret: "${SECRET}"}
+  other: {post_endpoint: "https://ci.example/", lane: shared}
+"""
+
+
+async def _declared(text: str, more: Mapping[str, bytes] | None = None) -> Declared:
+    log = MemoryLog(MemoryBroker())
+    await log.start()
+    await log.create(TOPICS.fixed(), TOPICS.fixed_groups())
+    await apply_file(log, parse_receivers_file(text, "test"), TOPICS)
+    await log.append([NewRecord(TOPICS.receiver_config, key.encode(), value) for key, value in (more or {}).items()])
+    return await read_declared(log, TOPICS)
+
+
+@virtually
+async def test_what_is_declared_is_known_although_its_references_are_not() -> None:
+    declared = await _declared(FILE)
+    assert declared.lanes == {"own"}
+    called, reads, other = (declared.source(name) for name in ("called", "reads", "anybody"))
+    assert called.callback is not None
+    assert (called.answers, called.kafka, called.failures) == ("non_empty", False, True)
+    assert (reads.callback, reads.kafka, reads.failures) == (None, True, False)
+    assert (other.source_id, other.callback, other.answers) == ("anybody", None, "none")
+
+
+@virtually
+async def test_without_any_source_nobody_is_called() -> None:
+    declared = await _declared('receivers: {own: {post_endpoint: "https://ci.example/"}}')
+    assert declared.source("anybody").callback is None
+
+
+@virtually
+async def test_what_a_newer_version_wrote_counts_by_its_key() -> None:
+    """A lane too many is looked for, and not found; one too few would be left unread."""
+    declared = await _declared(FILE, {"newer": b"?", "source:newer": b"?"})
+    assert declared.lanes == {"own", "newer"}
+    assert declared.source("newer").callback is None

@@ -1,0 +1,177 @@
+"""A recovery pass: what it finds, what it does, and what it tells."""
+
+from collections import Counter
+
+from relay.domain.identity import DeliveryId
+from relay.domain.topics import Topics, TopicSpec
+from relay.engine.observer import Memory, Recovered, SilentObserver
+from relay.engine.parked_copy import LIFE_KEY, wrap
+from relay.engine.patience import Patience
+from relay.engine.recovery import LEASE, Recovery
+from relay.engine.work import Work
+from relay.log.port import Coordinate, NewRecord, Record
+from relay.state.port import TAGS, Lane, Mark, Parked, Restored, Stage, delivery_row
+from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.fakes.state import MemoryState
+from tests.fakes.virtual_time import LoopClock, virtually
+
+TOPICS = Topics()
+PARKED = TopicSpec(TOPICS.parked_messages, 2, "compact", None)
+ALL = frozenset(range(TAGS))
+WINDOW_S = 5_000.0
+
+
+class _Told(SilentObserver):
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int, int]] = []
+        self.done: list[Recovered] = []
+
+    def not_ready(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
+        self.events.append(("not ready", len(tags), len(forgotten)))
+
+    def recovery_begun(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
+        self.events.append(("begun", len(tags), len(forgotten)))
+
+    def recovered(self, done: Recovered) -> None:
+        self.events.append(("recovered", len(done.tags), 0))
+        self.done.append(done)
+
+
+class _Restarted(MemoryState):
+    """It came back with everything it ever acknowledged."""
+
+    def forgotten(self) -> frozenset[int]:
+        return frozenset()
+
+
+class _Rig:
+    """A log with parked copies of `ci` and of `other`, of which that of `ci` number 2 is finished."""
+
+    def __init__(self, state: MemoryState | None = None) -> None:
+        self.clock = LoopClock()
+        self.log = MemoryLog(MemoryBroker())
+        self.state = state or MemoryState(ready=False)
+        self.told = _Told()
+        self.recovery = self.one("test")
+
+    def one(self, owner: str) -> Recovery:
+        patience = Patience(self.clock, self.told)
+        return Recovery(self.log, self.state, PARKED, self.clock, self.told, patience, owner=owner, in_doubt_s=WINDOW_S)
+
+    async def fill(self) -> None:
+        await self.log.start()
+        await self.log.create([PARKED], {})
+        await self.log.append([_copy("ci", 1), _copy("ci", 2), _copy("other", 3)])
+
+    async def alive(self) -> None:
+        """Its state was ready once."""
+        await self.log.append([NewRecord(PARKED.name, LIFE_KEY, b"ready")])
+
+    async def parked_keys(self) -> set[bytes | None]:
+        return {record.key for partition in (0, 1) for record in await self.log.snapshot(PARKED.name, partition)}
+
+
+def _copy(receiver: str, number: int) -> NewRecord:
+    row = delivery_row(DeliveryId(receiver, "github", f"m-{number}"))
+    record = Record(TOPICS.to_receiver(receiver), 0, number, b"github", b"payload", (), 0)
+    return wrap(PARKED.name, "to_receiver", Work(record, row, 0, None, row.owner), row, due_ms=0, poll=False)
+
+
+async def _finish(state: MemoryState, receiver: str, number: int) -> None:
+    await state.mark([Mark(delivery_row(DeliveryId(receiver, "github", f"m-{number}")), 0, Stage.DONE)])
+
+
+@virtually
+async def test_a_loss_is_told_from_its_beginning_to_its_end() -> None:
+    rig = _Rig()
+    await rig.fill()
+    await rig.alive()
+    begun = rig.clock.time()
+    await rig.recovery.heal()
+    assert rig.told.events == [
+        ("not ready", 64, 64),
+        ("begun", 64, 64),
+        ("recovered", 64, 0),
+        ("not ready", 0, 0),
+    ]
+    (done,) = rig.told.done
+    assert (done.tags, done.memory, done.doubt_until) == (ALL, Memory.LOST, begun + WINDOW_S)
+    assert done.owners == {"r:ci": Counter({Restored.PUT_BACK: 2}), "r:other": Counter({Restored.PUT_BACK: 1})}
+    assert (done.count(), done.count(Restored.PUT_BACK), done.count(Restored.FINISHED)) == (3, 3, 0)
+
+
+@virtually
+async def test_a_new_installation_has_lost_nothing() -> None:
+    rig = _Rig()
+    await rig.log.start()
+    await rig.log.create([PARKED], {})
+    await rig.recovery.heal()
+    (done,) = rig.told.done
+    assert (done.memory, done.doubt_until) == (Memory.NEW, None)
+    assert await rig.parked_keys() == {LIFE_KEY}
+
+
+@virtually
+async def test_neither_has_one_that_was_restarted() -> None:
+    rig = _Rig(_Restarted(ready=False))
+    await rig.fill()
+    await rig.alive()
+    await rig.recovery.heal()
+    (done,) = rig.told.done
+    assert (done.tags, done.memory, done.doubt_until) == (ALL, Memory.KEPT, None)
+
+
+@virtually
+async def test_a_check_pays_tombstones_and_puts_back_what_is_missing() -> None:
+    rig = _Rig(MemoryState())
+    await rig.fill()
+    await _finish(rig.state, "ci", 2)
+    row = delivery_row(DeliveryId("other", "github", "m-3"))
+    parked = Parked(row, 0, (await _where(rig, b"m-3")), 0.0, None, 3)
+    await rig.state.park(Lane(TOPICS.to_receiver("other"), 0, 1), [parked])
+    expected = {
+        "r:ci": Counter({Restored.PUT_BACK: 1, Restored.FINISHED: 1}),
+        "r:other": Counter({Restored.THERE: 1}),
+    }
+
+    previewed = await rig.recovery.preview()
+    assert previewed.owners == expected
+    assert len(await rig.parked_keys()) == 3
+
+    done = await rig.recovery.check()
+    assert done is not None
+    assert (done.tags, done.owners) == (frozenset(), expected)
+    assert len(await rig.parked_keys() - {LIFE_KEY}) == 2
+    again = await rig.recovery.check()
+    assert again is not None
+    assert again.owners == {"r:ci": Counter({Restored.THERE: 1}), "r:other": Counter({Restored.THERE: 1})}
+
+
+@virtually
+async def test_a_preview_of_a_loss_makes_nothing_ready() -> None:
+    rig = _Rig()
+    await rig.fill()
+    await rig.alive()
+    previewed = await rig.recovery.preview()
+    assert (previewed.tags, previewed.memory, previewed.count(Restored.PUT_BACK)) == (ALL, Memory.LOST, 3)
+    assert await rig.state.lost() == ALL
+
+
+@virtually
+async def test_only_one_checks_at_a_time() -> None:
+    rig = _Rig(MemoryState())
+    await rig.fill()
+    assert await rig.state.lease(LEASE, "another", 60)
+    assert await rig.recovery.check() is None
+    await rig.state.release(LEASE, "another")
+    assert await rig.recovery.check() is not None
+    assert await rig.one("third").check() is not None  # the lease was given back
+
+
+async def _where(rig: _Rig, text: bytes) -> Coordinate:
+    row = delivery_row(DeliveryId("other", "github", text.decode()))
+    for partition in (0, 1):
+        for record in await rig.log.snapshot(PARKED.name, partition):
+            if record.key == b"to_receiver:" + row.digest.hex().encode():
+                return record.coordinate
+    raise AssertionError(text)

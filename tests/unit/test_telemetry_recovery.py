@@ -1,0 +1,90 @@
+"""What logs and metrics say of a lost state and its recovery."""
+
+import io
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from relay.engine.observer import Memory, Recovered
+from relay.state.port import TAGS, Restored
+from relay.telemetry.logging import configure
+from relay.telemetry.metrics import Metrics
+from relay.telemetry.observer import TelemetryObserver
+from relay.telemetry.sentry import SentryReporter
+
+ALL = frozenset(range(TAGS))
+NONE: frozenset[int] = frozenset()
+
+
+class _Rig:
+    def __init__(self) -> None:
+        self._out = io.StringIO()
+        configure("json", "info", self._out)
+        self.metrics = Metrics("1")
+        self.observer = TelemetryObserver(self.metrics, SentryReporter(), lambda: None)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._out.getvalue().splitlines()]
+
+    def value(self, name: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name)
+
+
+@pytest.fixture
+def rig() -> _Rig:
+    return _Rig()
+
+
+def recovered(memory: Memory, tags: frozenset[int] = ALL, doubt_until: float | None = None) -> Recovered:
+    found = {"r:ci": Counter({Restored.PUT_BACK: 3, Restored.FINISHED: 1, Restored.THERE: 2})}
+    return Recovered(tags, memory, found, 1.25, doubt_until)
+
+
+def test_a_loss_in_the_middle_of_work(rig: _Rig) -> None:
+    rig.observer.not_ready(NONE, NONE)
+    for _ in range(3):
+        rig.observer.not_ready(ALL, ALL)
+    assert rig.value("relay_state_tags_not_ready") == 64
+    rig.observer.recovery_begun(ALL, ALL)
+    rig.observer.recovered(recovered(Memory.LOST, doubt_until=1_700_000_000.0))
+    assert [(line["level"], line["event"]) for line in rig.lines()] == [
+        ("warning", "state_not_ready"),
+        ("info", "recovery_begun"),
+        ("warning", "state_recovered"),
+    ]
+    assert rig.lines()[0] | {"tags": "all", "memory": "missing"} == rig.lines()[0]
+    told = {"tags": "all", "memory": "lost", "after_loss": True, "in_doubt_until": "2023-11-14T22:13:20+00:00"}
+    told |= {"parked": 6, "put_back": 3, "tombstones": 1, "seconds": 1.25}
+    assert rig.lines()[2] | told == rig.lines()[2]
+    assert rig.value("relay_state_tags_not_ready") == 0
+    assert rig.value("relay_state_recoveries_total") == 1
+    assert rig.value("relay_parked_put_back_total") == 3
+    assert rig.value("relay_state_recovery_seconds_sum") == 1.25
+
+
+def test_the_first_start_and_a_restart_are_no_warning(rig: _Rig) -> None:
+    rig.observer.not_ready(frozenset({3, 1}), NONE)
+    rig.observer.recovered(recovered(Memory.KEPT, frozenset({3, 1})))
+    first, second = rig.lines()
+    assert (first["level"], first["tags"], first["memory"]) == ("info", "1,3", "kept")
+    assert (second["level"], second["memory"], second["after_loss"]) == ("info", "kept", False)
+    assert second["in_doubt_until"] is None
+
+
+def test_a_loss_that_another_process_heals_ends_here_too(rig: _Rig) -> None:
+    rig.observer.not_ready(ALL, ALL)
+    rig.observer.not_ready(NONE, NONE)
+    assert rig.value("relay_state_tags_not_ready") == 0
+    rig.observer.not_ready(ALL, NONE)
+    assert [line["level"] for line in rig.lines()] == ["info", "warning"]
+
+
+def test_a_check_speaks_only_of_what_was_wrong(rig: _Rig) -> None:
+    rig.observer.recovered(Recovered(NONE, Memory.KEPT, {"r:ci": Counter({Restored.THERE: 9})}, 0.1, None))
+    assert rig.lines() == []
+    rig.observer.recovered(recovered(Memory.KEPT, NONE))
+    (line,) = rig.lines()
+    assert (line["level"], line["event"], line["put_back"]) == ("warning", "parked_references_missing", 3)
+    assert rig.value("relay_state_recoveries_total") == 0
