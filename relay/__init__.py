@@ -1,8 +1,15 @@
 """A webhook relay that brings the receiver's answer back to the sender."""
 
-from importlib.metadata import PackageNotFoundError, version
+__version__: str
 
-try:
-    __version__ = version("webhook-relay")
-except PackageNotFoundError:  # a checkout that was never installed
-    __version__ = "0.0.0"
+
+def __getattr__(name: str) -> str:
+    """`__version__`: found out when it is asked for, as the command line has to be up quickly."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("webhook-relay")
+    except PackageNotFoundError:  # a checkout that was never installed
+        return "0.0.0"

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from relay.config.settings import Settings
-from relay.log.kafka import KafkaLog
+from relay.log.kafka import MAX_MESSAGE_BYTES, KafkaLog
 from relay.log.kafka_settings import KafkaSecurity
 from relay.log.port import Log
 from relay.state.redis import RedisState
@@ -17,6 +17,7 @@ def kafka_log(settings: Settings) -> KafkaLog:
     return KafkaLog(
         settings.kafka_bootstrap_servers,
         replication_factor=settings.kafka_replication_factor,
+        max_message_bytes=max(MAX_MESSAGE_BYTES, settings.max_payload_bytes),
         session_timeout_ms=int(settings.kafka_session_timeout * 1000),
         security=KafkaSecurity(
             protocol=settings.kafka_security_protocol,

@@ -34,7 +34,7 @@ from relay.engine.supervisor import Supervisor
 from relay.engine.tasks import end
 from relay.heap import keep_startup_heap
 from relay.lanes import Lanes
-from relay.log.checks import problem_of
+from relay.log.checks import Finding, findings
 from relay.log.pacing import load_here
 from relay.log.port import Log
 from relay.plan import API, Plan
@@ -44,6 +44,9 @@ from relay.telemetry.meter import MetricsMeter
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter
+from relay.watch.backlog import BacklogWatch
+from relay.watch.event_loop import LoopWatch
+from relay.watch.topic_checks import LaneChecks, expected_topics, refuse, tell
 from workers.outside import Outside
 
 FILE_LEASE: Final = "receivers-file"
@@ -57,7 +60,10 @@ _log = get_logger("relay.process")
 
 
 class Relay:
-    """One process of the relay, on whatever log and state it is given. `member`: which of several started together."""
+    """One process of the relay, on whatever log and state it is given. `member`: which of several started together.
+
+    `exit_when_stuck`: end the process when its event loop stands still until the groups put its members out.
+    """
 
     def __init__(
         self,
@@ -68,6 +74,8 @@ class Relay:
         environ: Mapping[str, str],
         clock: Clock,
         member: Member | None = None,
+        *,
+        exit_when_stuck: bool = False,
     ) -> None:
         self._settings = settings
         self._log = log
@@ -88,7 +96,10 @@ class Relay:
         self.registry = Registry(self._topics, environ)
         self.metrics = Metrics(__version__)
         self._meter = MetricsMeter(self.metrics)
-        observer = TelemetryObserver(self.metrics, self._sentry, lambda: self._recovery.ask())
+        self._observer = observer = TelemetryObserver(self.metrics, self._sentry, lambda: self._recovery.ask())
+        # A member that sends no heartbeat for its session timeout is put out; heartbeats come from the loop.
+        self._loop_watch = LoopWatch(self.metrics, settings.kafka_session_timeout / 2 if exit_when_stuck else None)
+        self._lane_checks = LaneChecks(log, self._topics, settings, clock)
         self._patience = Patience(clock, observer)
         self._recovery = Recovery(
             log,
@@ -121,23 +132,27 @@ class Relay:
         settings = self._settings
         dsn = settings.sentry_dsn.get_secret_value() if settings.sentry_dsn else None
         self._sentry.start(dsn, settings.sentry_environment or "production", __version__)
+        watching = asyncio.create_task(self._loop_watch.run())
         try:
             await self._open_api()
             if await self._unless_stopped(self._connect(), stop):
                 await self._serve(stop, started)
         finally:
             await self._close()
+            await end([watching])
 
     async def _connect(self) -> None:
         await self._patience.until_done("connect to the log", self._log.start)
         await self._patience.until_done("check the topics", self._check_topics)
         await self._patience.until_done("connect to the state", self._state.start)
+        for problem in await self._patience.until_done("look at the state's server", self._state.problems):
+            _log.warning("state_problem", problem=problem)
         await self._transport.start()
         self._trouble["start"] = None
         if self._plan.apply_file:
             await self._patience.until_done("apply the receivers file", self._apply_file)
         else:
-            self._read_file()
+            await self._read_file()
 
     async def _serve(self, stop: asyncio.Event, started: Callable[[], None]) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -150,14 +165,20 @@ class Relay:
             ]
             if self._plan.apply_file:
                 background.append(tasks.create_task(self._watch_file()))
-            await self._unless_stopped(self.registry.ready.wait(), stop)
+            if await self._unless_stopped(self.registry.ready.wait(), stop):
+                await self._unless_stopped(self._check_lanes(), stop)
             self._trouble["receivers"] = None
             self._warn_of_unknown_receivers()
-            background.append(tasks.create_task(self._tell_draining(stop)))
+            background += [
+                tasks.create_task(self._tell_draining(stop)),
+                tasks.create_task(self._check_new_lanes()),
+                tasks.create_task(self._backlog_watch().run()),
+            ]
             if await self._unless_stopped(self._recovery.healed.wait(), stop):
                 keep_startup_heap()
+                self._loop_watch.arm()
                 started()
-                await Supervisor(self._lanes.wanted, self.registry.changes()).run(stop)
+                await Supervisor(self._lanes.wanted, self.registry.changes(), self._clock, self._observer).run(stop)
             await end(background)
 
     def _warn_of_unknown_receivers(self) -> None:
@@ -198,24 +219,38 @@ class Relay:
     # what looks after the rest
 
     async def _check_topics(self) -> None:
-        """Refuse to start without the topics; say what else is off about them."""
-        specs = {spec.name: spec for spec in self._topics.fixed()}
-        there = await self._log.describe(list(specs))
-        missing = sorted(specs.keys() - there.keys())
-        if missing:
-            raise UserError(f"topic {missing[0]} is not there ({len(missing)} are missing): run `relay topics apply`")
-        problems = {name: problem_of(specs[name], state) for name, state in there.items()}
-        for problem in sorted({problem for problem in problems.values() if problem}):
-            names = sorted(name for name, found in problems.items() if found == problem)
-            _log.warning("topic_problem", problem=problem, topics=names)
+        """Refuse to start where the topics would lose messages; say what else is off about them."""
+        expected = expected_topics(self._topics, self._settings)
+        there = await self._log.describe([each.spec.name for each in expected])
+        found = findings(expected, there)
+        refuse(found)
+        tell(found)
         retention_s = there[self._topics.from_sender].spec.retention_s or 0
         if self._settings.dedup_window < retention_s:
             _log.warning("dedup_window_short", dedup_window_s=self._settings.dedup_window, retention_s=retention_s)
 
+    async def _check_lanes(self) -> None:
+        """The same for the topics of the receivers that there are. Raises UserError."""
+        found = await self._patience.until_done("check the receivers' topics", self._look_at_lanes)
+        refuse(found)
+        tell(found)
+
+    async def _check_new_lanes(self) -> None:
+        """Later on it is only said: the others, who run, have nothing to do with it."""
+        async for _ in self.registry.changes():
+            tell(await self._patience.until_done("check the receivers' topics", self._look_at_lanes))
+
+    async def _look_at_lanes(self) -> list[Finding]:
+        return await self._lane_checks.look(self.registry.receivers())
+
+    def _backlog_watch(self) -> BacklogWatch:
+        receivers, owner = self.registry.receivers, self._owner
+        return BacklogWatch(self._log, self._state, self._topics, receivers, self._clock, self.metrics, owner=owner)
+
     async def _apply_file(self) -> None:
         """Bring the receivers file into force: by one process at a time, and to the same end whoever does it."""
         self._file_stamp = file_stamp(self._settings.receivers_file)
-        file = self._read_file()
+        file = await self._read_file()
         if file is None:
             return
         while not await self._state.lease(FILE_LEASE, self._owner, FILE_LEASE_S):
@@ -225,12 +260,15 @@ class Relay:
         finally:
             await self._state.release(FILE_LEASE, self._owner)
         if diff:
-            _log.info("receivers_applied", added=diff.added, changed=diff.changed, removed=diff.removed)
+            say = _log.warning if diff.removed else _log.info  # a removed receiver gets nothing any more
+            say("receivers_applied", added=diff.added, changed=diff.changed, removed=diff.removed)
 
-    def _read_file(self) -> ReceiversFile | None:
+    async def _read_file(self) -> ReceiversFile | None:
         """The receivers file; secrets that are written out in it become known to this process."""
         path = self._settings.receivers_file
-        file = self._plan.with_entries(load_receivers_file(path) if path.exists() else None)
+        # of thousands of receivers it takes seconds, for which the loop must not stand still
+        read = await asyncio.to_thread(load_receivers_file, path) if path.exists() else None
+        file = self._plan.with_entries(read)
         if file is not None:
             self.registry.learn(file)
         return file

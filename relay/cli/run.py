@@ -79,11 +79,14 @@ def _run_group(settings: Settings, plan: Plan, config_file: Path | None, count: 
 
 
 async def _run(settings: Settings, plan: Plan, member: Member | None) -> None:
-    relay = Relay(settings, kafka_log(settings), redis_state(settings), plan, os.environ, SystemClock(), member)
-    log = get_logger("relay.process")
+    log, state = kafka_log(settings), redis_state(settings)
+    relay = Relay(settings, log, state, plan, os.environ, SystemClock(), member, exit_when_stuck=True)
+    events = get_logger("relay.process")
 
     def started() -> None:
-        log.info("started", roles=sorted(plan.roles), api=relay.api_url, receivers=sorted(relay.registry.receivers()))
+        events.info(
+            "started", roles=sorted(plan.roles), api=relay.api_url, receivers=sorted(relay.registry.receivers())
+        )
 
     await run_until_signalled(
         partial(relay.run, started=started),
@@ -91,4 +94,4 @@ async def _run(settings: Settings, plan: Plan, member: Member | None) -> None:
         hangup=relay.hangup.set,
         lifeline=sys.stdin.fileno() if member else None,
     )
-    log.info("stopped")
+    events.info("stopped")

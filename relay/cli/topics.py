@@ -1,7 +1,11 @@
 """`relay topics`: the log's topics, as they should be and as they are."""
 
 import asyncio
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -11,8 +15,9 @@ from relay.composition import open_log
 from relay.config.receivers_file import load_receivers_file
 from relay.config.settings import Settings
 from relay.domain.topics import Topics, TopicSpec
-from relay.log.checks import problem_of
+from relay.log.checks import Expected, Finding, Grade, backlog_findings, findings, in_lines
 from relay.log.port import TopicState
+from relay.watch.topic_checks import LaneNeeds, expected_lanes, expected_topics, needs_of_entry, too_long_waits
 
 
 @click.group()
@@ -25,8 +30,9 @@ def topics() -> None:
 def apply(config_file: Path | None) -> None:
     """Create the topics that are missing: the fixed ones, and those of the receivers file's receivers."""
     settings = settings_from(config_file)
-    specs, groups = wanted(settings)
-    created = asyncio.run(_create(settings, specs, groups))
+    wanted = _wanted(settings)
+    specs = [each.spec for each in wanted.expected]
+    created = asyncio.run(_create(settings, specs, wanted.groups))
     for name in created:
         click.echo(f"created  {name}")
     click.echo(f"{len(created)} created, {len(specs) - len(created)} were there")
@@ -36,46 +42,72 @@ def apply(config_file: Path | None) -> None:
 @config_option
 @output_option
 def describe(config_file: Path | None, output: str) -> None:
-    """Show each topic as it is, and what is off."""
+    """Show each topic as it is, and what is off. Exits with 1 where the relay would not start, or does not go on."""
     settings = settings_from(config_file)
-    specs, _ = wanted(settings)
-    states = asyncio.run(_describe(settings, [spec.name for spec in specs]))
-    rows = [_row(spec, states.get(spec.name)) for spec in specs]
+    wanted = _wanted(settings)
+    states, found = asyncio.run(_look(settings, wanted))
     if output == "json":
-        print_json([dict(zip(_COLUMNS, row, strict=True)) for row in rows])
+        print_json([_as_json(each.spec, states.get(each.spec.name), found) for each in wanted.expected])
     else:
-        print_table([column.upper() for column in _COLUMNS], rows)
+        _print(wanted.expected, states, found)
+    if any(finding.grade is not Grade.WARN for finding in found):
+        sys.exit(1)
 
 
-_COLUMNS = ("topic", "partitions", "cleanup", "retention_s", "replication", "min_insync", "problem")
+_COLUMNS: Final = ("topic", "partitions", "cleanup", "retention_s", "replication", "min_insync")
 
 
-def wanted(settings: Settings) -> tuple[list[TopicSpec], dict[str, str]]:
-    """Specs of all topics that should exist, and the groups that read them."""
-    names = Topics(settings.topic_prefix)
-    specs, groups = list(names.fixed()), names.fixed_groups()
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What should be on the log. `groups`: topic -> the group that reads it. `needs`: by receiver of the file."""
+
+    expected: list[Expected]
+    groups: dict[str, str]
+    needs: dict[str, LaneNeeds]
+
+
+def _wanted(settings: Settings) -> _Wanted:
+    topics, needs = Topics(settings.topic_prefix), dict[str, LaneNeeds]()
     if settings.receivers_file.exists():
-        for name, entry in load_receivers_file(settings.receivers_file).receivers.items():
-            if entry.lane != "shared":
-                groups |= names.lane_groups(name)
-                specs += names.lane_specs(name, entry.partitions)
-    return specs, groups
+        entries = load_receivers_file(settings.receivers_file).receivers
+        needs = {name: needs_of_entry(name, entry) for name, entry in entries.items()}
+    groups = topics.fixed_groups()
+    for each in needs.values():
+        groups |= topics.lane_groups(each.lane)
+    return _Wanted(
+        [*expected_topics(topics, settings), *expected_lanes(topics, settings, needs.values())], groups, needs
+    )
 
 
-def _row(spec: TopicSpec, state: TopicState | None) -> tuple[str, ...]:
+def _cells(spec: TopicSpec, state: TopicState | None) -> tuple[str, ...]:
     if state is None:
-        return (spec.name, "-", "-", "-", "-", "-", "missing")
+        return (spec.name, *["-"] * (len(_COLUMNS) - 1))
     there = state.spec
     retention = "-" if there.retention_s is None else str(there.retention_s)
-    return (
-        spec.name,
-        str(there.partitions),
-        there.cleanup,
-        retention,
-        str(state.replication or "-"),
-        str(state.min_insync or "-"),
-        problem_of(spec, state) or "",
-    )
+    copies = str(state.replication or "-"), str(state.min_insync or "-")
+    return (spec.name, str(there.partitions), there.cleanup, retention, *copies)
+
+
+def _as_json(spec: TopicSpec, state: TopicState | None, found: list[Finding]) -> dict[str, object]:
+    problems = [{"grade": each.grade.value, "problem": each.problem} for each in found if each.topic == spec.name]
+    return {**dict(zip(_COLUMNS, _cells(spec, state), strict=True)), "problems": problems}
+
+
+def _print(expected: list[Expected], states: Mapping[str, TopicState], found: list[Finding]) -> None:
+    """The topics with the numbers of their problems; below, each problem once: many topics may have the same."""
+    problems = list(in_lines(found).items())
+    rows = []
+    for spec in (each.spec for each in expected):
+        numbers = [str(number) for number, (_, names) in enumerate(problems, 1) if spec.name in names]
+        missing = ["missing"] if spec.name not in states else []
+        rows.append((*_cells(spec, states.get(spec.name)), ", ".join(missing or numbers)))
+    print_table([*(column.upper() for column in _COLUMNS), "PROBLEM"], rows)
+    grades = {finding.problem: finding.grade for finding in found}
+    for number, (problem, _) in enumerate(problems, 1):
+        click.echo(f"{number}. {_MEANINGS[grades[problem]]}: {problem}")
+
+
+_MEANINGS: Final = {Grade.REFUSE: "the relay does not start", Grade.ALARM: "needs you", Grade.WARN: "risk"}
 
 
 async def _create(settings: Settings, specs: list[TopicSpec], groups: dict[str, str]) -> list[str]:
@@ -83,6 +115,10 @@ async def _create(settings: Settings, specs: list[TopicSpec], groups: dict[str, 
         return await log.create(specs, groups)
 
 
-async def _describe(settings: Settings, names: list[str]) -> dict[str, TopicState]:
+async def _look(settings: Settings, wanted: _Wanted) -> tuple[Mapping[str, TopicState], list[Finding]]:
+    """The topics as they are, and all that is off."""
     async with open_log(settings) as log:
-        return await log.describe(names)
+        there = await log.describe([each.spec.name for each in wanted.expected])
+        backlogs = await log.backlogs(wanted.groups)
+    waits = too_long_waits(Topics(settings.topic_prefix), wanted.needs, there)
+    return there, [*findings(wanted.expected, there), *waits, *backlog_findings(backlogs)]

@@ -34,12 +34,14 @@ async def apply_file(log: Log, file: ReceiversFile, topics: Topics) -> Diff:
 
     What the file does not mention, and no file declared, is left alone. Repeatable at any point: a second call does
     what a first one did not get to. Raises UserError, having announced nothing, when a receiver changes its lane or
-    partitions before its old lane is drained, or when a topic has other partitions than the file says.
+    partitions before its old lane is drained, when a topic has other partitions than the file says, or when the file
+    has lost its receivers.
     """
     await log.create([spec for spec in topics.fixed() if spec.name == topics.receiver_config], {})
     current = await _current(log, topics)
     wanted = _wanted(file)
     diff = compare(current, wanted)
+    _refuse_emptied(file, diff)
     await _refuse_undrained(log, topics, file, [(name, current[name].entry) for name in diff.changed])
     await _ensure_topics(log, topics, file, [*diff.added, *diff.changed])
     if diff:
@@ -76,6 +78,16 @@ def _wanted(file: ReceiversFile) -> dict[str, Declared]:
     sealed = file.sealed()
     receivers = {name: Declared(FILE, raw) for name, raw in sealed.receivers.items()}
     return receivers | {source_key(source_id): Declared(FILE, raw) for source_id, raw in sealed.sources.items()}
+
+
+def _refuse_emptied(file: ReceiversFile, diff: Diff) -> None:
+    """A file that an editor, a full disk or a wrong mount has emptied is valid, and would remove everybody."""
+    removed = [key for key in diff.removed if not key.startswith(source_key(""))]
+    if removed and not file.names_receivers:
+        raise UserError(
+            f"{file.origin}: has no receivers, which would remove all {len(removed)} that are in force; "
+            f"if that is meant, write `receivers: {{}}`"
+        )
 
 
 def _records(topics: Topics, wanted: Mapping[str, Declared], diff: Diff) -> Iterator[NewRecord]:

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol
 
-from relay.domain.errors import ConsumerBroken, LogUnavailable, PartitionLost
+from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, PartitionLost
 from relay.engine.clock import Clock
 from relay.engine.lane import LINGER_S, Lane
 from relay.engine.patience import Patience
+from relay.engine.standstill import Standstill
 from relay.engine.work import W
 from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition
 
@@ -29,6 +30,7 @@ class OpenConsumer(Protocol):
 class _Running(Generic[W]):
     lane: Lane[W]
     task: asyncio.Task[None]
+    standstill: Standstill = field(default_factory=Standstill)
 
 
 class Runner(Generic[W]):
@@ -56,7 +58,7 @@ class Runner(Generic[W]):
         self._lingering: list[_Running[W]] = []
         self._told_at = -TELL_EVERY_S
         self._stopping = False
-        self._broken: ConsumerBroken | None = None
+        self._broken: ConsumerBroken | OffsetMissing | None = None
         self._progress = asyncio.Event()  # of any lane
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -99,7 +101,7 @@ class Runner(Generic[W]):
             except LogUnavailable as error:
                 await self._patience.pause("poll", error)
                 continue
-            except ConsumerBroken as error:
+            except (ConsumerBroken, OffsetMissing) as error:
                 self._broken = error  # what is in flight ends properly before it is raised
                 return
             for partition, records in batches.items():
@@ -137,7 +139,11 @@ class Runner(Generic[W]):
         if now - self._told_at >= TELL_EVERY_S:
             self._told_at = now
             for partition, running in self._lanes.items():
-                running.lane.context.observer.lane(partition, unfinished=running.lane.unfinished)
+                observer, hands = running.lane.context.observer, running.lane.hands
+                observer.lane(partition, unfinished=running.lane.unfinished)
+                stalled_s = running.standstill.look(hands, now)
+                if stalled_s is not None and hands.head is not None:
+                    observer.stalled(partition, hands.head, stalled_s)
 
     # commits
 

@@ -1,15 +1,25 @@
 """Keeps the wanted services running: starts what is new, stops what is gone, and ends when one of them fails.
 
 Crash-only: a service that ends by an exception takes the process down, to be started again; every step is crash-safe.
-Only a consumer that its client library has let down is replaced in place.
+Two failures concern one consumer only, and no restart of the others would help: its client library has let it down, or
+its group has no offset to go on at. Such a service is made anew in place, after a pause, and the others go on.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-from relay.domain.errors import ConsumerBroken
+from relay.domain.errors import ConsumerBroken, OffsetMissing
+from relay.engine.clock import Clock, SystemClock
+from relay.engine.observer import Observer, SilentObserver
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 30.0
+LONG_LIFE_S: Final = 300.0
+"""A service that ran for so long was well: the next pause is the first again."""
+OFFSET_PAUSE_S: Final = 60.0
+"""Somebody has to act first, and can: a group takes an offset from outside only while it has no members."""
 
 
 class Service(Protocol):
@@ -30,9 +40,17 @@ class _Running:
 class Supervisor:
     """Runs the services that `wanted` names, and looks again at each of `changes`."""
 
-    def __init__(self, wanted: Callable[[], Mapping[str, OpenService]], changes: AsyncIterator[object]) -> None:
+    def __init__(
+        self,
+        wanted: Callable[[], Mapping[str, OpenService]],
+        changes: AsyncIterator[object],
+        clock: Clock | None = None,
+        observer: Observer | None = None,
+    ) -> None:
         self._wanted = wanted
         self._changes = changes
+        self._clock = clock or SystemClock()
+        self._observer = observer or SilentObserver()
         self._running: dict[str, _Running] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -52,14 +70,45 @@ class Supervisor:
             for name, open_service in wanted.items():
                 if name not in self._running:
                     stop = asyncio.Event()
-                    self._running[name] = _Running(stop, tasks.create_task(_keep(open_service, stop), name=name))
+                    task = tasks.create_task(self._keep(name, open_service, stop), name=name)
+                    self._running[name] = _Running(stop, task)
+
+    async def _keep(self, name: str, open_service: OpenService, stop: asyncio.Event) -> None:
+        pause_s = 0.0
+        while True:
+            began = self._clock.monotonic()
+            failure = await _failure_of(open_service(), stop)
+            if failure is None or stop.is_set():
+                return
+            lived_s = self._clock.monotonic() - began
+            pause_s = OFFSET_PAUSE_S if isinstance(failure, OffsetMissing) else next_pause(pause_s, lived_s)
+            self._observer.service_failed(name, failure, pause_s)
+            await self._clock.wait(stop, pause_s)
+            if stop.is_set():
+                return
 
 
-async def _keep(open_service: OpenService, stop: asyncio.Event) -> None:
-    broken = True
-    while broken:
-        broken = False
-        try:
-            await open_service().run(stop)
-        except* ConsumerBroken:
-            broken = not stop.is_set()
+def next_pause(pause_s: float, lived_s: float) -> float:
+    """Seconds until a service that lived for `lived_s` is made anew; `pause_s`: what it was the last time, 0 before."""
+    if pause_s == 0 or lived_s >= LONG_LIFE_S:
+        return FIRST_PAUSE_S
+    return min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+async def _failure_of(service: Service, stop: asyncio.Event) -> ConsumerBroken | OffsetMissing | None:
+    """Run `service`; why its consumer cannot go on, if that is all that failed."""
+    found: list[ConsumerBroken | OffsetMissing] = []
+    try:
+        await service.run(stop)
+    except* (ConsumerBroken, OffsetMissing) as failed:
+        found += _leaves(failed)
+    return found[0] if found else None
+
+
+def _leaves(
+    group: BaseExceptionGroup[ConsumerBroken | OffsetMissing],
+) -> list[ConsumerBroken | OffsetMissing]:
+    found: list[ConsumerBroken | OffsetMissing] = []
+    for each in group.exceptions:
+        found += _leaves(each) if isinstance(each, BaseExceptionGroup) else [each]
+    return found

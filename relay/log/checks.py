@@ -1,22 +1,227 @@
-"""What is off about a topic, for start-up checks and for people."""
+"""What is off about the topics and groups, and what to do about it: for start-up checks, and for people. Pure.
 
-from relay.domain.topics import TopicSpec
-from relay.log.port import TopicState
+REFUSE is what loses messages, or blocks them for ever, while everything works as it is set: then nothing is to start,
+which loses nothing. WARN is what may lose or reorder messages together with something else: a broker that fails, a long
+outage. ALARM is what has happened already: the rest goes on, and somebody has to act.
+"""
 
-SAFE_REPLICATION = 3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import groupby
+from typing import Final
+
+from relay.domain.topics import DAY_S, Topics, TopicSpec
+from relay.log.port import Backlog, TopicState
+
+HEADROOM_BYTES: Final = 65_536
+"""What a record may be larger than the payload it carries: hop metadata, and a dead letter's detail of 8 KiB."""
+
+SAFE_REPLICATION: Final = 3
 
 
-def problem_of(spec: TopicSpec, state: TopicState) -> str | None:
-    """What is off, in a few words; None when nothing is."""
-    there = state.spec
-    if there.partitions != spec.partitions:
-        return f"it has {there.partitions} partitions, expected {spec.partitions}"
-    if there.cleanup != spec.cleanup:
-        return f"cleanup.policy is {there.cleanup}, expected {spec.cleanup}"
+class Grade(Enum):
+    REFUSE = "refuse"
+    ALARM = "alarm"
+    WARN = "warn"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`problem`: what is off about `topic`, and what to do, in a line."""
+
+    topic: str
+    problem: str
+    grade: Grade
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a topic has to be like. `record_bytes`: the largest record that it has to take.
+
+    `all_read`: every partition beyond those of `spec` would be read by nobody. `must_fit`: a record that is too large
+    would be tried for ever, as there is nowhere else to put it. `obliges`: its records must not get lost.
+    """
+
+    spec: TopicSpec
+    record_bytes: int = 0
+    all_read: bool = False
+    must_fit: bool = False
+    obliges: bool = True
+
+
+def expected_fixed(topics: Topics, *, payload_bytes: int, answer_bytes: int) -> list[Expected]:
+    """The topics that exist whatever receivers there are, given the caps of payloads and answers."""
+    largest, answer = payload_bytes + HEADROOM_BYTES, answer_bytes + HEADROOM_BYTES
+    sizes = {topics.to_sender: answer, topics.receiver_config: 0, topics.delivery_attempts: 0}
+    return [
+        Expected(
+            spec,
+            record_bytes=sizes.get(spec.name, largest),
+            all_read=spec.name in (topics.parked_messages, topics.receiver_config),
+            must_fit=spec.name in (topics.parked_messages, topics.failed_messages),
+            obliges=spec.name != topics.delivery_attempts,
+        )
+        for spec in topics.fixed()
+    ]
+
+
+def expected_lane(topics: Topics, lane: str, partitions: int, *, payload_bytes: int) -> list[Expected]:
+    """The topics of a receiver's own lane."""
+    return [Expected(spec, payload_bytes + HEADROOM_BYTES) for spec in topics.lane_specs(lane, partitions)]
+
+
+def findings(expected: Iterable[Expected], there: Mapping[str, TopicState]) -> list[Finding]:
+    """All that is off, topic by topic."""
+    found: list[Finding] = []
+    for each in expected:
+        name = each.spec.name
+        if name in there:
+            found += (Finding(name, problem, grade) for problem, grade in _problems(each, there[name]))
+        else:
+            found.append(Finding(name, "is missing; run `relay topics apply`", Grade.REFUSE))
+    return found
+
+
+def _problems(expected: Expected, state: TopicState) -> Iterator[tuple[str, Grade]]:
+    yield from _of_cleanup(expected, state)
+    yield from _of_partitions(expected, state)
+    if state.max_message_bytes < expected.record_bytes:
+        grade = Grade.REFUSE if expected.must_fit else Grade.WARN
+        fate = "blocks its partition for ever" if expected.must_fit else "becomes a dead letter, too_large"
+        yield (
+            f"max.message.bytes is {state.max_message_bytes}, so the largest message allowed {fate}; "
+            f"set max.message.bytes={expected.record_bytes} or more, or lower max_payload_bytes",
+            grade,
+        )
+    yield from _of_replication(state)
+
+
+def _of_cleanup(expected: Expected, state: TopicState) -> Iterator[tuple[str, Grade]]:
+    spec, there = expected.spec, state.spec
+    grade = Grade.REFUSE if expected.obliges else Grade.WARN
+    if state.mixed_cleanup or there.cleanup != spec.cleanup:
+        shown = "compact,delete" if state.mixed_cleanup else there.cleanup
+        fate = "compacted away unread" if spec.cleanup == "delete" else "deleted for its age while it is needed"
+        yield f"cleanup.policy is {shown}: what is in it is {fate}; set cleanup.policy={spec.cleanup}", grade
+    if spec.cleanup == "compact":
+        return
+    if state.retention_bytes is not None and expected.obliges:
+        yield (
+            f"retention.bytes is {state.retention_bytes}: a backlog beyond that is deleted unread; "
+            f"set retention.bytes=-1",
+            grade,
+        )
     if spec.retention_s is not None and there.retention_s is not None and there.retention_s < spec.retention_s:
-        return f"retention is {there.retention_s} s, expected at least {spec.retention_s} s"
+        yield (
+            f"retention is {_days(there.retention_s)}, expected {_days(spec.retention_s)} or more: "
+            f"an outage of that length loses messages; set retention.ms={spec.retention_s * 1000}",
+            Grade.WARN,
+        )
+
+
+def _of_partitions(expected: Expected, state: TopicState) -> Iterator[tuple[str, Grade]]:
+    wanted, there = expected.spec.partitions, state.spec.partitions
+    if there == wanted:
+        return
+    if expected.all_read:
+        yield (
+            f"it has {there} partitions, and has to have {wanted}: others are read by nobody; "
+            f"make it anew with {wanted} while the relay stands still and it is empty",
+            Grade.REFUSE,
+        )
+    else:
+        yield (
+            f"it has {there} partitions, expected {wanted}: good if it always had; "
+            f"after a change, messages that were under way may come out of order",
+            Grade.WARN,
+        )
+
+
+def _of_replication(state: TopicState) -> Iterator[tuple[str, Grade]]:
     if state.replication is not None and state.replication < SAFE_REPLICATION:
-        return f"replication is {state.replication}: losing a broker may lose messages"
-    if state.min_insync is not None and state.min_insync < SAFE_REPLICATION - 1:
-        return f"min.insync.replicas is {state.min_insync}: an acknowledged record may be on one broker only"
-    return None
+        yield (
+            f"replication is {state.replication}: losing a broker may lose messages; "
+            f"{SAFE_REPLICATION} copies are safe (RELAY_KAFKA_REPLICATION_FACTOR, for topics still to be made)",
+            Grade.WARN,
+        )
+    elif state.min_insync is not None and state.min_insync < SAFE_REPLICATION - 1:  # fewer copies allow no more
+        yield (
+            f"min.insync.replicas is {state.min_insync}: an acknowledged record may be on one broker only; "
+            f"set min.insync.replicas={SAFE_REPLICATION - 1}",
+            Grade.WARN,
+        )
+
+
+def wait_findings(topic: str, state: TopicState | None, waits_s: Mapping[str, float]) -> list[Finding]:
+    """Whether the retention of `topic` leaves room for the longest wait in it, and for an outage as long.
+
+    `waits_s`: by name, how long a record may be worked on: `max_age` of its retries, and the `answer_deadline`.
+    """
+    retention_s = state.spec.retention_s if state is not None else None
+    if retention_s is None:
+        return []
+    over = {name: seconds for name, seconds in waits_s.items() if 2 * seconds >= retention_s}
+    if not over:
+        return []
+    longest = max(over, key=lambda name: over[name])
+    others = f" (and {len(over) - 1} more)" if len(over) > 1 else ""
+    problem = (
+        f"{longest}{others} may wait {_days(over[longest])} (max_age + answer_deadline), which is not under half "
+        f"of the retention, {_days(retention_s)}: an outage may lose messages; lower max_age, or raise retention.ms"
+    )
+    return [Finding(topic, problem, Grade.WARN)]
+
+
+def backlog_findings(backlogs: Iterable[Backlog]) -> list[Finding]:
+    """Groups that cannot go on where they left off."""
+    found: list[Finding] = []
+    for (group, topic), these in groupby(backlogs, lambda each: (each.group, each.partition.topic)):
+        of_group = list(these)
+        found += _missing(group, topic, [each for each in of_group if each.committed is None])
+        found += _lost(group, topic, [each for each in of_group if each.committed is not None and lost(each)])
+    return found
+
+
+def lost(backlog: Backlog) -> bool:
+    """Whether the log does not hold the offset to go on at: deleted unread, or cut off with the end of the log."""
+    return backlog.committed is not None and not backlog.first <= backlog.committed <= backlog.end
+
+
+def _missing(group: str, topic: str, without: Sequence[Backlog]) -> Iterator[Finding]:
+    if without:
+        yield Finding(
+            topic,
+            f"{group} has no committed offset ({_partitions(without)}), so these are not read; run `relay topics "
+            f"apply`, which lets it begin with the oldest record",
+            Grade.ALARM,
+        )
+
+
+def _lost(group: str, topic: str, gone: Sequence[Backlog]) -> Iterator[Finding]:
+    if gone:
+        yield Finding(
+            topic,
+            f"{group} was to go on at an offset that the log does not hold ({_partitions(gone)}): records are lost; "
+            f"to go on with what is there, stop it and run kafka-consumer-groups --group {group} --topic {topic} "
+            f"--reset-offsets --to-earliest --execute",
+            Grade.ALARM,
+        )
+
+
+def _partitions(backlogs: Sequence[Backlog]) -> str:
+    numbers = sorted(each.partition.partition for each in backlogs)
+    shown = ", ".join(map(str, numbers[:5]))
+    return f"partition {shown}" + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
+
+
+def _days(seconds: float) -> str:
+    return f"{seconds / DAY_S:.3g} d"
+
+
+def in_lines(found: Iterable[Finding]) -> dict[str, list[str]]:
+    """Problem -> the topics that have it: one line says it of all of them."""
+    lines: dict[str, list[str]] = {}
+    for finding in found:
+        lines.setdefault(finding.problem, []).append(finding.topic)
+    return lines

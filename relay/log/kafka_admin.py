@@ -26,7 +26,7 @@ from relay.domain.topics import TopicSpec
 from relay.log.kafka_client import KafkaClient, Replicas, kafka_errors, no_topic
 from relay.log.kafka_closing import ends_within
 from relay.log.kafka_settings import Cluster
-from relay.log.port import TopicPartition, TopicState
+from relay.log.port import Backlog, TopicPartition, TopicState
 
 _VISIBLE_S: Final = 15.0
 _LOOK_S: Final = 0.05
@@ -45,7 +45,7 @@ _REFUSALS: Final = (
 )
 """What no repeat cures: the settings, or the rights, have to change."""
 
-_CONFIGS: Final = ("cleanup.policy", "retention.ms", "min.insync.replicas", "max.message.bytes")
+_CONFIGS: Final = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas", "max.message.bytes")
 
 # Only closed segments are compacted, and a recovery pass reads all that is there: small segments, closed each hour.
 _COMPACTED: Final = {
@@ -99,6 +99,20 @@ class KafkaAdmin:
         committed = await self._client.committed(group, partitions)
         return sum(max(0, ends[p] - max(starts[p], committed.get(p, 0))) for p in partitions)
 
+    async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
+        found: list[Backlog] = []
+        for some in _chunks(list(groups)):
+            topics = await self._client.topics(some)
+            partitions = {name: [TopicPartition(name, each.partition) for each in topics[name]] for name in topics}
+            flat = [partition for of_one in partitions.values() for partition in of_one]
+            firsts = await self._client.offsets(flat, "earliest")
+            committed: dict[TopicPartition, int] = {}
+            for name, of_one in partitions.items():
+                committed |= await self._client.committed(groups[name], of_one)
+            ends = await self._client.offsets(flat, "latest")  # last: so nobody has committed more than there is
+            found += [Backlog(groups[p.topic], p, firsts[p], ends[p], committed.get(p)) for p in flat]
+        return found
+
     async def _create_some(self, admin: AIOKafkaAdminClient, specs: Sequence[TopicSpec]) -> list[str]:
         with kafka_errors("creating topics"):
             answer = await admin.create_topics([self._new_topic(spec) for spec in specs])
@@ -145,12 +159,15 @@ class KafkaAdmin:
             if not missing:
                 continue
             try:
-                await self._client.commit(group, dict.fromkeys(missing, 0))
-            except LogUnavailable:
+                # Of a new topic that is 0; of an old one, what retention has left.
+                await self._client.commit(group, await self._client.offsets(missing, "earliest"))
+            except LogUnavailable as error:
                 # A group with members takes no commit from outside. If they are there because another process was
                 # faster than we, all is well.
                 if await self._without_offset(group, partitions):
-                    raise
+                    raise LogUnavailable(
+                        f"Kafka: {group} has no offset on {topic}, and got none (if it has members, stop them): {error}"
+                    ) from error
 
     async def _without_offset(self, group: str, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         committed = await self._client.committed(group, partitions)
@@ -188,8 +205,9 @@ async def _configs(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> dict[st
 
 
 def _state(name: str, partitions: Sequence[Replicas], configs: Mapping[str, str]) -> TopicState:
-    compacted = configs["cleanup.policy"] == "compact"  # "compact,delete" deletes
-    retention_ms = int(configs["retention.ms"])
+    policies = {policy.strip() for policy in configs["cleanup.policy"].split(",")}
+    compacted = policies == {"compact"}
+    retention_ms, retention_bytes = int(configs["retention.ms"]), int(configs["retention.bytes"])
     return TopicState(
         TopicSpec(
             name,
@@ -200,6 +218,8 @@ def _state(name: str, partitions: Sequence[Replicas], configs: Mapping[str, str]
         replication=min(partition.replicas for partition in partitions),
         min_insync=int(configs["min.insync.replicas"]),
         max_message_bytes=int(configs["max.message.bytes"]),
+        retention_bytes=None if retention_bytes < 0 else retention_bytes,
+        mixed_cleanup=len(policies) > 1,
     )
 
 

@@ -108,7 +108,7 @@ class KafkaConsumer:
         self._consumer = consumer
 
     async def poll(self, *, max_records: int, timeout_s: float) -> Mapping[TopicPartition, Sequence[Record]]:
-        """As the port says. LogUnavailable also when nothing moves for a minute: then leave, and start anew."""
+        """As the port says."""
         deadline = _now() + timeout_s
         while True:
             consumer = self._consumer
@@ -117,13 +117,14 @@ class KafkaConsumer:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
+            # also while others bring records: one of several partitions may have been forgotten
+            self._watchdog.check(consumer, self._ready(), _now())
             records = await self._take(consumer, max_records)
             remaining = deadline - _now()
             if records or remaining <= 0:
                 return records
             if self._closing or self._failure is not None:
                 continue  # since we looked: taking may wait, and is not woken
-            self._watchdog.check(consumer, self._ready(), _now())
             await self._wait(consumer, min(remaining, _TICK_S))
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:

@@ -7,9 +7,7 @@ from typing import Final, Literal, TypedDict
 from aiokafka.helpers import create_ssl_context
 
 from relay.domain.errors import UserError
-
-HEADROOM_BYTES: Final = 65_536
-"""What a record may be larger than the payload it carries: hop metadata, and a dead letter's detail of 8 KiB."""
+from relay.log.checks import HEADROOM_BYTES as HEADROOM_BYTES
 
 FETCH_BYTES: Final = 262_144
 """Of a partition, in one fetch: the memory a consumer may hold per partition. A larger record comes alone."""

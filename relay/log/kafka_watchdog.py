@@ -14,8 +14,9 @@ from relay.log.kafka_membership import Progress
 from relay.log.port import TopicPartition
 
 _EVERY_S: Final = 5.0
-_STALLED_S: Final = 60.0
-"""A fetch is answered within 10 s, a rebalance is over within 30: a minute without either is a fault."""
+_STALLED_S: Final = 50.0
+"""A fetch is answered within 10 s, a rebalance is over within 30: much longer without either is a fault. With a look
+every 5 s it is noticed within a minute."""
 
 
 class Watchdog:
@@ -38,7 +39,7 @@ class Watchdog:
     def check(self, consumer: AIOKafkaConsumer, ready: Iterable[TopicPartition], now: float) -> None:
         """Look whether the partitions in `ready`, which wait for records, get any attention.
 
-        Raises ConsumerBroken if not for a minute; then the minute starts anew.
+        Raises ConsumerBroken if not for _STALLED_S; then that time starts anew.
         """
         if task := membership.dead_task(consumer):
             raise ConsumerBroken(f"Kafka: {self._group}: the client's {task} task is dead")

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from relay import __version__
-from relay.cli.main import relay
+from relay.cli.group import relay
 from relay.config.receivers_file import load_receivers_file
 from relay.config.settings import Settings, env_name, load_settings
 

@@ -322,15 +322,15 @@ async def test_a_minute_without_an_answer_is_noticed(frail: KafkaLog, own_broker
 
     own_broker.freeze()
     watchdog = Watchdog(group)
-    for seconds in range(0, 61, 5):
+    for seconds in range(0, 51, 5):
         watchdog.check(consumer, [place], seconds)
     with pytest.raises(ConsumerBroken, match=f"{topic}/0"):
-        watchdog.check(consumer, [place], 65)
+        watchdog.check(consumer, [place], 55)
 
-    for seconds in range(70, 130, 5):
-        watchdog.check(consumer, [place], seconds)  # said once, the minute starts anew
-    watchdog.check(consumer, [], 130)
-    watchdog.check(consumer, [place], 135)  # a paused partition does not wait for anything
+    for seconds in range(60, 111, 5):
+        watchdog.check(consumer, [place], seconds)  # said once, the time starts anew
+    watchdog.check(consumer, [], 115)
+    watchdog.check(consumer, [place], 120)  # a paused partition does not wait for anything
     watchdog.check(consumer, [place], 1000)  # and when nobody polled, nothing follows from it
     own_broker.thaw()
 
@@ -341,9 +341,9 @@ async def test_an_endless_rebalance_is_noticed(log: KafkaLog) -> None:
     await settle([member], lambda: len(member.owned) == 1)
     watchdog = Watchdog(group)
     watchdog.unassigned(0)
-    watchdog.check(member.consumer._consumer, [], 60)  # type: ignore[attr-defined]
+    watchdog.check(member.consumer._consumer, [], 50)  # type: ignore[attr-defined]
     with pytest.raises(ConsumerBroken, match="no assignment"):
-        watchdog.check(member.consumer._consumer, [], 65)  # type: ignore[attr-defined]
+        watchdog.check(member.consumer._consumer, [], 55)  # type: ignore[attr-defined]
     watchdog.assigned()
     watchdog.check(member.consumer._consumer, [], 200)  # type: ignore[attr-defined]
 

@@ -63,6 +63,9 @@ def test_names_follow_the_conventions() -> None:
         "relay_foreign_keys_total",
         "relay_lane_window_records",
         "relay_state_recoveries_total",
+        "relay_state_tags_not_ready",
+        "relay_state_recovery_seconds",
+        "relay_parked_put_back_total",
         "relay_build_info",
     } <= families.keys()
     assert all(name.endswith("_total") == (kind == "counter") for name, kind in families.items())

@@ -145,7 +145,7 @@ async def test_a_change_is_announced_and_in_force(log: _TopicLog) -> None:
         await anext(changes)
         assert _timeout(registry) == 4
         assert registry.subscriptions.match("a", "b") == ()
-        await apply_file(log.as_log(), _file(""), TOPICS)
+        await apply_file(log.as_log(), _file("receivers: {}"), TOPICS)
         await anext(changes)
         assert registry.receiver("ci") is None
 
@@ -341,3 +341,16 @@ async def test_a_topic_with_other_partitions_is_not_announced(log: _TopicLog) ->
         for topic in ("t-to_receiver_ci", "t-pending_from_receiver_ci")
     ]
     assert len(log.records) == 1
+
+
+@pytest.mark.parametrize("emptied", ["", "# all gone", "sources: {a: {}}"])
+async def test_a_file_that_has_lost_its_receivers_is_refused_whole(log: _TopicLog, emptied: str) -> None:
+    await apply_file(log.as_log(), _one(), TOPICS)
+    before = list(log.calls)
+    with pytest.raises(
+        UserError, match=r"has no receivers, which would remove all 1 .*; if .* write `receivers: \{\}`"
+    ):
+        await apply_file(log.as_log(), _file(emptied), TOPICS)
+    assert log.calls == before
+    assert (await apply_file(log.as_log(), _file("receivers: {}"), TOPICS)).removed == ("ci",)
+    assert not await apply_file(log.as_log(), _file(""), TOPICS)  # nobody is left to lose

@@ -1,0 +1,56 @@
+"""The `relay` command and its subcommands. Each one's module is imported only when it is used."""
+
+import importlib
+
+import click
+
+from relay.cli.main import COMMANDS, INTERRUPTED
+from relay.domain.errors import RelayError, UserError
+
+
+class Lazy(click.Group):
+    """A group that imports a command when it is called: `relay version` must not load the Kafka client."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+
+@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+def relay() -> None:
+    """A webhook relay that brings the receiver's answer back to the sender."""
+
+
+def run() -> int:
+    """Run the command that the arguments name, and say in a line what went wrong. Returns the exit code."""
+    try:
+        return relay(standalone_mode=False) or 0
+    except click.exceptions.Abort:
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (RelayError, BaseExceptionGroup) as error:
+        known = _known(error)
+        if known is None:
+            raise
+        for line in str(known).splitlines():
+            click.echo(f"error: {line}", err=True)
+        return 2 if isinstance(known, UserError) else 1
+
+
+def _known(error: BaseException) -> RelayError | None:
+    """The first error in `error`, when all of it was raised on purpose: a mistake or a fault, but no bug."""
+    if isinstance(error, BaseExceptionGroup):
+        known = [_known(each) for each in error.exceptions]
+        return known[0] if all(each is not None for each in known) else None
+    return error if isinstance(error, RelayError) else None

@@ -1,0 +1,1 @@
+"""What watches over a running process: checks of what it stands on, and of itself."""

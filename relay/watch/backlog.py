@@ -1,0 +1,134 @@
+"""Watches how far consumer groups are behind: what the retention deletes unread is lost, and nothing else would say so.
+
+One process of all looks, every few minutes: also at groups that have no member, and so nobody who could notice.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from relay.domain.coordinate import Coordinate
+from relay.domain.errors import Unavailable
+from relay.domain.receiver import Receiver
+from relay.domain.topics import SHARED, Topics, lane_of
+from relay.engine.clock import Clock
+from relay.log.checks import backlog_findings, lost
+from relay.log.port import Backlog, Log
+from relay.state.port import State
+from relay.telemetry.logging import get_logger
+from relay.telemetry.metrics import Metrics
+from relay.watch.topic_checks import tell
+
+EVERY_S: Final = 300.0
+LEASE: Final = "backlog-watch"
+LEASE_S: Final = EVERY_S + 30.0
+RISK: Final = 0.5
+"""The part of the retention that an unread record may have lived through before somebody has to know."""
+
+_AT_ONCE: Final = 100
+_PROBLEMS: Final = ("missing_offset", "lost", "old")
+_log = get_logger("relay.backlog")
+
+
+class Old(NamedTuple):
+    """A partition whose oldest unread record is old. `age_s`, `retention_s`: seconds."""
+
+    backlog: Backlog
+    age_s: float
+    retention_s: int
+
+
+class BacklogWatch:
+    """One per process; a lease lets one of all of them look. `owner`: unique per process."""
+
+    def __init__(
+        self,
+        log: Log,
+        state: State,
+        topics: Topics,
+        receivers: Callable[[], Mapping[str, Receiver]],
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        owner: str,
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._topics = topics
+        self._receivers = receivers
+        self._clock = clock
+        self._metrics = metrics
+        self._owner = owner
+
+    async def run(self) -> None:
+        """For ever. While log or state are away there is nothing to be seen; others say that they are."""
+        while True:
+            try:
+                if await self._state.lease(LEASE, self._owner, LEASE_S):
+                    await self.look()
+                else:
+                    self._count(Counter())
+            except Unavailable:
+                self._count(Counter())
+            await self._clock.sleep(EVERY_S)
+
+    async def look(self) -> None:
+        """Once. Raises Unavailable."""
+        backlogs = await self._log.backlogs(self._groups())
+        tell(backlog_findings(backlogs))
+        old = await self._old(backlogs)
+        _tell_old(old)
+        missing = sum(each.committed is None for each in backlogs)
+        self._count(Counter(missing_offset=missing, lost=sum(map(lost, backlogs)), old=len(old)))
+
+    def _groups(self) -> dict[str, str]:
+        groups = self._topics.fixed_groups()
+        for receiver in self._receivers().values():
+            if receiver.lane != SHARED:
+                groups |= self._topics.lane_groups(lane_of(receiver))
+        return groups
+
+    async def _old(self, backlogs: Sequence[Backlog]) -> list[Old]:
+        unread = [b for b in backlogs if b.committed is not None and not lost(b) and b.committed < b.end]
+        states = await self._log.describe(sorted({each.partition.topic for each in unread}))
+        found = []
+        for some in _chunks(unread):
+            # None where a transaction's end marker is next, say: the next look finds another
+            records = await self._log.read([(Coordinate(*b.partition, b.committed or 0), None) for b in some])
+            now = self._clock.time()
+            for backlog, record in zip(some, records, strict=True):
+                state = states.get(backlog.partition.topic)
+                retention_s = state.spec.retention_s if state is not None else None
+                if record is None or retention_s is None:
+                    continue
+                age_s = now - record.timestamp_ms / 1000
+                if age_s > RISK * retention_s:
+                    found.append(Old(backlog, age_s, retention_s))
+        return found
+
+    def _count(self, partitions: Counter[str]) -> None:
+        for problem in _PROBLEMS:
+            self._metrics.backlog_problem_partitions.labels(problem).set(partitions[problem])
+
+
+def _tell_old(old: Sequence[Old]) -> None:
+    """A line for each group: who reads nothing is one story, however many partitions there are."""
+    of_group: dict[tuple[str, str], list[Old]] = defaultdict(list)
+    for each in old:
+        of_group[each.backlog.group, each.backlog.partition.topic].append(each)
+    for (group, topic), these in of_group.items():
+        oldest = max(these, key=lambda each: each.age_s)
+        _log.error(
+            "unread_records_old",
+            group=group,
+            topic=topic,
+            partitions=sorted(each.backlog.partition.partition for each in these),
+            age_s=round(oldest.age_s),
+            retention_s=oldest.retention_s,
+            problem="the log will delete them unread; mend or add what reads them, or raise retention.ms",
+        )
+
+
+def _chunks(items: Sequence[Backlog]) -> Iterator[Sequence[Backlog]]:
+    for start in range(0, len(items), _AT_ONCE):
+        yield items[start : start + _AT_ONCE]

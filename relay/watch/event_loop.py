@@ -1,0 +1,124 @@
+"""Notices that the event loop stands still: a call that blocks it, or a computation that does not end.
+
+Who does not turn does not send heartbeats either, and cannot say what it waits for. So a thread looks, and shows the
+stack of the blockage itself; and it ends the process when that has lasted so long that the consumer groups will go on
+without it anyway: a new process is worth more than one that cannot do anything.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Final
+
+from relay.telemetry.logging import get_logger
+from relay.telemetry.metrics import Metrics
+
+BEAT_S: Final = 0.5
+BLOCKED_S: Final = 2.0
+_FRAMES: Final = 30
+_SAY_S: Final = 1.0
+
+_log = get_logger("relay.event_loop")
+
+
+class Blockage:
+    """Judges beats of the loop, as the thread sees them at its own ticks. Pure; times are monotonic seconds.
+
+    A process that was stopped, or got no CPU, has slept in all of its threads: only time through which the thread
+    itself went on ticking counts against the loop.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._ticked_at = now
+        self._beat: int | None = None
+        self.lasts_s = 0.0
+        """For how long the loop has not turned, as far as is certain."""
+
+    def tick(self, beat: int, now: float) -> None:
+        """`beat`: how often the loop has turned."""
+        passed, self._ticked_at = min(now - self._ticked_at, 2 * BEAT_S), now
+        self.lasts_s = self.lasts_s + passed if beat == self._beat else 0.0
+        self._beat = beat
+
+
+class LoopWatch:
+    """Watches the loop that runs `run`. `exit_after_s`: how long it may stand still, once `arm` was called, before the
+    process is ended, with code os.EX_SOFTWARE; None: it is never ended, as under a debugger."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        exit_after_s: float | None = None,
+        *,
+        end_process: Callable[[int], object] = os._exit,
+    ) -> None:
+        self._metrics = metrics
+        self._exit_after_s = exit_after_s
+        self._end_process = end_process
+        self._armed = False
+        self._beat = 0
+        self._over = threading.Event()
+        self._loop_thread = 0
+        self._told = False
+        """That it stands still now has been said."""
+
+    def arm(self) -> None:
+        """This process has members in consumer groups from now on."""
+        self._armed = True
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._loop_thread = threading.get_ident()
+        context = copy_context()  # whose fields the lines of this process carry
+        threading.Thread(target=context.run, args=(self._watch,), name="loop-watch", daemon=True).start()
+        try:
+            while True:
+                due = time.monotonic() + BEAT_S
+                await asyncio.sleep(BEAT_S)
+                self._beat += 1
+                self._measured(max(0.0, time.monotonic() - due))
+        finally:
+            self._over.set()
+
+    def _measured(self, lag_s: float) -> None:
+        self._metrics.event_loop_lag_seconds.observe(lag_s)
+        if lag_s > BLOCKED_S and not self._told:  # the whole process slept, or a library kept the thread from looking
+            _log.warning("event_loop_late", lag_s=round(lag_s, 1))
+
+    def _watch(self) -> None:
+        blockage = Blockage(time.monotonic())
+        while not self._over.wait(BEAT_S):
+            blockage.tick(self._beat, time.monotonic())
+            if self._armed and self._exit_after_s is not None and blockage.lasts_s > self._exit_after_s:
+                self._say("event_loop_stuck", blockage.lasts_s)
+                self._end_process(os.EX_SOFTWARE)
+                return
+            if blockage.lasts_s <= BLOCKED_S:
+                self._told = False
+            elif not self._told:
+                self._told = True
+                self._say("event_loop_blocked", blockage.lasts_s)
+
+    def _say(self, event: str, lasts_s: float) -> None:
+        """In yet another thread: what blocks the loop may be the log's own pipe, which nobody reads."""
+        stack = stack_of(self._loop_thread)
+        say = _log.error if event == "event_loop_stuck" else _log.warning
+
+        def write() -> None:
+            say(event, lasts_s=round(lasts_s, 1), stack=stack)
+
+        writer = threading.Thread(target=copy_context().run, args=(write,), daemon=True)
+        writer.start()
+        writer.join(_SAY_S)
+
+
+def stack_of(thread: int) -> list[str]:
+    """Where a thread is, outermost call first: `file:line function: code`."""
+    frame = sys._current_frames().get(thread)
+    frames = traceback.extract_stack(frame, limit=None)[-_FRAMES:] if frame is not None else []
+    return [f"{each.filename}:{each.lineno} {each.name}: {each.line}" for each in frames]

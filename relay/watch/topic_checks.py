@@ -1,0 +1,133 @@
+"""Looks at the topics before they are used: refuses those that lose messages, and says what else is off."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from relay.config.entries import ReceiverEntry
+from relay.config.settings import Settings
+from relay.domain.errors import UserError
+from relay.domain.receiver import Receiver
+from relay.domain.topics import SHARED, Topics, lane_of
+from relay.engine.clock import Clock
+from relay.log.checks import (
+    Expected,
+    Finding,
+    Grade,
+    expected_fixed,
+    expected_lane,
+    findings,
+    in_lines,
+    wait_findings,
+)
+from relay.log.port import Log, TopicState
+from relay.telemetry.logging import get_logger
+
+_SHOWN: Final = 5
+_LOOKS: Final = 5
+_LOOK_S: Final = 1.0
+
+_log = get_logger("relay.checks")
+
+
+@dataclass(frozen=True, slots=True)
+class LaneNeeds:
+    """What one receiver needs of the log. `wait_s`: how long one of its messages may be worked on."""
+
+    lane: str
+    partitions: int
+    wait_s: float
+
+
+def needs_of(receiver: Receiver) -> LaneNeeds:
+    wait_s = receiver.post.retry.max_age + receiver.answer_deadline
+    return LaneNeeds(lane_of(receiver), receiver.partitions, wait_s)
+
+
+def needs_of_entry(name: str, entry: ReceiverEntry) -> LaneNeeds:
+    """The same, of an entry of the receivers file."""
+    wait_s = entry.retry_policy().max_age + entry.answer_deadline
+    return LaneNeeds(SHARED if entry.lane == SHARED else name, entry.partitions, wait_s)
+
+
+def expected_topics(topics: Topics, settings: Settings) -> list[Expected]:
+    """What the fixed topics have to be like."""
+    return expected_fixed(topics, payload_bytes=settings.max_payload_bytes, answer_bytes=settings.answer_body_cap)
+
+
+def expected_lanes(topics: Topics, settings: Settings, needs: Iterable[LaneNeeds]) -> list[Expected]:
+    """What the topics of receivers' own lanes have to be like."""
+    own = {each.lane: each.partitions for each in needs if each.lane != SHARED}
+    return [
+        expected
+        for lane, partitions in own.items()
+        for expected in expected_lane(topics, lane, partitions, payload_bytes=settings.max_payload_bytes)
+    ]
+
+
+def too_long_waits(topics: Topics, needs: Mapping[str, LaneNeeds], there: Mapping[str, TopicState]) -> list[Finding]:
+    """Receivers whose messages may wait longer than the retention of their topics is good for."""
+    waits: dict[str, dict[str, float]] = defaultdict(dict)
+    for name, each in needs.items():
+        for topic in topics.lane_groups(each.lane):
+            waits[topic][name] = each.wait_s
+    return [
+        finding for topic, of_topic in waits.items() for finding in wait_findings(topic, there.get(topic), of_topic)
+    ]
+
+
+class LaneChecks:
+    """Looks at what receivers need of the log: at each one once, and again when that has changed."""
+
+    def __init__(self, log: Log, topics: Topics, settings: Settings, clock: Clock) -> None:
+        self._log = log
+        self._topics = topics
+        self._settings = settings
+        self._clock = clock
+        self._seen: dict[str, LaneNeeds] = {}
+
+    async def look(self, receivers: Mapping[str, Receiver]) -> list[Finding]:
+        """What is off about those that are new or changed. Raises LogUnavailable; then they are still new."""
+        needs = {name: needs_of(receiver) for name, receiver in receivers.items()}
+        new = {name: each for name, each in needs.items() if self._seen.get(name) != each}
+        if not new:
+            return []
+        expected = expected_lanes(self._topics, self._settings, new.values())
+        names = {topic for each in new.values() for topic in self._topics.lane_groups(each.lane)}
+        there = await self._described(sorted(names))
+        self._seen = needs
+        return [*findings(expected, there), *too_long_waits(self._topics, new, there)]
+
+    async def _described(self, names: Sequence[str]) -> Mapping[str, TopicState]:
+        """A topic that was just created may take a moment until each broker knows it."""
+        for _ in range(_LOOKS):
+            there = await self._log.describe(names)
+            if len(there) == len(names):
+                break
+            await self._clock.sleep(_LOOK_S)
+        return there
+
+
+def refuse(found: Iterable[Finding]) -> None:
+    """Raises UserError, with a line for each problem, when messages would be lost as things are."""
+    refused = [finding for finding in found if finding.grade is Grade.REFUSE]
+    if refused:
+        lines = in_lines(refused).items()
+        raise UserError("\n".join(f"topic {_some(sorted(names))}: {problem}" for problem, names in lines))
+
+
+def tell(found: Iterable[Finding]) -> None:
+    """Log a line for each problem."""
+    by_grade: dict[Grade, list[Finding]] = defaultdict(list)
+    for finding in found:
+        by_grade[finding.grade].append(finding)
+    for grade, these in by_grade.items():
+        say = _log.warning if grade is Grade.WARN else _log.error
+        for problem, names in in_lines(these).items():
+            say("topic_problem", problem=problem, topics=sorted(names))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,186 @@
+"""What `relay run` refuses or says about a real cluster, and what it does when a consumer of it breaks."""
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from relay.composition import kafka_log, redis_state
+from relay.config.settings import load_settings
+from relay.domain.topics import Topics
+from relay.engine.clock import SystemClock
+from relay.log.kafka import KafkaLog
+from relay.log.kafka_consumer import KafkaConsumer
+from relay.plan import Plan
+from relay.process import Relay
+from tests.integration.production import SECRETS, Rig, messages
+
+pytestmark = pytest.mark.kafka
+
+
+async def alter(rig: Rig, topic: str, **configs: str) -> None:
+    """Set a topic's configuration, as an operator would with Kafka's own tools."""
+    named = {"max.message.bytes": "2162688"}  # what is not named here gets the broker's default
+    named |= {name.replace("_", "."): value for name, value in configs.items()}
+    admin = AIOKafkaAdminClient(bootstrap_servers=rig.environ["RELAY_KAFKA_BOOTSTRAP_SERVERS"])
+    await admin.start()
+    await admin.alter_configs(
+        [ConfigResource(ConfigResourceType.TOPIC, rig.environ["RELAY_TOPIC_PREFIX"] + topic, named)]
+    )
+    await admin.close()
+
+
+async def said(rig: Rig, *arguments: str) -> tuple[int | None, str]:
+    """Exit code and output of a command."""
+    async with rig.relay(*arguments) as running:
+        output = await running.finish()
+    return running.returncode, output
+
+
+async def described(rig: Rig) -> tuple[int | None, dict[str, list[dict[str, str]]]]:
+    """Exit code of `relay topics describe`, and the problems by topic."""
+    code, output = await said(rig, "topics", "describe", "-o", "json")
+    prefix = rig.environ["RELAY_TOPIC_PREFIX"]
+    return code, {row["topic"].removeprefix(prefix): row["problems"] for row in json.loads(output)}
+
+
+async def test_one_broker_is_a_risk_but_no_refusal(rig: Rig) -> None:
+    code, problems = await described(rig)
+    assert code == 0
+    assert {problem["grade"] for of_topic in problems.values() for problem in of_topic} <= {"warn"}
+    assert {"to_receiver_circleci", "pending_from_receiver_later"} <= problems.keys()
+
+
+@pytest.mark.parametrize(
+    ("topic", "configs", "words"),
+    [
+        ("from_sender", {"cleanup_policy": "compact,delete"}, "cleanup.policy is compact,delete"),
+        ("to_sender", {"retention_bytes": "1000000"}, "retention.bytes is 1000000"),
+        ("parked_messages", {"cleanup_policy": "delete"}, "set cleanup.policy=compact"),
+        ("failed_messages", {"max_message_bytes": "1000"}, "blocks its partition"),
+        ("to_receiver_later", {"cleanup_policy": "compact"}, "set cleanup.policy=delete"),
+    ],
+)
+async def test_a_topic_that_would_lose_messages_is_refused(
+    rig: Rig, topic: str, configs: Mapping[str, str], words: str
+) -> None:
+    await alter(rig, topic, **configs)
+    code, output = await said(rig, "run", "--processes", "1")
+    assert code == 2
+    [refusal] = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert refusal.startswith(f"error: topic {rig.environ['RELAY_TOPIC_PREFIX']}{topic}: ")
+    assert words in refusal
+    assert "Traceback" not in output
+    code, problems = await described(rig)
+    assert code == 1
+    assert [problem["grade"] for problem in problems[topic] if words in problem["problem"]] == ["refuse"]
+
+
+async def test_missing_topics_are_described_with_exit_code_1(rig: Rig) -> None:
+    rig.environ["RELAY_TOPIC_PREFIX"] = "nothing-has-this-prefix."
+    code, output = await said(rig, "topics", "describe")
+    assert code == 1
+    assert "is missing; run `relay topics apply`" in output
+
+
+async def test_a_wait_that_is_too_long_for_the_retention_is_said(rig: Rig) -> None:
+    path = rig.cwd / "receivers.yaml"
+    file = json.loads(path.read_text())
+    file["receivers"]["later"]["retry"] = {"max_age": "4d"}
+    path.write_text(json.dumps(file))
+    async with rig.relay("run", "--processes", "1") as running:
+        await running.line_with('"started"')
+        told = [json.loads(line) for line in running.lines if "later may wait 4.04 d" in line]
+    [line] = told
+    assert (line["event"], line["level"]) == ("topic_problem", "warning")
+    prefix = rig.environ["RELAY_TOPIC_PREFIX"]
+    assert line["topics"] == [f"{prefix}pending_from_receiver_later", f"{prefix}to_receiver_later"]
+    code, problems = await described(rig)
+    assert code == 0
+    assert any("later may wait" in problem["problem"] for problem in problems["to_receiver_later"])
+
+
+async def test_a_group_without_offsets_is_an_alarm_and_the_others_go_on(rig: Rig) -> None:
+    settings = load_settings({}, rig.environ | {"RELAY_TOPIC_PREFIX": "without-" + rig.environ["RELAY_TOPIC_PREFIX"]})
+    rig.environ["RELAY_TOPIC_PREFIX"] = settings.topic_prefix
+    topics = Topics(settings.topic_prefix)
+    groups = topics.fixed_groups()
+    log = kafka_log(settings)
+    await log.start()
+    await log.create(topics.fixed(), {topic: groups[topic] for topic in groups if topic != topics.to_sender})
+    await log.close()
+
+    async with rig.relay("run", "--processes", "1") as running:
+        missing = json.loads(await running.line_with('"offset_missing"'))
+        assert (missing["level"], missing["service"]) == ("error", "to-sender")
+        assert groups[topics.to_sender] in missing["error"]
+        told = json.loads(await running.line_with("has no committed offset"))
+        assert told["topics"] == [topics.to_sender]
+        rig.topic = topics.from_sender
+        await rig.produce(messages(40))
+        await rig.until(lambda: len(rig.arrivals()) >= 40)
+    code, problems = await described(rig)
+    assert code == 1
+    assert "relay topics apply" in problems["to_sender"][-1]["problem"]
+
+    assert (await said(rig, "topics", "apply"))[0] == 0
+    assert (await described(rig))[0] == 0
+    async with rig.relay("run", "--processes", "1"):
+        await rig.until(lambda: len(rig.answered()) >= 40)
+
+
+async def test_an_emptied_receivers_file_changes_nothing(rig: Rig) -> None:
+    sent = messages(24)
+    async with rig.relay("run", "--processes", "1") as running:
+        await running.line_with('"started"')
+        (rig.cwd / "receivers.yaml").write_text("")
+        refused = json.loads(await running.line_with('"receivers_file_refused"'))
+        assert "would remove all 3 that are in force" in refused["error"]
+        await rig.produce(sent)
+        await rig.until(lambda: len(rig.arrivals()) >= len(sent))
+    code, output = await said(rig, "run", "--processes", "1")
+    assert code == 2
+    assert "write `receivers: {}`" in output
+
+
+async def test_a_cluster_that_is_away_is_said_in_one_line(tmp_path: Path, rig: Rig) -> None:
+    rig.environ["RELAY_KAFKA_BOOTSTRAP_SERVERS"] = "127.0.0.1:9"
+    code, output = await said(rig, "topics", "apply")
+    assert code == 1
+    [line] = output.splitlines()
+    assert line.startswith("error: ")
+    assert "127.0.0.1:9" in line
+
+
+async def test_a_consumer_that_breaks_is_replaced_in_the_running_process(rig: Rig) -> None:
+    settings = load_settings({"receivers_file": rig.cwd / "receivers.yaml"}, rig.environ)
+    log, state = kafka_log(settings), redis_state(settings)
+    relay = Relay(settings, log, state, Plan(), {**os.environ, "CIRCLECI_SECRET": SECRETS["circleci"]}, SystemClock())
+    stop, started = asyncio.Event(), asyncio.Event()
+    sent = messages(60)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(relay.run(stop, started.set))
+        await started.wait()
+        await rig.produce(sent[:30])
+        await rig.until(lambda: len(rig.arrivals()) >= 30)
+        broken = consumers(log)
+        assert len(broken) >= 8
+        for consumer in broken:
+            consumer._consumer._fetcher._fetch_task.cancel()
+        await rig.produce(sent[30:])
+        await rig.until(lambda: len(rig.answered()) >= len(sent))
+        assert set(rig.arrivals().values()) == {1}
+        assert b'relay_services_restarted_total{reason="consumer_broken"}' in relay.metrics.render()
+        stop.set()
+
+
+def consumers(log: KafkaLog) -> list[Any]:
+    """Those that are members of their groups."""
+    found: list[KafkaConsumer] = list(log._consumers)
+    return [consumer for consumer in found if consumer._consumer is not None]

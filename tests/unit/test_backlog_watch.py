@@ -1,0 +1,143 @@
+"""Unread records that the log is going to delete, and groups that cannot go on: who looks, when, and what is said."""
+
+import asyncio
+import io
+import json
+from typing import Any
+
+import pytest
+
+from relay.domain.topics import DAY_S, Topics
+from relay.log.port import NewRecord, TopicPartition
+from relay.telemetry.logging import configure
+from relay.telemetry.metrics import Metrics
+from relay.watch.backlog import EVERY_S, LEASE_S, BacklogWatch
+from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.fakes.state import MemoryState
+from tests.fakes.virtual_time import LoopClock, virtually
+from tests.fakes.world import receiver
+
+TOPIC = "to_receiver_ci"
+PLACE = TopicPartition(TOPIC, 0)
+GROUP = "relay.to-receiver.ci"
+
+
+class Rig:
+    """Two processes' watches over one log and one state, and what they say."""
+
+    def __init__(self) -> None:
+        self.clock = LoopClock()
+        self.broker = MemoryBroker(now_ms=lambda: int(self.clock.time() * 1000))
+        self.state = MemoryState(clock=self.clock.monotonic)
+        self.log = MemoryLog(self.broker)
+        self.topics = Topics()
+        self.metrics = [Metrics("1"), Metrics("1")]
+        self.watches = [
+            BacklogWatch(
+                self.log,
+                self.state,
+                self.topics,
+                lambda: {"ci": receiver("ci", "/")},
+                self.clock,
+                metrics,
+                owner=f"process-{index}",
+            )
+            for index, metrics in enumerate(self.metrics)
+        ]
+        self._out = io.StringIO()
+        configure("json", stream=self._out)
+
+    async def start(self) -> None:
+        await self.log.start()
+        specs = [*self.topics.fixed(), *self.topics.lane_specs("ci", 1)]
+        await self.log.create(specs, self.topics.fixed_groups() | self.topics.lane_groups("ci"))
+
+    async def append(self) -> None:
+        await self.log.append([NewRecord(TOPIC, b"k", b"v")])
+
+    def said(self) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self._out.getvalue().splitlines()]
+        self._out.seek(0)
+        self._out.truncate()
+        return lines
+
+    def count(self, problem: str, process: int = 0) -> float:
+        text = self.metrics[process].render().decode()
+        [line] = [
+            line for line in text.splitlines() if line.startswith("relay_backlog_problem") and f'"{problem}"' in line
+        ]
+        return float(line.split()[-1])
+
+
+@virtually
+async def test_what_is_half_way_to_its_deletion_is_said() -> None:
+    rig = Rig()
+    await rig.start()
+    await rig.append()
+    await rig.clock.sleep(3.4 * DAY_S)
+    await rig.append()
+    await rig.watches[0].look()
+    assert (rig.said(), rig.count("old")) == ([], 0)
+    await rig.clock.sleep(0.2 * DAY_S)
+    await rig.watches[0].look()
+    [line] = rig.said()
+    assert line["event"] == "unread_records_old"
+    assert (line["group"], line["topic"], line["partitions"]) == (GROUP, TOPIC, [0])
+    assert (line["age_s"], line["retention_s"]) == (pytest.approx(3.6 * DAY_S), 7 * DAY_S)
+    assert rig.count("old") == 1
+    rig.broker.offsets[GROUP, PLACE] = 1  # the old one is done, the younger one is not
+    await rig.watches[0].look()
+    assert (rig.said(), rig.count("old")) == ([], 0)
+
+
+@virtually
+async def test_groups_that_cannot_go_on_are_said() -> None:
+    rig = Rig()
+    await rig.start()
+    del rig.broker.offsets[GROUP, PLACE]
+    await rig.watches[0].look()
+    [line] = rig.said()
+    assert line["topics"] == [TOPIC]
+    assert f"{GROUP} has no committed offset (partition 0)" in line["problem"]
+    assert (rig.count("missing_offset"), rig.count("lost")) == (1, 0)
+
+    rig.broker.offsets[GROUP, PLACE] = 0
+    for _ in range(3):
+        await rig.append()
+    rig.broker[PLACE].first = 2
+    await rig.watches[0].look()
+    [line] = rig.said()
+    assert "records are lost" in line["problem"]
+    assert (rig.count("missing_offset"), rig.count("lost"), rig.count("old")) == (0, 1, 0)
+
+
+@virtually
+async def test_one_process_looks_and_another_one_when_that_is_gone() -> None:
+    rig = Rig()
+    await rig.start()
+    del rig.broker.offsets[GROUP, PLACE]
+    first = asyncio.create_task(rig.watches[0].run())
+    await rig.clock.sleep(1)
+    second = asyncio.create_task(rig.watches[1].run())
+    await rig.clock.sleep(2 * EVERY_S)
+    assert (rig.count("missing_offset", 0), rig.count("missing_offset", 1)) == (1, 0)
+    assert len(rig.said()) == 3
+    first.cancel()
+    await rig.clock.sleep(LEASE_S + EVERY_S)
+    assert rig.count("missing_offset", 1) == 1
+    second.cancel()
+
+
+@virtually
+async def test_while_the_log_is_away_nothing_is_said_and_it_goes_on_after() -> None:
+    rig = Rig()
+    await rig.start()
+    del rig.broker.offsets[GROUP, PLACE]
+    rig.broker.available = False
+    running = asyncio.create_task(rig.watches[0].run())
+    await rig.clock.sleep(1)
+    assert (rig.said(), rig.count("missing_offset")) == ([], 0)
+    rig.broker.available = True
+    await rig.clock.sleep(EVERY_S)
+    assert (len(rig.said()), rig.count("missing_offset")) == (1, 1)
+    running.cancel()

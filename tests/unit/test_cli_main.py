@@ -1,0 +1,44 @@
+"""The command line before a command runs: an interrupt while modules are loaded leaves no traceback behind."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import relay
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["relay", "version"]
+from relay.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["click", "relay.cli.group", "relay.domain.errors", "relay.cli.version"])
+def test_an_interrupt_while_modules_are_loaded_says_nothing(module: str) -> None:
+    code = INTERRUPTED.format(module=module)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr.strip()) == (130, "", "")
+
+
+def test_the_command_line_is_up_before_anything_slow_is_loaded() -> None:
+    code = "import sys, relay.cli.main; print(*sorted(sys.modules), sep='\\n')"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    names = set(loaded.stdout.split())
+    assert not names & {"click", "asyncio", "importlib.metadata", "aiokafka", "logging", "pydantic"}
+    assert {name for name in names if name.startswith("relay")} == {"relay", "relay.cli", "relay.cli.main"}
+
+
+def test_the_version_is_looked_up_when_it_is_asked_for() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+", relay.__version__)
+    with pytest.raises(AttributeError, match="module 'relay' has no attribute 'nonsense'"):
+        _ = relay.nonsense

@@ -1,0 +1,84 @@
+"""A record in nobody's hands is noticed; waiting, for whatever reason, is not mistaken for it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.engine.order import Order
+from relay.engine.standstill import STALLED_S, Hands, Standstill
+from relay.log.port import TopicPartition
+from tests.fakes.strikes import Fuse
+from tests.fakes.virtual_time import virtually
+from tests.fakes.world import World, message, receiver
+
+looks = st.lists(st.tuples(st.sampled_from([None, 1, 2]), st.booleans()), min_size=1, max_size=200)
+
+
+@given(looks)
+def test_a_minute_at_the_same_head_in_nobodys_hands(seen: list[tuple[int | None, bool]]) -> None:
+    standstill, alone_since = Standstill(), 0
+    before: int | None = None
+    for second, (head, busy) in enumerate(seen):
+        same = not busy and head is not None and head == before
+        alone_since = alone_since if same else second
+        before = None if busy else head
+        stood = standstill.look(Hands(head, busy), float(second))
+        assert (stood is not None) == (same and second - alone_since >= STALLED_S)
+        if stood is not None:
+            assert stood == second - alone_since
+            alone_since = second
+
+
+def test_it_is_said_once_a_minute() -> None:
+    standstill = Standstill()
+    said = [second for second in range(200) if standstill.look(Hands(7, busy=False), second) is not None]
+    assert said == [60, 120, 180]
+
+
+@virtually
+async def test_a_record_that_the_lane_forgot_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgets(self: Order[Any], now: float, limit: int) -> list[Any]:
+        return []
+
+    world = World([receiver("ci", "/answer")])
+    await world.create()
+    await world.send(message(1, "a", "ci"))
+    monkeypatch.setattr(Order, "take", forgets)
+    await world.run(Fuse(), 55)
+    assert world.told.stalled_at == []
+    await world.run(Fuse(), 85)
+    [(partition, offset)] = set(world.told.stalled_at)
+    assert partition.topic == world.topics.from_sender
+    assert offset == 0
+
+
+async def outage(world: World, trouble: str) -> None:
+    await world.clock.sleep(3)
+    world.state_available = trouble != "state"
+    world.broker.available = trouble != "log"
+    await world.clock.sleep(150)
+    world.state_available = world.broker.available = True
+
+
+@pytest.mark.parametrize("trouble", ["down", "fails", "slow", "later", "state", "log", "paced"])
+def test_whatever_is_waited_for_is_not_a_standstill(trouble: str) -> None:
+    @virtually
+    async def run() -> None:
+        paths = {"fails": "/fail", "slow": "/slow", "later": "/later", "down": "/gone"}
+        rate = 1 if trouble == "paced" else None
+        ci = receiver("ci", paths.get(trouble, "/answer"), rate_limit=rate, status=True, cap=600.0, base=90.0)
+        shy = receiver("shy", paths.get(trouble, "/answer"), lane="shared", timeout=300.0)
+        world = World([ci, shy])
+        world.outside.down = {"gone"}
+        world.outside.slow_s = 200.0
+        await world.create()
+        await world.send(*(message(number, f"s{number % 3}", "ci", "shy") for number in range(40)))
+        away = asyncio.create_task(outage(world, trouble))
+        await world.run(Fuse(), 300)
+        await away
+        assert world.told.stalled_at == list[tuple[TopicPartition, int]]()
+
+    run()

@@ -1,0 +1,134 @@
+"""Which failures of a service end the process, and after which a service is made anew while the others go on."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.domain.errors import ConsumerBroken, OffsetMissing, PartitionLost, RelayError
+from relay.engine.observer import SilentObserver
+from relay.engine.supervisor import (
+    FIRST_PAUSE_S,
+    LONG_LIFE_S,
+    LONGEST_PAUSE_S,
+    OFFSET_PAUSE_S,
+    OpenService,
+    Supervisor,
+    next_pause,
+)
+from tests.fakes.virtual_time import LoopClock, virtually
+
+
+class Lives(SilentObserver):
+    """Makes services; remembers when each life began, and what was told."""
+
+    def __init__(self) -> None:
+        self.clock = LoopClock()
+        self.begun: dict[str, list[float]] = {}
+        self.told: list[tuple[str, RelayError, float]] = []
+        self.stopped: list[str] = []
+
+    def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None:
+        self.told.append((name, error, again_in_s))
+
+    def service(self, name: str, *failures: BaseException, lives_s: float = 5.0) -> OpenService:
+        """Ends with each of `failures` in turn, `lives_s` after its start, and then runs well."""
+        todo = list(failures)
+        return lambda: _Served(self, name, todo.pop(0) if todo else None, lives_s)
+
+    async def supervise(self, services: dict[str, OpenService], seconds: float) -> None:
+        stop = asyncio.Event()
+        supervisor = Supervisor(lambda: services, _once(), self.clock, self)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(supervisor.run(stop))
+            await asyncio.wait([running], timeout=seconds)
+            stop.set()
+
+
+@dataclass
+class _Served:
+    lives: Lives
+    name: str
+    failure: BaseException | None
+    lives_s: float
+
+    async def run(self, stop: asyncio.Event) -> None:
+        self.lives.begun.setdefault(self.name, []).append(self.lives.clock.monotonic())
+        await self.lives.clock.wait(stop, self.lives_s if self.failure else None)
+        if self.failure and not stop.is_set():
+            async with asyncio.TaskGroup():  # as a runner has one
+                raise self.failure
+        self.lives.stopped.append(self.name)
+
+
+async def _once() -> AsyncIterator[int]:
+    yield 0
+    await asyncio.Event().wait()
+
+
+@virtually
+async def test_a_broken_consumer_is_replaced_while_the_others_go_on() -> None:
+    lives, error = Lives(), ConsumerBroken("the fetch task is dead")
+    await lives.supervise({"a": lives.service("a", error, error), "b": lives.service("b")}, 100)
+    first, second, third = lives.begun["a"]
+    assert second - first == pytest.approx(5 + FIRST_PAUSE_S)
+    assert third - second == pytest.approx(5 + 2 * FIRST_PAUSE_S)
+    assert len(lives.begun["b"]) == 1
+    assert lives.told == [("a", error, FIRST_PAUSE_S), ("a", error, 2 * FIRST_PAUSE_S)]
+    assert sorted(lives.stopped) == ["a", "b"]
+
+
+@virtually
+async def test_a_group_without_an_offset_waits_for_somebody_to_act() -> None:
+    lives, error = Lives(), OffsetMissing("g has no offset")
+    await lives.supervise({"a": lives.service("a", error, error), "b": lives.service("b")}, 1000)
+    assert [b - a for a, b in pairwise(lives.begun["a"])] == [pytest.approx(5 + OFFSET_PAUSE_S)] * 2
+    assert len(lives.begun["b"]) == 1
+    assert [(name, pause) for name, _, pause in lives.told] == [("a", OFFSET_PAUSE_S)] * 2
+
+
+@pytest.mark.parametrize(
+    "failure", [lambda: RuntimeError("a bug"), lambda: PartitionLost("a newer owner"), lambda: RelayError("?")]
+)
+def test_anything_else_ends_the_process(failure: Callable[[], Exception]) -> None:
+    @virtually
+    async def run() -> None:
+        lives, error = Lives(), failure()
+        with pytest.raises(BaseExceptionGroup) as raised:
+            await lives.supervise({"a": lives.service("a", error), "b": lives.service("b")}, 100)
+        assert raised.value.subgroup(lambda each: each is error) is not None
+        assert lives.told == []
+
+    run()
+
+
+@virtually
+async def test_a_bug_beside_a_broken_consumer_ends_the_process_too() -> None:
+    lives = Lives()
+    both = BaseExceptionGroup("two", [ConsumerBroken("dead"), RuntimeError("a bug")])
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await lives.supervise({"a": lives.service("a", both)}, 100)
+    assert raised.value.subgroup(RuntimeError) is not None
+
+
+@virtually
+async def test_a_stop_does_not_wait_for_the_pause() -> None:
+    lives = Lives()
+    began = lives.clock.monotonic()
+    await lives.supervise({"a": lives.service("a", OffsetMissing("g has no offset"))}, 20)
+    assert lives.clock.monotonic() - began == pytest.approx(20)
+    assert len(lives.begun["a"]) == 1
+
+
+@given(st.lists(st.floats(0, LONG_LIFE_S, exclude_max=True), min_size=1, max_size=12))
+def test_pauses_double_up_to_a_bound(lives: list[float]) -> None:
+    pauses = [0.0]
+    for lived_s in lives:
+        pauses.append(next_pause(pauses[-1], lived_s))
+    assert pauses[1] == FIRST_PAUSE_S
+    assert all(after == min(2 * before, LONGEST_PAUSE_S) for before, after in pairwise(pauses[1:]))
+    assert next_pause(pauses[-1], LONG_LIFE_S) == FIRST_PAUSE_S
