@@ -97,6 +97,27 @@ def test_no_crash_together_with_a_loss_of_state_loses_a_message() -> None:
         run_virtually(story(blow_at))
 
 
+@pytest.mark.parametrize("after", [False, True], ids=["call_fails", "reply_is_lost"])
+def test_no_crash_during_the_recovery_of_a_lost_state_loses_a_parked_message_or_its_place(after: bool) -> None:
+    """The state is lost while the line is parked; whoever puts it back dies at any call."""
+
+    async def story(blow_at: int) -> Fuse:
+        world = await _world()
+        await world.run(Fuse(), 4)
+        assert len(world.parked_copies()) == len(SENT)
+        world.state.lose()
+        crashing = Fuse(blow_at, after=after)
+        await world.run(crashing, 1)
+        await world.run(Fuse(), 200, until=_complete(world))
+        await _nothing_is_wrong(world, f"call {blow_at}, {crashing.names[-1]}")
+        return crashing
+
+    blow_at = 0
+    while run_virtually(story(blow_at := blow_at + 1)).blown:
+        pass
+    assert blow_at > 15, "the whole recovery"
+
+
 @virtually
 async def test_a_second_loss_during_the_recovery_of_the_first() -> None:
     world = await _world()

@@ -1,0 +1,202 @@
+"""What has to hold at every moment of a simulation, and what at its end. Each check says what is wrong, or nothing."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from relay.domain.dead_letter import identity_of, parse_dead_letter
+from relay.domain.hop import decode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.message import parse_message
+from relay.engine.parked_copy import parked_key
+from relay.log.port import Record
+from relay.state.port import callback_row, delivery_row
+from tests.fakes.world import World
+from tests.faults.simulation.outside import Wire
+from tests.faults.simulation.story import Story
+
+NOBODY = "-"
+"""In place of the receiver, in a notice about a message that never got one."""
+
+
+def wrongs_now(world: World, wire: Wire, story: Story) -> list[str]:
+    """Whatever is wrong at this moment."""
+    return [
+        *_commits(world, wire),
+        *_arrivals(world, wire, story),
+        *_order(world, wire),
+        *_letters(world, story),
+        *_results(world, wire),
+    ]
+
+
+# I2: what is committed has an acknowledged successor
+
+
+def _commits(world: World, wire: Wire) -> Iterator[str]:
+    successors = _Successors(world, wire)
+    for topic, group in _groups(world).items():
+        for at in world.broker.partitions_of(topic):
+            for record in world.broker[at].records[: world.broker.offsets[group, at]]:
+                for missing in successors.missing(topic, record):
+                    yield f"I2: {topic}/{record.offset} is committed, and {missing} has no successor"
+
+
+class _Successors:
+    """The records that say what became of others, and the callbacks that did."""
+
+    def __init__(self, world: World, wire: Wire) -> None:
+        topics = world.topics
+        self._topics = topics
+        self._lanes = [topics.to_receiver(name) for name in world.known.receivers()]
+        self._pending = [topics.pending(name) for name in world.known.receivers()]
+        self._parked = {record.key for record in world.parked_copies()}
+        self._of: dict[str, dict[DeliveryId, int]] = {
+            topic: _generations(world, topic) for topic in (*self._lanes, *self._pending, topics.to_sender)
+        }
+        self._dead: dict[tuple[str, str, str], int] = {}
+        self._refused: set[tuple[str | None, bytes | None]] = set()
+        for letter in world.broker.records(topics.failed_messages):
+            self._bury(letter)
+        self._called = {(headers["webhook-id"], headers["relay-message-id"]) for headers in wire.callbacks()}
+
+    def _bury(self, letter: Record) -> None:
+        receiver, _, message = identity_of(letter.value, letter.headers)
+        stage = parse_dead_letter(letter.headers).stage
+        if stage == self._topics.from_sender:
+            self._refused.add((message, letter.value))
+        else:
+            generation = int(dict(letter.headers)["relay-generation"])
+            key = (stage, message or "", receiver or "")
+            self._dead[key] = max(self._dead.get(key, 0), generation)
+
+    def missing(self, topic: str, record: Record) -> Iterator[str]:
+        """What this record owes and nobody has."""
+        if topic == self._topics.from_sender:
+            yield from self._unrouted(record)
+        elif topic == self._topics.to_sender:
+            yield from self._uncalled(record)
+        elif topic in self._lanes:
+            yield from self._undelivered("to_receiver", topic, record, self._pending)
+        elif topic in self._pending:
+            yield from self._undelivered("pending", topic, record, [])
+
+    def _unrouted(self, record: Record) -> Iterator[str]:
+        message = parse_message(record.value, record.headers)
+        if (message.message_id, record.value) in self._refused:
+            return
+        for name in message.receivers or ():
+            delivery = DeliveryId(name, *message.id)
+            if delivery not in self._of[self._topics.to_receiver(name)]:
+                yield f"{message.message_id} for {name}"
+
+    def _undelivered(self, stage: str, topic: str, record: Record, further: list[str]) -> Iterator[str]:
+        hop = decode_hop(record.headers)
+        delivery, generation = hop.delivery, hop.generation
+        if parked_key(stage, delivery_row(delivery)) in self._parked:
+            return
+        reached = [self._of[one].get(delivery, -1) for one in (*further, self._topics.to_sender)]
+        reached.append(self._dead.get((topic, delivery.message_id, delivery.receiver), -1))
+        replayed = max(self._of[one].get(delivery, -1) for one in self._lanes)
+        if max(reached) < generation and replayed <= generation:
+            yield f"{delivery.message_id} for {delivery.receiver}"
+
+    def _uncalled(self, record: Record) -> Iterator[str]:
+        hop = decode_hop(record.headers)
+        failed = hop.outcome == "failed"
+        ends = f"_{hop.delivery.receiver}_{hop.generation}"
+        row = callback_row(hop.delivery, hop.generation, failed=failed)
+        called = any(one == hop.delivery.message_id and name.endswith(ends) for name, one in self._called)
+        if not called and parked_key("to_sender", row) not in self._parked:
+            yield f"the callback of {hop.delivery.message_id} for {hop.delivery.receiver}"
+
+
+def _generations(world: World, topic: str) -> dict[DeliveryId, int]:
+    """The highest generation of each delivery in a topic."""
+    found: dict[DeliveryId, int] = {}
+    for record in world.broker.records(topic):
+        hop = decode_hop(record.headers)
+        found[hop.delivery] = max(found.get(hop.delivery, 0), hop.generation)
+    return found
+
+
+def _groups(world: World) -> dict[str, str]:
+    topics = world.topics
+    groups = {topic: group for topic, group in topics.fixed_groups().items() if topic != topics.failed_messages}
+    for name in world.known.receivers():
+        groups |= topics.lane_groups(name)
+    return groups
+
+
+# I3 and I4: what arrives, how often, and in which order
+
+
+def _arrivals(world: World, wire: Wire, story: Story) -> Iterator[str]:
+    counted: Counter[tuple[str, str, str]] = Counter()
+    for path, headers, body in wire.deliveries():
+        message = headers["ce-id"]
+        counted[path, message, headers["relay-generation"]] += 1
+        if body not in story.payloads(message):
+            yield f"{message} arrived at {path} with other bytes"
+    asked = {f"/{name}" for name, one in world.known.receivers().items() if one.status_endpoint}
+    for (path, message, generation), copies in counted.items():
+        if copies > (1 if path in asked else story.copies(message)):
+            yield f"I3: {message} in generation {generation} arrived {copies} times at {path}"
+
+
+def _order(world: World, wire: Wire) -> Iterator[str]:
+    """First arrivals of a source; a replay is none."""
+    for name in world.known.receivers():
+        newest: dict[str, int] = {}
+        seen: set[str] = set()
+        for path, headers, _ in wire.deliveries():
+            message, source = headers["ce-id"], headers["ce-source"]
+            if path == f"/{name}" and headers["relay-generation"] == "0" and message not in seen:
+                seen.add(message)
+                number = int(message.rpartition("-")[2])
+                if number < newest.get(source, -1):
+                    yield f"I4: {message} arrived at {name} after a later one of its source"
+                newest[source] = max(number, newest.get(source, -1))
+
+
+# I7 and I8: what comes back
+
+
+def _letters(world: World, story: Story) -> Iterator[str]:
+    for letter in world.broker.records(world.topics.failed_messages):
+        _, source, message = identity_of(letter.value, letter.headers)
+        if message is None or letter.value not in story.all_payloads(message):
+            yield f"I7: the dead letter of {message} holds other bytes"
+        elif letter.key != (source or "").encode():
+            yield f"I7: the dead letter of {message} has another key"
+
+
+def _results(world: World, wire: Wire) -> Iterator[str]:
+    arrived = {(headers["ce-id"], path) for path, headers, _ in wire.deliveries()}
+    for headers in wire.callbacks():
+        message, receiver = headers["relay-message-id"], headers["relay-receiver"]
+        if headers["relay-outcome"] != "failed" and (message, f"/{receiver}") not in arrived:
+            yield f"I8: {message} was answered for {receiver}, and never arrived there"
+
+
+# the end
+
+
+def wrongs_at_rest(wire: Wire, story: Story, faultless: Mapping[tuple[str, str], set[str]]) -> list[str]:
+    """`faultless`: the ends that the same messages came to when nothing went wrong."""
+    ends = wire.results()
+    wrong = [
+        f"{message} for {receiver} ended as {ends.get((message, receiver))} instead of {end}"
+        for (message, receiver), end in faultless.items()
+        if ends.get((message, receiver)) != end and not (receiver == NOBODY and story.losses)
+    ]
+    wrong += [f"{message} for {receiver} was never sent" for message, receiver in ends.keys() - faultless.keys()]
+    returned = {
+        (headers["relay-message-id"], headers["relay-receiver"], headers["webhook-id"].rpartition("_")[2])
+        for headers in wire.callbacks()
+    }
+    wrong += [
+        f"{message} for {receiver} has no end in generation {generation}"
+        for (message, receiver), generation in story.generations.items()
+        if (message, receiver, str(generation)) not in returned
+    ]
+    return wrong

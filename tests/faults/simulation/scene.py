@@ -1,0 +1,229 @@
+"""A relay in memory and everything that may befall it: messages, processes that come, go, die and freeze, losses."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import structs
+
+from relay.config.settings import Settings
+from relay.domain.hop import decode_hop, encode_hop
+from relay.domain.message import Message
+from relay.domain.receiver import Receiver
+from relay.log.port import Record
+from tests.fakes.world import Process, World, message, receiver
+from tests.faults.simulation.checks import NOBODY, wrongs_at_rest, wrongs_now
+from tests.faults.simulation.fates import Fate
+from tests.faults.simulation.outside import PATIENCE_S, Mishap, Wire
+from tests.faults.simulation.story import Delivery, Sending, Story
+from tests.faults.simulation.watched_state import WatchedState
+
+SESSION_S = 15.0
+"""A process that is frozen for longer is put out of its groups."""
+RESTART_S = 0.5
+END_S = 1500.0
+"""What is not over so long after the last fault never will be."""
+MOST_PROCESSES = 3
+MOST_DAYS = 6.0
+"""Together less than the dedup window."""
+
+_WAITS: dict[str, Any] = {"base": 8.0, "factor": 1.0, "cap": 8.0, "timeout": PATIENCE_S}
+RECEIVERS: Sequence[Receiver] = (
+    receiver("answer", "/answer", status=True, max_attempts=10_000, **_WAITS),
+    receiver("later", "/later", status=True, max_attempts=10_000, **_WAITS),
+    receiver("blind", "/blind", max_attempts=10_000, **_WAITS),
+    receiver("fail", "/fail", max_attempts=2, failures=10_000, **_WAITS),
+)
+"""Each has its name for its path. One can be asked, one answers later, one cannot be asked, and one always fails."""
+HELD = Settings(receivers_file="none", hold_max=5.0)
+"""Every retry is parked."""
+
+
+@dataclass
+class _Member:
+    process: Process
+    fate: Fate
+    frozen_for_s: float = 0.0
+
+
+@dataclass
+class Scene:
+    """Made by `opened`. Every operation leaves it in a state that `wrongs` can judge."""
+
+    world: World
+    state: WatchedState
+    wire: Wire
+    story: Story = field(default_factory=Story)
+    crew: list[_Member] = field(default_factory=list)
+    numbers: int = 0
+    days: float = 0.0
+
+    @classmethod
+    async def opened(cls) -> "Scene":
+        world = World(RECEIVERS, settings=HELD)
+        state = WatchedState(clock=world.clock.monotonic, ready=False)
+        wire = Wire()
+        world.state, world.outside = state, wire
+        await world.create()
+        return cls(world, state, wire)
+
+    # what is sent
+
+    async def produce(self, source: str, receivers: Sequence[str], count: int) -> None:
+        for _ in range(count):
+            self.numbers += 1
+            await self._send(Sending(message(self.numbers, source, *receivers)))
+
+    async def resend(self, one: Message) -> None:
+        await self._send(Sending(one, again=True))
+
+    async def conflict(self, one: Message) -> None:
+        await self._send(Sending(structs.replace(one, payload=one.payload + b" "), again=True, other=True))
+
+    async def _send(self, sending: Sending) -> None:
+        self.story.sendings.append(sending)
+        if sending.again and self.story.losses:
+            self.story.resent[sending.message.message_id] += 1
+        await self.world.send(sending.message)
+
+    async def replay(self, delivery: Delivery) -> None:
+        """As the replay of a dead letter, or of what was delivered: its record once more, in the next generation."""
+        self.story.generations[delivery] += 1
+        topic = self.world.topics.to_receiver(delivery[1])
+        record = next(each for each in self.world.broker.records(topic) if _delivery(each) == delivery)
+        hop = structs.replace(decode_hop(record.headers), generation=self.story.generations[delivery])
+        await self.world.append(topic, record.key, record.value, encode_hop(hop))
+
+    def ended(self) -> list[Delivery]:
+        """Deliveries whose present generation has come to its end, as the sender knows."""
+        known = {
+            (headers["relay-message-id"], headers["relay-receiver"], headers["webhook-id"].rpartition("_")[2])
+            for headers in self.wire.callbacks()
+        }
+        generations = self.story.generations
+        return sorted(
+            (one, name)
+            for one, name in self.wire.results()
+            if name != NOBODY and (one, name, str(generations[one, name])) in known
+        )
+
+    def mishap(self, message_id: str, mishaps: Sequence[Mishap]) -> None:
+        self.wire.mishaps[message_id].extend(mishaps)
+        self.story.unheard[message_id] += sum(each.what != "turned_away" for each in mishaps)
+
+    # processes
+
+    def join(self) -> None:
+        """One more process, if the log is there: without it a process waits with its start."""
+        if self.world.broker.available:
+            fate = Fate()
+            self.crew.append(_Member(Process(self.world, fate), fate))
+
+    async def leave(self, nth: int) -> None:
+        """As at a SIGTERM."""
+        member = self.crew.pop(nth)
+        await member.process.stop()
+
+    async def kill(self, nth: int) -> None:
+        self.story.faults += 1
+        member = self.crew.pop(nth)
+        await member.process.kill()
+
+    def strike(self, nth: int, calls: int, *, after: bool, freeze: bool) -> None:
+        self.story.faults += 1
+        self.crew[nth].fate.strike_in(calls, after=after, freeze=freeze)
+
+    def expel(self, nth: int) -> None:
+        """Its groups go on without it, and it does not know yet."""
+        self.story.faults += 1
+        self.crew[nth].process.log.expel()
+
+    def thaw(self) -> None:
+        for member in self.crew:
+            member.fate.thaw()
+
+    # time
+
+    async def run(self, seconds: float) -> None:
+        """Let time pass. Who dies is replaced at once; who is frozen for long is put out."""
+        until = self.world.clock.monotonic() + seconds
+        while (rest := until - self.world.clock.monotonic()) > 0:
+            await self._tend()
+            await asyncio.sleep(min(RESTART_S, rest))
+            self._expel_frozen(min(RESTART_S, rest))
+        await self._tend()
+
+    async def _tend(self) -> None:
+        for member in [each for each in self.crew if await each.process.ended(0)]:
+            self.crew.remove(member)
+            await member.process.stop()  # raises what it died of, but for its fate
+        if all(member.fate.frozen for member in self.crew) and len(self.crew) < MOST_PROCESSES:
+            self.join()
+
+    def _expel_frozen(self, seconds: float) -> None:
+        for member in self.crew:
+            member.frozen_for_s = member.frozen_for_s + seconds if member.fate.frozen else 0.0
+            if member.frozen_for_s >= SESSION_S:
+                member.frozen_for_s = 0.0
+                member.process.log.expel()
+
+    async def advance(self, days: float) -> None:
+        """The state's clock goes on while nothing is to be done."""
+        if await self.world.is_at_rest() and self.days + days <= MOST_DAYS:
+            self.days += days
+            self.state.advance(days * 86_400)
+
+    # the relay's own infrastructure
+
+    def lose_state(self) -> None:
+        self.story.faults += 1
+        self.story.losses += 1
+        self.state.lose()
+
+    async def away(self, *, state: bool, log: bool, seconds: float) -> None:
+        self.world.state_available, self.world.broker.available = not state, not log
+        await self.run(seconds)
+        self.world.state_available = self.world.broker.available = True
+
+    # judgement
+
+    def wrongs(self) -> list[str]:
+        return self.state.wrongs + wrongs_now(self.world, self.wire, self.story)
+
+    async def wrongs_at_end(self) -> list[str]:
+        """After the last fault: whatever is still wrong when all is quiet, or that it never becomes so."""
+        self.thaw()
+        self.wire.down.clear()
+        self.wire.mishaps.clear()
+        await self._rest()
+        wrong = self.wrongs()
+        if not await self.world.is_at_rest():
+            wrong.append(f"stuck: {self.world.uncommitted()}, {len(self.world.parked_copies())} parked")
+        await self.close()
+        return wrong + wrongs_at_rest(self.wire, self.story, await self._ends_without_faults())
+
+    async def _rest(self, most_s: float = END_S) -> None:
+        until = self.world.clock.monotonic() + most_s
+        await self.run(1.0)
+        while not await self.world.is_at_rest() and self.world.clock.monotonic() < until:
+            await self.run(1.0)
+
+    async def _ends_without_faults(self) -> dict[tuple[str, str], set[str]]:
+        """What the same messages come to, sent to a relay that nothing befalls."""
+        calm = await Scene.opened()
+        for sending in self.story.sendings:
+            await calm._send(sending)
+        await calm._rest()
+        await calm.close()
+        return calm.wire.results()
+
+    async def close(self) -> None:
+        for member in self.crew:
+            await member.process.kill()
+        self.crew.clear()
+
+
+def _delivery(record: Record) -> Delivery:
+    hop = decode_hop(record.headers)
+    return hop.delivery.message_id, hop.delivery.receiver

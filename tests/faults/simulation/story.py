@@ -1,0 +1,52 @@
+"""What a simulation has sent, and what it has done to the relay: all that the checks have to know."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from relay.domain.message import Message
+
+Delivery = tuple[str, str]
+"""Message id and receiver."""
+
+
+class Sending(NamedTuple):
+    """One record on `from_sender`. `again`: its id was sent before, `other`: and with another payload."""
+
+    message: Message
+    again: bool = False
+    other: bool = False
+
+
+@dataclass
+class Story:
+    """`faults`: those that may leave an attempt in doubt. `losses`: of the state's memory."""
+
+    sendings: list[Sending] = field(default_factory=list)
+    faults: int = 0
+    losses: int = 0
+    resent: Counter[str] = field(default_factory=Counter)
+    """By message id, how often it was sent again after a loss, with the same payload or another."""
+    unheard: Counter[str] = field(default_factory=Counter)
+    """By message id, how many responses to its POSTs were withheld."""
+    generations: Counter[Delivery] = field(default_factory=Counter)
+
+    @property
+    def firsts(self) -> dict[str, Message]:
+        """By message id, what was sent under it first."""
+        return {each.message.message_id: each.message for each in self.sendings if not each.again}
+
+    def payloads(self, message_id: str) -> set[bytes]:
+        """What may arrive under that id: what was sent first, and once the state has forgotten that, any other."""
+        return {
+            each.message.payload
+            for each in self.sendings
+            if each.message.message_id == message_id and (self.losses or not each.other)
+        }
+
+    def all_payloads(self, message_id: str) -> set[bytes]:
+        return {each.message.payload for each in self.sendings if each.message.message_id == message_id}
+
+    def copies(self, message_id: str) -> int:
+        """How often at most a delivery may arrive where nobody can be asked."""
+        return 1 + self.faults + self.unheard[message_id] + self.resent[message_id]

@@ -1,0 +1,198 @@
+"""A relay lives through whatever hypothesis thinks of: what it promises holds at every moment, and all comes to the
+end that it would have come to without a fault.
+
+RELAY_SIMULATION_EXAMPLES: so many stories, each time other ones; without it a few, always the same.
+"""
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from relay.domain.exchange import Response
+from tests.fakes.surroundings import REFUSED
+from tests.fakes.virtual_time import VirtualLoop
+from tests.faults.simulation.outside import Mishap
+from tests.faults.simulation.scene import MOST_PROCESSES, RECEIVERS, Scene
+
+T = TypeVar("T")
+
+EXAMPLES = os.environ.get("RELAY_SIMULATION_EXAMPLES")
+STEPS = 25
+STRUCK_S = 0.1
+SHRINKING_S = 600
+"""A story that fails is told again and again, ever shorter, which takes a while."""
+
+sources = st.sampled_from(["a", "b"])
+names = st.lists(st.sampled_from([each.name for each in RECEIVERS]), min_size=1, max_size=2, unique=True)
+nths = st.integers(0, 30)
+calls = st.integers(1, 25)
+pauses = st.sampled_from([0.005, 0.015, 0.05, 0.2, 1.0, 5.0, 20.0, 60.0])
+mishaps = st.one_of(
+    st.sampled_from(
+        [
+            Mishap("dropped"),
+            Mishap("response_lost"),
+            Mishap("turned_away", response=Response(500, {}, b"")),
+            Mishap("turned_away", response=Response(429, {}, b"")),
+            Mishap("turned_away", response=Response(503, {"retry-after": "20"}, b"")),
+            Mishap("turned_away", response=REFUSED),
+        ]
+    ),
+    st.builds(Mishap, st.just("late"), st.sampled_from([0.5, 3.0, 9.0, 11.0])),
+)
+
+
+class RelayMachine(RuleBasedStateMachine):
+    """One story. Its loop, in virtual time, lives as long as it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner(loop_factory=VirtualLoop)
+        self.sound = True
+        self.scene = self.do(Scene.opened())
+
+    def do(self, what: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self.runner.run(what)
+        except BaseException:
+            self.sound = False
+            raise
+
+    def judge(self, wrongs: list[str]) -> None:
+        self.sound = not wrongs
+        assert wrongs == []
+
+    @property
+    def firsts(self) -> list[str]:
+        return list(self.scene.story.firsts)
+
+    # what is sent
+
+    @rule(source=sources, receivers=names, count=st.integers(1, 3))
+    def produce(self, source: str, receivers: list[str], count: int) -> None:
+        self.do(self.scene.produce(source, receivers, count))
+
+    @precondition(lambda self: self.firsts)
+    @rule(nth=nths)
+    def resend(self, nth: int) -> None:
+        self.do(self.scene.resend(self.scene.story.firsts[_pick(self.firsts, nth)]))
+
+    @precondition(lambda self: self.firsts)
+    @rule(nth=nths)
+    def conflict(self, nth: int) -> None:
+        self.do(self.scene.conflict(self.scene.story.firsts[_pick(self.firsts, nth)]))
+
+    @precondition(lambda self: self.scene.ended())
+    @rule(nth=nths)
+    def replay(self, nth: int) -> None:
+        self.do(self.scene.replay(_pick(self.scene.ended(), nth)))
+
+    # receivers
+
+    @precondition(lambda self: self.firsts)
+    @rule(nth=nths, these=st.lists(mishaps, min_size=1, max_size=3))
+    def mishap(self, nth: int, these: list[Mishap]) -> None:
+        self.scene.mishap(_pick(self.firsts[::-1], nth), these)
+
+    @rule(name=st.sampled_from([each.name for each in RECEIVERS]), seconds=pauses)
+    def receiver_is_down(self, name: str, seconds: float) -> None:
+        self.scene.wire.down.add(name)
+        self.do(self.scene.run(seconds))
+        self.scene.wire.down.discard(name)
+
+    # time
+
+    @rule(seconds=pauses)
+    def run(self, seconds: float) -> None:
+        self.do(self.scene.run(seconds))
+
+    @rule(days=st.sampled_from([0.5, 2.0]))
+    def advance(self, days: float) -> None:
+        self.do(self.scene.advance(days))
+
+    # processes
+
+    @precondition(lambda self: len(self.scene.crew) < MOST_PROCESSES)
+    @rule()
+    def join(self) -> None:
+        self.do(_now(self.scene.join))
+
+    @precondition(lambda self: any(not member.fate.frozen for member in self.scene.crew))
+    @rule(nth=nths)
+    def leave(self, nth: int) -> None:
+        awake = [n for n, member in enumerate(self.scene.crew) if not member.fate.frozen]
+        self.do(self.scene.leave(_pick(awake, nth)))
+
+    @precondition(lambda self: self.scene.crew)
+    @rule(nth=nths)
+    def kill(self, nth: int) -> None:
+        self.do(self.scene.kill(nth % len(self.scene.crew)))
+
+    @precondition(lambda self: self.scene.crew)
+    @rule(nth=nths, in_calls=calls, after=st.booleans(), freeze=st.booleans(), source=sources, receivers=names)
+    def strike(self, nth: int, in_calls: int, after: bool, freeze: bool, source: str, receivers: list[str]) -> None:
+        """While there is something to do."""
+        self.scene.strike(nth % len(self.scene.crew), in_calls, after=after, freeze=freeze)
+        self.do(self.scene.produce(source, receivers, 1))
+        self.do(self.scene.run(STRUCK_S))
+
+    @precondition(lambda self: self.scene.crew)
+    @rule(nth=nths)
+    def expel(self, nth: int) -> None:
+        self.do(_now(lambda: self.scene.expel(nth % len(self.scene.crew))))
+
+    @precondition(lambda self: any(member.fate.frozen for member in self.scene.crew))
+    @rule()
+    def thaw(self) -> None:
+        self.do(_now(self.scene.thaw))
+
+    # log and state
+
+    @rule()
+    def lose_state(self) -> None:
+        self.do(_now(self.scene.lose_state))
+
+    @rule(which=st.sampled_from(["state", "log", "both"]), seconds=pauses)
+    def away(self, which: str, seconds: float) -> None:
+        self.do(self.scene.away(state=which != "log", log=which != "state", seconds=seconds))
+
+    # judgement
+
+    @invariant()
+    def what_was_promised_holds(self) -> None:
+        if self.sound:
+            self.judge(self.scene.wrongs())
+
+    def teardown(self) -> None:
+        try:
+            if self.sound:
+                self.judge(self.do(self.scene.wrongs_at_end()))
+        finally:
+            self.runner.run(self.scene.close())
+            self.runner.close()
+
+
+def _pick(these: list[T], nth: int) -> T:
+    return these[nth % len(these)]
+
+
+async def _now(what: Any) -> None:
+    what()
+
+
+TestRelay = pytest.mark.timeout(0 if EXAMPLES else SHRINKING_S)(RelayMachine.TestCase)
+TestRelay.settings = settings(
+    max_examples=int(EXAMPLES or 40),
+    stateful_step_count=STEPS,
+    derandomize=not EXAMPLES,
+    deadline=None,
+    report_multiple_bugs=False,
+    phases=set(Phase) - {Phase.explain},
+    suppress_health_check=list(HealthCheck),
+)

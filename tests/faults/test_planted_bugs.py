@@ -1,0 +1,226 @@
+"""Each planted bug is caught by a small experiment, which passes where it is not planted: so the experiments see."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from relay.config.settings import Settings
+from relay.domain.identity import DeliveryId
+from relay.domain.message import Message
+from relay.domain.receiver import Receiver
+from relay.state.port import Stage, delivery_row
+from tests.fakes.strikes import Frost, Fuse
+from tests.fakes.surroundings import REFUSED
+from tests.fakes.virtual_time import run_virtually
+from tests.fakes.world import Process, World, message, receiver
+from tests.faults.harness.planted import PLANTED
+from tests.faults.simulation.fates import CutOff
+from tests.faults.simulation.outside import Mishap, Wire
+
+Experiment = Callable[[], Awaitable[None]]
+
+QUICK: dict[str, Any] = {"timeout": 2.0}
+PARKS: dict[str, Any] = QUICK | {"base": 8.0, "factor": 1.0, "cap": 8.0}
+HELD = Settings(receivers_file="none", hold_max=5.0)
+
+
+async def _world(receivers: Sequence[Receiver], messages: Iterable[Message], *, parks: bool = False) -> World:
+    world = World(receivers, settings=HELD if parks else None)
+    await world.create()
+    if parks:
+        world.outside.troubles["a-0"] = [REFUSED]
+    await world.send(*messages)
+    return world
+
+
+async def _ends_as(world: World, expected: dict[tuple[str, str], set[str]], seconds: float = 60) -> None:
+    """A fresh process brings everything to this end, with nothing left over; all arrived once, and in order."""
+    await world.run(Fuse(), seconds, until=lambda: world.outside.results() == expected)
+    assert world.outside.results() == expected
+    assert await world.is_at_rest()
+    arrived = world.outside.arrived("/answer")
+    assert arrived == sorted(set(arrived))
+
+
+async def _calls_of(method: str, make: Callable[[], Awaitable[World]]) -> list[int]:
+    """Which port calls of a process are calls of `method`."""
+    learning = Fuse()
+    await (await make()).run(learning, 25)
+    calls = [number for number, name in enumerate(learning.names, 1) if name == method]
+    if not calls:
+        raise ValueError(f"{method} is never called")
+    return calls
+
+
+async def _crash_at_each(
+    method: str, make: Callable[[], Awaitable[World]], expected: dict[tuple[str, str], set[str]]
+) -> None:
+    """A crash right before the effect of each call of `method`."""
+    for blow_at in await _calls_of(method, make):
+        world = await make()
+        await world.run(Fuse(blow_at), 25)
+        await _ends_as(world, expected)
+
+
+# the experiments
+
+
+async def a_crash_at_each_append() -> None:
+    """Of hop records and dead letters."""
+    receivers = [receiver("r", "/answer", status=True, **QUICK), receiver("x", "/fail", max_attempts=1, **QUICK)]
+    expected = {("a-0", "r"): {"answered"}, ("a-0", "x"): {"failed"}}
+    await _crash_at_each("log.append", lambda: _world(receivers, [message(0, "a", "r", "x")]), expected)
+
+
+async def a_crash_at_each_append_of_a_parked_message() -> None:
+    receivers = [receiver("r", "/answer", status=True, **PARKS)]
+    expected = {("a-0", "r"): {"answered"}}
+    await _crash_at_each("log.append", lambda: _world(receivers, [message(0, "a", "r")], parks=True), expected)
+
+
+async def an_id_sent_again_after_its_end() -> None:
+    world = await _world([receiver("r", "/answer")], [message(0, "a", "r")])
+    await world.run(Fuse(), 5)
+    await world.send(message(0, "a", "r"))
+    await _ends_as(world, {("a-0", "r"): {"answered"}})
+
+
+async def a_kill_during_a_request() -> None:
+    world = await _world([receiver("r", "/slow", status=True)], [message(0, "a", "r"), message(1, "a", "r")])
+    first = Process(world)
+    await first.ended(3)
+    await first.kill()
+    await _ends_as(world, {("a-0", "r"): {"answered"}, ("a-1", "r"): {"answered"}})
+
+
+async def a_request_that_outlives_its_process() -> None:
+    """It is still on its way when the next process asks whether it arrived."""
+    world = World([receiver("r", "/answer", status=True, **QUICK)])
+    world.outside = wire = Wire()
+    wire.mishaps["a-0"] = deque([Mishap("late", late_s=5.0)])
+    await world.create()
+    await world.send(message(0, "a", "r"))
+    first = Process(world)
+    await first.ended(1)
+    await first.kill()
+    await world.run(Fuse(), 10)
+    await _ends_as(world, {("a-0", "r"): {"answered"}})
+
+
+async def an_owner_cut_off_from_the_log() -> None:
+    """Both owners have the same doubt to resolve: the former one is told that it is no owner any more."""
+    world = World([receiver("r", "/answer", status=True, **QUICK)])
+    world.outside = wire = Wire()
+    wire.mishaps["a-0"] = deque([Mishap("dropped"), Mishap("response_lost")])
+    await world.create()
+    await world.send(message(0, "a", "r"))
+    cable = CutOff()
+    former = Process(world, cable)
+    await former.ended(1)
+    cable.cut()
+    former.log.expel()
+    owner = Process(world)
+    await owner.ended(40)
+    cable.mend()
+    await former.ended(10)
+    await asyncio.gather(former.stop(), owner.stop())
+    await _ends_as(world, {("a-0", "r"): {"answered"}})
+    assert world.told.fenced_lanes
+
+
+async def a_mark_that_comes_late() -> None:
+    """A process freezes on a mark of rows; meanwhile another brings the message to its end."""
+
+    async def make() -> World:
+        return await _world([receiver("r", "/answer", status=True, **QUICK)], [message(0, "a", "r")])
+
+    for freeze_at in await _calls_of("state.mark", make):
+        world, frost = await make(), Frost(freeze_at)
+        former = Process(world, frost)
+        await former.ended(5)
+        former.log.expel()
+        owner = Process(world)
+        await owner.ended(20)
+        frost.thaw.set()
+        await former.ended(5)
+        await asyncio.gather(former.stop(), owner.stop())
+        await _ends_as(world, {("a-0", "r"): {"answered"}})
+        [row] = await world.state.peek([delivery_row(DeliveryId("r", "a", "a-0"))])
+        assert row.stage is Stage.DONE
+
+
+async def a_crash_while_a_lost_state_is_recovered() -> None:
+    """With one message parked, and its follower in line behind it."""
+
+    async def lost() -> World:
+        messages = [message(0, "a", "r"), message(1, "a", "r")]
+        world = await _world([receiver("r", "/answer", status=True, **PARKS)], messages, parks=True)
+        await world.run(Fuse(), 4)
+        world.state.lose()
+        return world
+
+    expected = {("a-0", "r"): {"answered"}, ("a-1", "r"): {"answered"}}
+    for method in ("state.restore", "state.ready"):
+        await _crash_at_each(method, lost, expected)
+
+
+async def a_kill_at_a_receiver_that_wants_each_at_most_once() -> None:
+    """Only the request that was under way is in doubt."""
+    world = await _world(
+        [receiver("r", "/slow", on_ambiguous="dead_letter", **QUICK)], [message(n, "a", "r") for n in range(3)]
+    )
+    first = Process(world)
+    await first.ended(3)
+    await first.kill()
+    await _ends_as(world, {("a-0", "r"): {"failed"}, ("a-1", "r"): {"answered"}, ("a-2", "r"): {"answered"}})
+
+
+async def a_response_that_comes_after_the_owner_has_changed() -> None:
+    world = await _world([receiver("r", "/slow")], [message(0, "a", "r")])
+    former = Process(world)
+    await former.ended(1)
+    former.log.expel()
+    owner = Process(world)
+    await owner.ended(60)
+    await asyncio.gather(former.stop(), owner.stop())
+    await _ends_as(world, {("a-0", "r"): {"answered"}})
+    assert world.outside.arrived("/slow") == ["a-0"]
+
+
+CAUGHT_BY: dict[str, Experiment] = {
+    "mark_before_produce": a_crash_at_each_append,
+    "delete_at_done": an_id_sent_again_after_its_end,
+    "commit_before_produce": a_kill_during_a_request,
+    "skip_on_delivered": a_crash_at_each_append,
+    "no_settle": a_request_that_outlives_its_process,
+    "no_fence": an_owner_cut_off_from_the_log,
+    "non_monotone_stage": a_mark_that_comes_late,
+    "dlq_not_acked": a_crash_at_each_append,
+    "index_before_park": a_crash_at_each_append_of_a_parked_message,
+    "tombstone_before_hop": a_crash_at_each_append_of_a_parked_message,
+    "ready_before_recovery": a_crash_while_a_lost_state_is_recovered,
+    "begin_at_intake": a_kill_at_a_receiver_that_wants_each_at_most_once,
+    "fenced_outcome_dropped": a_response_that_comes_after_the_owner_has_changed,
+}
+
+
+def test_every_planted_bug_has_its_experiment() -> None:
+    assert CAUGHT_BY.keys() == PLANTED.keys()
+
+
+@pytest.mark.parametrize("bug", sorted(PLANTED))
+def test_the_bug_is_caught(bug: str) -> None:
+    with PLANTED[bug](), pytest.raises(AssertionError):
+        run_virtually(_told(CAUGHT_BY[bug]))
+
+
+@pytest.mark.parametrize("experiment", dict.fromkeys(CAUGHT_BY.values()), ids=lambda each: each.__name__)
+def test_the_experiment_passes_without_a_bug(experiment: Experiment) -> None:
+    run_virtually(_told(experiment))
+
+
+async def _told(experiment: Experiment) -> None:
+    await experiment()
