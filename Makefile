@@ -11,7 +11,7 @@ READY    := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo dev test bench lint format clean
+.PHONY: help setup demo dev test bench faults lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ test: $(READY) ## Run all tests
 
 bench: $(RUNNABLE) ## Measure the relay on Kafka and Redis of its own; more with .venv/bin/relay bench --help
 	$(BIN)/relay bench
+
+faults: $(READY) ## Do to a relay on real servers what may befall one, and check each promise; takes hours
+	$(BIN)/python -m tests.faults.harness $(FAULTS)
 
 lint: $(READY) ## Check style, format and types
 	$(BIN)/ruff check

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
@@ -51,15 +51,28 @@ class GivenBroker:
 
 
 class KafkaBroker:
-    """A broker of our own, in KRaft mode. `start` returns when it answers; a restarted one keeps data and port."""
+    """A broker of our own, in KRaft mode. `start` returns when it answers; a restarted one keeps data and port.
 
-    def __init__(self) -> None:
+    `more`: further lines of `server.properties`, which win over the others; may name {port}, {controller_port} and
+    {data}. `ports`: its own and its controller's; None: any free ones. `fresh`: how its storage is formatted first;
+    None: as that of a cluster of one.
+    """
+
+    def __init__(
+        self,
+        more: str = "",
+        *,
+        ports: tuple[int, int] | None = None,
+        fresh: Sequence[str] | None = None,
+    ) -> None:
         self._jars = jars()
         self._directory = Path(tempfile.mkdtemp(prefix="kafka-"))
-        self._port, controller_port = free_ports(2)
+        self._port, controller_port = ports or free_ports(2)
+        self._fresh = fresh or ("--standalone", "-t", new_cluster_id())
+        self.data = self._directory / "data"
         self._properties = self._directory / "server.properties"
         self._properties.write_text(
-            _PROPERTIES.format(port=self._port, controller_port=controller_port, data=self._directory / "data")
+            (_PROPERTIES + more).format(port=self._port, controller_port=controller_port, data=self.data)
         )
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -68,12 +81,22 @@ class KafkaBroker:
         return f"127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        if not (self._directory / "data" / "meta.properties").exists():
+        self.launch()
+        self.await_answer()
+
+    def launch(self) -> None:
+        """Start it without waiting for it: one of several cannot answer before the others are there."""
+        if not (self.data / "meta.properties").exists():
             self._format()
         with self._log().open("ab") as log:
             self._process = subprocess.Popen(
                 self._java("kafka.Kafka", str(self._properties)), cwd=self._directory, stdout=log, stderr=log
             )
+
+    def await_answer(self) -> None:
+        """Raises RuntimeError when it has ended, or takes too long."""
+        if self._process is None:
+            raise RuntimeError("the broker was not started")
         deadline = time.monotonic() + _START_S
         while not answers(self._port):
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -100,6 +123,15 @@ class KafkaBroker:
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended by itself, or was never started."""
+        return self._process is None or self._process.poll() is not None
+
     def stop(self) -> None:
         """For good: its data go with it, so there is nothing that a clean shutdown would save."""
         self.kill()
@@ -107,9 +139,7 @@ class KafkaBroker:
 
     def _format(self) -> None:
         subprocess.run(
-            self._java(
-                "kafka.tools.StorageTool", "format", "--standalone", "-t", new_cluster_id(), "-c", str(self._properties)
-            ),
+            self._java("kafka.tools.StorageTool", "format", *self._fresh, "-c", str(self._properties)),
             check=True,
             cwd=self._directory,
             stdout=subprocess.DEVNULL,

@@ -1,0 +1,236 @@
+"""E21: bugs planted in the relay's processes, each of which has to be caught by a short experiment.
+
+The processes run with the bug (planted.PLANTED) in force; the faults are those of the other experiments, aimed at
+where the bug hurts. A bug is caught when the checker, or the wait for quiet, finds anything wrong within a few trials.
+Passes: every bug is caught, and the same faults without the bug do no damage. Two are left to the experiments in
+memory: what `non_monotone_stage` does shows in a row alone, and where `no_fence` lets a former owner go on, the rows'
+attempt tokens still stop it, but for a moment that cannot be aimed at from outside.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tests.faults.harness.history import History
+from tests.faults.harness.killer import Killer
+from tests.faults.harness.load import Load, Plan
+from tests.faults.harness.servers import Servers
+from tests.faults.harness.stack import ReceiverPlan, Stack
+from tests.faults.harness.trial import Context, Experiment, Findings, Trials
+
+TRIALS: Final = 8
+"""At most so many for each bug, at any scale: one that is there has to show."""
+QUIET_S: Final = 45.0
+_SESSION_S: Final = 2.0
+
+Strike = Callable[[Stack, Killer, int], Awaitable[None]]
+"""What is done to a stack while its load goes on. The number is that of the trial, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """How a bug is looked for. `again`: see load.Plan. `most_dead`: so many may die for a kill."""
+
+    strike: Strike
+    receivers: Mapping[str, ReceiverPlan]
+    settings: Mapping[str, str] = field(default_factory=dict)
+    again: float = 0.0
+    wired: bool = False
+    members: int = 1
+    sources: int = 8
+    rate: float = 40.0
+    most_dead: int | None = None
+
+
+async def planted_bugs(context: Context, findings: Findings) -> None:
+    async with Servers() as servers:
+        for bug, hunt in HUNTS.items():
+            findings.trials += 1
+            if without := await hunt_down(servers, "", hunt, replace(context, out=context.out / f"without-{bug}"), 1):
+                findings.problems.append(f"what {bug} is hunted with is no proof: without it there is {without}")
+            how = await hunt_down(servers, bug, hunt, replace(context, out=context.out / bug))
+            if how:
+                findings.notes.append(f"{bug}: caught, {how}")
+            else:
+                findings.problems.append(f"{bug}: not caught in {TRIALS} trials")
+
+
+async def hunt_down(servers: Servers, bug: str, hunt: Hunt, context: Context, most: int = TRIALS) -> str:
+    """What gave the bug away, in at most so many trials; empty when nothing did. `bug` "": there is none."""
+    quiet = replace(context, say=lambda line: None)
+    async with Stack(
+        servers,
+        context.out,
+        hunt.receivers,
+        seed=context.seed,
+        settings=hunt.settings,
+        session_timeout_s=_SESSION_S,
+        wired=hunt.wired,
+    ) as stack:
+        for number in range(1, hunt.members + 1):
+            await _start(stack, f"relay-{number}", bug)
+        killer = Killer(stack, context.seed)
+        for trial in range(most):
+            findings = Findings("E21", bug)
+
+            async def strike(load: Load, trial: int = trial) -> None:
+                await asyncio.sleep(1.0)
+                await hunt.strike(stack, killer, trial)
+
+            plan = Plan(list(hunt.receivers), hunt.sources, hunt.rate, again=hunt.again)
+            trials = Trials(stack, quiet, findings)
+            verdict = await trials.run(
+                plan, strike, quiet_s=QUIET_S, also=lambda history: _too_many_dead(hunt, history)
+            )
+            if findings.bad:
+                how = verdict.first.says if verdict.first else findings.problems[0]
+                context.say(f"E21 {bug or 'no bug'}: caught in trial {trial + 1}: {how[:150]}")
+                return f"{verdict.first.kind if verdict.first else 'stuck'} in trial {trial + 1}"
+        context.say(f"E21 {bug or 'no bug'}: nothing found")
+        return ""
+
+
+async def _start(stack: Stack, name: str, bug: str) -> None:
+    member = stack.member(name)
+    member.always = {"RELAY_BUG": bug} if bug else {}
+    await member.start()
+    await member.started()
+
+
+def _too_many_dead(hunt: Hunt, history: History) -> Sequence[str]:
+    if hunt.most_dead is None or len(history.died) <= hunt.most_dead:
+        return []
+    return [f"{len(history.died)} messages died for one kill"]
+
+
+# strikes
+
+
+def dies_at(point: str, *, first: int = 4, step: int = 5, action: str = "kill") -> Strike:
+    """The first process is replaced by one that dies at `point` (or is told that the call failed), at a later passing
+    in each trial."""
+
+    async def strike(stack: Stack, killer: Killer, trial: int) -> None:
+        await _arm(stack, f"{point}:{first + step * trial}:{action}")
+        await asyncio.sleep(4.0)
+
+    return strike
+
+
+def parked_dies_at(point: str, *, first: int, step: int) -> Strike:
+    """Likewise while the receivers refuse everything, so that all messages are parked."""
+
+    async def strike(stack: Stack, killer: Killer, trial: int) -> None:
+        for name in stack.receivers:
+            await stack.control(name, mode="fail")
+        await _arm(stack, f"{point}:{first + step * trial}:kill")
+        await asyncio.sleep(3.0)
+        for name in stack.receivers:
+            await stack.control(name, mode="answer")
+        await asyncio.sleep(5.0)
+
+    return strike
+
+
+async def _arm(stack: Stack, failpoint: str) -> None:
+    member = stack.members["relay-1"]
+    stack.fault(f"armed: {failpoint}")
+    await member.kill()
+    member.extra = {"RELAY_FAILPOINT": failpoint}
+    await member.start()
+    await member.started()
+
+
+async def nothing(stack: Stack, killer: Killer, trial: int) -> None:
+    await asyncio.sleep(3.0)
+
+
+async def killed(stack: Stack, killer: Killer, trial: int) -> None:
+    for _ in range(2):
+        await asyncio.sleep(killer.soon(1.0, 2.0))
+        member = killer.some()
+        await killer.kill(member)
+        await killer.restart(member)
+        await member.started()
+
+
+async def slow_wire(stack: Stack, killer: Killer, trial: int) -> None:
+    """Requests arrive 4 s late, twice as late as the relay waits; those behind them arrive at once."""
+    assert stack.wire is not None, "this one is wired"
+    stack.fault("requests take 4 s")
+    stack.wire.to_target.latency_s = 4.0
+    await asyncio.sleep(0.5)
+    stack.wire.restore()
+    stack.fault("requests arrive at once", heals=True)
+    await asyncio.sleep(5.0)
+
+
+async def state_lost(stack: Stack, killer: Killer, trial: int) -> None:
+    """Everything is parked when Redis loses its memory; the process dies while it puts it back."""
+    for name in stack.receivers:
+        await stack.control(name, mode="fail")
+    await asyncio.sleep(3.0)
+    member = stack.members["relay-1"]
+    await killer.kill(member)
+    stack.fault("FLUSHALL")
+    await stack.flush_redis()
+    member.extra = {"RELAY_FAILPOINT": "state.restore.before:1:kill"}
+    await member.start()
+    for name in stack.receivers:
+        await stack.control(name, mode="answer")
+    await asyncio.sleep(5.0)
+
+
+async def one_joins(stack: Stack, killer: Killer, trial: int) -> None:
+    """The second process leaves, and comes back while requests of the first are under way that take 7 s."""
+    second = stack.members["relay-2"]
+    await second.terminate()
+    await asyncio.sleep(2.0)
+    stack.fault("relay-2 joins", heals=True)
+    await second.start()
+    await second.started()
+    await asyncio.sleep(8.0)
+
+
+_PARKS: Final = {"RELAY_HOLD_MAX": "1"}
+_RETRY: Final = {"base": 2.5, "factor": 1, "cap": 2.5, "max_attempts": 1000}
+_NEVER_OPEN: Final = {"failures": 100_000, "window": 60, "open_for": 1}
+_ASKED: Final = {"asked": ReceiverPlan(seconds=0.02), "blind": ReceiverPlan(seconds=0.02, status=False)}
+_REFUSES: Final = {
+    "asked": ReceiverPlan(
+        seconds=0.02, entry={"retry": _RETRY, "breaker": _NEVER_OPEN, "codes": {"not_processed": [500]}}
+    )
+}
+_REJECTS: Final = {
+    "rejecting": ReceiverPlan("fail", deaths=frozenset({"rejected"}), entry={"codes": {"rejected": [500]}})
+}
+_AT_MOST_ONCE: Final = ReceiverPlan(
+    "slow",
+    seconds=0.2,
+    status=False,
+    deaths=frozenset({"ambiguous"}),
+    entry={"max_in_flight": 2, "on_ambiguous": "dead_letter"},
+)
+
+HUNTS: Final[Mapping[str, Hunt]] = {
+    "mark_before_produce": Hunt(dies_at("log.append.before"), _ASKED),
+    "delete_at_done": Hunt(nothing, _ASKED, again=1.0),
+    "commit_before_produce": Hunt(killed, {"slow": ReceiverPlan("slow", seconds=0.5)}),
+    "skip_on_delivered": Hunt(dies_at("log.append.before"), _ASKED),
+    "no_settle": Hunt(slow_wire, _ASKED, wired=True),
+    "dlq_not_acked": Hunt(dies_at("log.append.before", action="error"), _REJECTS),
+    "index_before_park": Hunt(parked_dies_at("log.append.before", first=8, step=4), _REFUSES, settings=_PARKS),
+    "tombstone_before_hop": Hunt(parked_dies_at("log.append.before", first=40, step=9), _REFUSES, settings=_PARKS),
+    "ready_before_recovery": Hunt(state_lost, _REFUSES, settings=_PARKS),
+    "begin_at_intake": Hunt(killed, {"at-most-once": _AT_MOST_ONCE}, most_dead=6),
+    "fenced_outcome_dropped": Hunt(
+        one_joins,
+        {"slow": ReceiverPlan("slow", seconds=7.0, status=False, entry={"timeout": 9})},
+        members=2,
+        sources=16,
+        rate=2.0,
+    ),
+}
+
+EXPERIMENTS: Final = (Experiment("E21", "planted bugs, each to be caught", planted_bugs),)

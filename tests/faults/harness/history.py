@@ -1,0 +1,214 @@
+"""What a run left behind: what was sent, what came out, and what was done to the relay in between.
+
+Times are Unix seconds. Digests are SHA-256 in hexadecimal. Ids are decoded, not percent-encoded.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeVar
+
+
+class Key(NamedTuple):
+    """One message for one receiver."""
+
+    source: str
+    message_id: str
+    receiver: str
+
+    def __str__(self) -> str:
+        return f"{self.source}/{self.message_id} for {self.receiver}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One message for one receiver, as the load produced it. `number` grows per source; `digest`: of the payload;
+    `acked`: whether Kafka acknowledged it. A message that is sent again has a second record."""
+
+    at: float
+    source: str
+    message_id: str
+    number: int
+    receiver: str
+    digest: str
+    acked: bool
+
+    @property
+    def key(self) -> Key:
+        return Key(self.source, self.message_id, self.receiver)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A POST at a receiver. `status`: what it gets as an answer, None for nothing; `digest`: of its body.
+
+    `processed`: whether the receiver did its work for it. A refusal (429, 500, 503) is not processed, and neither is
+    what a hanging receiver never looks at.
+    """
+
+    at: float
+    receiver: str
+    source: str
+    message_id: str
+    attempt: int
+    generation: int
+    sequence: int | None
+    digest: str
+    status: int | None
+    processed: bool = True
+
+    @property
+    def key(self) -> Key:
+        return Key(self.source, self.message_id, self.receiver)
+
+
+@dataclass(frozen=True, slots=True)
+class Unheard:
+    """The connection was gone when the answer to this POST was due: the relay cannot know what became of it."""
+
+    at: float
+    receiver: str
+    source: str
+    message_id: str
+    attempt: int
+    generation: int
+
+    @property
+    def key(self) -> Key:
+        return Key(self.source, self.message_id, self.receiver)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A status GET. `asked_for`: the last part of its path, a message id or webhook id."""
+
+    at: float
+    receiver: str
+    asked_for: str
+    status: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """A POST that carries no message: the relay looks whether the receiver is back."""
+
+    at: float
+    receiver: str
+    status: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A result that the sender's callback took. `result_id`: its `webhook-id`; `digest`: of its body; `status`: what it
+    gets as an answer, None for nothing."""
+
+    at: float
+    result_id: str
+    source: str
+    message_id: str
+    receiver: str
+    outcome: str
+    digest: str
+    status: int | None = 200
+
+    @property
+    def key(self) -> Key:
+        return Key(self.source, self.message_id, self.receiver)
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A dead letter. Empty ids: the record had none that could be read; an empty `receiver`: it was not routed yet."""
+
+    reason: str
+    source: str
+    message_id: str
+    receiver: str
+
+    @property
+    def key(self) -> Key:
+        return Key(self.source, self.message_id, self.receiver)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What the harness did, in words: "kill -9 relay-1". `heals`: it took a fault away, and did no harm itself."""
+
+    at: float
+    what: str
+    heals: bool = False
+
+
+Record = Sent | Arrival | Unheard | Asked | Ping | Returned | Died | Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What one receiver was promised.
+
+    `asked`: it has a status endpoint, so it gets each message once. `ordered`: messages of a source come in order.
+    `in_doubt_per_fault`: at most so many copies for each harmful fault, where nobody can be asked.
+    `deaths`: the reasons for which its messages may become dead letters. `generations`: how many lives a message may
+    have; replays make it more than one.
+    """
+
+    asked: bool
+    ordered: bool
+    in_doubt_per_fault: int
+    deaths: frozenset[str] = frozenset()
+    generations: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A whole run, each sequence in order of time. `unfinished`: consumer group -> records that it has not committed
+    at the end; `parked`: messages that are parked at the end."""
+
+    sent: tuple[Sent, ...]
+    arrivals: tuple[Arrival, ...]
+    returned: tuple[Returned, ...]
+    died: tuple[Died, ...]
+    faults: tuple[Fault, ...]
+    unfinished: Mapping[str, int] = field(default_factory=dict)
+    parked: int = 0
+    unheard: tuple[Unheard, ...] = ()
+    asked: tuple[Asked, ...] = ()
+
+    @classmethod
+    def of(cls, records: Iterable[Record], *, unfinished: Mapping[str, int], parked: int) -> "History":
+        """The history that `records` tell, in any order: those of several ledgers can be chained. Pings are left
+        out."""
+        every = list(records)
+        return cls(
+            sent=_in_order(every, Sent),
+            arrivals=_in_order(every, Arrival),
+            returned=_in_order(every, Returned),
+            died=tuple(record for record in every if isinstance(record, Died)),
+            faults=_in_order(every, Fault),
+            unfinished=dict(unfinished),
+            parked=parked,
+            unheard=_in_order(every, Unheard),
+            asked=_in_order(every, Asked),
+        )
+
+
+_Timed = TypeVar("_Timed", Sent, Arrival, Returned, Fault, Unheard, Asked)
+
+
+def _in_order(records: Iterable[Record], kind: type[_Timed]) -> tuple[_Timed, ...]:
+    return tuple(sorted((each for each in records if isinstance(each, kind)), key=lambda each: each.at))
+
+
+def digest_of(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+NOTHING: Final = digest_of(b"")
+"""The digest of an empty body: what a failure notice has, and a result without an answer."""
+
+
+def answer_to(key: Key, digest: str) -> bytes:
+    """What a receiver of the harness answers to the message `key` whose payload had `digest`. It follows from the
+    message alone, so that the checker can tell whether the sender got the right answer, and all of it."""
+    return json.dumps({"done": True, "message": list(key), "digest": digest}, separators=(",", ":")).encode()

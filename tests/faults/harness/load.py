@@ -1,0 +1,169 @@
+"""The load: a sender that keeps the order of each source, repeats what was not acknowledged, and remembers it all."""
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from tests.faults.harness.history import Sent, digest_of
+
+_REPEAT_AFTER_S = 0.2
+_GIVE_UP_S = 120.0
+_REQUEST_MS = 5_000
+Headers = list[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`rate`: messages a second, of all sources together. `two`: the share of messages for two receivers.
+    `again`: the share of messages behind which an older id of the source is sent once more. `payload`: its bytes.
+    """
+
+    receivers: Sequence[str]
+    sources: int = 16
+    rate: float = 60.0
+    two: float = 0.2
+    again: float = 0.0
+    payload: int = 300
+
+
+@dataclass(slots=True)
+class _Source:
+    """One source. It sends one message at a time, so that what it sent later also is behind on the log."""
+
+    name: str
+    random: random.Random
+    older: list[tuple[bytes, Headers, list[Sent]]] = field(default_factory=list)
+
+
+class Load:
+    """Sends while `run` runs. `label`: begins the ids of its messages. `numbers`: of each source, the last one used."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        label: str,
+        numbers: Counter[str],
+        plan: Plan,
+        seed: int,
+        told: Callable[[Sent], None] = lambda sent: None,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._label = label
+        self._numbers = numbers
+        self._plan = plan
+        self._told = told
+        self._stop = asyncio.Event()
+        self._sources = [_Source(f"source-{n}", random.Random(f"{seed}-{label}-{n}")) for n in range(plan.sources)]
+        self.sent: list[Sent] = []
+
+    async def run(self, *, seconds: float | None = None, messages: int | None = None) -> None:
+        """Until `seconds` are over, so many `messages` are sent, or `stop` was called. Returns when what was begun is
+        acknowledged, or given up after two minutes."""
+        self._left = messages if messages is not None else 1 << 40
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self._bootstrap,
+            acks="all",
+            enable_idempotence=False,
+            request_timeout_ms=_REQUEST_MS,
+            linger_ms=2,
+        )
+        await producer.start()
+        timer = asyncio.get_running_loop().call_later(seconds, self._stop.set) if seconds is not None else None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for source in self._sources:
+                    tasks.create_task(self._feed(producer, source))
+        finally:
+            if timer is not None:
+                timer.cancel()
+            await producer.stop()
+
+    @property
+    def over(self) -> bool:
+        """Whether it was told to stop. What was begun may go on for a while."""
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def _feed(self, producer: AIOKafkaProducer, source: _Source) -> None:
+        pause_s = len(self._sources) / self._plan.rate
+        await self._wait(source.random.uniform(0, pause_s))
+        while not self._stop.is_set() and self._left > 0:
+            self._left -= 1
+            await self._send_next(producer, source)
+            if source.older and source.random.random() < self._plan.again:
+                await self._send_again(producer, source)
+            await self._wait(source.random.uniform(0.5, 1.5) * pause_s)
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stop.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def _send_next(self, producer: AIOKafkaProducer, source: _Source) -> None:
+        self._numbers[source.name] += 1
+        number = self._numbers[source.name]
+        message_id = f"{self._label}-{source.name}-{number}"
+        count = 2 if source.random.random() < self._plan.two and len(self._plan.receivers) > 1 else 1
+        receivers = source.random.sample(list(self._plan.receivers), count)
+        payload = _payload(source.name, number, self._plan.payload)
+        value, headers = record_of(source.name, message_id, receivers, payload, envelope=number % 2 == 0)
+        at = time.time()
+        acked = await self._acknowledged(producer, source, value, headers)
+        digest = digest_of(payload)
+        sent = [Sent(at, source.name, message_id, number, receiver, digest, acked) for receiver in receivers]
+        self._note(sent)
+        source.older.append((value, headers, sent))
+
+    async def _send_again(self, producer: AIOKafkaProducer, source: _Source) -> None:
+        """An older message once more, as a sender does that has forgotten what it sent."""
+        value, headers, sent = source.random.choice(source.older)
+        at = time.time()
+        acked = await self._acknowledged(producer, source, value, headers)
+        self._note([replace(each, at=at, acked=acked) for each in sent])
+
+    def _note(self, sent: Sequence[Sent]) -> None:
+        self.sent += sent
+        for each in sent:
+            self._told(each)
+
+    async def _acknowledged(self, producer: AIOKafkaProducer, source: _Source, value: bytes, headers: Headers) -> bool:
+        """Send until it is acknowledged: as a sender would that must not lose it, and must keep its order."""
+        give_up = time.monotonic() + _GIVE_UP_S
+        while time.monotonic() < give_up:
+            try:
+                await producer.send_and_wait(self._topic, value, key=source.name.encode(), headers=headers)
+            except (KafkaError, TimeoutError):
+                await asyncio.sleep(_REPEAT_AFTER_S)
+            else:
+                return True
+        return False
+
+
+def record_of(
+    source: str, message_id: str, receivers: Sequence[str], payload: bytes, *, envelope: bool
+) -> tuple[bytes, Headers]:
+    """A record for `from_sender`: as a JSON envelope, or with everything about the message in headers."""
+    if envelope:
+        about = {"source_id": source, "message_id": message_id, "receiver": list(receivers), "event_type": "push"}
+        return json.dumps(about)[:-1].encode() + b', "payload": ' + payload + b"}", []
+    headers = {"ce_specversion": "1.0", "ce_id": message_id, "ce_source": source, "ce_receiver": ",".join(receivers)}
+    headers |= {"ce_type": "push", "content-type": "application/json"}
+    return payload, [(name, value.encode()) for name, value in headers.items()]
+
+
+def _payload(source: str, number: int, size: int) -> bytes:
+    """JSON that is no longer the same once somebody decodes and encodes it again."""
+    head = f'{{"source": "{source}",  "n": {number}, "kept": [1.50,   1e2], "text": "é", "fill": "'.encode()
+    return head + b"x" * max(0, size - len(head) - 2) + b'"}'

@@ -1,0 +1,281 @@
+"""The world outside the relay, as a process of its own that never crashes: all receivers, and the sender's callback.
+
+`python -m tests.faults.harness.outside --ledger FILE --receivers SPEC.json` prints `{"port": N}` as its first line.
+
+`POST /r/<name>` is a delivery, `GET /r/<name>/<message id or webhook id>` its status endpoint: 200 with the answer, 202
+while it is worked on, 404 for what never arrived. `POST /callback` takes results. `PUT /control/<name>` changes how a
+receiver behaves, `callback` the callback. Each arrival is in the ledger before it is answered. Signatures are not
+looked at. Message ids are expected to be unique over all sources.
+"""
+
+import argparse
+import asyncio
+import math
+import random
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Final, Literal, NamedTuple
+from urllib.parse import unquote
+
+import msgspec
+import uvloop
+
+from tests.faults.harness.history import Arrival, Asked, Ping, Returned, Unheard, answer_to, digest_of
+from tests.faults.harness.ledger import Ledger
+from tests.faults.harness.serving import Connection, Incoming, listen
+
+Mode = Literal["answer", "slow", "later", "hang", "fail", "lossy", "flaky"]
+CALLBACK: Final = "callback"
+"""How the callback is called in the spec and in `PUT /control/<name>`: no receiver may have this name."""
+
+_PING: Final = "relay.ping"
+
+
+class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How POSTs are met. In every mode at most `rate` a second (null: any number) are; those above it get 429.
+
+    `answer`, `slow`: 200 with the answer, after `seconds`. `later`: 202, and the status endpoint has the answer
+    `seconds` after that. `hang`: nothing, and nothing is processed. `fail`: 500, not processed. `lossy`: with the
+    probability `chance` processed, and the connection closed without an answer; else as `answer`. `flaky`: likewise
+    with one of a lost answer, a connection closed before anything is done, a 500 and a 503. `status`: whether there is
+    a status endpoint; it also answers while POSTs hang or fail.
+    """
+
+    mode: Mode = "answer"
+    seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    rate: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    status: bool = True
+    chance: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5
+
+
+class Reaction(NamedTuple):
+    """What one POST meets. `status` None: no answer; then the connection hangs, or is closed when `cut`."""
+
+    status: int | None
+    processed: bool
+    after_s: float = 0.0
+    cut: bool = False
+    retry_after_s: int | None = None
+
+
+_LOST: Final = Reaction(None, processed=True, cut=True)
+_FLAWS: Final = (
+    _LOST,
+    Reaction(None, processed=False, cut=True),
+    Reaction(500, processed=False),
+    Reaction(503, processed=False, retry_after_s=1),
+)
+
+
+class Pace:
+    """At most so many in any second; in any 1/rate seconds one, for a rate below one."""
+
+    def __init__(self) -> None:
+        self._starts: deque[float] = deque()
+
+    def wait_s(self, rate: float, now: float) -> float:
+        """0 for one that may come now, and then counts; else how long until one may. `now`: monotonic seconds."""
+        window_s = max(1.0, 1 / rate)
+        starts = self._starts
+        while starts and starts[0] <= now - window_s:
+            starts.popleft()
+        if len(starts) >= max(1, int(rate * window_s)):
+            return starts[0] + window_s - now
+        starts.append(now)
+        return 0.0
+
+
+def reaction(behaviour: Behaviour, chance: Callable[[], float]) -> Reaction:
+    """What a POST meets, but for the rate. `chance` returns uniform samples of [0, 1)."""
+    healthy = Reaction(200, processed=True, after_s=behaviour.seconds)
+    match behaviour.mode:
+        case "answer" | "slow":
+            return healthy
+        case "later":
+            return Reaction(202, processed=True)
+        case "hang":
+            return Reaction(None, processed=False)
+        case "fail":
+            return Reaction(500, processed=False)
+        case "lossy":
+            return _LOST if chance() < behaviour.chance else healthy
+        case "flaky":
+            return _FLAWS[int(chance() * len(_FLAWS))] if chance() < behaviour.chance else healthy
+
+
+class Party:
+    """A receiver, or the callback."""
+
+    def __init__(self, behaviour: Behaviour, chance: Callable[[], float]) -> None:
+        self.behaviour = behaviour
+        self._chance = chance
+        self._pace = Pace()
+        self._answers: dict[str, tuple[float, bytes]] = {}
+
+    def meet(self, *, counts: bool) -> Reaction:
+        """What the next POST meets. `counts`: towards the rate."""
+        if counts and self.behaviour.rate is not None:
+            wait_s = self._pace.wait_s(self.behaviour.rate, time.monotonic())
+            if wait_s > 0:
+                return Reaction(429, processed=False, retry_after_s=math.ceil(wait_s))
+        return reaction(self.behaviour, self._chance)
+
+    def work(self, names: tuple[str, ...], answer: bytes) -> None:
+        """Process a message, which its status endpoint knows by `names` from now on. Its answer stays what it was."""
+        takes_s = self.behaviour.seconds if self.behaviour.mode == "later" else 0.0
+        for name in filter(None, names):
+            self._answers.setdefault(name, (time.monotonic() + takes_s, answer))
+
+    def status_of(self, name: str) -> tuple[int, bytes]:
+        """What its status endpoint says."""
+        if not self.behaviour.status:
+            return 405, b""
+        ready_at, answer = self._answers.get(name, (math.inf, b""))
+        if ready_at <= time.monotonic():
+            return 200, answer
+        return (404, b"") if ready_at == math.inf else (202, b"")
+
+
+class Outside:
+    """All parties, behind one port."""
+
+    def __init__(self, spec: Mapping[str, Behaviour], ledger: Ledger, random_: random.Random) -> None:
+        self._ledger = ledger
+        self._parties = {name: Party(behaviour, random_.random) for name, behaviour in spec.items()}
+        self._parties.setdefault(CALLBACK, Party(Behaviour(), random_.random))
+
+    def handle(self, request: Incoming, connection: Connection) -> None:
+        """A request, whatever it wants."""
+        match (request.method, *request.path.strip("/").split("/")):
+            case ("POST", "r", name) if name in self._parties and name != CALLBACK:
+                self._deliver(name, request, connection)
+            case ("POST", "callback"):
+                self._take_back(request, connection)
+            case ("GET", "r", name, asked_for) if name in self._parties:
+                status, body = self._parties[name].status_of(unquote(asked_for))
+                self._ledger.write(Asked(time.time(), name, unquote(asked_for), status))
+                connection.answer(status, body)
+            case ("PUT", "control", name) if name in self._parties:
+                connection.answer(*self._control(name, request.body))
+            case _:
+                connection.answer(404)
+
+    def _deliver(self, name: str, request: Incoming, connection: Connection) -> None:
+        party, headers = self._parties[name], request.headers
+        is_ping = unquote(headers.get("ce-type", "")) == _PING
+        met = party.meet(counts=not is_ping)
+        if is_ping:
+            self._ledger.write(Ping(time.time(), name, met.status))
+            _react(met, b"", connection)
+            return
+        arrival = _arrival(name, request, met)
+        answer = answer_to(arrival.key, arrival.digest)
+        self._ledger.write(arrival)
+        if met.processed:
+            party.work((arrival.message_id, headers.get("webhook-id", "")), answer)
+
+        def unheard() -> None:
+            post = (name, arrival.source, arrival.message_id, arrival.attempt, arrival.generation)
+            self._ledger.write(Unheard(time.time(), *post))
+
+        _react(met, answer if met.status == 200 else b"", connection, unheard)
+
+    def _take_back(self, request: Incoming, connection: Connection) -> None:
+        """A result that is not processed is none; a ping of the callback neither."""
+        is_ping = unquote(request.headers.get("ce-type", "")) == _PING
+        met = self._parties[CALLBACK].meet(counts=not is_ping)
+        if is_ping:
+            self._ledger.write(Ping(time.time(), CALLBACK, met.status))
+        elif met.processed:
+            self._ledger.write(_returned(request, met.status))
+        _react(met, b"", connection)
+
+    def _control(self, name: str, body: bytes) -> tuple[int, bytes]:
+        """Change what `body`, a JSON object, names of the behaviour; the rest stays."""
+        party = self._parties[name]
+        try:
+            changes = msgspec.json.decode(body, type=dict[str, object])
+            party.behaviour = msgspec.convert({**msgspec.to_builtins(party.behaviour), **changes}, Behaviour)
+        except msgspec.MsgspecError as error:
+            return 400, msgspec.json.encode({"error": str(error)})
+        return 200, msgspec.json.encode(party.behaviour)
+
+
+def _react(met: Reaction, body: bytes, connection: Connection, unheard: Callable[[], None] = lambda: None) -> None:
+    """Answer as `met` says; `unheard` is called when the connection is gone by then."""
+    status = met.status
+    if status is None:
+        if met.cut:
+            connection.close()
+        return
+
+    def answer() -> None:
+        if connection.is_open:
+            connection.answer(status, body, retry_after_s=met.retry_after_s)
+        else:
+            unheard()
+
+    if met.after_s:
+        asyncio.get_running_loop().call_later(met.after_s, answer)
+    else:
+        answer()
+
+
+def _arrival(receiver: str, request: Incoming, met: Reaction) -> Arrival:
+    headers = request.headers
+    sequence = headers.get("relay-sequence")
+    return Arrival(
+        at=time.time(),
+        receiver=receiver,
+        source=unquote(headers.get("ce-source", "")),
+        message_id=unquote(headers.get("ce-id", "")),
+        attempt=int(headers.get("relay-attempt", 1)),
+        generation=int(headers.get("relay-generation", 0)),
+        sequence=None if sequence is None else int(sequence),
+        digest=digest_of(request.body),
+        status=met.status,
+        processed=met.processed,
+    )
+
+
+def _returned(request: Incoming, status: int | None) -> Returned:
+    headers = request.headers
+    return Returned(
+        at=time.time(),
+        result_id=headers.get("webhook-id", ""),
+        source=unquote(headers.get("relay-source", "")),
+        message_id=unquote(headers.get("relay-message-id", "")),
+        receiver=headers.get("relay-receiver", ""),
+        outcome=headers.get("relay-outcome", ""),
+        digest=digest_of(request.body),
+        status=status,
+    )
+
+
+async def serve(spec: Mapping[str, Behaviour], ledger: Ledger, random_: random.Random) -> None:
+    """Until this process is ended."""
+    server = await listen(Outside(spec, ledger, random_).handle)
+    sys.stdout.write(f'{{"port": {server.sockets[0].getsockname()[1]}}}\n')
+    sys.stdout.flush()
+    await server.serve_forever()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.harness.outside", description=__doc__)
+    parser.add_argument("--ledger", type=Path, required=True, help="where each arrival is written to")
+    parser.add_argument("--receivers", type=Path, required=True, help="JSON: name -> behaviour")
+    parser.add_argument("--seed", type=int, default=0, help="of what is left to chance")
+    options = parser.parse_args()
+    try:
+        spec = msgspec.json.decode(options.receivers.read_bytes(), type=dict[str, Behaviour])
+    except (OSError, msgspec.MsgspecError) as error:
+        parser.error(f"--receivers: {error}")
+    with Ledger(options.ledger) as ledger, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(spec, ledger, random.Random(options.seed)))
+
+
+if __name__ == "__main__":
+    main()

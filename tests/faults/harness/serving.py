@@ -1,0 +1,109 @@
+"""A thin HTTP/1.1 server for what stands outside the relay: next to no CPU, and full say over each connection."""
+
+import asyncio
+from asyncio import Transport
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Final, NamedTuple, cast
+
+import httptools
+
+_PHRASES: Final = {int(status): status.phrase.encode() for status in HTTPStatus}
+
+
+class Incoming(NamedTuple):
+    """A request. `path`: as it came, percent-encoded, without the query. Names of headers are in lower case; the last
+    one of a name counts."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+Handler = Callable[[Incoming, "Connection"], None]
+"""Called for each request. It answers through the connection, now or later or not at all, with one answer for each
+request; clients are expected to wait for it before they send the next."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection of a client."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: Transport | None = None
+        self._start()
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def answer(self, status: int, body: bytes = b"", *, retry_after_s: int | None = None) -> None:
+        """To the request that came last. A body is JSON. Nothing happens when the connection is closed."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        head = b"HTTP/1.1 %d %s\r\ncontent-length: %d\r\n" % (status, _PHRASES.get(status, b"-"), len(body))
+        if body:
+            head += b"content-type: application/json\r\n"
+        if retry_after_s is not None:
+            head += b"retry-after: %d\r\n" % retry_after_s
+        if self._keeps_alive:
+            self._transport.write(head + b"\r\n" + body)
+        else:
+            self._transport.write(head + b"connection: close\r\n\r\n" + body)
+            self._transport.close()
+
+    def close(self) -> None:
+        """Close it without an answer."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # asyncio calls these
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError:
+            self.close()  # not answered: what could not be written down did not happen
+            raise
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._keeps_alive = False
+            self.answer(400)
+
+    # the parser calls these
+
+    def on_message_begin(self) -> None:
+        self._start()
+
+    def on_url(self, part: bytes) -> None:
+        self._url += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, part: bytes) -> None:
+        self._body += part
+
+    def on_message_complete(self) -> None:
+        self._keeps_alive = self._parser.should_keep_alive()
+        path = self._url.decode("latin-1").partition("?")[0]
+        self._handler(Incoming(self._parser.get_method().decode(), path, self._headers, self._body), self)
+
+    def _start(self) -> None:
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._body = b""
+        self._keeps_alive = True
+
+
+async def listen(handler: Handler) -> asyncio.Server:
+    """A server on a free port of the loopback."""
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(lambda: Connection(handler), "127.0.0.1", 0, backlog=1024)

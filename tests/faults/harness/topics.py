@@ -1,0 +1,133 @@
+"""What the harness reads from the log by itself, with clients of its own: lags, dead letters, parked records."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
+
+from relay.domain.coordinate import Headers
+from relay.domain.dead_letter import identity_of, parse_dead_letter
+from relay.domain.topics import Topics
+from relay.engine.parked_copy import LIFE_KEY
+from tests.faults.harness.history import Died
+
+_REQUEST_MS: Final = 10_000
+_POLL_MS: Final = 1_000
+
+
+class TopicReader:
+    """Reads on from where it was. Connects anew each time, because brokers die here; may raise KafkaError."""
+
+    def __init__(self, bootstrap: str, topics: Topics) -> None:
+        self._bootstrap = bootstrap
+        self._topics = topics
+        self._next: dict[TopicPartition, int] = {}
+        self._counts: dict[str, int] = {}
+        self._parked: dict[bytes | None, int] = {}
+        self.died: list[Died] = []
+
+    @property
+    def parked(self) -> int:
+        """Parked records without a tombstone, as of the last `catch_up`."""
+        return sum(key != LIFE_KEY for key in self._parked)
+
+    async def catch_up(self) -> None:
+        """Read dead letters and parked records up to the end as of now."""
+        async with AsyncExitStack() as stack:
+            admin, consumer = await self._clients(stack)
+            partitions = await self._partitions(admin, [self._topics.failed_messages, self._topics.parked_messages])
+            ends = await consumer.end_offsets(partitions)
+            behind = [partition for partition in partitions if self._next.get(partition, 0) < ends[partition]]
+            if behind:
+                await self._read(consumer, behind, ends)
+
+    async def records(self, topic: str) -> list[ConsumerRecord]:
+        """All records of `topic`, as of now."""
+        async with AsyncExitStack() as stack:
+            admin, consumer = await self._clients(stack)
+            partitions = await self._partitions(admin, [topic])
+            ends = await consumer.end_offsets(partitions)
+            return await _between(consumer, dict.fromkeys(partitions, 0), ends)
+
+    async def lags(self, groups: Mapping[str, str]) -> dict[str, int]:
+        """Of each group that has not committed all of its topic: how many records are left. `groups`: topic -> group.
+
+        A partition without a committed offset counts whole: the relay commits offset 0 when it makes a topic.
+        """
+        async with AsyncExitStack() as stack:
+            admin, consumer = await self._clients(stack)
+            partitions = await self._partitions(admin, list(groups))
+            ends = await consumer.end_offsets(partitions)
+            left: Counter[str] = Counter()
+            for topic, group in groups.items():
+                committed = await admin.list_consumer_group_offsets(group)
+                for partition, end in ends.items():
+                    if partition.topic == topic:
+                        left[group] += end - _offset(committed.get(partition))
+            return dict(+left)
+
+    async def _clients(self, stack: AsyncExitStack) -> tuple[AIOKafkaAdminClient, AIOKafkaConsumer]:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap, request_timeout_ms=_REQUEST_MS)
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self._bootstrap,
+            group_id=None,
+            auto_offset_reset="earliest",
+            request_timeout_ms=_REQUEST_MS,
+        )
+        stack.push_async_callback(admin.close)
+        stack.push_async_callback(consumer.stop)
+        async with asyncio.timeout(2 * _REQUEST_MS / 1000):
+            await admin.start()
+            await consumer.start()
+        return admin, consumer
+
+    async def _partitions(self, admin: AIOKafkaAdminClient, topics: Sequence[str]) -> list[TopicPartition]:
+        """Asked once: they do not become more."""
+        if missing := [topic for topic in topics if topic not in self._counts]:
+            for about in await admin.describe_topics(missing):
+                self._counts[about["topic"]] = len(about["partitions"])
+        return [TopicPartition(topic, number) for topic in topics for number in range(self._counts[topic])]
+
+    async def _read(
+        self, consumer: AIOKafkaConsumer, behind: list[TopicPartition], ends: Mapping[TopicPartition, int]
+    ) -> None:
+        starts = {partition: self._next.get(partition, 0) for partition in behind}
+        for record in await _between(consumer, starts, ends):
+            self._take(record.topic, record.key, record.value, tuple(record.headers))
+        self._next.update({partition: ends[partition] for partition in behind})
+
+    def _take(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        if topic == self._topics.failed_messages:
+            receiver, source, message_id = identity_of(value, headers)
+            reason = parse_dead_letter(headers).reason
+            self.died.append(Died(reason, source or "", message_id or "", receiver or ""))
+        elif value is None:
+            self._parked.pop(key, None)
+        else:
+            self._parked[key] = 1
+
+
+async def _between(
+    consumer: AIOKafkaConsumer, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> list[ConsumerRecord]:
+    """The records from `starts` to before `ends`, in order of offset within each partition."""
+    found: list[ConsumerRecord] = []
+    behind = [partition for partition, start in starts.items() if start < ends[partition]]
+    if not behind:
+        return found
+    consumer.assign(behind)
+    for partition in behind:
+        consumer.seek(partition, starts[partition])
+    while any([await consumer.position(partition) < ends[partition] for partition in behind]):
+        for records in (await consumer.getmany(timeout_ms=_POLL_MS)).values():
+            found += records
+    return found
+
+
+def _offset(committed: OffsetAndMetadata | None) -> int:
+    return max(0, committed.offset) if committed is not None else 0

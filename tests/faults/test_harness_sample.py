@@ -1,0 +1,50 @@
+"""A small sample of the fault harness on real servers; all of it: `make faults`."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.kafka_parts import Unsuitable, jars
+from tests.faults.harness.experiments import EXPERIMENTS
+from tests.faults.harness.experiments.planted_bugs import HUNTS, hunt_down
+from tests.faults.harness.servers import Servers
+from tests.faults.harness.trial import Context, Judged, run_experiment
+from tests.servers.kafka import unavailable
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
+
+LEAST = 0.001
+"""A scale at which every experiment makes one trial."""
+FOUR_KILLS = 0.008
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    if "RELAY_TEST_KAFKA" in os.environ:
+        pytest.skip("RELAY_TEST_KAFKA: no other broker is started")
+    try:
+        jars()
+    except Unsuitable as reason:
+        unavailable(str(reason))
+    return Context(LEAST, 1, tmp_path, print)
+
+
+def broken_promises(outcome: Judged) -> list[str]:
+    """All but how long it took: that says more about the machine here than about the relay."""
+    return [problem for problem in outcome.exceeded if not problem.startswith("recovery")]
+
+
+@pytest.mark.parametrize(("name", "scale"), [("E3", FOUR_KILLS), ("E9", LEAST)])
+async def test_promises_are_kept(context: Context, name: str, scale: float) -> None:
+    """Processes are killed; Redis loses its memory."""
+    outcome = await run_experiment(EXPERIMENTS[name], replace(context, scale=scale))
+    assert broken_promises(outcome) == []
+    assert outcome.messages > 100
+    assert outcome.faults >= 1
+
+
+async def test_a_planted_bug_is_caught(context: Context) -> None:
+    async with Servers() as servers:
+        assert await hunt_down(servers, "mark_before_produce", HUNTS["mark_before_produce"], context)

@@ -1,0 +1,47 @@
+"""Three brokers that replicate to each other, for what happens when one of them goes; from the same jars as one."""
+
+from bench.kafka_parts import free_ports, new_cluster_id
+from tests.servers.kafka import KafkaBroker
+
+_MEMBER = """
+node.id={node}
+controller.quorum.bootstrap.servers=
+controller.quorum.voters={voters}
+default.replication.factor=3
+min.insync.replicas=2
+offsets.topic.replication.factor=3
+replica.lag.time.max.ms=5000
+controller.quorum.election.timeout.ms=500
+controller.quorum.fetch.timeout.ms=1000
+"""
+
+
+class KafkaCluster:
+    """Brokers which are controllers, too. Each is started, killed and frozen on its own: `nodes`."""
+
+    def __init__(self, size: int = 3) -> None:
+        ports = free_ports(2 * size)
+        pairs = list(zip(ports[::2], ports[1::2], strict=True))
+        voters = ",".join(f"{node}@127.0.0.1:{controller}" for node, (_, controller) in enumerate(pairs, start=1))
+        fresh = ("-t", new_cluster_id())
+        self.nodes = [
+            KafkaBroker(_MEMBER.format(node=node, voters=voters), ports=pair, fresh=fresh)
+            for node, pair in enumerate(pairs, start=1)
+        ]
+
+    @property
+    def bootstrap(self) -> str:
+        """All of them, comma-separated."""
+        return ",".join(node.bootstrap for node in self.nodes)
+
+    def start(self) -> None:
+        for node in self.nodes:
+            node.launch()
+        for node in self.nodes:
+            node.await_answer()
+
+    def stop(self) -> None:
+        """For good, data included."""
+        for node in self.nodes:
+            node.thaw()
+            node.stop()
