@@ -437,12 +437,13 @@ class State(Protocol):
         ...
 
     async def next_due(self, lane: Lane, tags: Sequence[int]) -> dict[int, float]:
-        """Seconds until the first reference of each tag is due (<= 0: is due); tags without any are left out."""
+        """Seconds until the first reference of each tag is due (<= 0: is due); tags without any are left out. What an
+        owner of a lower epoch had taken is due."""
         ...
 
     async def take_due(self, lane: Lane, tags: Sequence[int], *, limit: int, lease_s: float) -> list[Due]:
-        """Up to `limit` due references per tag, earliest first; each comes again after `lease_s` unless renewed by
-        `park` or removed by `unpark`."""
+        """Up to `limit` due references per tag, earliest first; each comes again after `lease_s`, or to an owner of a
+        higher epoch at once, unless renewed by `park` or removed by `unpark`."""
         ...
 
     async def unpark(self, lane: Lane, rows: Sequence[tuple[RowKey, bytes | None]]) -> list[bool]:

@@ -164,7 +164,7 @@ class RedisState:
         await self._calls.run("park", arguments, _numbers)
 
     async def next_due(self, lane: Lane, tags: Sequence[int]) -> dict[int, float]:
-        first = await self._calls.run("next_due", dict.fromkeys(tags, lane_key(lane).encode()), _numbers)
+        first = await self._calls.run("next_due", dict.fromkeys(tags, _encode((lane_key(lane), lane.epoch))), _numbers)
         return {tag: found[0] / 1000 for tag, found in first.items() if found}
 
     async def take_due(self, lane: Lane, tags: Sequence[int], *, limit: int, lease_s: float) -> list[Due]:

@@ -56,6 +56,26 @@ class ParkingContract:
         await rig.elapse(30)
         assert await taken(rig) == [due(sooner), due(soon)]
 
+    async def test_a_newer_owner_need_not_wait_for_the_leases_of_the_former(self, rig: Rig) -> None:
+        newer = LANE._replace(epoch=LANE.epoch + 1)
+        in_hand, put_back, over, later = (parked(number) for number in (1, 2, 3, 4))
+        await rig.state.park(LANE, [in_hand, put_back, over, replace(later, due_in_s=50)])
+        assert len(await taken(rig)) == 3
+        await rig.state.park(LANE, [replace(put_back, due_in_s=40)])
+        await rig.state.unpark(LANE, [(over.row, None)])
+        assert await rig.state.next_due(LANE, [TAG]) == {TAG: 30.0}
+        assert await rig.state.next_due(newer, [TAG]) == {TAG: 0.0}
+        assert await rig.state.take_due(newer, [TAG], limit=9, lease_s=30) == [due(in_hand)]
+        assert await rig.state.next_due(newer, [TAG]) == {TAG: 30.0}
+        assert await rig.state.next_due(LANE, [TAG]) == {TAG: 30.0}  # the former owner changes nothing any more
+
+    async def test_a_newer_owner_takes_up_leases_also_without_having_looked(self, rig: Rig) -> None:
+        newer = LANE._replace(epoch=LANE.epoch + 1)
+        await rig.state.park(LANE, [parked(1, queue=QUEUE), parked(2, queue=QUEUE)])
+        assert await taken(rig) == [due(parked(1))]
+        assert await rig.state.take_due(newer, [TAG], limit=9, lease_s=30) == [due(parked(1))]
+        assert await rig.state.take_due(newer, [TAG], limit=9, lease_s=30) == []
+
     async def test_park_renews_and_unpark_removes(self, rig: Rig) -> None:
         one = parked(1)
         await rig.state.park(LANE, [one])

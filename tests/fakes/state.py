@@ -41,6 +41,8 @@ class _LaneIndex:
     epoch: int = -1
     references: dict[bytes, Parked] = field(default_factory=dict)
     due: dict[bytes, float] = field(default_factory=dict)
+    hand: dict[bytes, int] = field(default_factory=dict)
+    """Lent references, and the epochs of who has them."""
 
     def head(self, queue: bytes) -> bytes | None:
         ranked = [(one.order, member) for member, one in self.references.items() if one.queue == queue]
@@ -53,6 +55,7 @@ class _LaneIndex:
 
     def put(self, one: Parked, now: float) -> None:
         member = one.row.digest
+        self.hand.pop(member, None)
         before = None if one.queue is None else self.head(one.queue)
         former = self.references.get(member)
         self.references[member] = one
@@ -70,7 +73,15 @@ class _LaneIndex:
     def drop(self, member: bytes, queue: bytes | None, now: float) -> bool:
         one = self.references.pop(member, None)
         self.due.pop(member, None)
+        self.hand.pop(member, None)
         return self.promote(queue if one is None or one.queue is None else one.queue, now)
+
+    def take_back(self, epoch: int, now: float) -> None:
+        """What a former owner had in hand is due."""
+        for member in [member for member, owner in self.hand.items() if owner < epoch]:
+            del self.hand[member]
+            if member in self.due:
+                self.due[member] = min(self.due[member], now)
 
 
 @dataclass(slots=True)
@@ -236,6 +247,8 @@ class MemoryState:
 
     async def next_due(self, lane: Lane, tags: Sequence[int]) -> dict[int, float]:
         self._reach(tags)
+        for tag in tags:
+            self._tags[tag].lane(lane).take_back(lane.epoch, self.now)
         found = {tag: self._tags[tag].lane(lane).due for tag in tags}
         return {tag: min(due.values()) - self.now for tag, due in found.items() if due}
 
@@ -243,9 +256,11 @@ class MemoryState:
         self._fence(lane, tags)
         taken = []
         for index in (self._tags[tag].lane(lane) for tag in tags):
+            index.take_back(lane.epoch, self.now)
             ripe = sorted((at, member) for member, at in index.due.items() if at <= self.now)
             for _, member in ripe[:limit]:
                 index.due[member] = self.now + lease_s
+                index.hand[member] = lane.epoch
                 one = index.references[member]
                 taken.append(Due(one.row, one.at))
         return taken

@@ -132,6 +132,24 @@ async def test_a_second_loss_during_the_recovery_of_the_first() -> None:
 
 
 @virtually
+async def test_what_a_killed_process_had_in_hand_is_taken_up_by_the_next_at_once() -> None:
+    world = World([receiver("r", "/slow", **PARKS)], settings=HELD)
+    await world.create()
+    world.outside.slow_s = 14.0
+    world.outside.troubles["a-0"] = [REFUSED]
+    await world.send(message(0, "a", "r"))
+    first = Process(world)
+    while not world.outside.under_way["/slow"]:
+        await first.ended(0.5)
+    await first.kill()
+    assert len(world.parked_copies()) == 1
+    second = Process(world)
+    await second.ended(world.known.receivers()["r"].post.settle_s + 20.0)
+    assert world.outside.results() == {("a-0", "r"): {"answered"}}
+    await second.stop()
+
+
+@virtually
 async def test_a_parked_message_remembers_its_attempts_through_a_loss_of_state() -> None:
     world = World([receiver("r", "/answer", **PARKS | {"max_attempts": 3})], settings=HELD)
     await world.create()

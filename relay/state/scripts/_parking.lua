@@ -9,6 +9,28 @@ local function count(owner, poll, by)
   end
 end
 
+-- Lent references of a lane, by member; under '' the epoch of the owner that has them in hand.
+local function hand_key(lane)
+  return P .. 'hand:' .. lane
+end
+
+-- A newer owner has the lane: what the former one had in hand, and died with, is due, not when its lease is over.
+local function take_back(lane, epoch)
+  local hand = hand_key(lane)
+  local former = tonumber(call('HGET', hand, '') or epoch)
+  if former >= epoch then
+    return
+  end
+  local due = P .. 'due:' .. lane
+  for _, member in ipairs(call('HKEYS', hand)) do
+    local at = tonumber(member ~= '' and call('ZSCORE', due, member) or 0)
+    if at > now then
+      call('ZADD', due, now, member)
+    end
+  end
+  call('DEL', hand)
+end
+
 local function head_of(queue)
   return call('ZRANGE', queue, 0, 0)[1]
 end
@@ -34,6 +56,7 @@ end
 -- x: {member, owner, generation, topic, partition, offset, due in ms, queue or '', order, poll}
 local function put_reference(lane, x)
   local due, refs, member, queue = P .. 'due:' .. lane, P .. 'ref:' .. lane, x[1], x[8]
+  call('HDEL', hand_key(lane), member)
   local old = call('HGET', refs, member)
   if old then
     old = cmsgpack.unpack(old)
@@ -76,6 +99,7 @@ local function drop_reference(lane, member, queue)
     end
   end
   call('ZREM', due, member)
+  call('HDEL', hand_key(lane), member)
   call('HDEL', P .. 'i', member)
   if queue == '' then
     return false

@@ -1,4 +1,4 @@
---include _life _fence
+--include _life _fence _parking
 -- Arguments: MessagePack of {lane, its epoch, limit, lease in ms}.
 -- Reply: {{owner, member, topic, partition, offset}, ...}.
 return serve_ready(function(arguments)
@@ -6,12 +6,14 @@ return serve_ready(function(arguments)
   if not holds(lane, epoch) then
     return FENCED
   end
-  local due, taken = P .. 'due:' .. lane, {}
+  take_back(lane, epoch)
+  local due, hand, taken = P .. 'due:' .. lane, hand_key(lane), {}
   for _, member in ipairs(call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', 0, limit)) do
     local reference = call('HGET', P .. 'ref:' .. lane, member)
     if reference then
       reference = cmsgpack.unpack(reference)
       call('ZADD', due, now + lease_ms, member)
+      call('HSET', hand, member, '', '', epoch)
       taken[#taken + 1] = { reference[1], member, reference[2], reference[3], reference[4] }
     else
       call('ZREM', due, member)
