@@ -46,7 +46,7 @@ class Delivery(Work):
 
     def age_s(self, now: float) -> float:
         """Seconds since acceptance. `now`: Unix seconds."""
-        return now - self.hop.accepted_ms / 1000
+        return max(0.0, now - self.hop.accepted_ms / 1000)
 
     def rest_s(self, now: float) -> float:
         """Seconds until it is too old; 0 when it is."""

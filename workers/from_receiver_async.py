@@ -62,9 +62,13 @@ class Awaited(Work):
             self.hop = structs.replace(self.hop, reason=reason)
             self.record = structs.replace(self.record, headers=encode_hop(self.hop))
 
+    def age_s(self, now: float) -> float:
+        """Seconds since the 202. `now`: Unix seconds."""
+        return max(0.0, now - self.record.timestamp_ms / 1000)
+
     def rest_s(self, now: float) -> float:
         """Seconds until the deadline, which counts from the 202; 0 when it is over. `now`: Unix seconds."""
-        return max(0.0, self.record.timestamp_ms / 1000 + self.receiver.answer_deadline - now)
+        return max(0.0, self.receiver.answer_deadline - self.age_s(now))
 
 
 class FromReceiverAsync:
@@ -159,4 +163,4 @@ class FromReceiverAsync:
         deadline_s = work.receiver.answer_deadline
         wish_s = work.hop.ask_after_s if work.hop.ask_after_s is not None else work.receiver.poll.base
         wait_s = deadline_s if work.hop.status_url is None else min(wish_s, deadline_s)
-        return max(0.0, wait_s - deadline_s + work.rest_s(self._outside.clock.time()))
+        return max(0.0, wait_s - work.age_s(self._outside.clock.time()))

@@ -191,6 +191,6 @@ def _as_sent(record: Record) -> Record:
 
 
 def _accepted_ms(record: Record, now_ms: int) -> int:
-    """When the log took the message. On Kafka that is the word of the sender's clock: what cannot be is not believed,
+    """When the log took the message. Where the topic leaves that to the sender's clock, what cannot be is not believed,
     or a wrong unit would let every message expire at once."""
     return record.timestamp_ms if 0 <= now_ms - record.timestamp_ms <= _KEPT_MS else now_ms

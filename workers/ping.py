@@ -14,7 +14,7 @@ from workers.outside import Outside
 
 def ping(outside: Outside, endpoint: Endpoint, token: bytes) -> Call[Exchange]:
     """The step that sends one. `token`: unique per ping; it becomes the id."""
-    request = ping_request(endpoint, token.hex(), now=outside.clock.time(), user_agent=outside.user_agent)
+    request = ping_request(endpoint, token.hex(), now=outside.clock.wall(), user_agent=outside.user_agent)
     return Call(partial(outside.transport.send, request), partial(_heard, outside, endpoint))
 
 

@@ -113,7 +113,7 @@ class ToReceiver:
             work.record.value or b"",
             attempt=work.attempts,
             sequence=work.sequence,
-            now=outside.clock.time(),
+            now=outside.clock.wall(),
             answer_url=outside.answer_url(receiver, work.hop),
             user_agent=outside.user_agent,
         )

@@ -79,7 +79,7 @@ class Callback(Work):
 
     def age_s(self, now: float) -> float:
         """Seconds since there is something to bring back. `now`: Unix seconds."""
-        return now - self.record.timestamp_ms / 1000
+        return max(0.0, now - self.record.timestamp_ms / 1000)
 
 
 class CallbackTable:
@@ -182,7 +182,7 @@ class ToSender:
             callback,
             work.hop,
             work.record.value or b"",
-            now=outside.clock.time(),
+            now=outside.clock.wall(),
             user_agent=outside.user_agent,
             attempt=work.attempts,
         )

@@ -14,7 +14,11 @@ class Clock(Protocol):
         ...
 
     def time(self) -> float:
-        """Unix time in seconds."""
+        """Unix time in seconds, for ages, deadlines and due times: the same in all processes, as far as is known."""
+        ...
+
+    def wall(self) -> float:
+        """Unix time in seconds by the machine's own clock, for what outsiders compare with theirs: signatures."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -25,12 +29,15 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The machine's clock: right for all processes only as far as the machines agree."""
 
     def monotonic(self) -> float:
         return time.clock_gettime(_BOOTTIME)
 
     def time(self) -> float:
+        return self.wall()
+
+    def wall(self) -> float:
         return time.time()
 
     async def sleep(self, seconds: float) -> None:

@@ -95,6 +95,12 @@ def _problems(expected: Expected, state: TopicState) -> Iterator[tuple[str, Grad
             grade,
         )
     yield from _of_replication(state)
+    if state.sender_timed:
+        yield (
+            "message.timestamp.type is CreateTime: senders' clocks decide when a message is too old, and when "
+            "retention deletes it; set message.timestamp.type=LogAppendTime",
+            Grade.WARN,
+        )
 
 
 def _of_cleanup(expected: Expected, state: TopicState) -> Iterator[tuple[str, Grade]]:

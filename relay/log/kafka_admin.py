@@ -45,7 +45,17 @@ _REFUSALS: Final = (
 )
 """What no repeat cures: the settings, or the rights, have to change."""
 
-_CONFIGS: Final = ("cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas", "max.message.bytes")
+_CONFIGS: Final = (
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+    "min.insync.replicas",
+    "max.message.bytes",
+    "message.timestamp.type",
+)
+
+_BROKERS_TIME: Final = "LogAppendTime"
+"""Ages and retention go by timestamps, and producers' clocks may be wrong by any amount."""
 
 # Only closed segments are compacted, and a recovery pass reads all that is there: small segments, closed each hour.
 _COMPACTED: Final = {
@@ -132,6 +142,7 @@ class KafkaAdmin:
             "cleanup.policy": spec.cleanup,
             "retention.bytes": "-1",
             "max.message.bytes": str(self._max_record_bytes),
+            "message.timestamp.type": _BROKERS_TIME,
         }
         if spec.cleanup == "compact":
             configs |= _COMPACTED
@@ -220,6 +231,7 @@ def _state(name: str, partitions: Sequence[Replicas], configs: Mapping[str, str]
         max_message_bytes=int(configs["max.message.bytes"]),
         retention_bytes=None if retention_bytes < 0 else retention_bytes,
         mixed_cleanup=len(policies) > 1,
+        sender_timed=configs["message.timestamp.type"] != _BROKERS_TIME,
     )
 
 

@@ -32,7 +32,7 @@ class NewRecord(Struct, frozen=True, gc=False):
 
 
 class Record(Struct, frozen=True, gc=False):
-    """A record as read. `timestamp_ms`: Unix time of its append, for information only."""
+    """A record as read. `timestamp_ms`: Unix time of its append by the log's clock (see `TopicState.sender_timed`)."""
 
     topic: str
     partition: int
@@ -131,6 +131,7 @@ class TopicState(NamedTuple):
     """A topic as the log has it. `replication`, `min_insync`: None where the log knows no replicas.
 
     `retention_bytes`: per partition, None where only age counts. `mixed_cleanup`: it deletes by age and compacts, too.
+    `sender_timed`: timestamps are what the clock of whoever appends says, not the log's own.
     """
 
     spec: TopicSpec
@@ -139,6 +140,7 @@ class TopicState(NamedTuple):
     max_message_bytes: int
     retention_bytes: int | None = None
     mixed_cleanup: bool = False
+    sender_timed: bool = False
 
 
 class Backlog(NamedTuple):

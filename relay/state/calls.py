@@ -59,6 +59,15 @@ class Calls:
             raise _refusal(name, replies)
         return said
 
+    async def time(self) -> float:
+        """Unix seconds; of several servers the one that has the first tag is asked. Raises StateUnavailable."""
+        if self._clock is not None:
+            return self._clock()
+        reply = (await self._servers.ask({0: b""}, _ask_time))[0]
+        if isinstance(reply, Exception):
+            raise reply
+        return float(reply)
+
     def _join(
         self, name: str, decode: Decode[T], connections: Connections, arguments: Arguments
     ) -> Awaitable[list[Any]]:

@@ -380,6 +380,10 @@ class State(Protocol):
         """What is off about the server, a short line each: for people, as nothing stops on account of it."""
         ...
 
+    async def time(self) -> float:
+        """Unix seconds by the clock of the state's server, which all processes share. Works while tags are not ready."""
+        ...
+
     async def close(self) -> None: ...
 
     # messages

@@ -89,6 +89,9 @@ class RedisState:
     async def problems(self) -> list[str]:
         return await problems_of(self._servers)
 
+    async def time(self) -> float:
+        return await self._calls.time()
+
     async def close(self) -> None:
         await self._servers.close()
 

@@ -151,6 +151,12 @@ class Metrics:
             "problem",
         )
 
+        self.clock_offset_seconds = self._gauge(
+            "relay_clock_offset_seconds",
+            "How far this process's own clock is ahead of the state's, which decides about ages and deadlines; "
+            "signatures carry the former",
+        ).labels()
+
     def _counter(self, name: str, meaning: str, *labels: str) -> Family[Count]:
         return self._family(Family(name, meaning, labels, Count, self._receivers))
 

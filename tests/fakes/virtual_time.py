@@ -48,7 +48,7 @@ class LoopClock(SystemClock):
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def time(self) -> float:
+    def wall(self) -> float:
         return self.monotonic() - START + UNIX_START
 
 

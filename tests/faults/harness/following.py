@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.faults.harness.history import Record
-from tests.faults.harness.ledger import _record
+from tests.faults.harness.ledger import decode
 
 
 class Follower:
@@ -27,5 +27,5 @@ class Follower:
         records = []
         for line in whole.splitlines():
             self._number += 1
-            records.append(_record(line, self._path, self._number))
+            records.append(decode(line, self._path, self._number))
         return records

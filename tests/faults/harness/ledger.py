@@ -68,10 +68,11 @@ def read(path: Path) -> list[Record]:
     except FileNotFoundError:
         return []
     *whole, _torn = content.split(b"\n")
-    return [_record(line, path, number) for number, line in enumerate(whole, start=1)]
+    return [decode(line, path, number) for number, line in enumerate(whole, start=1)]
 
 
-def _record(line: bytes, path: Path, number: int) -> Record:
+def decode(line: bytes, path: Path, number: int) -> Record:
+    """A whole line of the ledger at `path`. Raises ValueError for one that is no record."""
     try:
         kind = msgspec.json.decode(line, type=_Kind).kind
         return msgspec.json.decode(line, type=_KINDS[kind])
