@@ -7,7 +7,6 @@ can be read.
 
 import asyncio
 import json
-import random
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -17,10 +16,9 @@ import uvloop
 
 from bench.drawing import Drawing
 from bench.pace import Pace
-from bench.wire import filler
+from bench.payloads import Payloads
 
 _REPORT_S: Final = 0.2
-_FILLERS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +98,6 @@ class Generator:
             await self._outlet.send(job.first + self.sent, [time.time_ns()] * size)
             self.sent += size
             await self._outlet.flush()
-
-
-class Payloads:
-    """Fillers of a job's payloads, made beforehand: only the prefix differs from message to message."""
-
-    def __init__(self, size: int) -> None:
-        random_ = random.Random(size)
-        self._fillers = [filler(size, random_) for _ in range(_FILLERS)]
-
-    def behind(self, serial: int) -> bytes:
-        """What comes behind the prefix of this message."""
-        return self._fillers[serial % _FILLERS]
 
 
 def _say(**facts: object) -> None:

@@ -8,14 +8,12 @@ import asyncio
 import re
 from asyncio import Transport
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from bench.drawing import Drawing, receiver_name, source_name
+from bench.payloads import Payloads
 from bench.wire import prefix
-
-if TYPE_CHECKING:
-    from bench.generator import Payloads
 
 _CONNECTIONS: Final = 64
 _MOST: Final = 500
@@ -89,7 +87,7 @@ class _Connection(asyncio.Protocol):
 class HttpOutlet:
     """`api`: the API's URL. `batches`: send what can go together in one request."""
 
-    def __init__(self, api: str, drawing: Drawing, payloads: "Payloads", *, batches: bool) -> None:
+    def __init__(self, api: str, drawing: Drawing, payloads: Payloads, *, batches: bool) -> None:
         self.acked = 0
         self.failed = 0
         self.batches = batches

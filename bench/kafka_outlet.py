@@ -1,18 +1,16 @@
 """Messages straight onto `from_sender`, as a sender with a Kafka producer of its own has it: CloudEvents, binary."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from bench.drawing import Drawing, receiver_name, source_name
+from bench.payloads import Payloads
 from bench.produce import Leader
 from bench.wire import prefix
 from relay.log.partitioner import partition_of
-
-if TYPE_CHECKING:
-    from bench.generator import Payloads
 
 _BATCH_BYTES: Final = 262_144
 _Headers = list[tuple[str, bytes]]
@@ -21,7 +19,7 @@ _Headers = list[tuple[str, bytes]]
 class KafkaOutlet:
     """A slice's messages go in one request per leader, with a batch per partition. Not compressed, acks=all."""
 
-    def __init__(self, bootstrap: str, topic: str, drawing: Drawing, payloads: "Payloads") -> None:
+    def __init__(self, bootstrap: str, topic: str, drawing: Drawing, payloads: Payloads) -> None:
         self.acked = 0
         self.failed = 0
         self._bootstrap = bootstrap

@@ -4,7 +4,7 @@ import importlib
 
 import click
 
-from relay.cli.main import COMMANDS, INTERRUPTED
+from relay.cli.commands import COMMANDS, INTERRUPTED
 from relay.domain.errors import RelayError, UserError
 
 

@@ -3,29 +3,8 @@
 import os
 import signal
 import sys
-from typing import Final
 
-COMMANDS: Final = {
-    "bench": ("relay.cli.bench", "Measure throughput, latency and CPU per message. Needs a checkout."),
-    "config": ("relay.cli.config", "Look at the settings."),
-    "demo": ("relay.cli.demo", "Send real payloads to three kinds of receiver, and show each message's way."),
-    "dev": ("relay.cli.dev", "Run everything in one process, embedded, with a demo receiver."),
-    "failed": ("relay.cli.failed", "List dead letters, and look at one."),
-    "receivers": ("relay.cli.receivers", "Check, list and apply receivers."),
-    "recover": ("relay.cli.recover", "Put back into the state what it lost, from the log."),
-    "run": ("relay.cli.run", "Run workers and API on Kafka and Redis."),
-    "send": ("relay.cli.send", "Send one message from a file."),
-    "sink": ("relay.cli.sink", "Run a test receiver, like a CI with fault knobs."),
-    "status": ("relay.cli.status", "Show where a message is, and its answers."),
-    "topics": ("relay.cli.topics", "Create the topics, or describe them."),
-    "trigger": ("relay.cli.trigger", "Send sample events."),
-    "version": ("relay.cli.version", "Print the version."),
-    "worker": ("relay.cli.worker", "Run one worker on Kafka and Redis."),
-}
-"""Command -> its module, which has a click command of the same name, and its line in --help."""
-
-
-INTERRUPTED: Final = 130
+from relay.cli.commands import INTERRUPTED
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ from relay.log.streams import StreamsLog
 from relay.rebuild import Read, Rebuild
 from relay.state.port import Restored, State
 from relay.state.redis import RedisState
+from relay.watch.shared_clock import SharedClock
 
 T = TypeVar("T")
 
@@ -87,7 +88,7 @@ class _Run:
             return done, await self._memory(log, state, topics) if self.dedup else []
 
     async def _references(self, log: Log, state: State, topics: Topics) -> Recovered:
-        clock, silent = SystemClock(), SilentObserver()
+        clock, silent = await _clock(state), SilentObserver()
         window_s = self.settings.dedup_window
         recovery = Recovery(
             log, state, topics.parked(), clock, silent, Patience(clock, silent), owner=_owner(), in_doubt_s=window_s
@@ -95,7 +96,7 @@ class _Run:
         return await recovery.preview() if self.dry_run else await self._when_free(recovery.check)
 
     async def _memory(self, log: Log, state: State, topics: Topics) -> list[Read]:
-        clock, owner, progress = SystemClock(), _owner(), _Progress()
+        clock, owner, progress = await _clock(state), _owner(), _Progress()
         declared = await read_declared(log, topics)
         rebuild = Rebuild(
             log,
@@ -177,6 +178,13 @@ async def _check_topics(log: Log, topics: Topics) -> None:
     missing = [name for name in names if name not in there]
     if missing:
         raise UserError(f"topic {missing[0]} is not there ({len(missing)} are missing): is the topic prefix right?")
+
+
+async def _clock(state: State) -> SharedClock:
+    """Due times were written by the clock of all processes."""
+    clock = SharedClock(SystemClock(), state)
+    await clock.measure()
+    return clock
 
 
 def _owner() -> str:
