@@ -46,6 +46,7 @@ from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter
 from relay.watch.backlog import BacklogWatch
 from relay.watch.event_loop import LoopWatch
+from relay.watch.shared_clock import ClockWatch, SharedClock
 from relay.watch.topic_checks import LaneChecks, expected_topics, refuse, tell
 from workers.outside import Outside
 
@@ -81,7 +82,7 @@ class Relay:
         self._log = log
         self._state = state
         self._plan = plan
-        self._clock = clock
+        self._clock = shared = SharedClock(clock, state)
         self._member = member
         self._topics = Topics(settings.topic_prefix)
         self._sentry = SentryReporter()
@@ -99,13 +100,13 @@ class Relay:
         self._observer = observer = TelemetryObserver(self.metrics, self._sentry, lambda: self._recovery.ask())
         # A member that sends no heartbeat for its session timeout is put out; heartbeats come from the loop.
         self._loop_watch = LoopWatch(self.metrics, settings.kafka_session_timeout / 2 if exit_when_stuck else None)
-        self._lane_checks = LaneChecks(log, self._topics, settings, clock)
-        self._patience = Patience(clock, observer)
+        self._lane_checks = LaneChecks(log, self._topics, settings, shared)
+        self._patience = Patience(shared, observer)
         self._recovery = Recovery(
             log,
             state,
             self._topics.parked(),
-            clock,
+            shared,
             observer,
             self._patience,
             owner=self._owner,
@@ -118,7 +119,7 @@ class Relay:
             self.registry,
             log,
             state,
-            Outside(self._transport, clock, random.random, f"relay/{__version__}", self._answer_url, self._meter),
+            Outside(self._transport, shared, random.random, f"relay/{__version__}", self._answer_url, self._meter),
             observer,
             self._patience,
             self._sentry,
@@ -147,6 +148,7 @@ class Relay:
         await self._patience.until_done("connect to the state", self._state.start)
         for problem in await self._patience.until_done("look at the state's server", self._state.problems):
             _log.warning("state_problem", problem=problem)
+        await self._patience.until_done("ask the state for the time", self._clock.measure)
         await self._transport.start()
         self._trouble["start"] = None
         if self._plan.apply_file:
@@ -160,6 +162,7 @@ class Relay:
             background = [
                 tasks.create_task(self._follow_registry()),
                 tasks.create_task(self._recovery.run()),
+                tasks.create_task(ClockWatch(self._clock, self.metrics).run()),
                 tasks.create_task(self._watch("log", LOG_LOOK_S, partial(self._log.describe, topics))),
                 tasks.create_task(self._watch("state", STATE_LOOK_S, partial(self._state.messages, [NOBODY]))),
             ]

@@ -11,7 +11,7 @@ import msgspec
 from redis.exceptions import NoScriptError, ResponseError
 
 from relay.domain.errors import PartitionLost, StateRecovering
-from relay.state.connection import Command, Node
+from relay.state.connection import Command, Node, unix_seconds
 from relay.state.port import TAGS
 from relay.state.script import Script, script
 from relay.state.servers import Servers
@@ -164,6 +164,15 @@ def _refusal(name: str, replies: Mapping[int, object]) -> Exception:
     if recovering := frozenset(tag for tag, reply in replies.items() if reply is False):
         return StateRecovering(recovering)
     return next(reply for reply in replies.values() if isinstance(reply, Exception))
+
+
+async def _ask_time(connections: Connections, _arguments: Arguments) -> list[Any]:
+    return [await connections.use(_time_on)]
+
+
+async def _time_on(shared: SharedConnection) -> float:
+    (reply,) = await shared.exchange([(b"TIME",)])
+    return unix_seconds(reply)
 
 
 class _Joint:

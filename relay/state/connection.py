@@ -57,6 +57,14 @@ def field(info: object, name: bytes) -> str:
     return ""
 
 
+def unix_seconds(reply: object) -> float:
+    """What TIME replied. Raises what the server answered instead."""
+    if isinstance(reply, ResponseError):
+        raise reply
+    seconds, microseconds = cast(list[bytes], reply)
+    return int(seconds) + int(microseconds) / 1e6
+
+
 def identified(replies: Sequence[object]) -> Node:
     """The node that answered `WHO_ARE_YOU` so. Raises a ResponseError among the replies that matter.
 

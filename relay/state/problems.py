@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeVar, cast
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
 from relay.domain.errors import StateUnavailable, UserError
-from relay.state.connection import field
+from relay.state.connection import field, unix_seconds
 from relay.state.servers import Servers
 from relay.state.shared import SharedConnection
 
@@ -126,7 +126,7 @@ async def _facts(shared: SharedConnection) -> Facts:
 
 def _ahead_s(clock: object) -> float:
     """0 where we are not told."""
-    return int(clock[0]) + int(clock[1]) / 1e6 - time.time() if isinstance(clock, list) else 0.0
+    return unix_seconds(clock) - time.time() if isinstance(clock, list) else 0.0
 
 
 def _setting(reply: object) -> str | None:

@@ -82,6 +82,19 @@ async def peeked(state: State, key: RowKey) -> Row:
     return now
 
 
+class TimeContract:
+    async def test_time_goes_on(self, rig: Rig) -> None:
+        before = await rig.state.time()
+        await rig.elapse(3600)
+        assert await rig.state.time() - before == 3600
+
+    async def test_what_time_it_is_can_be_asked_in_recovery(self, rig: Rig) -> None:
+        before = await rig.state.time()
+        await rig.lose()
+        assert await rig.state.lost()
+        assert await rig.state.time() == before
+
+
 class MessagesContract:
     ID = MessageId("github", "m-1")
     FIRST = Arrival(ID, b"digest", 3, 70_000_000_000)

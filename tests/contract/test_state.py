@@ -14,6 +14,7 @@ from tests.contract.state_contract import (
     MessagesContract,
     Rig,
     RowsContract,
+    TimeContract,
 )
 from tests.contract.state_endpoints_contract import EndpointsContract, FailedContract
 from tests.contract.state_parking_contract import LifeContract, ParkingContract
@@ -23,7 +24,9 @@ from tests.servers.cluster import ValkeyCluster
 from tests.servers.valkey import ValkeyServer
 
 
-class StateContract(MessagesContract, RowsContract, EndpointsContract, FailedContract, ParkingContract, LifeContract):
+class StateContract(
+    TimeContract, MessagesContract, RowsContract, EndpointsContract, FailedContract, ParkingContract, LifeContract
+):
     pass
 
 

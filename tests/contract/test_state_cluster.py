@@ -181,6 +181,18 @@ async def is_master(client: Redis) -> bool:
     return bool((await client.info("replication"))["role"] == "master")
 
 
+async def test_the_time_is_that_of_the_first_tags_shard(cluster: ValkeyCluster) -> None:
+    async with ready_on(cluster) as state, cluster.clients() as clients:
+        of_first = clients[cluster.shard_of(0)]
+        before = await of_first.time()
+        now = await state.time()
+        after = await of_first.time()
+        assert before[0] + before[1] / 1e6 <= now <= after[0] + after[1] / 1e6
+        cluster.shards[cluster.shard_of(0)].stop()
+        with pytest.raises(StateUnavailable):
+            await state.time()
+
+
 class TestUrl:
     async def test_any_host_of_it_will_do(self, cluster: ValkeyCluster) -> None:
         scheme, _, hosts = cluster.url.partition("://")

@@ -346,6 +346,24 @@ class TestServerClock:
         assert starts == pytest.approx([0, 0.25, 0.5, 0.75, 1.0])
         assert all(isinstance(verdict, Wait) and verdict.why == "rate" for verdict in verdicts[5:])
 
+    async def test_the_time_is_the_servers(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start()
+        client = Redis.from_url(server.url)
+        async with connected(server) as state:  # not ready: nobody has healed it
+            before = await client.time()
+            now = await state.time()
+            after = await client.time()
+        await client.aclose()
+        assert before[0] + before[1] / 1e6 <= now <= after[0] + after[1] / 1e6
+
+    async def test_the_time_of_a_server_that_is_away(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start()
+        async with connected(server) as state:
+            await state.time()
+            server.stop()
+            with pytest.raises(StateUnavailable):
+                await state.time()
+
 
 def finished(number: int) -> tuple[Arrival, Mark]:
     source, message = f"source-{number % 500}", f"message-{number}"

@@ -157,6 +157,9 @@ class MemoryState:
     async def problems(self) -> list[str]:
         return []
 
+    async def time(self) -> float:
+        return self.now
+
     async def close(self) -> None:
         return
 

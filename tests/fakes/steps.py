@@ -25,16 +25,20 @@ DELIVERY = DeliveryId("ci", "github", "m-1")
 
 
 class StandingClock:
-    """Both times start at NOW, and move when told."""
+    """All times start at NOW, and move when told; the machine's own is `off_s` ahead."""
 
     def __init__(self) -> None:
         self.now = NOW
+        self.off_s = 0.0
 
     def monotonic(self) -> float:
         return self.now
 
     def time(self) -> float:
         return self.now
+
+    def wall(self) -> float:
+        return self.now + self.off_s
 
     async def sleep(self, seconds: float) -> None:
         self.now += seconds

@@ -52,6 +52,16 @@ class LoopClock(SystemClock):
         return self.monotonic() - START + UNIX_START
 
 
+class OffClock(LoopClock):
+    """The same on a machine whose wall clock is `off_s` ahead."""
+
+    def __init__(self, off_s: float) -> None:
+        self.off_s = off_s
+
+    def wall(self) -> float:
+        return super().wall() + self.off_s
+
+
 def run_virtually(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` to its end in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:

@@ -13,6 +13,7 @@ from relay.domain.errors import StateRecovering
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED, Topics
+from relay.engine.clock import Clock
 from relay.engine.observer import SilentObserver
 from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
@@ -20,6 +21,7 @@ from relay.engine.supervisor import Supervisor
 from relay.lanes import Lanes
 from relay.log.port import Headers, NewRecord, Record, TopicPartition
 from relay.plan import Plan
+from relay.watch.shared_clock import SharedClock
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
 from tests.fakes.strikes import CrashError, Fuse, Fused
@@ -212,10 +214,20 @@ class World:
 
 
 class Process:
-    """A process of the relay, running from the moment it is made. `transport`: in place of the world's outside."""
+    """A process of the relay, running from the moment it is made. `transport`: in place of the world's outside.
+    `clock`: in place of the world's; then it asks the state for the time before anything else."""
 
-    def __init__(self, world: World, fuse: Fuse | None = None, *, transport: Transport | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        fuse: Fuse | None = None,
+        *,
+        transport: Transport | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self.fuse = fuse or Fuse()
+        self._shared = SharedClock(clock, world.state) if clock is not None else None
+        self._clock = self._shared or world.clock
         self._transport = transport or world.outside
         self._world = world
         self.log = MemoryLog(world.broker)
@@ -247,16 +259,18 @@ class Process:
         log = Fused(self.log, self.fuse, "log")
         state = Fused(world.state, self.fuse, "state", lambda: world.state_available)
         observer = _AskingObserver(world.told)
-        patience = Patience(world.clock, observer)
+        patience = Patience(self._clock, observer)
         topics, window = world.topics.parked(), world.settings.dedup_window
         recovery = Recovery(
-            log, state, topics, world.clock, observer, patience, owner=f"process-{id(self)}", in_doubt_s=window
+            log, state, topics, self._clock, observer, patience, owner=f"process-{id(self)}", in_doubt_s=window
         )
         observer.recovery = recovery
         lanes = self._lanes(log, state, observer, patience)
         try:
             async with asyncio.TaskGroup() as tasks:
                 await self.log.start()
+                if self._shared is not None:
+                    await self._shared.measure()
                 healing = tasks.create_task(recovery.run())
                 await Supervisor(lanes.wanted, _once()).run(self._stop)
                 healing.cancel()
@@ -268,7 +282,7 @@ class Process:
     def _lanes(self, log: Any, state: Any, observer: SilentObserver, patience: Patience) -> Lanes:
         world = self._world
         transport: Any = Fused(self._transport, self.fuse, "http")
-        outside = Outside(transport, world.clock, lambda: 0.5, "relay/test")
+        outside = Outside(transport, self._clock, lambda: 0.5, "relay/test")
         return Lanes(
             world.settings,
             Plan(receivers=world.served),

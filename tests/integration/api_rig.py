@@ -90,6 +90,9 @@ class StandingClock:
     def time(self) -> float:
         return self.now
 
+    def wall(self) -> float:
+        return self.now
+
     async def sleep(self, seconds: float) -> None:
         self.now += seconds
 

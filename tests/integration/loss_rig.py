@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from relay.config.settings import Settings
 from relay.domain.message import Message, message_headers
 from relay.domain.topics import Topics
-from relay.engine.clock import SystemClock
+from relay.engine.clock import Clock, SystemClock
 from relay.log.port import NewRecord
 from relay.log.streams import StreamsLog
 from relay.plan import Plan
@@ -113,8 +113,8 @@ class LossRig:
 
 
 @asynccontextmanager
-async def relay_on(url: str, directory: Path) -> AsyncIterator[LossRig]:
-    """A relay that serves, with its state at `url`."""
+async def relay_on(url: str, directory: Path, clock: Clock | None = None) -> AsyncIterator[LossRig]:
+    """A relay that serves, with its state at `url`. `clock`: of its machine."""
     changed = asyncio.Event()
 
     def told(_: Arrival) -> None:
@@ -130,7 +130,7 @@ async def relay_on(url: str, directory: Path) -> AsyncIterator[LossRig]:
         await log.start()
         await log.create(TOPICS.fixed(), TOPICS.fixed_groups())
         (directory / "receivers.yaml").write_text(json.dumps(receivers_file(receivers, callback)))
-        async with running(url, StreamsLog(server.url), directory):
+        async with running(url, StreamsLog(server.url), directory, clock or SystemClock()):
             yield LossRig(log, receivers, callback, changed, [])
     finally:
         await log.close()
@@ -140,7 +140,7 @@ async def relay_on(url: str, directory: Path) -> AsyncIterator[LossRig]:
 
 
 @asynccontextmanager
-async def running(url: str, log: StreamsLog, directory: Path) -> AsyncIterator[None]:
+async def running(url: str, log: StreamsLog, directory: Path, clock: Clock) -> AsyncIterator[None]:
     settings = Settings.model_validate(
         {
             "receivers_file": directory / "receivers.yaml",
@@ -149,7 +149,7 @@ async def running(url: str, log: StreamsLog, directory: Path) -> AsyncIterator[N
             "allow_private_networks": "127.0.0.0/8",
         }
     )
-    relay = Relay(settings, log, RedisState(url), Plan(), {}, SystemClock())
+    relay = Relay(settings, log, RedisState(url), Plan(), {}, clock)
     stop, serving = asyncio.Event(), asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(relay.run(stop, serving.set))

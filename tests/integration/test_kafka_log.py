@@ -2,12 +2,14 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import pytest
 import pytest_asyncio
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
@@ -346,6 +348,49 @@ async def test_an_endless_rebalance_is_noticed(log: KafkaLog) -> None:
         watchdog.check(member.consumer._consumer, [], 55)  # type: ignore[attr-defined]
     watchdog.assigned()
     watchdog.check(member.consumer._consumer, [], 200)  # type: ignore[attr-defined]
+
+
+# time
+
+
+@pytest.mark.parametrize("cleanup", ["delete", "compact"])
+async def test_the_brokers_clock_counts_and_not_the_senders(
+    log: KafkaLog, kafka_broker: Broker, cleanup: Literal["delete", "compact"]
+) -> None:
+    topic = await topic_for(log, group := unique("group"), cleanup=cleanup)
+    member = await started(Member(log, group, topic))
+    [first] = await log.append([NewRecord(topic, b"first", b"")])
+    sender = AIOKafkaProducer(bootstrap_servers=kafka_broker.bootstrap)
+    await sender.start()
+    yesterday_ms, tomorrow_ms = (int((time.time() + off_s) * 1000) for off_s in (-86_400, 86_400))
+    for wrong_ms in (yesterday_ms, tomorrow_ms):
+        await sender.send_and_wait(topic, b"", str(wrong_ms).encode(), timestamp_ms=wrong_ms)
+    await sender.stop()
+    last = (await log.append([NewRecord(topic, b"last", b"")]))[0]
+
+    consumed = await member.take(4)
+    assert [record.offset for record in consumed] == [first.offset, first.offset + 1, first.offset + 2, last.offset]
+    times = [record.timestamp_ms for record in consumed]
+    assert times == sorted(times)
+    assert times[0] > yesterday_ms + 80_000_000
+    assert times[-1] < tomorrow_ms - 80_000_000
+    assert await log.read([(record.coordinate, record.key) for record in consumed]) == consumed
+    assert [record async for batch in log.scan(topic, 0) for record in batch] == consumed
+    await member.consumer.close()
+
+
+async def test_a_topic_that_leaves_the_time_to_senders_is_described_so(log: KafkaLog, kafka_broker: Broker) -> None:
+    topic = await topic_for(log)
+    assert (await log.describe([topic]))[topic].sender_timed is False
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_broker.bootstrap)
+    await admin.start()
+    await admin.alter_configs(
+        [ConfigResource(ConfigResourceType.TOPIC, topic, {"message.timestamp.type": "CreateTime"})]
+    )
+    await admin.close()
+    async with asyncio.timeout(PATIENCE_S):
+        while not (await log.describe([topic]))[topic].sender_timed:
+            continue
 
 
 # compaction, administration

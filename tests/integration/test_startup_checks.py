@@ -82,6 +82,18 @@ async def test_a_topic_that_would_lose_messages_is_refused(
     assert [problem["grade"] for problem in problems[topic] if words in problem["problem"]] == ["refuse"]
 
 
+async def test_topics_that_leave_the_time_to_senders_are_said(rig: Rig) -> None:
+    await alter(rig, "to_sender", message_timestamp_type="CreateTime")
+    async with rig.relay("run", "--processes", "1") as running:
+        told = json.loads(await running.line_with("senders' clocks decide when a message is too old"))
+    assert (told["event"], told["level"]) == ("topic_problem", "warning")
+    assert told["topics"] == [f"{rig.environ['RELAY_TOPIC_PREFIX']}to_sender"]
+    code, problems = await described(rig)
+    assert code == 0
+    said_of = {topic for topic, of_topic in problems.items() if any("CreateTime" in one["problem"] for one in of_topic)}
+    assert said_of == {"to_sender"}
+
+
 async def test_missing_topics_are_described_with_exit_code_1(rig: Rig) -> None:
     rig.environ["RELAY_TOPIC_PREFIX"] = "nothing-has-this-prefix."
     code, output = await said(rig, "topics", "describe")

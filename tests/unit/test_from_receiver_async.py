@@ -159,6 +159,9 @@ async def test_an_api_that_always_says_200(rig: Rig, body: bytes, decision: Deci
         (structs.replace(HOP, ask_after_s=0.0), 0, 0),
         (structs.replace(HOP, ask_after_s=4000.0), 0, 600),
         (CALLBACK_ONLY, 100, 500),
+        (HOP, -3600, 2),
+        (structs.replace(HOP, ask_after_s=40.0), -3600, 40),
+        (CALLBACK_ONLY, -3600, 600),
         (structs.replace(CALLBACK_ONLY, ask_after_s=5.0), 100, 500),
     ],
 )
@@ -171,6 +174,15 @@ async def test_no_question_is_put_off_beyond_the_deadline(rig: Rig) -> None:
     rig.clock.now = NOW + 1
     decision = await heard(rig, 202, polls=100, age_s=595)
     assert decision == Later(4, "still working")
+
+
+async def test_a_timestamp_of_a_clock_that_is_ahead_puts_nothing_off(rig: Rig) -> None:
+    """The 202 cannot have come in the future: whatever a clock says, no wait is longer than the deadline."""
+    assert await heard(rig, 202, age_s=-86_400) == Later(3, "still working")
+    step = worker(rig, UNASKED)
+    decision = await stepped(step, step.admit(hop_record(PENDING, CALLBACK_ONLY, age_s=-86_400)))
+    assert isinstance(decision, Later)
+    assert decision.due_in_s == UNASKED.answer_deadline
 
 
 async def test_without_a_url_it_waits_for_the_callback_until_the_deadline(rig: Rig) -> None:

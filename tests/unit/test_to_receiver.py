@@ -11,7 +11,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import NoResponse, Response
 from relay.domain.handover import Handed, Handover, from_code
 from relay.domain.hop import Hop
-from relay.domain.receiver import CodeClasses, Endpoint, Receiver, RetryPolicy, Source
+from relay.domain.receiver import CodeClasses, Endpoint, Receiver, RetryPolicy, SigningPolicy, Source
 from relay.engine.work import Dead, Decision, Done, Later, Resend
 from relay.log.port import Record
 from relay.state.port import Change, Result, Stage
@@ -34,6 +34,7 @@ from workers.results import NOBODY_TO_CALL
 from workers.to_receiver import ToReceiver
 
 POST = "https://ci.example/hooks"
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 STATUS = "https://ci.example/hooks/{message_id}"
 POLICY = RetryPolicy(base=10, factor=2, cap=1000, max_attempts=4, max_age=3600)
 CALLED = Source("github", Endpoint("https://sender.example/results"))
@@ -288,6 +289,27 @@ async def test_age_ends_it_first(rig: Rig) -> None:
     assert step.overdue(work) is None
     rig.clock.now = NOW + 3540
     assert step.overdue(work) == Dead("expired", "not delivered within max_age after 0 attempts")
+
+
+def test_no_message_is_younger_than_new(rig: Rig) -> None:
+    """Whatever a clock says, it has no longer than `max_age` from here on."""
+    step = worker(rig)
+    work = step.admit(hop_record(TO_CI, structs.replace(HOP, accepted_ms=int((NOW + 86_400) * 1000))))
+    assert work.age_s(NOW) == 0
+    assert work.rest_s(NOW) == 3600
+
+
+@pytest.mark.parametrize("off_s", [-86_400, 86_400])
+async def test_the_machines_own_clock_signs_and_the_shared_one_judges(rig: Rig, off_s: float) -> None:
+    rig.clock.off_s = off_s
+    rig.reply(204)
+    step = worker(rig, replace(ASKED, post=replace(ASKED.post, signing=SigningPolicy(secrets=(SECRET,)))))
+    work = step.admit(hop_record(TO_CI, HOP))
+    assert step.overdue(work) is None
+    await stepped(step, work, 1)
+    headers = dict(rig.http.requests[0].headers)
+    assert headers["webhook-timestamp"] == str(int(NOW + off_s))
+    assert headers["relay-deadline"] == str(int(NOW - 60 + 3600))
 
 
 @pytest.mark.parametrize("status", [400, 413, 415, 422])

@@ -161,6 +161,10 @@ def test_age_ends_it(rig: Rig) -> None:
     assert dead.reason == "callback_exhausted"
 
 
+async def test_a_timestamp_of_a_clock_that_is_ahead_gives_no_longer_life(rig: Rig) -> None:
+    assert admitted(worker(rig), age_s=-86_400).age_s(NOW) == 0
+
+
 async def test_after_a_doubt_it_is_called_again_within_the_limit(rig: Rig) -> None:
     step = worker(rig)
     work = admitted(step)

@@ -77,6 +77,8 @@ def test_nothing_is_said_about_a_topic_that_is_right(topic: str) -> None:
         ("to_sender", {"max_message_bytes": 1000}, Grade.WARN, "set max.message.bytes=66536"),
         ("from_sender", {"replication": 1}, Grade.WARN, "losing a broker"),
         ("from_sender", {"min_insync": 1}, Grade.WARN, "set min.insync.replicas=2"),
+        ("from_sender", {"sender_timed": True}, Grade.WARN, "senders' clocks decide when a message is too old"),
+        ("parked_messages", {"sender_timed": True}, Grade.WARN, "set message.timestamp.type=LogAppendTime"),
     ],
 )
 def test_what_loses_messages_by_itself_is_refused(
