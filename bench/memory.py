@@ -17,20 +17,10 @@ from bench.drawing import receiver_name, source_name
 from bench.servers import Valkey
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import BreakerPolicy
-from relay.state.port import (
-    TAGS,
-    Arrival,
-    BeginAsk,
-    Change,
-    Lane,
-    Limits,
-    Mark,
-    Result,
-    Settlement,
-    Stage,
-    delivery_row,
-)
+from relay.state.attempts import BeginAsk, Change, Limits, Settlement
+from relay.state.port import Lane
 from relay.state.redis import RedisState
+from relay.state.rows import TAGS, Arrival, Mark, Result, Stage, delivery_row
 
 _BATCH: Final = 1_000
 _SOURCES: Final = 64

@@ -18,8 +18,9 @@ from relay.engine.work import Worker
 from relay.log.pacing import gather
 from relay.log.port import Assignment, Log
 from relay.plan import Plan
-from relay.state.port import TAGS, State, tag_of
 from relay.state.port import Lane as LaneId
+from relay.state.port import State
+from relay.state.rows import TAGS, tag_of
 from workers.failed_messages import FailedMessages, Reporter
 from workers.from_receiver_async import FromReceiverAsync
 from workers.from_sender import FromSender

@@ -13,7 +13,8 @@ from relay.domain.errors import RelayError, StateRecovering
 from relay.domain.receiver import Source
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import Log, Record
-from relay.state.port import Arrival, Mark, Row, Stage, State
+from relay.state.port import State
+from relay.state.rows import Arrival, Mark, Row, Stage
 from workers import evidence
 from workers.evidence import Returned
 

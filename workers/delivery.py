@@ -10,7 +10,8 @@ from relay.domain.identity import DeliveryId, digest12
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver
 from relay.engine.work import Dead, GateRules, Later, Work
 from relay.log.port import Record
-from relay.state.port import Change, Limits, delivery_row
+from relay.state.attempts import Change, Limits
+from relay.state.rows import delivery_row
 
 RATE_SLACK = 1.03
 """Starts are paced this much slower than the limit, so that jitter on the way does not let the endpoint see more."""

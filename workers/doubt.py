@@ -12,7 +12,8 @@ from relay.domain.identity import webhook_id
 from relay.domain.receiver import Receiver
 from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StatusReading, Working, status_url
 from relay.engine.work import Dead, Decision, Done, Later, Resend, Step
-from relay.state.port import Change, Result, Stage
+from relay.state.attempts import Change
+from relay.state.rows import Result, Stage
 from workers.asking import ask, ask_again_s
 from workers.delivery import Delivery, can_be_asked
 from workers.outside import Outside

@@ -18,7 +18,8 @@ from relay.domain.topics import Topics
 from relay.engine.parked_copy import parked_key
 from relay.engine.rows import REASON_CODES
 from relay.log.port import Record
-from relay.state.port import Arrival, FailedEntry, Mark, RowKey, Stage, callback_row, delivery_row
+from relay.state.port import FailedEntry
+from relay.state.rows import Arrival, Mark, RowKey, Stage, callback_row, delivery_row
 from workers.failed_messages import Failure, entry_of
 from workers.results import NOBODY_TO_CALL, handover
 

@@ -16,7 +16,9 @@ from relay.domain.reasons import reason_class
 from relay.domain.topics import Topics
 from relay.engine.work import Dead, Done, Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
-from relay.state.port import FailedEntry, Kind, Lane, Result, State
+from relay.state.attempts import Kind
+from relay.state.port import FailedEntry, Lane, State
+from relay.state.rows import Result
 from workers.letters import Letters
 
 

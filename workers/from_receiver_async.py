@@ -21,7 +21,9 @@ from relay.domain.topics import Topics
 from relay.engine.rows import RowTable
 from relay.engine.work import Dead, Decision, Done, GateRules, Later, Step, Work
 from relay.log.port import NewRecord, Record
-from relay.state.port import Kind, Limits, Result, Stage, State, delivery_row
+from relay.state.attempts import Kind, Limits
+from relay.state.port import State
+from relay.state.rows import Result, Stage, delivery_row
 from workers.asking import ask, ask_again_s
 from workers.delivery import SWITCHED_OFF, in_flight_per_lane, receiver_or_stand_in, still_there
 from workers.letters import Letters

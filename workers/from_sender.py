@@ -24,18 +24,9 @@ from relay.domain.topics import DAY_S, SHARED, Topics, lane_of
 from relay.engine.rows import REASON_CODES
 from relay.engine.work import Dead, Done, Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
-from relay.state.port import (
-    Arrival,
-    Kind,
-    Lane,
-    Mark,
-    MessageRow,
-    MessageStage,
-    Result,
-    Stage,
-    State,
-    delivery_row,
-)
+from relay.state.attempts import Kind
+from relay.state.port import Lane, State
+from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, Stage, delivery_row
 from workers.letters import Letters
 from workers.outside import Outside
 

@@ -8,7 +8,7 @@ from relay.domain.outcome import Gone, NotNow, classify, healthy
 from relay.domain.receiver import Endpoint
 from relay.domain.requests import ping_request
 from relay.engine.work import Call, Later
-from relay.state.port import Change
+from relay.state.attempts import Change
 from workers.outside import Outside
 
 

@@ -10,7 +10,7 @@ from relay.domain.receiver import Source
 from relay.domain.topics import Topics
 from relay.engine.work import Done
 from relay.log.port import Headers, NewRecord
-from relay.state.port import Result, Stage
+from relay.state.rows import Result, Stage
 
 NOBODY_TO_CALL: Final = ("relay-callback", b"none")
 """A header that says: this answer has arrived, where it is, and its delivery's row says so."""

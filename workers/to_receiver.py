@@ -39,7 +39,9 @@ from relay.domain.topics import Topics, lane_of
 from relay.engine.rows import RowTable
 from relay.engine.work import Call, Dead, Decision, Done, Later, Step
 from relay.log.port import NewRecord, Record
-from relay.state.port import Change, Kind, Result, Stage, State
+from relay.state.attempts import Change, Kind
+from relay.state.port import State
+from relay.state.rows import Result, Stage
 from workers.delivery import SWITCHED_OFF, Delivery, can_be_asked, receiver_or_stand_in, still_there
 from workers.doubt import Doubt
 from workers.letters import Letters

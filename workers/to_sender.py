@@ -36,19 +36,9 @@ from relay.engine.clock import Clock
 from relay.engine.rows import RowTable, row_of
 from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Outcome, Resend, Seen, Step, Work
 from relay.log.port import NewRecord, Record
-from relay.state.port import (
-    Kind,
-    Lane,
-    Limits,
-    Mark,
-    Result,
-    Row,
-    RowKey,
-    Stage,
-    State,
-    callback_row,
-    delivery_row,
-)
+from relay.state.attempts import Kind, Limits
+from relay.state.port import Lane, State
+from relay.state.rows import Mark, Result, Row, RowKey, Stage, callback_row, delivery_row
 from workers.delivery import interval_s
 from workers.letters import Letters
 from workers.outside import Outside

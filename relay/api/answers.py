@@ -20,7 +20,8 @@ from relay.domain.errors import StateUnavailable
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import MAX_TEXT_BYTES
-from relay.state.port import Change, Mark, Result, Row, Settlement, Stage, delivery_row
+from relay.state.attempts import Change, Settlement
+from relay.state.rows import Mark, Result, Row, Stage, delivery_row
 from workers.results import answer_record
 
 _STATUS: Final = "relay-answer-status"

@@ -18,7 +18,7 @@ from relay.domain.errors import RecordTooLarge, Unavailable
 from relay.domain.identity import MessageId
 from relay.domain.message import Message, message_digest
 from relay.log.port import Coordinate, NewRecord
-from relay.state.port import Arrival, MessageRow, MessageStage
+from relay.state.rows import Arrival, MessageRow, MessageStage
 
 
 class Incoming(NamedTuple):

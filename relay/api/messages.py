@@ -11,7 +11,7 @@ from relay.api.problems import Problem
 from relay.api.reading import SOURCE_PATH, message_location, read_body, source_in_path
 from relay.api.status import KnownMessage, StatusReader, json_response
 from relay.domain.message import Message
-from relay.state.port import MessageRow, MessageStage
+from relay.state.rows import MessageRow, MessageStage
 
 
 class MessagesResource:

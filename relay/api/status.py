@@ -18,7 +18,8 @@ from relay.domain.receiver import Source
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
 from relay.log.port import Coordinate, LogReader, Record
-from relay.state.port import MessageRow, MessageStage, Row, Stage, State, callback_row, delivery_row
+from relay.state.port import State
+from relay.state.rows import MessageRow, MessageStage, Row, Stage, callback_row, delivery_row
 
 _NO_ROW: Final = Row()
 

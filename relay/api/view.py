@@ -17,7 +17,7 @@ from relay.domain.identity import DeliveryId, MessageId, webhook_id
 from relay.domain.receiver import Source
 from relay.engine.rows import REASON_CODES
 from relay.log.port import Record
-from relay.state.port import Result, Row, Stage
+from relay.state.rows import Result, Row, Stage
 
 Status = Literal[
     "arrived",

@@ -14,7 +14,7 @@ from relay.engine.gather import Gather
 from relay.engine.pings import LONGEST_CLOSE_S, Pings
 from relay.engine.rows import fill_in, row_of
 from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Resend, W, W_contra, Worker
-from relay.state.port import (
+from relay.state.attempts import (
     Ambiguous,
     BeginAsk,
     Change,
@@ -23,14 +23,12 @@ from relay.state.port import (
     Have,
     Kind,
     Ping,
-    Result,
-    Row,
     Settlement,
-    Stage,
     Stale,
     Wait,
     WaitReason,
 )
+from relay.state.rows import Result, Row, Stage
 
 TOKEN_BYTES = 8
 CRASH_PAUSE_S = 5.0

@@ -10,7 +10,8 @@ from relay.domain.errors import InvalidRecord, PartitionLost
 from relay.engine.context import LaneContext
 from relay.engine.parked_copy import ParkedCopy, parked_key, unwrap
 from relay.log.port import Record
-from relay.state.port import Due, RowKey, tag_of
+from relay.state.port import Due
+from relay.state.rows import RowKey, tag_of
 
 RECHECK_S = 30.0
 """How often the due index is looked at although nothing is known to be due: references that others put there."""

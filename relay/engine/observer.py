@@ -8,7 +8,8 @@ from typing import Protocol
 
 from relay.domain.errors import RelayError, Unavailable
 from relay.log.port import TopicPartition
-from relay.state.port import Restored, WaitReason
+from relay.state.attempts import WaitReason
+from relay.state.port import Restored
 
 
 class Memory(Enum):

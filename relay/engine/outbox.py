@@ -13,7 +13,7 @@ from relay.engine.parked_copy import ParkedCopy, parked_key
 from relay.engine.rows import REASON_CODES, row_of
 from relay.engine.work import Dead, Done, Outcome, W, Worker
 from relay.log.port import Coordinate, NewRecord
-from relay.state.port import Mark, RowKey, Stage
+from relay.state.rows import Mark, RowKey, Stage
 
 
 class Outbox(Generic[W]):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from relay.domain.errors import InvalidRecord
 from relay.engine.work import W
 from relay.log.port import Coordinate, NewRecord, Record
-from relay.state.port import RowKey
+from relay.state.rows import RowKey
 
 _PREFIX = "relay-parked-"
 LIFE_KEY = b"life"

@@ -16,7 +16,8 @@ from relay.engine.gather import Gather
 from relay.engine.parked_copy import wrap
 from relay.engine.rows import row_of
 from relay.engine.work import Dead, W, Worker
-from relay.state.port import IntakeAsk, Kind, Parked
+from relay.state.attempts import Kind
+from relay.state.port import IntakeAsk, Parked
 
 ROOM_S = 1.0
 """How soon those are tried again that found no room."""

@@ -14,7 +14,7 @@ from relay.engine.context import LaneContext
 from relay.engine.gather import Gather
 from relay.engine.rows import row_of
 from relay.engine.work import Call, Decision, Later, W, W_contra, Worker
-from relay.state.port import Change, Settlement
+from relay.state.attempts import Change, Settlement
 
 LONGEST_CLOSE_S = 10.0
 """A closed endpoint is asked about again at least this often: somebody may have resumed it."""
@@ -57,7 +57,7 @@ class Pings(Generic[W]):
         self._abandoned = True
 
     def send(self, work: W, down_for_s: float, breaker: BreakerPolicy) -> None:
-        """Ping the endpoint of `work`, which the state has just told to (`relay.state.port.Ping`)."""
+        """Ping the endpoint of `work`, which the state has just told to (`relay.state.attempts.Ping`)."""
         decided = partial(self._decided, work, breaker, down_for_s)
         if self._stopping:
             decided(_NOT_SENT)

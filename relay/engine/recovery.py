@@ -18,7 +18,8 @@ from relay.engine.observer import Memory, Observer, Recovered
 from relay.engine.parked_copy import LIFE_KEY, unwrap
 from relay.engine.patience import Patience
 from relay.log.port import Log, NewRecord, Record
-from relay.state.port import IntakeAsk, Lane, Parked, Restored, Row, Stage, State, tag_of
+from relay.state.port import IntakeAsk, Lane, Parked, Restored, State
+from relay.state.rows import Row, Stage, tag_of
 
 T = TypeVar("T")
 

@@ -6,7 +6,9 @@ from typing import Generic
 from relay.domain.reasons import REASONS
 from relay.engine.clock import Clock
 from relay.engine.work import Dead, Outcome, Seen, W
-from relay.state.port import IntakeAsk, Kind, Lane, Mark, Row, RowKey, Stage, State
+from relay.state.attempts import Kind
+from relay.state.port import IntakeAsk, Lane, State
+from relay.state.rows import Mark, Row, RowKey, Stage
 
 REASON_CODES = {reason: code for code, reason in enumerate(REASONS, start=1)}
 """How a finished row remembers its reason, in one byte."""

@@ -8,7 +8,9 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from relay.log.port import Coordinate, NewRecord, Record
-from relay.state.port import Change, Kind, Lane, Limits, Result, RowKey, Stage
+from relay.state.attempts import Change, Kind, Limits
+from relay.state.port import Lane
+from relay.state.rows import Result, RowKey, Stage
 
 R = TypeVar("R")
 

@@ -12,7 +12,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from relay.domain.errors import PartitionLost, StateRecovering
 from relay.state.connection import Command, Node, unix_seconds
-from relay.state.port import TAGS
+from relay.state.rows import TAGS
 from relay.state.script import Script, script
 from relay.state.servers import Servers
 from relay.state.shared import Arguments, Connections, SharedConnection

@@ -10,7 +10,7 @@ from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseEr
 
 from relay.domain.errors import StateUnavailable
 from relay.state.connection import Address, Maker
-from relay.state.port import TAGS
+from relay.state.rows import TAGS
 from relay.state.shared import Arguments, Ask, Connections, SharedConnection, unavailable
 
 T = TypeVar("T")

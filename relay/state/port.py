@@ -7,68 +7,17 @@ seconds. Stages only rise within a generation; a higher generation starts a new 
 lower one is `STALE`.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, IntEnum
-from typing import Final, Literal, NamedTuple, Protocol
+from enum import Enum
+from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from relay.domain.identity import DeliveryId, MessageId, digest12
-from relay.domain.receiver import BreakerPolicy
+from relay.domain.identity import MessageId
 from relay.log.port import Coordinate
-
-TAGS: Final = 64
-
-
-class MessageStage(IntEnum):
-    """Life of a message up to its fan-out. ENQUEUED is proof that all its hop records are acknowledged."""
-
-    ACCEPTED = 1
-    ARRIVED = 2
-    ENQUEUED = 3
-
-
-class Stage(IntEnum):
-    """Life of a delivery, and of a callback (which uses NONE, SENDING, RESULT and DONE only).
-
-    NONE: no row, which is all that ENQUEUED would say. ACCEPTED, RESULT: an outcome is stored, its hop record not yet
-    acknowledged; AWAITING, PUBLISHED: it is. DONE and FAILED are finished: kept for `dedup_window`.
-    """
-
-    NONE = 0
-    ENQUEUED = 2
-    SENDING = 3
-    ACCEPTED = 4
-    AWAITING = 5
-    RESULT = 6
-    PUBLISHED = 7
-    DONE = 8
-    FAILED = 9
-
-
-class RowKey(NamedTuple):
-    """A row: `owner` is `r:<receiver>` or `s:<source_id>` and decides the hash tag, `digest` (12 bytes) names it."""
-
-    owner: str
-    digest: bytes
-
-
-def tag_of(owner: str) -> int:
-    """The hash tag, 0-63, of everything that belongs to `owner` (`r:<receiver>` or `s:<source_id>`)."""
-    return hashlib.sha256(owner[2:].encode()).digest()[0] % TAGS
-
-
-def delivery_row(delivery: DeliveryId) -> RowKey:
-    """The row of a delivery: with its receiver."""
-    return RowKey(f"r:{delivery.receiver}", digest12("d", *delivery))
-
-
-def callback_row(delivery: DeliveryId, generation: int, *, failed: bool) -> RowKey:
-    """The row of a callback: with its source, one per generation and kind."""
-    kind = "f" if failed else "a"
-    return RowKey(f"s:{delivery.source_id}", digest12("c", *delivery, str(generation), kind))
+from relay.state.attempts import BeginAsk, Settlement, Verdict
+from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
 
 
 class Lane(NamedTuple):
@@ -80,228 +29,12 @@ class Lane(NamedTuple):
     epoch: int
 
 
-# --- messages ---------------------------------------------------------------------------------------------------
-
-
-class Arrival(Struct, frozen=True, gc=False):
-    """`digest`: 6 bytes over payload, receivers and type. `partition`, `offset`: where on `from_sender`."""
-
-    id: MessageId
-    digest: bytes
-    partition: int
-    offset: int
-    stage: MessageStage = MessageStage.ARRIVED
-
-
-class MessageRow(Struct, frozen=True, gc=False):
-    """What is known of a message; `partition`, `offset`: its first arrival on `from_sender`."""
-
-    stage: MessageStage
-    digest: bytes
-    partition: int
-    offset: int
-
-
-# --- rows -------------------------------------------------------------------------------------------------------
-
-
-class Result(Struct, frozen=True, gc=False):
-    """The outcome of an attempt, kept until its hop record is acknowledged. Opaque to the state."""
-
-    outcome: Literal["answered", "delivered", "accepted", "dead"]
-    status: int | None = None
-    content_type: str | None = None
-    body: bytes = b""
-    truncated: bool = False
-    reason: str | None = None
-    detail: str | None = None
-    status_url: str | None = None
-    ask_after_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What is known of a delivery or callback. With stage NONE all the rest has its default, but for the park fields.
-
-    `attempts`: POSTs begun and counted in this generation; `polls`: status GETs begun. `due_in_s`: rest of the wait
-    that a RETRY or DOUBT asked for. `park_intent`: a parked copy may be on the log, so a tombstone is owed. `kept`:
-    this lane holds a parked reference to it. `behind`: its order key has parked records, and this is none of them.
-    `at`: once PUBLISHED, DONE or FAILED, the partition and offset given with the mark. `code`: small integer given
-    with the finishing mark. `result`: while ACCEPTED or RESULT.
-    """
-
-    stage: Stage = Stage.NONE
-    generation: int = 0
-    attempts: int = 0
-    polls: int = 0
-    due_in_s: float = 0.0
-    last_status: int | None = None
-    reason: str | None = None
-    park_intent: bool = False
-    kept: bool = False
-    behind: bool = False
-    at: tuple[int, int] | None = None
-    code: int = 0
-    result: Result | None = None
-
-
 class IntakeAsk(Struct, frozen=True, gc=False):
     """`queue`: digest of the order key, None where there is no order. `generation`: the record's."""
 
     row: RowKey
     generation: int
     queue: bytes | None
-
-
-class Kind(Enum):
-    """POST: intent, counted attempt, rate and breaker. POLL: a status GET; no intent, no rate."""
-
-    POST = "post"
-    POLL = "poll"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What begin has to keep to, of the endpoint that `row.owner` names.
-
-    `interval_s`: least distance of two POST starts (0: no limit). `settle_s`: how long after its begin a POST may
-    still arrive. `probe_s`: how long the one probe of a half-open breaker may take until another may be sent.
-    """
-
-    interval_s: float
-    settle_s: float
-    breaker: BreakerPolicy
-    probe_s: float
-
-
-class BeginAsk(Struct, frozen=True, gc=False):
-    """Ask to start an attempt. `token`: unique per attempt, so that a repeated call gets the same verdict.
-
-    `attempts`: what the record itself says has been tried (for a row that was lost); the greater one counts.
-    `takeover`: the caller has proof (a status endpoint's 404 after settling) or the receiver's consent
-    (`on_ambiguous: resend`) to POST although an earlier attempt is in doubt; it does not shorten settling.
-    `ask_first`: in doubt after a loss of state, a delivery without a row is AMBIGUOUS (the receiver can be asked).
-    """
-
-    row: RowKey
-    generation: int
-    token: bytes
-    limits: Limits
-    kind: Kind = Kind.POST
-    attempts: int = 0
-    takeover: bool = False
-    ask_first: bool = False
-
-
-class Go(NamedTuple):
-    """Start `start_in_s` from now (at most 1 s: a slot of the rate limit), and within 5 s of this verdict, or release.
-
-    `attempt`: 1-based number of this POST (or GET).
-    """
-
-    attempt: int
-    start_in_s: float
-
-
-WaitReason = Literal["rate", "pause", "breaker", "settling", "offline", "disabled"]
-
-
-class Wait(NamedTuple):
-    """Not yet. Nothing was recorded, no attempt counted. `settling`: an earlier POST may still arrive. `offline`: as
-    `breaker`, in a long outage; `disabled`: as `pause`, which such an outage ended in."""
-
-    seconds: float
-    why: WaitReason
-
-
-class Ping(NamedTuple):
-    """Not yet: the endpoint is offline, for `down_for_s` so far. The caller alone is to send it a throw-away ping.
-
-    No intent was written, no attempt counted, no slot of the rate taken. What comes of the ping is to be settled with
-    the ask's token as RELEASED, with `healthy`; that is a probe's outcome for the endpoint, and nothing to the row.
-    """
-
-    down_for_s: float
-
-
-class Ambiguous(NamedTuple):
-    """An earlier attempt was begun, has settled, and nobody knows what came of it."""
-
-    attempts: int
-
-
-class Have(NamedTuple):
-    """Nothing to send: the row already is at ACCEPTED or beyond (POLL: at RESULT or beyond)."""
-
-    row: Row
-
-
-class Stale(NamedTuple):
-    """A higher generation lives; this record is a leftover."""
-
-    generation: int
-
-
-class Fenced(NamedTuple):
-    """A newer owner has the lane."""
-
-
-Verdict = Go | Wait | Ping | Ambiguous | Have | Stale | Fenced
-
-
-class Change(Enum):
-    """What an attempt did to its row.
-
-    RELEASED: surely never started: the attempt is not counted, the stage falls back. RETRY: not processed, try again
-    after `due_in_s`. DOUBT: ambiguous: the stage stays SENDING, ask again after `due_in_s`. ACCEPTED, RESULT: `result`
-    is stored. RELEASED, RETRY and DOUBT count only with the current attempt's token; ACCEPTED and RESULT raise the
-    stage whoever brings them, also a former owner, unless the row is there or beyond, or has a higher generation.
-    """
-
-    RELEASED = "released"
-    RETRY = "retry"
-    DOUBT = "doubt"
-    ACCEPTED = "accepted"
-    RESULT = "result"
-
-
-class Settlement(Struct, frozen=True, gc=False):
-    """The outcome of an attempt, or (token b"") of a poll or of the receiver's own callback.
-
-    `counted` False takes the attempt back (429). `healthy`: for the endpoint's breaker; None says nothing.
-    `pause_s`: hold the whole endpoint for so long (inf: until resumed by hand, as after a 410; of one that is not
-    healthy: its outage was too long, and it counts as disabled from now on).
-    """
-
-    row: RowKey
-    generation: int
-    token: bytes
-    change: Change
-    due_in_s: float = 0.0
-    counted: bool = True
-    last_status: int | None = None
-    reason: str | None = None
-    result: Result | None = None
-    healthy: bool | None = None
-    pause_s: float = 0.0
-    breaker: BreakerPolicy = BreakerPolicy()
-
-
-class Mark(Struct, frozen=True, gc=False):
-    """The hop record is acknowledged: raise the row to AWAITING, PUBLISHED, DONE or FAILED.
-
-    `at`: partition and offset of the record on `to_sender` (PUBLISHED, DONE; None keeps what was marked before) or
-    `failed_messages` (FAILED). `code`: 0-255, kept with a finished row. Drops the stored result.
-    """
-
-    row: RowKey
-    generation: int
-    stage: Stage
-    at: tuple[int, int] | None = None
-    code: int = 0
-
-
-# --- parking ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,9 +74,6 @@ class Restored(Enum):
     FINISHED = "finished"
     THERE = "there"
     PUT_BACK = "put_back"
-
-
-# --- endpoints --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,28 +8,12 @@ import msgspec
 
 from relay.domain.identity import MessageId, digest12
 from relay.state import wire
+from relay.state.attempts import BeginAsk, Settlement, Verdict
 from relay.state.batch import Batch
 from relay.state.calls import Calls, Decode
-from relay.state.port import (
-    TAGS,
-    Arrival,
-    BeginAsk,
-    Counts,
-    Due,
-    EndpointHealth,
-    FailedEntry,
-    IntakeAsk,
-    Lane,
-    Mark,
-    MessageRow,
-    Parked,
-    Restored,
-    Row,
-    RowKey,
-    Settlement,
-    Verdict,
-)
+from relay.state.port import Counts, Due, EndpointHealth, FailedEntry, IntakeAsk, Lane, Parked, Restored
 from relay.state.problems import check, problems_of
+from relay.state.rows import TAGS, Arrival, Mark, MessageRow, Row, RowKey
 from relay.state.servers import servers_of
 from relay.state.wire import lane_key, raw, tag_of
 

@@ -13,34 +13,23 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from relay.log.port import Coordinate
-from relay.state import port
-from relay.state.port import (
+from relay.state import rows
+from relay.state.attempts import (
     Ambiguous,
-    Arrival,
     BeginAsk,
     Change,
-    Due,
-    EndpointHealth,
-    FailedEntry,
     Go,
     Have,
     Kind,
-    Lane,
-    Mark,
-    MessageRow,
-    MessageStage,
-    Parked,
     Ping,
-    Result,
-    Row,
-    RowKey,
     Settlement,
-    Stage,
     Stale,
     Verdict,
     Wait,
     WaitReason,
 )
+from relay.state.port import Due, EndpointHealth, FailedEntry, Lane, Parked
+from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, Row, RowKey, Stage
 
 _EMPTY: Final = msgspec.Raw(b"\xa0")
 _NO_ROW: Final = Row()
@@ -82,8 +71,8 @@ def _text_bytes(text: msgspec.Raw) -> bytes:
 
 @lru_cache(maxsize=65_536)
 def tag_of(owner: str) -> int:
-    """`port.tag_of`, remembered: it is asked for every row."""
-    return port.tag_of(owner)
+    """`rows.tag_of`, remembered: it is asked for every row."""
+    return rows.tag_of(owner)
 
 
 def lane_key(lane: Lane) -> str:

@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from relay.domain.errors import OffsetMissing, RelayError, StateRecovering, StateUnavailable, Unavailable
 from relay.engine.observer import Memory, Recovered
 from relay.log.port import TopicPartition
-from relay.state.port import TAGS, Restored, WaitReason
+from relay.state.attempts import WaitReason
+from relay.state.port import Restored
+from relay.state.rows import TAGS
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.outages import Outages

@@ -5,7 +5,7 @@ lasts. Pure; times are monotonic seconds.
 from dataclasses import dataclass, field
 from typing import Final
 
-from relay.state.port import WaitReason
+from relay.state.attempts import WaitReason
 
 MOST: Final = 10_000
 """Endpoints remembered at a time; the one that was told of first is forgotten first, and may be told of again."""

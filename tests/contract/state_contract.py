@@ -10,28 +10,17 @@ from msgspec import structs
 from relay.domain.errors import PartitionLost
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import BreakerPolicy
-from relay.state.port import (
-    Ambiguous,
+from relay.state.attempts import Ambiguous, BeginAsk, Change, Go, Have, Kind, Limits, Settlement, Stale, Wait
+from relay.state.port import IntakeAsk, Lane, State
+from relay.state.rows import (
     Arrival,
-    BeginAsk,
-    Change,
-    Go,
-    Have,
-    IntakeAsk,
-    Kind,
-    Lane,
-    Limits,
     Mark,
     MessageRow,
     MessageStage,
     Result,
     Row,
     RowKey,
-    Settlement,
     Stage,
-    Stale,
-    State,
-    Wait,
     callback_row,
     delivery_row,
 )

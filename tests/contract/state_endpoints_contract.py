@@ -9,7 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relay.log.port import Coordinate
-from relay.state.port import Change, EndpointHealth, FailedEntry, Go, Kind, Ping, Row, Wait
+from relay.state.attempts import Change, Go, Kind, Ping, Wait
+from relay.state.port import EndpointHealth, FailedEntry
+from relay.state.rows import Row
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, begun, outcome, peeked, row, settled
 
 UNUSED = count()

@@ -7,23 +7,9 @@ import pytest
 from relay.domain.errors import PartitionLost, StateRecovering
 from relay.domain.identity import MessageId
 from relay.log.port import Coordinate
-from relay.state.port import (
-    TAGS,
-    Ambiguous,
-    Arrival,
-    Counts,
-    Due,
-    Go,
-    IntakeAsk,
-    Kind,
-    Mark,
-    Parked,
-    Restored,
-    Row,
-    Stage,
-    Wait,
-    tag_of,
-)
+from relay.state.attempts import Ambiguous, Go, Kind, Wait
+from relay.state.port import Counts, Due, IntakeAsk, Parked, Restored
+from relay.state.rows import TAGS, Arrival, Mark, Row, Stage, tag_of
 from tests.contract.state_contract import LANE, WINDOW_S, Rig, ask, begun, peeked, row
 
 QUEUE = bytes(range(12))

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from relay.state.port import TAGS, State
+from relay.state.port import State
 from relay.state.redis import RedisState
+from relay.state.rows import TAGS
 from tests.contract.state_contract import (
     WINDOW_S,
     MessagesContract,

@@ -13,24 +13,10 @@ from redis.asyncio import Redis
 
 from relay.domain.errors import PartitionLost, StateRecovering, StateUnavailable, UserError
 from relay.domain.identity import DeliveryId, MessageId, digest12
-from relay.state.port import (
-    TAGS,
-    Ambiguous,
-    Arrival,
-    Change,
-    Go,
-    Mark,
-    Restored,
-    Result,
-    Row,
-    RowKey,
-    Settlement,
-    Stage,
-    Wait,
-    delivery_row,
-    tag_of,
-)
+from relay.state.attempts import Ambiguous, Change, Go, Settlement, Wait
+from relay.state.port import Restored
 from relay.state.redis import RedisState
+from relay.state.rows import TAGS, Arrival, Mark, Result, Row, RowKey, Stage, delivery_row, tag_of
 from tests.contract.state_contract import LANE, LIMITS, ask, begun, outcome, peeked, row
 from tests.contract.state_parking_contract import parked
 from tests.servers.valkey import Fsync, ValkeyServer

@@ -14,26 +14,10 @@ from relay.domain.errors import PartitionLost
 from relay.domain.identity import MessageId
 from relay.domain.receiver import BreakerPolicy, OfflinePolicy
 from relay.log.port import Coordinate
-from relay.state.port import (
-    TAGS,
-    Arrival,
-    BeginAsk,
-    Change,
-    IntakeAsk,
-    Kind,
-    Lane,
-    Limits,
-    Mark,
-    MessageStage,
-    Parked,
-    Result,
-    RowKey,
-    Settlement,
-    Stage,
-    State,
-    tag_of,
-)
+from relay.state.attempts import BeginAsk, Change, Kind, Limits, Settlement
+from relay.state.port import IntakeAsk, Lane, Parked, State
 from relay.state.redis import RedisState
+from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Result, RowKey, Stage, tag_of
 from tests.contract.state_contract import WINDOW_S
 from tests.contract.turned_clock import TurnedClock, age_keys
 from tests.fakes.state import MemoryState

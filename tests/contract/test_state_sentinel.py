@@ -8,8 +8,9 @@ import pytest
 from redis.asyncio import Redis
 
 from relay.domain.errors import StateRecovering, StateUnavailable, UserError
-from relay.state.port import TAGS, Ambiguous, Go, Stage
+from relay.state.attempts import Ambiguous, Go
 from relay.state.redis import RedisState
+from relay.state.rows import TAGS, Stage
 from tests.contract.state_contract import LANE, LIMITS, ask, begun, peeked, row
 from tests.contract.turned_clock import TurnedClock
 from tests.servers.asking import said, until

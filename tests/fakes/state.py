@@ -7,28 +7,9 @@ from dataclasses import dataclass, field
 from relay.domain.errors import PartitionLost, StateRecovering
 from relay.domain.identity import MessageId
 from relay.log.port import Coordinate
-from relay.state.port import (
-    TAGS,
-    Arrival,
-    BeginAsk,
-    Counts,
-    Due,
-    EndpointHealth,
-    FailedEntry,
-    IntakeAsk,
-    Lane,
-    Mark,
-    MessageRow,
-    MessageStage,
-    Parked,
-    Restored,
-    Row,
-    RowKey,
-    Settlement,
-    Stage,
-    Verdict,
-    tag_of,
-)
+from relay.state.attempts import BeginAsk, Settlement, Verdict
+from relay.state.port import Counts, Due, EndpointHealth, FailedEntry, IntakeAsk, Lane, Parked, Restored
+from relay.state.rows import TAGS, Arrival, Mark, MessageRow, MessageStage, Row, RowKey, Stage, tag_of
 from tests.fakes.state_rows import Beginning, Rows, finished_until, mark, settle
 
 _NEWEST_FAILED = 10_000

@@ -7,25 +7,22 @@ from typing import Literal
 
 from relay.domain.breaker import Breaker, Closed, HalfOpen, Open, ask, record
 from relay.domain.receiver import BreakerPolicy
-from relay.state.port import (
+from relay.state.attempts import (
     Ambiguous,
     BeginAsk,
     Change,
-    EndpointHealth,
     Go,
     Have,
     Kind,
     Limits,
-    Mark,
     Ping,
-    Result,
-    Row,
     Settlement,
-    Stage,
     Stale,
     Verdict,
     Wait,
 )
+from relay.state.port import EndpointHealth
+from relay.state.rows import Mark, Result, Row, Stage
 
 STUB_S = 60.0
 AHEAD_S = 1.0

@@ -11,7 +11,8 @@ from relay.domain.identity import DeliveryId
 from relay.engine.observer import SilentObserver
 from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
-from relay.state.port import Lane, delivery_row
+from relay.state.port import Lane
+from relay.state.rows import delivery_row
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import Fuse, Loss
 from tests.fakes.surroundings import REFUSED

@@ -11,7 +11,7 @@ from relay.config.settings import Settings
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.receiver import Receiver
-from relay.state.port import Stage, delivery_row
+from relay.state.rows import Stage, delivery_row
 from tests.fakes.strikes import Frost, Fuse
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually

@@ -17,7 +17,8 @@ from relay.engine.observer import Memory, Recovered, SilentObserver
 from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
 from relay.rebuild import MemoryLostAgain, Read, Rebuild
-from relay.state.port import FailedEntry, Mark, MessageRow, Row, Stage, delivery_row
+from relay.state.port import FailedEntry
+from relay.state.rows import Mark, MessageRow, Row, Stage, delivery_row
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import Fuse, Loss
 from tests.fakes.surroundings import REFUSED

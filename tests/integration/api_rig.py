@@ -19,7 +19,8 @@ from relay.domain.identity import MessageId
 from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.topics import Topics
 from relay.log.port import Record
-from relay.state.port import Arrival, Mark, MessageRow, Row, RowKey, Settlement
+from relay.state.attempts import Settlement
+from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
 

@@ -13,14 +13,8 @@ from relay.domain.identity import DeliveryId, MessageId, webhook_id
 from relay.domain.message import Message, message_digest, parse_message
 from relay.log.partitioner import partition_of
 from relay.log.port import TopicPartition
-from relay.state.port import (
-    Arrival,
-    Change,
-    MessageStage,
-    Result,
-    Settlement,
-    delivery_row,
-)
+from relay.state.attempts import Change, Settlement
+from relay.state.rows import Arrival, MessageStage, Result, delivery_row
 from tests.integration.api_rig import PAYLOAD_CAP, Rig, document, problem, running_api
 
 CI = "/v1/sources/app/messages?receiver=ci"

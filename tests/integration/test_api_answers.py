@@ -9,7 +9,9 @@ from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import BreakerPolicy
 from relay.log.port import Coordinate
-from relay.state.port import BeginAsk, Change, Go, Lane, Limits, Mark, Result, Row, Settlement, Stage, delivery_row
+from relay.state.attempts import BeginAsk, Change, Go, Limits, Settlement
+from relay.state.port import Lane
+from relay.state.rows import Mark, Result, Row, Stage, delivery_row
 from tests.integration.api_rig import ANSWER_CAP, NOW, SECRET, Rig, document, problem, running_api
 
 DELIVERY = DeliveryId("ci", "app", "m-1")

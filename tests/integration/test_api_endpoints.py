@@ -9,7 +9,9 @@ from click.testing import CliRunner
 from relay.api.receivers import condition
 from relay.cli.receivers import receivers
 from relay.domain.receiver import Endpoint
-from relay.state.port import BeginAsk, Change, EndpointHealth, Lane, Limits, Ping, RowKey, Settlement
+from relay.state.attempts import BeginAsk, Change, Limits, Ping, Settlement
+from relay.state.port import EndpointHealth, Lane
+from relay.state.rows import RowKey
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 
 POST = Endpoint("https://receiver.example/hooks")

@@ -12,19 +12,9 @@ from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import BreakerPolicy
 from relay.log.port import NewRecord
-from relay.state.port import (
-    Arrival,
-    BeginAsk,
-    Change,
-    Go,
-    Lane,
-    Limits,
-    Mark,
-    RowKey,
-    Settlement,
-    Stage,
-    delivery_row,
-)
+from relay.state.attempts import BeginAsk, Change, Go, Limits, Settlement
+from relay.state.port import Lane
+from relay.state.rows import Arrival, Mark, RowKey, Stage, delivery_row
 from tests.integration.api_rig import Rig, document, problem, running_api
 
 CI = "/v1/sources/app/messages?receiver=ci"

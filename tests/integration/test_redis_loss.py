@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from relay.domain.receiver import Endpoint
-from relay.state.port import TAGS
+from relay.state.rows import TAGS
 from tests.integration.loss_rig import LossRig, in_doubt, relay_on
 from tests.servers.cluster import ValkeyCluster
 from tests.servers.sentinel import SentinelGroup

@@ -20,8 +20,10 @@ from relay.engine.lane import Lane
 from relay.engine.patience import Patience
 from relay.engine.work import Worker
 from relay.log.port import Coordinate, Log, NewRecord, Record
-from relay.state.port import Arrival, BeginAsk, Go, IntakeAsk, Row, Settlement, State
+from relay.state.attempts import BeginAsk, Go, Settlement
+from relay.state.port import IntakeAsk, State
 from relay.state.port import Lane as LaneId
+from relay.state.rows import Arrival, Row
 from relay.telemetry.meter import MetricsMeter
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver

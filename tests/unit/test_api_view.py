@@ -25,7 +25,7 @@ from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import Endpoint, Source
 from relay.engine.rows import REASON_CODES
 from relay.log.port import Record
-from relay.state.port import Result, Row, Stage
+from relay.state.rows import Result, Row, Stage
 
 DELIVERY = DeliveryId("ci", "app", "m-1")
 QUIET = Source("app")

@@ -11,7 +11,7 @@ from relay.engine.parked_copy import parked_key
 from relay.engine.rows import REASON_CODES
 from relay.engine.work import Dead
 from relay.log.port import Coordinate, Headers, NewRecord, Record
-from relay.state.port import Arrival, Mark, Stage, callback_row, delivery_row
+from relay.state.rows import Arrival, Mark, Stage, callback_row, delivery_row
 from tests.fakes.steps import DELIVERY, TOPICS, StandingClock
 from workers import evidence
 from workers.letters import Letters

@@ -20,7 +20,7 @@ from relay.domain.identity import MessageId
 from relay.domain.topics import TopicSpec
 from relay.log.port import Assignment, NewRecord, TopicPartition
 from relay.plan import Plan
-from relay.state.port import Arrival
+from relay.state.rows import Arrival
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
 from tests.fakes.surroundings import Surroundings

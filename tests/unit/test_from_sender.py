@@ -15,7 +15,8 @@ from relay.domain.receiver import Endpoint, Receiver
 from relay.engine.rows import REASON_CODES
 from relay.engine.work import Dead, Done, Outcome, Seen
 from relay.log.port import Coordinate, NewRecord, Record
-from relay.state.port import Lane, MessageStage, Stage, delivery_row
+from relay.state.port import Lane
+from relay.state.rows import MessageStage, Stage, delivery_row
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import NOW, TOPICS, Rig, headers_of, hop_of, letter_of, record
 from workers.from_sender import FromSender, Incoming

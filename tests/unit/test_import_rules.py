@@ -11,7 +11,8 @@ ROOT: Final = Path(__file__).parents[2]
 CLIENT_LIBRARIES: Final = frozenset(
     ("aiokafka", "redis", "aiohttp", "httptools", "sentry_sdk", "click", "rich", "structlog", "prometheus_client")
 )
-WITH_PORTS: Final = frozenset({"log", "state", "delivery"})
+PORTS: Final = {"log": {"port"}, "state": {"port", "rows", "attempts"}, "delivery": {"port"}}
+"""Package -> the modules of its port; its others are adapters."""
 CORE: Final = frozenset({"domain", "port", "engine", "workers"})
 MAY_IMPORT: Final = {
     "domain": {"domain"},
@@ -34,8 +35,8 @@ def layer(module: str) -> str:
     top, *rest = module.split(".")
     if top == "workers" or not rest:
         return top
-    if rest[0] in WITH_PORTS:
-        return "port" if rest[1:2] == ["port"] else "adapter"
+    if rest[0] in PORTS:
+        return "port" if PORTS[rest[0]].intersection(rest[1:2]) else "adapter"
     return rest[0]
 
 

@@ -10,7 +10,7 @@ from relay.domain.receiver import BreakerPolicy
 from relay.engine.order import Order
 from relay.engine.work import GateRules, Work
 from relay.log.port import Record
-from relay.state.port import Limits
+from relay.state.attempts import Limits
 
 LIMITS = Limits(0.0, 1.0, BreakerPolicy(), 1.0)
 CAPS = {"r:one": 1, "r:two": 2, "r:many": 50}

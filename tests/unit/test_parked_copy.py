@@ -9,7 +9,7 @@ from relay.domain.errors import InvalidRecord
 from relay.engine.parked_copy import LIFE_KEY, parked_key, unwrap, wrap
 from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
-from relay.state.port import RowKey
+from relay.state.rows import RowKey
 
 names = st.text(st.characters(codec="ascii", categories=("L", "N"), include_characters="-_"), min_size=1, max_size=20)
 records = st.builds(

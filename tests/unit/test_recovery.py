@@ -10,7 +10,8 @@ from relay.engine.patience import Patience
 from relay.engine.recovery import LEASE, Recovery
 from relay.engine.work import Work
 from relay.log.port import Coordinate, NewRecord, Record
-from relay.state.port import TAGS, Lane, Mark, Parked, Restored, Stage, delivery_row
+from relay.state.port import Lane, Parked, Restored
+from relay.state.rows import TAGS, Mark, Stage, delivery_row
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
 from tests.fakes.virtual_time import LoopClock, virtually

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from relay.engine.observer import Memory, Recovered
-from relay.state.port import TAGS, Restored
+from relay.state.port import Restored
+from relay.state.rows import TAGS
 from relay.telemetry.logging import configure
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver

@@ -14,7 +14,8 @@ from relay.domain.hop import Hop
 from relay.domain.receiver import CodeClasses, Endpoint, Receiver, RetryPolicy, SigningPolicy, Source
 from relay.engine.work import Dead, Decision, Done, Later, Resend
 from relay.log.port import Record
-from relay.state.port import Change, Result, Stage
+from relay.state.attempts import Change
+from relay.state.rows import Result, Stage
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import (
     DELIVERY,

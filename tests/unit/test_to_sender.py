@@ -13,7 +13,9 @@ from relay.domain.hop import NO_RECEIVER, Hop, encode_hop
 from relay.domain.identity import callback_id
 from relay.domain.receiver import Endpoint, RetryPolicy, Source
 from relay.engine.work import Dead, Decision, Done, Later, Outcome, Resend, Seen
-from relay.state.port import Change, Lane, Mark, Result, Row, Stage, callback_row, delivery_row
+from relay.state.attempts import Change
+from relay.state.port import Lane
+from relay.state.rows import Mark, Result, Row, Stage, callback_row, delivery_row
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, headers_of, hop_record, letter_of, record, stepped
 from workers.results import NOBODY_TO_CALL

@@ -3,7 +3,7 @@
 from relay.engine.twins import Twins
 from relay.engine.work import Work
 from relay.log.port import Record
-from relay.state.port import RowKey
+from relay.state.rows import RowKey
 
 
 def _work(offset: int, digest: bytes | None, generation: int = 0) -> Work:

@@ -34,8 +34,10 @@ from relay.engine.watermark import Watermark
 from relay.engine.work import Dead, Decision, Done, Outcome, Seen
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord
-from relay.state.port import BeginAsk, Go, Kind, Mark, Parked, Row, Settlement, Stage, Verdict
+from relay.state.attempts import BeginAsk, Go, Kind, Settlement, Verdict
 from relay.state.port import Lane as LaneId
+from relay.state.port import Parked
+from relay.state.rows import Mark, Row, Stage
 from relay.state.script import Script, script
 from tests.fakes.state_rows import Rows, StoredRow
 from tests.fakes.state_rows import mark as mark_rightly

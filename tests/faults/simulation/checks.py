@@ -9,7 +9,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.message import parse_message
 from relay.engine.parked_copy import parked_key
 from relay.log.port import Record
-from relay.state.port import callback_row, delivery_row
+from relay.state.rows import callback_row, delivery_row
 from tests.fakes.world import World
 from tests.faults.simulation.outside import Wire
 from tests.faults.simulation.story import Story

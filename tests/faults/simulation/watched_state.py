@@ -3,19 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relay.state.port import (
-    BeginAsk,
-    Go,
-    Kind,
-    Lane,
-    Mark,
-    Row,
-    RowKey,
-    Settlement,
-    Stage,
-    Verdict,
-    tag_of,
-)
+from relay.state.attempts import BeginAsk, Go, Kind, Settlement, Verdict
+from relay.state.port import Lane
+from relay.state.rows import Mark, Row, RowKey, Stage, tag_of
 from tests.fakes.state import MemoryState
 
 Life = tuple[bytes, int]

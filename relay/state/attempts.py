@@ -1,0 +1,144 @@
+"""Attempts, as the state is asked for them and told of them: begin, its verdicts, and the outcome."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from relay.domain.receiver import BreakerPolicy
+from relay.state.rows import Result, Row, RowKey
+
+
+class Kind(Enum):
+    """POST: intent, counted attempt, rate and breaker. POLL: a status GET; no intent, no rate."""
+
+    POST = "post"
+    POLL = "poll"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What begin has to keep to, of the endpoint that `row.owner` names.
+
+    `interval_s`: least distance of two POST starts (0: no limit). `settle_s`: how long after its begin a POST may
+    still arrive. `probe_s`: how long the one probe of a half-open breaker may take until another may be sent.
+    """
+
+    interval_s: float
+    settle_s: float
+    breaker: BreakerPolicy
+    probe_s: float
+
+
+class BeginAsk(Struct, frozen=True, gc=False):
+    """Ask to start an attempt. `token`: unique per attempt, so that a repeated call gets the same verdict.
+
+    `attempts`: what the record itself says has been tried (for a row that was lost); the greater one counts.
+    `takeover`: the caller has proof (a status endpoint's 404 after settling) or the receiver's consent
+    (`on_ambiguous: resend`) to POST although an earlier attempt is in doubt; it does not shorten settling.
+    `ask_first`: in doubt after a loss of state, a delivery without a row is AMBIGUOUS (the receiver can be asked).
+    """
+
+    row: RowKey
+    generation: int
+    token: bytes
+    limits: Limits
+    kind: Kind = Kind.POST
+    attempts: int = 0
+    takeover: bool = False
+    ask_first: bool = False
+
+
+class Go(NamedTuple):
+    """Start `start_in_s` from now (at most 1 s: a slot of the rate limit), and within 5 s of this verdict, or release.
+
+    `attempt`: 1-based number of this POST (or GET).
+    """
+
+    attempt: int
+    start_in_s: float
+
+
+WaitReason = Literal["rate", "pause", "breaker", "settling", "offline", "disabled"]
+
+
+class Wait(NamedTuple):
+    """Not yet. Nothing was recorded, no attempt counted. `settling`: an earlier POST may still arrive. `offline`: as
+    `breaker`, in a long outage; `disabled`: as `pause`, which such an outage ended in."""
+
+    seconds: float
+    why: WaitReason
+
+
+class Ping(NamedTuple):
+    """Not yet: the endpoint is offline, for `down_for_s` so far. The caller alone is to send it a throw-away ping.
+
+    No intent was written, no attempt counted, no slot of the rate taken. What comes of the ping is to be settled with
+    the ask's token as RELEASED, with `healthy`; that is a probe's outcome for the endpoint, and nothing to the row.
+    """
+
+    down_for_s: float
+
+
+class Ambiguous(NamedTuple):
+    """An earlier attempt was begun, has settled, and nobody knows what came of it."""
+
+    attempts: int
+
+
+class Have(NamedTuple):
+    """Nothing to send: the row already is at ACCEPTED or beyond (POLL: at RESULT or beyond)."""
+
+    row: Row
+
+
+class Stale(NamedTuple):
+    """A higher generation lives; this record is a leftover."""
+
+    generation: int
+
+
+class Fenced(NamedTuple):
+    """A newer owner has the lane."""
+
+
+Verdict = Go | Wait | Ping | Ambiguous | Have | Stale | Fenced
+
+
+class Change(Enum):
+    """What an attempt did to its row.
+
+    RELEASED: surely never started: the attempt is not counted, the stage falls back. RETRY: not processed, try again
+    after `due_in_s`. DOUBT: ambiguous: the stage stays SENDING, ask again after `due_in_s`. ACCEPTED, RESULT: `result`
+    is stored. RELEASED, RETRY and DOUBT count only with the current attempt's token; ACCEPTED and RESULT raise the
+    stage whoever brings them, also a former owner, unless the row is there or beyond, or has a higher generation.
+    """
+
+    RELEASED = "released"
+    RETRY = "retry"
+    DOUBT = "doubt"
+    ACCEPTED = "accepted"
+    RESULT = "result"
+
+
+class Settlement(Struct, frozen=True, gc=False):
+    """The outcome of an attempt, or (token b"") of a poll or of the receiver's own callback.
+
+    `counted` False takes the attempt back (429). `healthy`: for the endpoint's breaker; None says nothing.
+    `pause_s`: hold the whole endpoint for so long (inf: until resumed by hand, as after a 410; of one that is not
+    healthy: its outage was too long, and it counts as disabled from now on).
+    """
+
+    row: RowKey
+    generation: int
+    token: bytes
+    change: Change
+    due_in_s: float = 0.0
+    counted: bool = True
+    last_status: int | None = None
+    reason: str | None = None
+    result: Result | None = None
+    healthy: bool | None = None
+    pause_s: float = 0.0
+    breaker: BreakerPolicy = BreakerPolicy()
