@@ -71,9 +71,7 @@ def _wanted(settings: Settings) -> _Wanted:
     if settings.receivers_file.exists():
         entries = load_receivers_file(settings.receivers_file).receivers
         needs = {name: needs_of_entry(name, entry) for name, entry in entries.items()}
-    groups = topics.fixed_groups()
-    for each in needs.values():
-        groups |= topics.lane_groups(each.lane)
+    groups = topics.groups(each.lane for each in needs.values())
     return _Wanted(
         [*expected_topics(topics, settings), *expected_lanes(topics, settings, needs.values())], groups, needs
     )

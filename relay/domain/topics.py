@@ -1,5 +1,6 @@
 """Names of topics and consumer groups, and what each topic has to look like."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -77,6 +78,13 @@ class Topics:
             self.to_receiver(lane): self.group("to-receiver", lane),
             self.pending(lane): self.group("from-receiver-async", lane),
         }
+
+    def groups(self, lanes: Iterable[str]) -> dict[str, str]:
+        """Topic -> consumer group of all that is read, with receivers in `lanes` (their own, or the shared one)."""
+        found = self.fixed_groups()
+        for lane in lanes:
+            found |= self.lane_groups(lane)
+        return found
 
     def lane_specs(self, lane: str, partitions: int) -> tuple[TopicSpec, ...]:
         """The topics of a receiver's own lane."""

@@ -9,8 +9,8 @@ import contextlib
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
+from relay.domain.batches import batches
 from relay.domain.errors import InvalidRecord, Unavailable
 from relay.domain.topics import TopicSpec
 from relay.engine.clock import Clock
@@ -20,8 +20,6 @@ from relay.engine.patience import Patience
 from relay.log.port import Log, NewRecord, Record
 from relay.state.port import IntakeAsk, Lane, Parked, Restored, State
 from relay.state.rows import Row, Stage, tag_of
-
-T = TypeVar("T")
 
 CHECK_EVERY_S = 6 * 3600.0
 LOOK_EVERY_S = 30.0
@@ -239,10 +237,5 @@ def _in_lane_order(copies: Iterable[_Found]) -> Iterator[tuple[Lane, Sequence[_F
         by_lane[copy.lane].append(copy)
     for lane, of_lane in by_lane.items():
         of_lane.sort(key=lambda copy: copy.reference.order)
-        for batch in _batches(of_lane):
+        for batch in batches(of_lane, BATCH):
             yield lane, batch
-
-
-def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), BATCH):
-        yield items[start : start + BATCH]

@@ -1,9 +1,9 @@
 """Topics, committed offsets and lag on Kafka."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -21,6 +21,7 @@ from aiokafka.errors import (
     for_code,
 )
 
+from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.topics import TopicSpec
 from relay.log.kafka_client import KafkaClient, Replicas, kafka_errors, no_topic
@@ -32,6 +33,7 @@ _VISIBLE_S: Final = 15.0
 _LOOK_S: Final = 0.05
 _CLOSE_S: Final = 2.0
 _TOPICS_A_REQUEST: Final = 100
+"""One request must not grow with the number of receivers."""
 
 _REFUSALS: Final = (
     ClusterAuthorizationFailedError,
@@ -64,8 +66,6 @@ _COMPACTED: Final = {
     "min.cleanable.dirty.ratio": "0.2",
 }
 
-_T = TypeVar("_T")
-
 
 class KafkaAdmin:
     """As the port says. `replication_factor` None: the broker's default. `max_record_bytes`: for topics it creates."""
@@ -85,7 +85,7 @@ class KafkaAdmin:
         created: list[str] = []
         if missing:
             async with self._admin() as admin:
-                for some in _chunks(missing):
+                for some in batches(missing, _TOPICS_A_REQUEST):
                     created += await self._create_some(admin, some)
             await self._until_visible(missing)
         await self._begin_groups(groups)
@@ -97,21 +97,20 @@ class KafkaAdmin:
             return {}
         configs: dict[str, dict[str, str]] = {}
         async with self._admin() as admin:
-            for some in _chunks(list(there)):
+            for some in batches(list(there), _TOPICS_A_REQUEST):
                 configs |= await _configs(admin, some)
         return {name: _state(name, partitions, configs[name]) for name, partitions in there.items()}
 
     async def lag(self, group: str, topic: str) -> int:
         """As the port says. What the log no longer holds is not counted."""
-        partitions = await self._partitions(topic)
-        starts = await self._client.offsets(partitions, "earliest")
-        ends = await self._client.offsets(partitions, "latest")
-        committed = await self._client.committed(group, partitions)
-        return sum(max(0, ends[p] - max(starts[p], committed.get(p, 0))) for p in partitions)
+        found = await self.backlogs({topic: group})
+        if not found:
+            raise no_topic(topic)
+        return sum(max(0, each.end - max(each.first, each.committed or 0)) for each in found)
 
     async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
         found: list[Backlog] = []
-        for some in _chunks(list(groups)):
+        for some in batches(list(groups), _TOPICS_A_REQUEST):
             topics = await self._client.topics(some)
             partitions = {name: [TopicPartition(name, each.partition) for each in topics[name]] for name in topics}
             flat = [partition for of_one in partitions.values() for partition in of_one]
@@ -233,9 +232,3 @@ def _state(name: str, partitions: Sequence[Replicas], configs: Mapping[str, str]
         mixed_cleanup=len(policies) > 1,
         sender_timed=configs["message.timestamp.type"] != _BROKERS_TIME,
     )
-
-
-def _chunks(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    """One request must not grow with the number of receivers."""
-    for start in range(0, len(items), _TOPICS_A_REQUEST):
-        yield items[start : start + _TOPICS_A_REQUEST]

@@ -7,7 +7,6 @@ from typing import Final, Literal, TypedDict
 from aiokafka.helpers import create_ssl_context
 
 from relay.domain.errors import UserError
-from relay.log.checks import HEADROOM_BYTES as HEADROOM_BYTES
 
 FETCH_BYTES: Final = 262_144
 """Of a partition, in one fetch: the memory a consumer may hold per partition. A larger record comes alone."""

@@ -4,13 +4,14 @@ One process of all looks, every few minutes: also at groups that have no member,
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from relay.domain.batches import batches
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import Unavailable
 from relay.domain.receiver import Receiver
-from relay.domain.topics import SHARED, Topics, lane_of
+from relay.domain.topics import Topics, lane_of
 from relay.engine.clock import Clock
 from relay.log.checks import backlog_findings, lost
 from relay.log.port import Backlog, Log
@@ -74,25 +75,18 @@ class BacklogWatch:
 
     async def look(self) -> None:
         """Once. Raises Unavailable."""
-        backlogs = await self._log.backlogs(self._groups())
+        backlogs = await self._log.backlogs(self._topics.groups(map(lane_of, self._receivers().values())))
         tell(backlog_findings(backlogs))
         old = await self._old(backlogs)
         _tell_old(old)
         missing = sum(each.committed is None for each in backlogs)
         self._count(Counter(missing_offset=missing, lost=sum(map(lost, backlogs)), old=len(old)))
 
-    def _groups(self) -> dict[str, str]:
-        groups = self._topics.fixed_groups()
-        for receiver in self._receivers().values():
-            if receiver.lane != SHARED:
-                groups |= self._topics.lane_groups(lane_of(receiver))
-        return groups
-
     async def _old(self, backlogs: Sequence[Backlog]) -> list[Old]:
         unread = [b for b in backlogs if b.committed is not None and not lost(b) and b.committed < b.end]
         states = await self._log.describe(sorted({each.partition.topic for each in unread}))
         found = []
-        for some in _chunks(unread):
+        for some in batches(unread, _AT_ONCE):
             # None where a transaction's end marker is next, say: the next look finds another
             records = await self._log.read([(Coordinate(*b.partition, b.committed or 0), None) for b in some])
             now = self._clock.time()
@@ -127,8 +121,3 @@ def _tell_old(old: Sequence[Old]) -> None:
             retention_s=oldest.retention_s,
             problem="the log will delete them unread; mend or add what reads them, or raise retention.ms",
         )
-
-
-def _chunks(items: Sequence[Backlog]) -> Iterator[Sequence[Backlog]]:
-    for start in range(0, len(items), _AT_ONCE):
-        yield items[start : start + _AT_ONCE]

@@ -12,7 +12,7 @@ from relay.delivery.port import Transport
 from relay.domain.errors import StateRecovering
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
-from relay.domain.topics import SHARED, Topics
+from relay.domain.topics import Topics, lane_of
 from relay.engine.clock import Clock
 from relay.engine.observer import SilentObserver
 from relay.engine.patience import Patience
@@ -149,12 +149,10 @@ class World:
     async def create(self) -> None:
         log = MemoryLog(self.broker)
         await log.start()
-        specs, groups = list(self.topics.fixed()), self.topics.fixed_groups()
+        specs = list(self.topics.fixed())
         for receiver in self.known.receivers().values():
             specs += self.topics.of_receiver(receiver)
-            if receiver.lane != SHARED:
-                groups |= self.topics.lane_groups(receiver.name)
-        await log.create(specs, groups)
+        await log.create(specs, self._groups())
 
     async def send(self, *messages: Message) -> None:
         log = MemoryLog(self.broker)
@@ -199,15 +197,14 @@ class World:
         counts = await self.state.parked_total()
         return counts.retries + counts.polls
 
+    def _groups(self) -> dict[str, str]:
+        return self.topics.groups(map(lane_of, self.known.receivers().values()))
+
     def uncommitted(self) -> dict[TopicPartition, int]:
         """Records that a group has not finished, of all topics that are read by one."""
-        groups = self.topics.fixed_groups()
-        for receiver in self.known.receivers().values():
-            if receiver.lane != SHARED:
-                groups |= self.topics.lane_groups(receiver.name)
         rest = {
             at: self.broker[at].end - self.broker.offsets[group, at]
-            for topic, group in groups.items()
+            for topic, group in self._groups().items()
             for at in self.broker.partitions_of(topic)
         }
         return {at: count for at, count in rest.items() if count}

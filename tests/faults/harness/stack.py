@@ -301,11 +301,8 @@ class Stack:
 
     def groups(self) -> dict[str, str]:
         """Topic -> group, of all that the relay reads."""
-        groups = self.topics.fixed_groups()
-        for name, plan in self.receivers.items():
-            if plan.entry.get("lane") != "shared":
-                groups |= self.topics.lane_groups(name)
-        return groups
+        own = [name for name, plan in self.receivers.items() if plan.entry.get("lane") != "shared"]
+        return self.topics.groups(own)
 
     def _told(self, sent: Sent) -> None:
         self.sent.append(sent)
