@@ -77,19 +77,21 @@ class Lanes:
         """Services by name: `from-sender`, ..., and `to-receiver/<lane>` per lane."""
         topics = self._topics
         fixed: dict[str, OpenService] = {
-            "from-sender": self._runner("from-sender", None, topics.from_sender, self._from_sender, ()),
-            "to-sender": self._runner("to-sender", None, topics.to_sender, self._to_sender, ALL_TAGS),
-            "failed-messages": self._runner("failed-messages", None, topics.failed_messages, self._failed_messages, ()),
+            "from-sender": self._runner("from-sender", None, 0, topics.from_sender, self._from_sender, ()),
+            "to-sender": self._runner("to-sender", None, 1, topics.to_sender, self._to_sender, ALL_TAGS),
+            "failed-messages": self._runner(
+                "failed-messages", None, 2, topics.failed_messages, self._failed_messages, ()
+            ),
         }
         wanted = {role: service for role, service in fixed.items() if role in self._plan.roles}
-        for lane in self._lanes_of_receivers():
+        for number, lane in enumerate(self._lanes_of_receivers()):
             tags = ALL_TAGS if lane == SHARED else (tag_of(f"r:{lane}"),)
             for role, topic, worker in (
                 ("to-receiver", topics.to_receiver(lane), self._to_receiver),
                 ("from-receiver-async", topics.pending(lane), self._from_receiver_async),
             ):
                 if role in self._plan.roles:
-                    wanted[f"{role}/{lane}"] = self._runner(role, lane, topic, worker, tags)
+                    wanted[f"{role}/{lane}"] = self._runner(role, lane, number, topic, worker, tags)
         return wanted
 
     def _lanes_of_receivers(self) -> list[str]:
@@ -100,7 +102,7 @@ class Lanes:
         return sorted(of_receivers | {SHARED} if only is None else of_receivers)
 
     def _runner(
-        self, role: str, lane: str | None, topic: str, worker: Worker[Any], tags: tuple[int, ...]
+        self, role: str, lane: str | None, number: int, topic: str, worker: Worker[Any], tags: tuple[int, ...]
     ) -> OpenService:
         group = self._topics.group(role, lane)
         shared = lane in (None, SHARED)
@@ -110,7 +112,7 @@ class Lanes:
             return Lane(self._context(lane_id, tags, shared=shared), worker)
 
         return lambda: Runner(
-            partial(self._log.consumer, group, [topic]),
+            partial(self._log.consumer, group, [topic], rank=self._plan.rank(number)),
             open_lane,
             self._outside.clock,
             self._patience,

@@ -13,11 +13,18 @@ ROLES: Final = (API, "from-sender", "to-receiver", "from-receiver-async", "to-se
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a process is to do. `receivers`: serve only these; None: all. `apply_file`: bring the receivers file into
-    force at start and on change. `answer_secret`: signs answer tokens; None: answer URLs are off."""
+    force at start and on change. `answer_secret`: signs answer tokens; None: answer URLs are off.
+    `index`, 0-based, of `count`: which of the processes that share the work on this machine."""
 
     roles: frozenset[str] = frozenset(ROLES)
     receivers: frozenset[str] | None = None
     apply_file: bool = True
     answer_secret: bytes | None = None
+    index: int = 0
+    count: int = 1
     with_entries: Callable[[ReceiversFile | None], ReceiversFile | None] = field(default=lambda file: file)
     """Adds entries that no file on disk has (the demo's)."""
+
+    def rank(self, lane: int) -> int:
+        """Where this process stands among all that want lane number `lane`: each is first for its share of them."""
+        return (lane + self.index) % self.count

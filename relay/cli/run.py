@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -55,7 +56,8 @@ def run(
     plan = Plan(wanted, names(receivers_only, None, "--receivers-only"), answer_secret=answer_secret(settings))
     count = group_size(processes or available_cores(), plan, settings.api_port)
     if member is not None:
-        run_production(settings, plan, Member(*member))
+        index, count, _ = member
+        run_production(settings, replace(plan, index=index, count=count), Member(*member))
     elif count == 1:
         run_production(settings, plan)
     else:

@@ -76,11 +76,19 @@ class KafkaLog:
         return await self._producer.append(records) if records else []
 
     def consumer(
-        self, group: str, topics: Sequence[str], on_assigned: OnAssigned, on_revoked: OnRevoked
+        self, group: str, topics: Sequence[str], on_assigned: OnAssigned, on_revoked: OnRevoked, *, rank: int = 0
     ) -> KafkaConsumer:
         """As the port says. `on_revoked` has to return within the rebalance timeout, 20 s, else the group goes on."""
         consumer = KafkaConsumer(
-            self._cluster, self._timing, group, topics, on_assigned, on_revoked, self._count_partitions, self._load
+            self._cluster,
+            self._timing,
+            group,
+            topics,
+            on_assigned,
+            on_revoked,
+            self._count_partitions,
+            self._load,
+            rank,
         )
         self._consumers.add(consumer)
         return consumer

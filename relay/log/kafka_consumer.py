@@ -11,6 +11,7 @@ there for some milliseconds (`fetch_pause`): else every fetch would bring one or
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
@@ -66,8 +67,10 @@ class KafkaConsumer:
         on_revoked: OnRevoked,
         count_partitions: CountPartitions,
         load: Callable[[], float],
+        rank: int = 0,
     ) -> None:
-        self._cluster = cluster
+        # groups deal to their members in the order of their ids, which begin with the clients' names
+        self._cluster = replace(cluster, client_id=f"{cluster.client_id}-{rank:03d}")
         self._timing = timing
         self._group = group
         self._topics = tuple(topics)

@@ -115,7 +115,9 @@ class StreamsLog:
 
     # reading
 
-    def consumer(self, group: str, topics: Sequence[str], on_assigned: OnAssigned, on_revoked: OnRevoked) -> Consumer:
+    def consumer(
+        self, group: str, topics: Sequence[str], on_assigned: OnAssigned, on_revoked: OnRevoked, *, rank: int = 0
+    ) -> Consumer:
         members = self._groups.setdefault(group, Group(group))
         return GroupConsumer(self._store, self._watchers, members, topics, on_assigned, on_revoked)
 

@@ -57,13 +57,13 @@ def keyed(topic: str, count: int, keys: int = 1) -> list[NewRecord]:
 class Member:
     """A consumer that remembers what it was given: `owned` now, every assignment, every record."""
 
-    def __init__(self, log: Log, group: str, *topics: str, commit_on_revoke: bool = False) -> None:
+    def __init__(self, log: Log, group: str, *topics: str, commit_on_revoke: bool = False, rank: int = 0) -> None:
         self.owned: dict[TopicPartition, int] = {}
         self.assignments: list[Assignment] = []
         self.records: list[Record] = []
         self.revocations: list[TopicPartition] = []
         self._commit_on_revoke = commit_on_revoke
-        self.consumer = log.consumer(group, topics, self._assigned, self._revoked)
+        self.consumer = log.consumer(group, topics, self._assigned, self._revoked, rank=rank)
 
     async def _assigned(self, assignments: Sequence[Assignment]) -> None:
         self.assignments += assignments

@@ -17,7 +17,17 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from relay.domain.errors import LogUnavailable, RecordTooLarge
 from relay.log.kafka import KafkaLog
 from relay.log.port import Coordinate, Log, NewRecord
-from tests.contract.log_contract import PATIENCE_S, LogContract, Member, keyed, started, topic_for, unique, values
+from tests.contract.log_contract import (
+    PATIENCE_S,
+    LogContract,
+    Member,
+    keyed,
+    settle,
+    started,
+    topic_for,
+    unique,
+    values,
+)
 from tests.servers.kafka import Broker, KafkaBroker, own_broker
 
 __all__ = ["own_broker"]
@@ -221,6 +231,18 @@ async def test_a_busy_process_gets_everything_and_closes(kafka_broker: Broker) -
         await log.append(keyed(topic, 1))
         await member.consumer.close()
         await waiting
+
+
+async def test_groups_deal_to_lower_ranks_first(kafka_broker: Broker) -> None:
+    """Else chance would give one process most of the lanes, whose topics have one partition each."""
+    async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
+        for group in (unique("group") for _ in range(6)):
+            topic = await topic_for(log, group)
+            later = await started(Member(log, group, topic, rank=1))
+            await settle([later], lambda later=later: bool(later.owned))  # type: ignore[misc]
+            first = await started(Member(log, group, topic, rank=0))
+            await settle([first, later], lambda first=first: bool(first.owned))  # type: ignore[misc]
+            assert not later.owned
 
 
 async def test_a_topic_that_grew_is_used_in_full(kafka_broker: Broker) -> None:

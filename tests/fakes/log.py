@@ -138,7 +138,9 @@ class MemoryLog:
         partition.records.append(record)
         return record.coordinate
 
-    def consumer(self, group: str, topics: Sequence[str], on_assigned: OnAssigned, on_revoked: OnRevoked) -> Consumer:
+    def consumer(
+        self, group: str, topics: Sequence[str], on_assigned: OnAssigned, on_revoked: OnRevoked, *, rank: int = 0
+    ) -> Consumer:
         members = self._broker.groups.setdefault(group, Group(group))
         consumer = GroupConsumer(self, self._broker.watchers, members, topics, on_assigned, on_revoked)
         self._members.append((members, consumer))

@@ -196,8 +196,10 @@ class _Pointed:
 
 
 class _PointedLog(_Pointed):
-    def consumer(self, group: str, topics: Sequence[str], on_assigned: OnAssigned, on_revoked: OnRevoked) -> Consumer:
-        consumer = self._port.consumer(group, topics, on_assigned, on_revoked)  # type: ignore[attr-defined]
+    def consumer(
+        self, group: str, topics: Sequence[str], on_assigned: OnAssigned, on_revoked: OnRevoked, *, rank: int = 0
+    ) -> Consumer:
+        consumer = self._port.consumer(group, topics, on_assigned, on_revoked, rank=rank)  # type: ignore[attr-defined]
         return cast(Consumer, _Pointed(consumer, "consumer", self._failpoints, LogUnavailable))
 
 
