@@ -100,6 +100,7 @@ class KafkaConsumer:
             with kafka_errors(f"joining {self._group}"):
                 async with asyncio.timeout(_START_S):
                     await consumer.start()
+                membership.keep_fetching(consumer)
                 consumer.subscribe(list(self._topics), listener=_Listener(self._assigned, self._revoked))
         except BaseException:
             await _stop(consumer)

@@ -4,7 +4,7 @@ All accesses to them by our consumer are here. Written for aiokafka 0.14.
 """
 
 import asyncio
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition as KafkaPartition
@@ -72,3 +72,24 @@ def forget_failed_poll(consumer: AIOKafkaConsumer) -> None:
     consumer._subscription._fetch_count = 0
     with consumer._subscription.fetch_context():
         pass
+
+
+class _InFlight(set[int]):
+    """The nodes that a fetcher waits for; when one is waited for no more, its loop looks again.
+
+    The loop may wake up between the end of a fetch and its removal from here. It then takes the node for busy and,
+    with nothing else to wait for, sleeps for `consumer_timeout_ms`.
+    """
+
+    def __init__(self, fetcher: Any) -> None:
+        super().__init__(fetcher._in_flight)
+        self._fetcher = fetcher
+
+    def discard(self, node: int) -> None:
+        super().discard(node)
+        self._fetcher._notify(self._fetcher._wait_consume_future)
+
+
+def keep_fetching(consumer: AIOKafkaConsumer) -> None:
+    """Cure a started consumer of a lost wake-up in its fetch loop, before it is subscribed to anything."""
+    consumer._fetcher._in_flight = _InFlight(consumer._fetcher)
