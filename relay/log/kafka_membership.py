@@ -74,7 +74,7 @@ def forget_failed_poll(consumer: AIOKafkaConsumer) -> None:
         pass
 
 
-class _InFlight(set[int]):
+class _InFlight(set[Any]):
     """The nodes that a fetcher waits for; when one is waited for no more, its loop looks again.
 
     The loop may wake up between the end of a fetch and its removal from here. It then takes the node for busy and,
@@ -85,7 +85,7 @@ class _InFlight(set[int]):
         super().__init__(fetcher._in_flight)
         self._fetcher = fetcher
 
-    def discard(self, node: int) -> None:
+    def discard(self, node: object) -> None:
         super().discard(node)
         self._fetcher._notify(self._fetcher._wait_consume_future)
 
