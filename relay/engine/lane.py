@@ -34,8 +34,9 @@ BATCH = 100
 ENOUGH = 128
 """Records that wait here are enough while some end all the time: more would only be kept from the log too early, and
 out of the CPU's caches when their turn comes."""
-STALLED_S = 0.1
-"""Nothing has ended for so long: others further on may not have to wait for what these wait for."""
+STALLED_S = 0.09
+"""Nothing has ended for so long: others further on may not have to wait for what these wait for. One poll more is taken
+at a time, as the whole process may just be busy. Less than the time after which the runner looks again."""
 LINGER_S = 30.0
 """How long requests may go on after the lane was given up, so that their outcomes are known."""
 
@@ -71,7 +72,7 @@ class Lane(Generic[W]):
         self._tasks: asyncio.TaskGroup | None = None
         self._steps: set[asyncio.Task[None]] = set()
         self._grace_until = self._linger_until = inf
-        self._ended_at = -inf
+        self._ended_at = self._offered_at = -inf
         self.progress = asyncio.Event()
         """Set when records were offered or have ended; the lanes of a runner share one."""
         self.left = asyncio.Event()
@@ -115,13 +116,14 @@ class Lane(Generic[W]):
         """There is enough at hand: intake may wait, with its records still in the log."""
         if self._order.waiting + len(self._inbox) + len(self._outbox) < ENOUGH:
             return False
-        return self._context.clock.monotonic() - self._ended_at < STALLED_S
+        return self._context.clock.monotonic() - max(self._ended_at, self._offered_at) < STALLED_S
 
     def offer(self, records: Sequence[Record]) -> None:
         """Take the next records of the partition, in order."""
         for record in records:
             self._watermark.add(record.offset)
             self._inbox.put(record)
+        self._offered_at = self._context.clock.monotonic()
         self.progress.set()
 
     async def run(self) -> None:

@@ -124,7 +124,9 @@ class Fused:
 
         return call
 
-    def _consumer(self, group: str, topics: Sequence[str], *callbacks: Callable[[Any], Awaitable[None]]) -> Any:
+    def _consumer(
+        self, group: str, topics: Sequence[str], *callbacks: Callable[[Any], Awaitable[None]], rank: int = 0
+    ) -> Any:
         """A consumer calls back: that is code of the process, too."""
 
         def passing(callback: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
@@ -134,4 +136,4 @@ class Fused:
 
             return call_back
 
-        return Fused(self._port.consumer(group, topics, *map(passing, callbacks)), self._fuse, "consumer")
+        return Fused(self._port.consumer(group, topics, *map(passing, callbacks), rank=rank), self._fuse, "consumer")

@@ -49,6 +49,24 @@ async def test_three_thousand_messages_behind_a_stuck_head() -> None:
 
 
 @virtually
+async def test_a_lane_in_which_nothing_ends_fills_its_window_step_by_step() -> None:
+    """It may just be slow: when one process starts on the backlogs of all receivers, nothing ends for a while."""
+    world = World([receiver("r", "/answer", base=40.0, cap=40.0)])
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED]
+    await world.send(*_stream("a", 1900, "r"))
+    process = Process(world)
+    lane = TopicPartition(world.topics.to_receiver("r"), 0)
+    await process.ended(1.5)
+    assert POLL_RECORDS < world.told.levels[lane] < 1500
+    await process.ended(5)
+    assert world.told.levels[lane] == 1900
+    await process.ended(60)
+    await process.stop()
+    assert world.outside.arrived("/answer") == _in_order("a", 1900)
+
+
+@virtually
 async def test_a_narrow_span_of_offsets_parks_the_head_too() -> None:
     world = World(
         [receiver("r", "/answer", base=40.0, cap=40.0)], settings=_settings(window_records=100, window_offsets=100)
