@@ -29,11 +29,7 @@ def main() -> int:
             runner.run(_run(chosen, context, found))
     except (KeyboardInterrupt, asyncio.CancelledError):
         _say("interrupted: what follows is what there was until then")
-    about = {"scale": arguments.scale, "seed": arguments.seed, "machine": asdict(machine())}
-    (context.out / "report.json").write_bytes(as_json(found, about))
-    table = markdown(found)
-    (context.out / "report.md").write_text(table)
-    sys.stdout.write(table)
+    sys.stdout.write(markdown(found))
     return 0 if len(found) == len(chosen) and all(outcome.passed for outcome in found) else 1
 
 
@@ -44,7 +40,14 @@ async def _run(chosen: Sequence[Experiment], context: Context, found: list[Outco
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     for experiment in chosen:
         outcome = await run_experiment(experiment, context)
-        found.append(outcome)  # at once: an interrupt must not take it away
+        found.append(outcome)
+        _write(context, found)  # at once: hours of work are not to be lost with the rest
+
+
+def _write(context: Context, found: Sequence[Outcome]) -> None:
+    about = {"scale": context.scale, "seed": context.seed, "machine": asdict(machine())}
+    (context.out / "report.json").write_bytes(as_json(found, about))
+    (context.out / "report.md").write_text(markdown(found))
 
 
 def _say(line: str) -> None:
