@@ -44,7 +44,7 @@ async def echo(_server: Server, words: list[bytes], writer: asyncio.StreamWriter
 
 
 @asynccontextmanager
-async def connected(server: Server, options: str = "") -> AsyncIterator[Connections]:
+async def connected(server: Server, options: str = "?socket_timeout=30") -> AsyncIterator[Connections]:
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="sc-") as directory:
         path = str(Path(directory) / "s")
         listening = await asyncio.start_unix_server(server.serve, path)
