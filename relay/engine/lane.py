@@ -72,7 +72,7 @@ class Lane(Generic[W]):
         self._tasks: asyncio.TaskGroup | None = None
         self._steps: set[asyncio.Task[None]] = set()
         self._grace_until = self._linger_until = inf
-        self._ended_at = self._offered_at = -inf
+        self._moved_at = -inf
         self.progress = asyncio.Event()
         """Set when records were offered or have ended; the lanes of a runner share one."""
         self.left = asyncio.Event()
@@ -116,14 +116,14 @@ class Lane(Generic[W]):
         """There is enough at hand: intake may wait, with its records still in the log."""
         if self._order.waiting + len(self._inbox) + len(self._outbox) < ENOUGH:
             return False
-        return self._context.clock.monotonic() - max(self._ended_at, self._offered_at) < STALLED_S
+        return self._context.clock.monotonic() - self._moved_at < STALLED_S
 
     def offer(self, records: Sequence[Record]) -> None:
         """Take the next records of the partition, in order."""
         for record in records:
             self._watermark.add(record.offset)
             self._inbox.put(record)
-        self._offered_at = self._context.clock.monotonic()
+        self._moved_at = self._context.clock.monotonic()
         self.progress.set()
 
     async def run(self) -> None:
@@ -364,7 +364,7 @@ class Lane(Generic[W]):
 
     def _done(self, record: Record) -> None:
         self._watermark.done(record.offset)
-        self._ended_at = self._context.clock.monotonic()
+        self._moved_at = self._context.clock.monotonic()
         if len(self._watermark) < self._context.bounds.window:
             self._relief.full_since = None
         self.progress.set()
