@@ -29,9 +29,9 @@ from relay.engine.watermark import Watermark
 from relay.engine.work import Dead, Done, Later, Seen, W, Worker
 from relay.log.port import Record
 
-BATCH = 100
+BATCH = 250
 """Works handled by one call to the state."""
-ENOUGH = 128
+ENOUGH = 200
 """Records that wait here are enough while some end all the time: more would only be kept from the log too early, and
 out of the CPU's caches when their turn comes."""
 STALLED_S = 0.09

@@ -15,6 +15,7 @@ from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, 
 
 POLL_S = 1.0
 POLL_RECORDS = 100
+"""For each of our partitions."""
 COMMIT_EVERY_S = 0.1
 TELL_EVERY_S = 1.0
 REVOKE_GRACE_S = 5.0
@@ -97,7 +98,8 @@ class Runner(Generic[W]):
             self._throttle()
             self._tell()
             try:
-                batches = await self._consumer.poll(max_records=POLL_RECORDS, timeout_s=POLL_S)
+                wanted = POLL_RECORDS * max(1, len(self._lanes))
+                batches = await self._consumer.poll(max_records=wanted, timeout_s=POLL_S)
             except LogUnavailable as error:
                 await self._patience.pause("poll", error)
                 continue

@@ -82,7 +82,7 @@ class KafkaConsumer:
         self._readable: frozenset[TopicPartition] = frozenset()
         self._paused: set[TopicPartition] = set()
         self._load = load
-        self._taken = 0
+        self._more = False  # the last records that were taken were as many as were asked for
         self._taken_at = float("-inf")
         self._waiting: asyncio.Future[None] | None = None
         self._failure: Exception | None = None
@@ -185,7 +185,7 @@ class KafkaConsumer:
             membership.forget_failed_poll(consumer)
             where = _named(sorted(ready)) or "coordination"
             raise LogUnavailable(f"Kafka: {self._group} cannot go on ({where}): {described(error)}") from error
-        self._taken, self._taken_at = sum(map(len, fetched.values())), _now()
+        self._more, self._taken_at = sum(map(len, fetched.values())) >= max_records, _now()
         return {
             TopicPartition(*partition): [as_record(partition.topic, partition.partition, raw) for raw in records]
             for partition, records in fetched.items()
@@ -194,7 +194,7 @@ class KafkaConsumer:
     async def _pace(self) -> None:
         """Let more records gather at the broker while what has come stays where it is."""
         now = _now()
-        pause = fetch_pause(now - self._taken_at, self._taken, self._load(), now)
+        pause = fetch_pause(now - self._taken_at, self._load(), now, more=self._more)
         if pause > 0:
             await asyncio.sleep(pause)
 

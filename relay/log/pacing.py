@@ -16,13 +16,9 @@ IDLE_LOAD: Final = 0.65
 BUSY_LOAD: Final = 0.95
 """From here on the full delay is taken."""
 
-FETCH_PAUSE_S: Final = 0.025
-LINGER_S: Final = 0.005
-
-GATHER_S: Final = 0.002
-
-PLENTY: Final = 100
-"""So many records of one fetch share its cost well enough: the next one need not wait."""
+FETCH_PAUSE_S: Final = 0.1
+LINGER_S: Final = 0.02
+GATHER_S: Final = 0.01
 
 _SAMPLE_S: Final = 0.1
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -73,15 +69,16 @@ def load_here() -> Load:
     return Load(time.monotonic, time.process_time, machine_cpu)
 
 
-def fetch_pause(since_last_s: float, records: int, load: float, now: float) -> float:
+def fetch_pause(since_last_s: float, load: float, now: float, *, more: bool) -> float:
     """Seconds to leave fetched records where they are, so that the fetch which follows brings more.
 
-    `since_last_s`: since records were last taken. `records`: how many those were. `now`: seconds, monotonic. Takes are
-    so spread to one in 25 ms at most, for all consumers at the same ticks: what they took then goes on together. A
-    record that comes after a longer silence never waits.
+    `since_last_s`: since records were last taken. `more`: those were as many as were asked for, so that more are at
+    hand, and nothing has to be waited for. `now`: seconds, monotonic. Takes are so spread to one in 100 ms at most, for
+    all consumers at the same ticks: what they took then goes on together. A record that comes after a longer silence
+    never waits.
     """
     tick_s = FETCH_PAUSE_S * _strain(load)
-    return 0.0 if records >= PLENTY or since_last_s >= tick_s else tick_s - now % tick_s
+    return 0.0 if more or since_last_s >= tick_s else tick_s - now % tick_s
 
 
 def linger(load: float) -> float:

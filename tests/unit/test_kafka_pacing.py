@@ -10,7 +10,6 @@ from relay.log.pacing import (
     GATHER_S,
     IDLE_LOAD,
     LINGER_S,
-    PLENTY,
     Load,
     fetch_pause,
     gather,
@@ -20,29 +19,28 @@ from relay.log.pacing import (
 
 LOADS = st.floats(0, 1)
 SECONDS = st.floats(0, 100)
-RECORDS = st.integers(0, 1_000)
 
 
-@given(SECONDS, RECORDS, st.floats(0, IDLE_LOAD))
-def test_nothing_waits_while_there_is_time(since: float, records: int, load: float) -> None:
-    assert fetch_pause(since, records, load, since) == 0
+@given(SECONDS, st.booleans(), st.floats(0, IDLE_LOAD))
+def test_nothing_waits_while_there_is_time(since: float, more: bool, load: float) -> None:
+    assert fetch_pause(since, load, since, more=more) == 0
     assert linger(load) == 0
 
 
-@given(RECORDS, LOADS)
-def test_a_record_after_a_silence_never_waits(records: int, load: float) -> None:
-    assert fetch_pause(FETCH_PAUSE_S, records, load, 1.01) == 0
-    assert fetch_pause(float("inf"), records, load, 1.01) == 0
+@given(LOADS)
+def test_a_record_after_a_silence_never_waits(load: float) -> None:
+    assert fetch_pause(FETCH_PAUSE_S, load, 1.01, more=False) == 0
+    assert fetch_pause(float("inf"), load, 1.01, more=False) == 0
 
 
 @given(SECONDS, LOADS)
-def test_a_fetch_that_brought_plenty_is_followed_at_once(since: float, load: float) -> None:
-    assert fetch_pause(since, PLENTY, load, since) == 0
+def test_where_more_is_at_hand_it_is_taken_at_once(since: float, load: float) -> None:
+    assert fetch_pause(since, load, since, more=True) == 0
 
 
-@given(SECONDS, RECORDS, LOADS)
-def test_waits_are_bounded(since: float, records: int, load: float) -> None:
-    assert 0 <= fetch_pause(since, records, load, since) <= FETCH_PAUSE_S
+@given(SECONDS, st.booleans(), LOADS)
+def test_waits_are_bounded(since: float, more: bool, load: float) -> None:
+    assert 0 <= fetch_pause(since, load, since, more=more) <= FETCH_PAUSE_S
     assert 0 <= linger(load) <= LINGER_S
     assert 0 <= gather(load, since) <= GATHER_S
 
@@ -50,14 +48,14 @@ def test_waits_are_bounded(since: float, records: int, load: float) -> None:
 @given(LOADS, LOADS)
 def test_waits_grow_with_the_load(one: float, other: float) -> None:
     less, more = sorted((one, other))
-    assert fetch_pause(0, 1, less, 0) <= fetch_pause(0, 1, more, 0)
+    assert fetch_pause(0, less, 0, more=False) <= fetch_pause(0, more, 0, more=False)
     assert linger(less) <= linger(more)
 
 
 def test_a_process_at_its_limit_takes_the_full_wait() -> None:
-    assert fetch_pause(0, 1, BUSY_LOAD, 0) == pytest.approx(FETCH_PAUSE_S)
-    assert fetch_pause(0.004, 1, 1.0, 0.004) == pytest.approx(FETCH_PAUSE_S - 0.004)
-    assert fetch_pause(0, 1, (IDLE_LOAD + BUSY_LOAD) / 2, 0) == pytest.approx(FETCH_PAUSE_S / 2)
+    assert fetch_pause(0, BUSY_LOAD, 0, more=False) == pytest.approx(FETCH_PAUSE_S)
+    assert fetch_pause(0.004, 1.0, 0.004, more=False) == pytest.approx(FETCH_PAUSE_S - 0.004)
+    assert fetch_pause(0, (IDLE_LOAD + BUSY_LOAD) / 2, 0, more=False) == pytest.approx(FETCH_PAUSE_S / 2)
     assert linger(BUSY_LOAD) == pytest.approx(LINGER_S)
 
 
