@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.backlog import Depth, judge
-from bench.campaign import Plan, backlog_of
+from bench.campaign import backlog_of
 from bench.cases import BASE, CASES
 from bench.procstat import Sample
 from bench.search import Search
@@ -72,8 +72,8 @@ def test_littles_law_bounds_what_slow_receivers_allow() -> None:
 
 
 def test_a_backlog_is_cut_to_what_the_caps_allow_in_ten_minutes() -> None:
-    assert backlog_of(BASE, Plan(backlog=10**6)) == 10**6
-    assert backlog_of(CASES["latency-1s"], Plan(backlog=10**6)) == 512 * 600
+    assert backlog_of(BASE, 10**6) == 10**6
+    assert backlog_of(CASES["latency-1s"], 10**6) == 512 * 600
 
 
 def sample(at: float, relay: float, *, busy: float, kernel: float = 0.0, steal: float = 0.0) -> Sample:
