@@ -31,7 +31,7 @@ from relay.log.port import Record
 
 BATCH = 250
 """Works handled by one call to the state."""
-ENOUGH = 200
+ENOUGH = 128
 """Records that wait here are enough while some end all the time: more would only be kept from the log too early, and
 out of the CPU's caches when their turn comes."""
 STALLED_S = 0.09
