@@ -16,17 +16,21 @@ IDLE_LOAD: Final = 0.65
 BUSY_LOAD: Final = 0.95
 """From here on the full delay is taken."""
 
-FETCH_PAUSE_S: Final = 0.1
-LINGER_S: Final = 0.02
-GATHER_S: Final = 0.01
+FETCH_PAUSE_S: Final = 0.25
+LINGER_S: Final = 0.03
+GATHER_S: Final = 0.015
 
-_SAMPLE_S: Final = 0.1
+_STEEPNESS: Final = 5
+"""The power of the load between the two with which waits grow: half way they are a thirtieth of the full ones. Only
+where throughput is at stake they may be noticed."""
+
+_SAMPLE_S: Final = 0.5
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _CORES: Final = os.cpu_count() or 1
 
 
 class Load:
-    """How busy the CPU was lately, in [0, 1]: over the last 100 ms or more.
+    """How busy the CPU was lately, in [0, 1]: over the last half second or more: a burst is no load.
 
     `clock`: seconds, monotonic. `used`: each tells the seconds of CPU used so far, of one core; the busiest counts.
     """
@@ -73,7 +77,7 @@ def fetch_pause(since_last_s: float, load: float, now: float, *, more: bool) -> 
     """Seconds to leave fetched records where they are, so that the fetch which follows brings more.
 
     `since_last_s`: since records were last taken. `more`: those were as many as were asked for, so that more are at
-    hand, and nothing has to be waited for. `now`: seconds, monotonic. Takes are so spread to one in 100 ms at most, for
+    hand, and nothing has to be waited for. `now`: seconds, monotonic. Takes are so spread to one in 250 ms at most, for
     all consumers at the same ticks: what they took then goes on together. A record that comes after a longer silence
     never waits.
     """
@@ -96,5 +100,6 @@ def gather(load: float, now: float) -> float:
 
 
 def _strain(load: float) -> float:
-    """0 up to IDLE_LOAD, 1 from BUSY_LOAD on, linear in between."""
-    return min(1.0, max(0.0, (load - IDLE_LOAD) / (BUSY_LOAD - IDLE_LOAD)))
+    """0 up to IDLE_LOAD, 1 from BUSY_LOAD on, steeper and steeper in between."""
+    part: float = min(1.0, max(0.0, (load - IDLE_LOAD) / (BUSY_LOAD - IDLE_LOAD)))
+    return part**_STEEPNESS

@@ -55,7 +55,7 @@ def test_waits_grow_with_the_load(one: float, other: float) -> None:
 def test_a_process_at_its_limit_takes_the_full_wait() -> None:
     assert fetch_pause(0, BUSY_LOAD, 0, more=False) == pytest.approx(FETCH_PAUSE_S)
     assert fetch_pause(0.004, 1.0, 0.004, more=False) == pytest.approx(FETCH_PAUSE_S - 0.004)
-    assert fetch_pause(0, (IDLE_LOAD + BUSY_LOAD) / 2, 0, more=False) == pytest.approx(FETCH_PAUSE_S / 2)
+    assert fetch_pause(0, (IDLE_LOAD + BUSY_LOAD) / 2, 0, more=False) == pytest.approx(FETCH_PAUSE_S / 32)
     assert linger(BUSY_LOAD) == pytest.approx(LINGER_S)
 
 
@@ -77,27 +77,27 @@ def test_load_is_the_part_of_a_core_used_lately() -> None:
     machine = Machine()
     load = load_of(machine)
     assert load() == 0
-    machine.run(0.1, 0.6)
+    machine.run(1, 0.6)
     assert load() == pytest.approx(0.6)
     machine.run(10, 0.1)
     assert load() == pytest.approx(0.1)
 
 
-def test_load_is_looked_up_every_100_ms_at_most() -> None:
+def test_a_burst_is_no_load() -> None:
     machine = Machine()
     load = load_of(machine)
-    machine.run(0.12, 0.5)
+    machine.run(0.6, 0.5)
     assert load() == pytest.approx(0.5)
-    machine.run(0.08, 1.0)
+    machine.run(0.4, 1.0)
     assert load() == pytest.approx(0.5)
-    machine.run(0.08, 1.0)
+    machine.run(0.4, 1.0)
     assert load() == pytest.approx(1.0)
 
 
 def test_the_busiest_counts() -> None:
     idle, busy = Machine(), Machine()
     load = Load(lambda: busy.now, lambda: idle.used, lambda: busy.used)
-    busy.run(0.2, 0.7)
+    busy.run(2, 0.7)
     assert load() == pytest.approx(0.7)
 
 
