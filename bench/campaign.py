@@ -56,7 +56,7 @@ async def run_case(case: Case, options: Options, plan: Plan, say: Say) -> CaseRe
         await rig.relay.start()
         say("  everything runs; warming up")
         await steady(rig, _WARM_RATE, plan.warm_s)
-        if plan.warm_backlog:
+        if plan.warm_backlog and options.own_broker:
             await drain(rig, backlog_of(case, plan.warm_backlog, _LONGEST_WARM_UP_S))
         if "drain" in plan.phases:
             result.drain = await drain(rig, backlog_of(case, plan.backlog))

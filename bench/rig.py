@@ -42,6 +42,11 @@ class Options:
     code: Path = ROOT
     profile: Path | None = None
 
+    @property
+    def own_broker(self) -> bool:
+        """Whether a broker is started for the run."""
+        return not (self.embedded or self.kafka)
+
     def as_json(self) -> dict[str, object]:
         """What a report tells: paths say nothing elsewhere, and a URL may hold a password."""
         hidden = ("code", "profile", "redis")
