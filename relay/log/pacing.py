@@ -16,9 +16,9 @@ IDLE_LOAD: Final = 0.65
 BUSY_LOAD: Final = 0.95
 """From here on the full delay is taken."""
 
-FETCH_PAUSE_S: Final = 0.25
-LINGER_S: Final = 0.03
-GATHER_S: Final = 0.015
+FETCH_PAUSE_S: Final = 0.1
+LINGER_S: Final = 0.02
+GATHER_S: Final = 0.01
 
 _STEEPNESS: Final = 5
 """The power of the load between the two with which waits grow: half way they are a thirtieth of the full ones. Only
@@ -77,7 +77,7 @@ def fetch_pause(since_last_s: float, load: float, now: float, *, more: bool) -> 
     """Seconds to leave fetched records where they are, so that the fetch which follows brings more.
 
     `since_last_s`: since records were last taken. `more`: those were as many as were asked for, so that more are at
-    hand, and nothing has to be waited for. `now`: seconds, monotonic. Takes are so spread to one in 250 ms at most, for
+    hand, and nothing has to be waited for. `now`: seconds, monotonic. Takes are so spread to one in 100 ms at most, for
     all consumers at the same ticks: what they took then goes on together. A record that comes after a longer silence
     never waits.
     """
