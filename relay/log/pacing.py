@@ -101,5 +101,4 @@ def gather(load: float, now: float) -> float:
 
 def _strain(load: float) -> float:
     """0 up to IDLE_LOAD, 1 from BUSY_LOAD on, steeper and steeper in between."""
-    part: float = min(1.0, max(0.0, (load - IDLE_LOAD) / (BUSY_LOAD - IDLE_LOAD)))
-    return part**_STEEPNESS
+    return min(1.0, max(0.0, (load - IDLE_LOAD) / (BUSY_LOAD - IDLE_LOAD))) ** _STEEPNESS
