@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Most tests wait for servers rather than for the CPU. In order, the long ones come first.
+JOBS   ?= 3
 
 # What is installed is told by stamps inside the environment: `runnable` has what the relay needs, `ready` the tools to
 # develop it on top of that. Both come from hash-locked files.
@@ -24,8 +26,9 @@ demo: $(RUNNABLE) ## Send sample events through a relay of your own and watch th
 dev: $(RUNNABLE) ## Run a whole relay on this machine, without Kafka and Redis
 	$(BIN)/relay dev
 
-test: $(READY) ## Run all tests
-	$(BIN)/pytest
+test: $(READY) ## Run all tests: JOBS of them at a time (3), except those that count the CPU
+	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/speed
+	$(BIN)/pytest tests/speed
 
 bench: $(RUNNABLE) ## Measure the relay on Kafka and Redis of its own; more with .venv/bin/relay bench --help
 	$(BIN)/relay bench
