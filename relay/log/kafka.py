@@ -1,6 +1,7 @@
 """The log on Kafka: production's. Its parts are in the kafka_*.py modules beside this one; here they come together."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
@@ -18,7 +19,7 @@ from relay.log.kafka_consumer import KafkaConsumer
 from relay.log.kafka_producer import KafkaProducer
 from relay.log.kafka_reader import KafkaReader
 from relay.log.kafka_settings import Cluster, GroupTiming, KafkaSecurity
-from relay.log.pacing import load_here
+from relay.log.pacing import FetchPace, load_here
 from relay.log.port import Backlog, Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicState
 
 MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
@@ -59,6 +60,7 @@ class KafkaLog:
             commit_timeout_s=min(_COMMIT_S, request_timeout_ms / 1000),
         )
         self._load = load or load_here()
+        self._pace = FetchPace(self._load, time.monotonic)
         self._client = KafkaClient(self._cluster)
         self._producer = KafkaProducer(self._cluster, self.max_record_bytes, self._ensure_topic, self._load)
         self._reader = KafkaReader(self._client, self._is_compacted)
@@ -87,7 +89,7 @@ class KafkaLog:
             on_assigned,
             on_revoked,
             self._count_partitions,
-            self._load,
+            self._pace,
             rank,
         )
         self._consumers.add(consumer)

@@ -5,14 +5,14 @@ throws away what it fetched for a paused partition. So it is only ever called wi
 at all, for the partitions that are ours and not paused; the waiting is done here. The library's own pause is not used:
 a partition that waits keeps the one fetch that it has.
 
-The library fetches again as soon as all that it had fetched from a broker has been taken. So a busy process leaves it
-there for some milliseconds (`fetch_pause`): else every fetch would bring one or two records.
+The library fetches again as soon as all that it had fetched from a broker has been taken. A busy process holds it back
+for a while (`FetchPace`): else every fetch would bring one or two records.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
@@ -32,7 +32,7 @@ from relay.log.kafka_client import as_record, described, kafka_errors, no_topic
 from relay.log.kafka_closing import ends_within
 from relay.log.kafka_settings import FETCH_ALL_BYTES, FETCH_BYTES, Cluster, GroupTiming
 from relay.log.kafka_watchdog import Watchdog
-from relay.log.pacing import fetch_pause
+from relay.log.pacing import FetchPace
 from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicPartition
 
 _REVOKE_S: Final = 15.0
@@ -54,8 +54,7 @@ CountPartitions = Callable[[Sequence[str]], Awaitable[Mapping[str, int]]]
 
 
 class KafkaConsumer:
-    """As the port says. `count_partitions` tells the partitions of those topics that exist, `load` the part of a core
-    that the process uses."""
+    """As the port says. `count_partitions` tells the partitions of those topics that exist."""
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class KafkaConsumer:
         on_assigned: OnAssigned,
         on_revoked: OnRevoked,
         count_partitions: CountPartitions,
-        load: Callable[[], float],
+        pace: FetchPace,
         rank: int = 0,
     ) -> None:
         # groups deal to their members in the order of their ids, which begin with the clients' names
@@ -81,9 +80,9 @@ class KafkaConsumer:
         self._told: frozenset[TopicPartition] = frozenset()
         self._readable: frozenset[TopicPartition] = frozenset()
         self._paused: set[TopicPartition] = set()
-        self._load = load
-        self._more = False  # the last records that were taken were as many as were asked for
-        self._taken_at = float("-inf")
+        self._pace = pace
+        self._held: list[Any] = []
+        self._held_until = 0.0
         self._waiting: asyncio.Future[None] | None = None
         self._failure: Exception | None = None
         self._watchdog = Watchdog(group)
@@ -167,8 +166,7 @@ class KafkaConsumer:
                 await _stop(consumer)
 
     async def _take(self, consumer: AIOKafkaConsumer, max_records: int) -> dict[TopicPartition, list[Record]]:
-        if membership.has_data(consumer, self._ready()):
-            await self._pace()
+        await self._release()
         ready = self._ready()
         try:
             if not membership.has_data(consumer, ready):
@@ -185,18 +183,26 @@ class KafkaConsumer:
             membership.forget_failed_poll(consumer)
             where = _named(sorted(ready)) or "coordination"
             raise LogUnavailable(f"Kafka: {self._group} cannot go on ({where}): {described(error)}") from error
-        self._more, self._taken_at = sum(map(len, fetched.values())) >= max_records, _now()
+        taken = sum(map(len, fetched.values()))
+        self._pace.took(taken)
+        if taken < max_records:  # else more is at hand
+            self._hold(consumer)
         return {
             TopicPartition(*partition): [as_record(partition.topic, partition.partition, raw) for raw in records]
             for partition, records in fetched.items()
         }
 
-    async def _pace(self) -> None:
-        """Let more records gather at the broker while what has come stays where it is."""
-        now = _now()
-        pause = fetch_pause(now - self._taken_at, self._load(), now, more=self._more)
+    def _hold(self, consumer: AIOKafkaConsumer) -> None:
+        """Let records gather at the broker for a while."""
+        pause = self._pace.pause()
         if pause > 0:
-            await asyncio.sleep(pause)
+            self._held, self._held_until = membership.hold(consumer), _now() + pause
+
+    async def _release(self) -> None:
+        if self._held:
+            await asyncio.sleep(self._held_until - _now())
+            held, self._held = self._held, []
+            membership.release(held)
 
     async def _wait(self, consumer: AIOKafkaConsumer, timeout_s: float) -> None:
         """Until something came in, or something changed about our partitions."""

@@ -4,6 +4,7 @@ All accesses to them by our consumer are here. Written for aiokafka 0.14.
 """
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer
@@ -51,6 +52,23 @@ def new_data(consumer: AIOKafkaConsumer) -> asyncio.Future[None]:
     """Done when records (or an error) came in, of whatever partition. Cancel it when it is no longer waited for."""
     waiter: asyncio.Future[None] = consumer._fetcher._create_fetch_waiter()
     return waiter
+
+
+def hold(consumer: AIOKafkaConsumer) -> list[Any]:
+    """Ask the broker for nothing more until `release` gets what this returns. What was asked for already still comes;
+    getmany must not be called meanwhile: it would throw that away."""
+    subscription = consumer._subscription.subscription
+    assignment = subscription and subscription.assignment
+    states = [] if assignment is None else [assignment.state_value(partition) for partition in assignment.tps]
+    for state in states:
+        state.pause()
+    return states
+
+
+def release(states: Iterable[Any]) -> None:
+    """What `hold` has returned; harmless when the partitions have gone to others since."""
+    for state in states:
+        state.resume()
 
 
 def has_data(consumer: AIOKafkaConsumer, partitions: frozenset[TopicPartition]) -> bool:

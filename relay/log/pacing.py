@@ -16,13 +16,17 @@ IDLE_LOAD: Final = 0.65
 BUSY_LOAD: Final = 0.95
 """From here on the full delay is taken."""
 
-FETCH_PAUSE_S: Final = 0.1
+FETCH_PAUSE_S: Final = 0.25
 LINGER_S: Final = 0.02
 GATHER_S: Final = 0.01
 
 _STEEPNESS: Final = 5
 """The power of the load between the two with which waits grow: half way they are a thirtieth of the full ones. Only
 where throughput is at stake they may be noticed."""
+
+FULL_FLOW: Final = 1_500.0
+"""Records a second that a process takes in, from which on the full wait for a fetch is worth it. A slower flow waits
+less, in proportion: others may be what keeps the machine busy, and little would gather."""
 
 _SAMPLE_S: Final = 0.5
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -73,16 +77,41 @@ def load_here() -> Load:
     return Load(time.monotonic, time.process_time, machine_cpu)
 
 
-def fetch_pause(since_last_s: float, load: float, now: float, *, more: bool) -> float:
-    """Seconds to leave fetched records where they are, so that the fetch which follows brings more.
+class FetchPace:
+    """How long consumers ask for nothing more once they took records, so that the next fetch brings more.
 
-    `since_last_s`: since records were last taken. `more`: those were as many as were asked for, so that more are at
-    hand, and nothing has to be waited for. `now`: seconds, monotonic. Takes are so spread to one in 100 ms at most, for
-    all consumers at the same ticks: what they took then goes on together. A record that comes after a longer silence
-    never waits.
+    One for all consumers of a process, which so go on at the same ticks: what they take then shares its further way.
+    `load` in [0, 1]; `clock`: seconds, monotonic.
     """
-    tick_s = FETCH_PAUSE_S * _strain(load)
-    return 0.0 if more or since_last_s >= tick_s else tick_s - now % tick_s
+
+    def __init__(self, load: Callable[[], float], clock: Callable[[], float]) -> None:
+        self._load = load
+        self._clock = clock
+        self._sampled_at = clock()
+        self._taken = 0
+        self._flow = 0.0
+
+    def took(self, records: int) -> None:
+        """A consumer took so many."""
+        self._taken += records
+
+    def pause(self) -> float:
+        """Seconds until the next tick. Records that come after a longer silence are fetched at once: nothing waits."""
+        now = self._clock()
+        passed = now - self._sampled_at
+        if passed >= _SAMPLE_S:
+            self._flow = self._taken / passed
+            self._sampled_at, self._taken = now, 0
+        return fetch_pause(self._load(), self._flow, now)
+
+
+def fetch_pause(load: float, flow: float, now: float) -> float:
+    """Seconds until a consumer that took records asks for more: four times a second at the least.
+
+    `flow`: records a second that the process takes in. `now`: seconds, monotonic.
+    """
+    tick_s = FETCH_PAUSE_S * min(1.0, flow / FULL_FLOW) * _strain(load)
+    return tick_s - now % tick_s if tick_s > 0 else 0.0
 
 
 def linger(load: float) -> float:

@@ -15,6 +15,7 @@ from aiokafka.protocol.group import LeaveGroupRequest
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from relay.domain.errors import LogUnavailable, RecordTooLarge
+from relay.log import pacing
 from relay.log.kafka import KafkaLog
 from relay.log.port import Coordinate, Log, NewRecord
 from tests.contract.log_contract import (
@@ -36,14 +37,15 @@ pytestmark = pytest.mark.kafka
 
 
 class KafkaRig:
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, *, load: float | None = None) -> None:
         self._bootstrap = bootstrap
+        self._load = None if load is None else lambda: load
         self._client = self._new()
         self.log: Log = self._client
         self.max_message_bytes = self._client.max_record_bytes
 
     def _new(self) -> KafkaLog:
-        return KafkaLog(self._bootstrap, session_timeout_ms=10_000, heartbeat_interval_ms=100)
+        return KafkaLog(self._bootstrap, session_timeout_ms=10_000, heartbeat_interval_ms=100, load=self._load)
 
     async def reopen(self) -> Log:
         members = await vanish(self._client)
@@ -106,6 +108,18 @@ class TestKafkaLog(LogContract):
     @pytest_asyncio.fixture
     async def rig(self, kafka_broker: Broker) -> AsyncIterator[KafkaRig]:
         rig = KafkaRig(kafka_broker.bootstrap)
+        await rig.log.start()
+        yield rig
+        await rig.log.close()
+
+
+class TestBusyKafkaLog(LogContract):
+    """Its consumers wait as long as they ever do before they ask for more."""
+
+    @pytest_asyncio.fixture
+    async def rig(self, kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KafkaRig]:
+        monkeypatch.setattr(pacing, "FULL_FLOW", 0.001)
+        rig = KafkaRig(kafka_broker.bootstrap, load=1.0)
         await rig.log.start()
         yield rig
         await rig.log.close()

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 from relay.log.pacing import (
     BUSY_LOAD,
     FETCH_PAUSE_S,
+    FULL_FLOW,
     GATHER_S,
     IDLE_LOAD,
     LINGER_S,
+    FetchPace,
     Load,
     fetch_pause,
     gather,
@@ -18,45 +20,40 @@ from relay.log.pacing import (
 )
 
 LOADS = st.floats(0, 1)
+FLOWS = st.floats(0, 100_000)
 SECONDS = st.floats(0, 100)
 
 
-@given(SECONDS, st.booleans(), st.floats(0, IDLE_LOAD))
-def test_nothing_waits_while_there_is_time(since: float, more: bool, load: float) -> None:
-    assert fetch_pause(since, load, since, more=more) == 0
+@given(SECONDS, FLOWS, st.floats(0, IDLE_LOAD))
+def test_nothing_waits_while_there_is_time(now: float, flow: float, load: float) -> None:
+    assert fetch_pause(load, flow, now) == 0
     assert linger(load) == 0
 
 
-@given(LOADS)
-def test_a_record_after_a_silence_never_waits(load: float) -> None:
-    assert fetch_pause(FETCH_PAUSE_S, load, 1.01, more=False) == 0
-    assert fetch_pause(float("inf"), load, 1.01, more=False) == 0
-
-
-@given(SECONDS, LOADS)
-def test_where_more_is_at_hand_it_is_taken_at_once(since: float, load: float) -> None:
-    assert fetch_pause(since, load, since, more=True) == 0
-
-
-@given(SECONDS, st.booleans(), LOADS)
-def test_waits_are_bounded(since: float, more: bool, load: float) -> None:
-    assert 0 <= fetch_pause(since, load, since, more=more) <= FETCH_PAUSE_S
+@given(SECONDS, FLOWS, LOADS)
+def test_waits_are_bounded(now: float, flow: float, load: float) -> None:
+    assert 0 <= fetch_pause(load, flow, now) <= FETCH_PAUSE_S
     assert 0 <= linger(load) <= LINGER_S
-    assert 0 <= gather(load, since) <= GATHER_S
+    assert 0 <= gather(load, now) <= GATHER_S
 
 
 @given(LOADS, LOADS)
 def test_waits_grow_with_the_load(one: float, other: float) -> None:
     less, more = sorted((one, other))
-    assert fetch_pause(0, less, 0, more=False) <= fetch_pause(0, more, 0, more=False)
+    assert fetch_pause(less, FULL_FLOW, 0) <= fetch_pause(more, FULL_FLOW, 0)
     assert linger(less) <= linger(more)
 
 
 def test_a_process_at_its_limit_takes_the_full_wait() -> None:
-    assert fetch_pause(0, BUSY_LOAD, 0, more=False) == pytest.approx(FETCH_PAUSE_S)
-    assert fetch_pause(0.004, 1.0, 0.004, more=False) == pytest.approx(FETCH_PAUSE_S - 0.004)
-    assert fetch_pause(0, (IDLE_LOAD + BUSY_LOAD) / 2, 0, more=False) == pytest.approx(FETCH_PAUSE_S / 32)
+    assert fetch_pause(BUSY_LOAD, FULL_FLOW, 0) == pytest.approx(FETCH_PAUSE_S)
+    assert fetch_pause(1.0, 2 * FULL_FLOW, 0.004) == pytest.approx(FETCH_PAUSE_S - 0.004)
+    assert fetch_pause((IDLE_LOAD + BUSY_LOAD) / 2, FULL_FLOW, 0) == pytest.approx(FETCH_PAUSE_S / 32)
     assert linger(BUSY_LOAD) == pytest.approx(LINGER_S)
+
+
+def test_where_little_flows_waits_are_short_however_busy_the_machine_is() -> None:
+    assert fetch_pause(1.0, FULL_FLOW / 10, 0) == pytest.approx(FETCH_PAUSE_S / 10)
+    assert fetch_pause(1.0, 0, 0) == 0
 
 
 class Machine:
@@ -111,6 +108,22 @@ def test_several_threads_are_a_whole_core_at_most() -> None:
     load = load_of(machine)
     machine.run(1, 3.5)
     assert load() == 1
+
+
+def test_the_flow_that_counts_is_that_of_all_consumers_lately() -> None:
+    machine = Machine()
+    machine.now += 0.1  # between two ticks
+    pace = FetchPace(lambda: 1.0, lambda: machine.now)
+    machine.run(0.6, 0)
+    assert pace.pause() == 0
+    pace.took(round(FULL_FLOW))
+    pace.took(round(FULL_FLOW))
+    machine.run(0.4, 0)
+    assert pace.pause() == 0  # too early to tell
+    machine.run(0.6, 0)
+    assert pace.pause() == fetch_pause(1.0, 2 * FULL_FLOW, machine.now)
+    machine.run(10, 0)
+    assert pace.pause() == 0
 
 
 @given(SECONDS, st.floats(0, 0.001))
