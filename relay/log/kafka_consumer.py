@@ -2,11 +2,11 @@
 
 The library's getmany(timeout) must not be cancelled, ignores its timeout while partitions are being reassigned, and
 throws away what it fetched for a paused partition. So it is only ever called without a timeout, which does not wait
-at all, for the partitions that are ours and not paused; the waiting is done here. The library's own pause is not used:
-a partition that waits keeps the one fetch that it has.
+at all, for the partitions that are ours and not paused; the waiting is done here. A partition that waits keeps the one
+fetch that it has: the library is not told.
 
 The library fetches again as soon as all that it had fetched from a broker has been taken. A busy process holds it back
-for a while (`FetchPace`): else every fetch would bring one or two records.
+for a while (`FetchPace`), by pausing it as a whole: else every fetch would bring one or two records.
 """
 
 import asyncio

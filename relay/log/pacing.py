@@ -33,28 +33,40 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _CORES: Final = os.cpu_count() or 1
 
 
-class Load:
-    """How busy the CPU was lately, in [0, 1]: over the last half second or more: a burst is no load.
+class Rate:
+    """How much `tell` grew a second lately: over the last half second or more, so that a burst does not count.
 
-    `clock`: seconds, monotonic. `used`: each tells the seconds of CPU used so far, of one core; the busiest counts.
+    `clock`: seconds, monotonic.
     """
 
-    def __init__(self, clock: Callable[[], float], *used: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], tell: Callable[[], float]) -> None:
         self._clock = clock
-        self._used = used
+        self._tell = tell
         self._sampled_at = clock()
-        self._then = [tell() for tell in used]
-        self._load = 0.0
+        self._then = tell()
+        self._rate = 0.0
 
     def __call__(self) -> float:
         now = self._clock()
         passed = now - self._sampled_at
         if passed >= _SAMPLE_S:
-            used = [tell() for tell in self._used]
-            most = max(after - before for after, before in zip(used, self._then, strict=True))
-            self._load = min(1.0, max(0.0, most / passed))
-            self._sampled_at, self._then = now, used
-        return self._load
+            told = self._tell()
+            self._rate = (told - self._then) / passed
+            self._sampled_at, self._then = now, told
+        return self._rate
+
+
+class Load:
+    """How busy the CPU was lately, in [0, 1].
+
+    `clock`: seconds, monotonic. `used`: each tells the seconds of CPU used so far, of one core; the busiest counts.
+    """
+
+    def __init__(self, clock: Callable[[], float], *used: Callable[[], float]) -> None:
+        self._rates = [Rate(clock, tell) for tell in used]
+
+    def __call__(self) -> float:
+        return min(1.0, max(0.0, *(rate() for rate in self._rates)))
 
 
 def machine_cpu() -> float:
@@ -87,9 +99,8 @@ class FetchPace:
     def __init__(self, load: Callable[[], float], clock: Callable[[], float]) -> None:
         self._load = load
         self._clock = clock
-        self._sampled_at = clock()
         self._taken = 0
-        self._flow = 0.0
+        self._flow = Rate(clock, lambda: self._taken)
 
     def took(self, records: int) -> None:
         """A consumer took so many."""
@@ -97,12 +108,7 @@ class FetchPace:
 
     def pause(self) -> float:
         """Seconds until the next tick. Records that come after a longer silence are fetched at once: nothing waits."""
-        now = self._clock()
-        passed = now - self._sampled_at
-        if passed >= _SAMPLE_S:
-            self._flow = self._taken / passed
-            self._sampled_at, self._taken = now, 0
-        return fetch_pause(self._load(), self._flow, now)
+        return fetch_pause(self._load(), self._flow(), self._clock())
 
 
 def fetch_pause(load: float, flow: float, now: float) -> float:
@@ -110,8 +116,7 @@ def fetch_pause(load: float, flow: float, now: float) -> float:
 
     `flow`: records a second that the process takes in. `now`: seconds, monotonic.
     """
-    tick_s = FETCH_PAUSE_S * min(1.0, flow / FULL_FLOW) * _strain(load)
-    return tick_s - now % tick_s if tick_s > 0 else 0.0
+    return _until_tick(now, FETCH_PAUSE_S * min(1.0, flow / FULL_FLOW) * _strain(load))
 
 
 def linger(load: float) -> float:
@@ -124,7 +129,11 @@ def gather(load: float, now: float) -> float:
 
     Waits end together, at ticks, so that the calls of all lanes become one.
     """
-    tick_s = GATHER_S * _strain(load)
+    return _until_tick(now, GATHER_S * _strain(load))
+
+
+def _until_tick(now: float, tick_s: float) -> float:
+    """All who wait end together."""
     return tick_s - now % tick_s if tick_s > 0 else 0.0
 
 

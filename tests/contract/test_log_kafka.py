@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
@@ -15,8 +16,10 @@ from aiokafka.protocol.group import LeaveGroupRequest
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from relay.domain.errors import LogUnavailable, RecordTooLarge
+from relay.log import kafka_membership as membership
 from relay.log import pacing
 from relay.log.kafka import KafkaLog
+from relay.log.pacing import FetchPace
 from relay.log.port import Coordinate, Log, NewRecord
 from tests.contract.log_contract import (
     PATIENCE_S,
@@ -245,6 +248,34 @@ async def test_a_busy_process_gets_everything_and_closes(kafka_broker: Broker) -
         await log.append(keyed(topic, 1))
         await member.consumer.close()
         await waiting
+
+
+async def test_a_busy_consumer_holds_its_fetch_back_only_where_no_more_is_at_hand(
+    kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[AIOKafkaConsumer] = []
+    hold = membership.hold
+
+    def noted(consumer: AIOKafkaConsumer) -> object:
+        held.append(consumer)
+        return hold(consumer)
+
+    monkeypatch.setattr(membership, "hold", noted)
+    monkeypatch.setattr(FetchPace, "pause", lambda _: 0.01)
+    async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
+        group = unique("group")
+        topic = await topic_for(log, group)
+        await log.append([NewRecord(topic, b"k", b"%d" % n) for n in range(10)])
+        member = await started(Member(log, group, topic))
+
+        seen: list[tuple[int, int]] = []
+        while sum(count for count, _ in seen) < 10:
+            batches = await member.poll(max_records=4, timeout_s=PATIENCE_S)
+            seen.append((sum(map(len, batches.values())), len(held)))
+        assert seen == [(4, 0), (4, 0), (2, 1)]
+
+        await log.append([NewRecord(topic, b"k", b"later")])
+        assert values(await member.take(1)) == [b"later"]
 
 
 async def test_groups_deal_to_lower_ranks_first(kafka_broker: Broker) -> None:

@@ -36,7 +36,8 @@ class Broker:
         return not self._asked.empty()
 
     async def asked(self) -> asyncio.Future[Any]:
-        return await self._asked.get()
+        async with asyncio.timeout(5):
+            return await self._asked.get()
 
 
 @asynccontextmanager
@@ -63,8 +64,7 @@ async def test_a_fetch_that_ends_while_the_loop_wakes_up_is_followed_by_another(
         consumer._fetcher._notify(consumer._fetcher._wait_consume_future)  # records of before were taken
         answer.set_result(NOTHING_NEW)
 
-        async with asyncio.timeout(5):
-            await broker.asked()
+        await broker.asked()
 
 
 async def test_a_consumer_that_is_held_asks_for_nothing_until_it_is_released() -> None:
@@ -78,8 +78,7 @@ async def test_a_consumer_that_is_held_asks_for_nothing_until_it_is_released() -
         assert not broker.was_asked
 
         membership.release(held)
-        async with asyncio.timeout(5):
-            await broker.asked()
+        await broker.asked()
 
 
 async def test_what_was_held_is_released_though_it_went_to_others() -> None:
