@@ -13,7 +13,7 @@ READY    := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo dev test bench faults lint format clean
+.PHONY: help setup demo dev test speed bench faults lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,8 +26,10 @@ demo: $(RUNNABLE) ## Send sample events through a relay of your own and watch th
 dev: $(RUNNABLE) ## Run a whole relay on this machine, without Kafka and Redis
 	$(BIN)/relay dev
 
-test: $(READY) ## Run all tests: JOBS of them at a time (3), except those that count the CPU
-	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/speed
+test: $(READY) ## Run all tests, JOBS of them at a time (3)
+	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+
+speed: $(READY) ## Check what a message may cost in our own Python; on a quiet machine
 	$(BIN)/pytest tests/speed
 
 bench: $(RUNNABLE) ## Measure the relay on Kafka and Redis of its own; more with .venv/bin/relay bench --help

@@ -3,8 +3,22 @@
 import secrets
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.servers.kafka import kafka_broker as kafka_broker
+
+# How fast a machine draws and runs examples says nothing about the code: no deadlines, no health check of speed. The
+# other two are about fixtures and classes that several examples share, which ours do on purpose.
+settings.register_profile(
+    "relay",
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.differing_executors,
+    ],
+)
+settings.load_profile("relay")
 
 
 @pytest.fixture

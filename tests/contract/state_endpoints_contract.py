@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.log.port import Coordinate
@@ -15,9 +15,7 @@ from relay.state.rows import Row
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, begun, outcome, peeked, row, settled
 
 UNUSED = count()
-
-# Examples share a rig, but no receiver; and a suite is run by several classes: that is its purpose.
-SHARED = [HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
+"""Of each example a receiver of its own: examples share a rig."""
 
 
 class EndpointsContract:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from redis.asyncio import Redis
@@ -401,7 +401,7 @@ class TestMemory:
 class TestLinearHashing:
     WINDOW_S = 600.0
 
-    @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=15)
     @given(
         steps=st.lists(
             st.tuples(st.integers(1, 700), st.integers(0, 50), st.sampled_from([0, 100, 299, 301])), max_size=6

@@ -6,7 +6,7 @@ from dataclasses import is_dataclass
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
@@ -169,7 +169,7 @@ def rounded(value: object) -> object:
     return value
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 @given(script=st.lists(steps, min_size=5, max_size=40))
 async def test_same_replies(server: ValkeyServer, script: list[tuple[Call, float]]) -> None:
     clock, client = TurnedClock(), Redis.from_url(server.url)

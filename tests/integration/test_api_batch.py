@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -403,7 +403,7 @@ _JSONISH: Final = st.lists(
 ).map(lambda parts: "".join(parts).encode())
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=150)
 @given(st.binary() | _JSONISH, st.sampled_from([LINES, EVENTS]))
 async def test_no_body_is_our_fault(rig: Rig, body: bytes, content_type: str) -> None:
     with capture_logs() as logged:

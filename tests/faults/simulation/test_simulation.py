@@ -191,7 +191,6 @@ TestRelay.settings = settings(
     max_examples=int(EXAMPLES or 40),
     stateful_step_count=STEPS,
     derandomize=not EXAMPLES,
-    deadline=None,
     report_multiple_bugs=False,
     phases=set(Phase) - {Phase.explain},
     suppress_health_check=list(HealthCheck),
