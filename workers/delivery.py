@@ -86,7 +86,7 @@ def rules_of(receiver: Receiver) -> GateRules:
 @lru_cache(maxsize=4_096)
 def _rules(interval_s: float, settle_s: float, breaker: BreakerPolicy, in_flight: int, asked: bool) -> GateRules:
     """Remembered: most receivers have the same ones."""
-    return GateRules(Limits(interval_s, settle_s, breaker, settle_s), in_flight, ask_first=asked, may_ask=asked)
+    return GateRules(Limits(interval_s, settle_s, breaker, settle_s), in_flight, ask_first=asked)
 
 
 def in_flight_per_lane(receiver: Receiver) -> int:

@@ -13,10 +13,10 @@ from relay.domain.handover import Handover, to_code
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import message_digest, parse_message
+from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Source
 from relay.domain.topics import Topics
 from relay.engine.parked_copy import parked_key
-from relay.engine.rows import REASON_CODES
 from relay.log.port import Record
 from relay.state.port import FailedEntry
 from relay.state.rows import Arrival, Mark, RowKey, Stage, callback_row, delivery_row

@@ -19,9 +19,9 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_digest, parse_message, sender_headers
+from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Receiver
 from relay.domain.topics import DAY_S, SHARED, Topics, lane_of
-from relay.engine.rows import REASON_CODES
 from relay.engine.work import Dead, Done, Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Kind
@@ -165,7 +165,6 @@ class FromSender:
             content_type=message.content_type,
             origin=record.coordinate,
             accepted_ms=_accepted_ms(record, int(self._outside.clock.time() * 1000)),
-            wait=message.wait,
             traceparent=message.traceparent,
         )
         key = receiver.name if lane == SHARED else message.source_id

@@ -111,7 +111,6 @@ class AnswersResource:
             generation=generation,
             origin=known.at,
             accepted_ms=max(0, known.received_ms or 0),
-            wait=message.wait,
             traceparent=message.traceparent,
         )
 

@@ -14,8 +14,8 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.handover import Handover, from_code
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId, MessageId, webhook_id
+from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Source
-from relay.engine.rows import REASON_CODES
 from relay.log.port import Record
 from relay.state.rows import Result, Row, Stage
 

@@ -1,7 +1,7 @@
 """What may be written in receivers.yaml for a receiver and for a source. The values here are the defaults."""
 
 import re
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -20,18 +20,12 @@ from pydantic import (
 from relay.config.durations import PositiveDuration
 from relay.config.references import check_references, has_reference
 from relay.domain.errors import InvalidRecord
+from relay.domain.headers import check_header_name, check_header_value
 from relay.domain.identity import check_id, is_receiver_name
 from relay.domain.receiver import RetryPolicy
 from relay.domain.signing import check_secret
 from relay.domain.status import check_template
 from relay.domain.topics import SHARED
-
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_NOT_IN_HEADER = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
-_OWN_HEADERS: Final = ("webhook-", "relay-", "ce-")
-_FRAMING_HEADERS: Final = frozenset(
-    {"host", "content-length", "content-type", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect"}
-)
 
 
 def check_url(url: str) -> str:
@@ -74,20 +68,6 @@ def _secret(value: str) -> str:
     return value
 
 
-def _header_value(value: str) -> str:
-    if not value.isascii() or _NOT_IN_HEADER.search(value) or value != value.strip():
-        raise ValueError("the value of a header is printable ASCII, without spaces around it")
-    return value
-
-
-def _header_name(name: str) -> str:
-    if not _HEADER_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not the name of a header")
-    if name.lower().startswith(_OWN_HEADERS) or name.lower() in _FRAMING_HEADERS:
-        raise ValueError(f"{name!r} is set by the relay itself")
-    return name
-
-
 def _pointer(value: str) -> str:
     if value and not value.startswith("/"):
         raise ValueError(f"{value!r} is not a JSON pointer; it begins with /")
@@ -128,8 +108,8 @@ def _empty_if_none(value: object) -> object:
 Text = Annotated[str, AfterValidator(_text)]
 Url = Annotated[Text, AfterValidator(_url)]
 StatusTemplate = Annotated[Text, AfterValidator(_template)]
-HeaderValue = Annotated[Text, AfterValidator(_header_value)]
-HeaderName = Annotated[str, AfterValidator(_header_name)]
+HeaderValue = Annotated[Text, AfterValidator(check_header_value)]
+HeaderName = Annotated[str, AfterValidator(check_header_name)]
 Pointer = Annotated[str, AfterValidator(_pointer)]
 ReceiverName = Annotated[str, AfterValidator(_receiver_name)]
 SourceId = Annotated[str, AfterValidator(_source_id)]

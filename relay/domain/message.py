@@ -24,8 +24,7 @@ _STRUCTURED: Final = b"application/cloudevents"
 class Message(Struct, frozen=True, gc=False):
     """One webhook event. `receivers` None: whoever subscribes; else unique names in the sender's order.
 
-    `payload` is exactly what the sender gave. `time`: the sender's own word (RFC 3339). `wait`: who waits for the
-    answer, as the HTTP API wrote it.
+    `payload` is exactly what the sender gave. `time`: the sender's own word (RFC 3339).
     """
 
     source_id: str
@@ -36,7 +35,6 @@ class Message(Struct, frozen=True, gc=False):
     content_type: str | None = None
     payload: bytes = b""
     traceparent: str | None = None
-    wait: str | None = None
 
     @property
     def id(self) -> MessageId:
@@ -92,7 +90,6 @@ def message_headers(message: Message) -> Headers:
         ("content-type", message.content_type),
         ("ce_receiver", None if message.receivers is None else ",".join(message.receivers)),
         ("traceparent", message.traceparent),
-        ("relay-wait", message.wait),
     )
     return (
         ("ce_specversion", b"1.0"),
@@ -107,7 +104,7 @@ def sender_headers(headers: Headers) -> Headers:
 
     A dead letter of that stage carries these, or a sender could name any receiver in `relay-receiver`.
     """
-    return tuple(pair for pair in headers if not pair[0].startswith("relay-") or pair[0] == "relay-wait")
+    return tuple(pair for pair in headers if not pair[0].startswith("relay-"))
 
 
 def _from_headers(value: bytes, named: Mapping[str, bytes]) -> Message:
@@ -150,7 +147,6 @@ def _from_envelope(value: bytes, named: Mapping[str, bytes]) -> Message:
         content_type="application/json",
         payload=bytes(envelope.payload),
         traceparent=_text(named, "traceparent"),
-        wait=_text(named, "relay-wait"),
     )
 
 
@@ -204,6 +200,5 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "ce_time": ("time", _reader_of_short("ce_time")),
     "content-type": ("content_type", _reader_of_short("content-type")),
     "traceparent": ("traceparent", _reader_of_short("traceparent")),
-    "relay-wait": ("wait", _reader_of_short("relay-wait")),
 }
 """Which field of a message a header is, and how it is read."""

@@ -1,4 +1,4 @@
-"""Why a delivery failed: the closed list of reasons of a dead letter, and who has to act on each."""
+"""Why a delivery failed: the closed list of reasons of a dead letter, who has to act on each, and its code in a row."""
 
 from typing import Final, Literal
 
@@ -23,6 +23,26 @@ REASONS: Final[dict[str, ReasonClass]] = {
     "discarded": "system",
 }
 """Reason -> class. Only `system` pages a person. Source: design, section 9."""
+
+REASON_CODES: Final[dict[str, int]] = {
+    "invalid": 1,
+    "unknown_receiver": 2,
+    "id_conflict": 3,
+    "too_large": 4,
+    "rejected": 5,
+    "gone": 6,
+    "exhausted": 7,
+    "expired": 8,
+    "ambiguous": 9,
+    "backlog_full": 10,
+    "answer_timeout": 11,
+    "receiver_forgot": 12,
+    "callback_rejected": 13,
+    "callback_exhausted": 14,
+    "poison": 15,
+    "discarded": 16,
+}
+"""How a finished row remembers its reason, in one byte. Rows live for days: a code is never given to another reason."""
 
 
 def reason_class(reason: str) -> ReasonClass:

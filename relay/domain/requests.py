@@ -6,6 +6,7 @@ from typing import Final
 from urllib.parse import quote
 
 from relay.domain.exchange import Request
+from relay.domain.headers import VISIBLE, check_header_name, header_value
 from relay.domain.hop import Hop
 from relay.domain.identity import callback_id, webhook_id
 from relay.domain.receiver import Endpoint, Receiver
@@ -17,31 +18,11 @@ DEFAULT_CONTENT_TYPE: Final = "application/json"
 PING_TYPE: Final = "relay.ping"
 PING_BODY: Final = b'{"type":"relay.ping"}'
 
-_PRINTABLE: Final = "".join(map(chr, range(0x21, 0x7F)))
 # CloudEvents HTTP binding, 3.1.3.2: space, quote, percent and all beyond printable ASCII are percent-encoded
-_ATTRIBUTE_SAFE: Final = _PRINTABLE.replace('"', "").replace("%", "")
+_ATTRIBUTE_SAFE: Final = VISIBLE.replace('"', "").replace("%", "")
 _IN_ATTRIBUTE: Final = re.compile(r'[^\x21-\x7e]|["%]')
-_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, token
-# What an endpoint's own headers may not say: what frames a request is the transport's, and these others are ours,
-# also on a request where we leave them out.
-_RESERVED: Final = frozenset(
-    {
-        "connection",
-        "content-length",
-        "content-type",
-        "expect",
-        "host",
-        "stripe-signature",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "user-agent",
-        "x-hub-signature",
-        "x-hub-signature-256",
-    }
-)
-_RESERVED_PREFIXES: Final = ("ce-", "relay-", "webhook-")
+# https://www.w3.org/TR/trace-context/#traceparent-header: what is not of this form is no trace, and ends here
+_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def attribute_value(text: str) -> str:
@@ -55,13 +36,6 @@ def attribute_value(text: str) -> str:
 
 _repeated = lru_cache(maxsize=16_384)(attribute_value)
 """The same, for texts that come again and again: sources and types."""
-
-
-def header_value(text: str) -> str:
-    """`text` as it is, if it may be a header's value; what may not (controls, beyond ASCII) percent-encoded."""
-    if text.isascii() and text.isprintable():
-        return text
-    return quote(text, safe=_PRINTABLE + " \t", errors="replace")
 
 
 def post_request(
@@ -99,6 +73,7 @@ def post_request(
         headers.append(("relay-sequence", str(sequence)))
     if answer_url is not None:
         headers.append(("relay-answer-url", header_value(answer_url)))
+    headers += _trace(hop)
     return _post(receiver.post, headers, payload, user_agent)
 
 
@@ -150,6 +125,7 @@ def callback_request(
         headers.append(("relay-answer-truncated", "true"))
     if failed and hop.reason is not None:
         headers.append(("relay-reason", header_value(hop.reason)))
+    headers += _trace(hop)
     return _post(source_callback, headers, body, user_agent)
 
 
@@ -170,12 +146,20 @@ def _post(endpoint: Endpoint, headers: list[tuple[str, str]], body: bytes, user_
 
 @lru_cache(maxsize=1024)
 def _own_headers(headers: _Pairs) -> _Pairs:
-    """An endpoint's static headers, without those that would override ours or could not be sent."""
+    """An endpoint's static headers; none that would override ours or could not be sent, wherever it came from."""
     return tuple((name, header_value(value)) for name, value in headers if _may_own(name))
 
 
 def _may_own(name: str) -> bool:
-    lower = name.lower()
-    if lower in _RESERVED or lower.startswith(_RESERVED_PREFIXES):
+    try:
+        check_header_name(name)
+    except ValueError:
         return False
-    return _HEADER_NAME.fullmatch(name) is not None
+    return True
+
+
+def _trace(hop: Hop) -> _Pairs:
+    """The sender's trace goes on: whoever gets the request can be found in it."""
+    if hop.traceparent is None or not _TRACEPARENT.fullmatch(hop.traceparent):
+        return ()
+    return (("traceparent", hop.traceparent),)

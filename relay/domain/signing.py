@@ -6,7 +6,6 @@ other two styles know no SHA-512: there it has a scheme name of its own, which a
 
 import base64
 import binascii
-import hashlib
 import hmac
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -85,20 +84,15 @@ def _signature(secret: str, webhook_id: str, stamp: str, body: bytes, digest: _D
 
 
 def _mac(key: bytes, content: bytes, digest: _Digest) -> bytes:
-    """HMAC (RFC 2104). The hashes of the padded key are remembered: the library's way makes them anew for each body."""
-    inner, outer = _padded(key, digest)
-    inner, outer = inner.copy(), outer.copy()
-    inner.update(content)
-    outer.update(inner.digest())
-    return outer.digest()
+    mac = _keyed(key, digest).copy()
+    mac.update(content)
+    return mac.digest()
 
 
 @lru_cache(maxsize=4096)
-def _padded(key: bytes, digest: _Digest) -> "tuple[hashlib._Hash, hashlib._Hash]":
-    new = hashlib.sha256 if digest == "sha256" else hashlib.sha512
-    block = new().block_size
-    padded = (key if len(key) <= block else new(key).digest()).ljust(block, b"\0")
-    return new(bytes(byte ^ 0x36 for byte in padded)), new(bytes(byte ^ 0x5C for byte in padded))
+def _keyed(key: bytes, digest: _Digest) -> hmac.HMAC:
+    """Remembered, and copied for each body: keying takes longer than hashing a small one."""
+    return hmac.new(key, digestmod=digest)
 
 
 def _hex(secret: str, content: bytes, digest: _Digest) -> str:

@@ -32,7 +32,6 @@ class Topics:
         self.failed_messages = f"{prefix}failed_messages"
         self.parked_messages = f"{prefix}parked_messages"
         self.receiver_config = f"{prefix}receiver_config"
-        self.delivery_attempts = f"{prefix}delivery_attempts"
 
     def to_receiver(self, lane: str) -> str:
         """`lane`: a receiver's name, or SHARED."""
@@ -56,7 +55,6 @@ class Topics:
             TopicSpec(self.failed_messages, 10, retention_s=30 * DAY_S),
             self.parked(),
             TopicSpec(self.receiver_config, 1, "compact", None),
-            TopicSpec(self.delivery_attempts, 10, retention_s=3 * DAY_S),
         )
 
     def parked(self) -> TopicSpec:
@@ -89,10 +87,6 @@ class Topics:
     def lane_specs(self, lane: str, partitions: int) -> tuple[TopicSpec, ...]:
         """The topics of a receiver's own lane."""
         return tuple(TopicSpec(topic, partitions) for topic in self.lane_groups(lane))
-
-    def of_receiver(self, receiver: Receiver) -> tuple[TopicSpec, ...]:
-        """The topics of one receiver; none for a receiver in the shared lane."""
-        return () if receiver.lane == SHARED else self.lane_specs(receiver.name, receiver.partitions)
 
 
 def lane_of(receiver: Receiver) -> str:

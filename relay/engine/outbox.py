@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Generic
 
 from relay.domain.errors import RecordTooLarge
+from relay.domain.reasons import REASON_CODES
 from relay.engine.context import LaneContext
 from relay.engine.gather import Gather
 from relay.engine.parked_copy import ParkedCopy, parked_key
-from relay.engine.rows import REASON_CODES, row_of
+from relay.engine.rows import row_of
 from relay.engine.work import Dead, Done, Outcome, W, Worker
 from relay.log.port import Coordinate, NewRecord
 from relay.state.rows import Mark, RowKey, Stage

@@ -3,15 +3,12 @@
 from collections.abc import Sequence
 from typing import Generic
 
-from relay.domain.reasons import REASONS
+from relay.domain.reasons import REASON_CODES
 from relay.engine.clock import Clock
 from relay.engine.work import Dead, Outcome, Seen, W
 from relay.state.attempts import Kind
 from relay.state.port import IntakeAsk, Lane, State
 from relay.state.rows import Mark, Row, RowKey, Stage
-
-REASON_CODES = {reason: code for code, reason in enumerate(REASONS, start=1)}
-"""How a finished row remembers its reason, in one byte."""
 
 
 class RowTable(Generic[W]):

@@ -76,8 +76,6 @@ class GateRules:
     limits: Limits
     max_in_flight: int
     ask_first: bool = False
-    may_ask: bool = False
-    """Whether a delivery in doubt can be asked about (a status endpoint), so that its step is run with `in_doubt`."""
 
 
 class Work:

@@ -40,27 +40,25 @@ class Expected:
     """What a topic has to be like. `record_bytes`: the largest record that it has to take.
 
     `all_read`: every partition beyond those of `spec` would be read by nobody. `must_fit`: a record that is too large
-    would be tried for ever, as there is nowhere else to put it. `obliges`: its records must not get lost.
+    would be tried for ever, as there is nowhere else to put it.
     """
 
     spec: TopicSpec
     record_bytes: int = 0
     all_read: bool = False
     must_fit: bool = False
-    obliges: bool = True
 
 
 def expected_fixed(topics: Topics, *, payload_bytes: int, answer_bytes: int) -> list[Expected]:
     """The topics that exist whatever receivers there are, given the caps of payloads and answers."""
     largest, answer = payload_bytes + HEADROOM_BYTES, answer_bytes + HEADROOM_BYTES
-    sizes = {topics.to_sender: answer, topics.receiver_config: 0, topics.delivery_attempts: 0}
+    sizes = {topics.to_sender: answer, topics.receiver_config: 0}
     return [
         Expected(
             spec,
             record_bytes=sizes.get(spec.name, largest),
             all_read=spec.name in (topics.parked_messages, topics.receiver_config),
             must_fit=spec.name in (topics.parked_messages, topics.failed_messages),
-            obliges=spec.name != topics.delivery_attempts,
         )
         for spec in topics.fixed()
     ]
@@ -105,14 +103,14 @@ def _problems(expected: Expected, state: TopicState) -> Iterator[tuple[str, Grad
 
 def _of_cleanup(expected: Expected, state: TopicState) -> Iterator[tuple[str, Grade]]:
     spec, there = expected.spec, state.spec
-    grade = Grade.REFUSE if expected.obliges else Grade.WARN
+    grade = Grade.REFUSE
     if state.mixed_cleanup or there.cleanup != spec.cleanup:
         shown = "compact,delete" if state.mixed_cleanup else there.cleanup
         fate = "compacted away unread" if spec.cleanup == "delete" else "deleted for its age while it is needed"
         yield f"cleanup.policy is {shown}: what is in it is {fate}; set cleanup.policy={spec.cleanup}", grade
     if spec.cleanup == "compact":
         return
-    if state.retention_bytes is not None and expected.obliges:
+    if state.retention_bytes is not None:
         yield (
             f"retention.bytes is {state.retention_bytes}: a backlog beyond that is deleted unread; "
             f"set retention.bytes=-1",

@@ -232,13 +232,6 @@ class RedisState:
         found = await self._calls.run("failed", {tag: _encode((receiver, limit))}, wire.decode_entries)
         return list(map(wire.entry_of, found[tag]))
 
-    async def unindex_failed(self, entries: Sequence[FailedEntry]) -> None:
-        arguments = {
-            tag: _encode([(entry.receiver, wire.coordinate_key(entry.at)) for entry in part])
-            for tag, part in _of_failed(entries).parts()
-        }
-        await self._calls.run("unindex_failed", arguments, _numbers)
-
     async def failed_receivers(self) -> list[str]:
         found = await self._calls.run("failed_receivers", dict.fromkeys(range(TAGS), b""), _texts)
         return sorted(receiver for receivers in found.values() for receiver in receivers)

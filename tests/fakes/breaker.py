@@ -1,4 +1,5 @@
-"""The circuit breaker of an endpoint, as pure steps. The state's script does the same inside of Redis.
+"""The circuit breaker of an endpoint, as pure steps. The state's scripts do the same inside of Redis:
+this is the reference that they are compared with.
 
 A run of failures opens it; after `open_for` seconds one probe at a time is let through, and decides. In a long outage
 the probe is a throw-away ping, and there is more time between two of them.

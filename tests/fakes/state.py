@@ -336,11 +336,6 @@ class MemoryState:
         entries = self._of(f"r:{receiver}").failed.get(receiver, {}).values()
         return sorted(entries, key=lambda one: one.failed_at, reverse=True)[:limit]
 
-    async def unindex_failed(self, entries: Sequence[FailedEntry]) -> None:
-        self._reach_owners(f"r:{entry.receiver}" for entry in entries)
-        for entry in entries:
-            self._of(f"r:{entry.receiver}").failed.get(entry.receiver, {}).pop(entry.at, None)
-
     async def failed_receivers(self) -> list[str]:
         self._reach(range(TAGS))
         return sorted(receiver for tag in self._tags for receiver, entries in tag.failed.items() if entries)

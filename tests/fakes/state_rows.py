@@ -5,7 +5,6 @@ from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from relay.domain.breaker import Breaker, Closed, HalfOpen, Open, ask, record
 from relay.domain.receiver import BreakerPolicy
 from relay.state.attempts import (
     Ambiguous,
@@ -23,6 +22,7 @@ from relay.state.attempts import (
 )
 from relay.state.port import EndpointHealth
 from relay.state.rows import Mark, Result, Row, Stage
+from tests.fakes.breaker import Breaker, Closed, HalfOpen, Open, ask, record
 
 STUB_S = 60.0
 AHEAD_S = 1.0

@@ -12,7 +12,7 @@ from relay.delivery.port import Transport
 from relay.domain.errors import StateRecovering
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
-from relay.domain.topics import Topics, lane_of
+from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.clock import Clock
 from relay.engine.observer import SilentObserver
 from relay.engine.patience import Patience
@@ -151,7 +151,8 @@ class World:
         await log.start()
         specs = list(self.topics.fixed())
         for receiver in self.known.receivers().values():
-            specs += self.topics.of_receiver(receiver)
+            if receiver.lane != SHARED:
+                specs += self.topics.lane_specs(receiver.name, receiver.partitions)
         await log.create(specs, self._groups())
 
     async def send(self, *messages: Message) -> None:

@@ -22,8 +22,8 @@ from relay.api.view import (
 from relay.domain.handover import Handover, to_code
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Source
-from relay.engine.rows import REASON_CODES
 from relay.log.port import Record
 from relay.state.rows import Result, Row, Stage
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.domain.breaker import SILENCE_S, Breaker, Closed, HalfOpen, Open, Outage, ask, record
 from relay.domain.receiver import BreakerPolicy, OfflinePolicy
+from tests.fakes.breaker import SILENCE_S, Breaker, Closed, HalfOpen, Open, Outage, ask, record
 
 POLICY = BreakerPolicy(failures=3, window=60, open_for=30, offline=OfflinePolicy(after=600, ping_every=90))
 PROBE_S = 20.0

@@ -6,9 +6,9 @@ from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.handover import Handover, to_code
 from relay.domain.hop import Hop, Outcome, encode_hop
 from relay.domain.message import Message, message_digest, message_headers
+from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Source
 from relay.engine.parked_copy import parked_key
-from relay.engine.rows import REASON_CODES
 from relay.engine.work import Dead
 from relay.log.port import Coordinate, Headers, NewRecord, Record
 from relay.state.rows import Arrival, Mark, Stage, callback_row, delivery_row

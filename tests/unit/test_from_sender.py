@@ -11,8 +11,8 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, message_headers
+from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Receiver
-from relay.engine.rows import REASON_CODES
 from relay.engine.work import Dead, Done, Outcome, Seen
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.port import Lane
@@ -25,7 +25,7 @@ FROM_SENDER = TOPICS.from_sender
 MAX = 1_000
 CI = Receiver("ci", Endpoint("https://ci.example/"))
 CD = Receiver("cd", Endpoint("https://cd.example/"), lane="shared")
-PUSH = Message("github", "m-1", ("ci",), "push", "2024-01-01T00:00:00Z", "text/plain", b"payload", "00-1", "api-1")
+PUSH = Message("github", "m-1", ("ci",), "push", "2024-01-01T00:00:00Z", "text/plain", b"payload", "00-1")
 LANE = Lane(FROM_SENDER, 3, 1)
 
 
@@ -72,7 +72,6 @@ def test_the_payload_goes_to_the_receivers_topic_as_it_is(rig: Rig) -> None:
         content_type="text/plain",
         origin=Coordinate(FROM_SENDER, 3, 7),
         accepted_ms=int(NOW * 1000),
-        wait="api-1",
         traceparent="00-1",
     )
 

@@ -33,7 +33,6 @@ hops = st.builds(
     reason=st.none() | texts,
     status_url=st.none() | texts,
     ask_after_s=st.none() | st.floats(0, 1e18),
-    wait=st.none() | texts,
     traceparent=st.none() | texts,
 )
 
@@ -83,9 +82,9 @@ def test_unknown_headers_and_missing_metadata_are_fine() -> None:
 
 
 def test_a_senders_attributes_are_those_of_the_hop() -> None:
-    message = Message("github", "1", ("ci",), "push", "2026-01-02T03:04:05Z", "text/plain", b"", "tp", "w")
+    message = Message("github", "1", ("ci",), "push", "2026-01-02T03:04:05Z", "text/plain", b"", "tp")
     hop = decode_hop((*message_headers(message), ("relay-receiver", b"ci")))
-    expected = Hop(DeliveryId("ci", "github", "1"), "push", message.time, "text/plain", wait="w", traceparent="tp")
+    expected = Hop(DeliveryId("ci", "github", "1"), "push", message.time, "text/plain", traceparent="tp")
     assert hop == expected
 
 

@@ -37,7 +37,6 @@ messages = st.builds(
     content_type=st.none() | texts.filter(lambda text: not text.lower().startswith("application/cloudevents")),
     payload=st.binary(max_size=200),
     traceparent=st.none() | texts,
-    wait=st.none() | texts,
 )
 
 
@@ -69,8 +68,8 @@ def test_hop_metadata_of_a_sender_is_ignored() -> None:
 
 
 def test_sender_headers_leave_out_hop_metadata_but_keep_the_waiter() -> None:
-    forged = (("relay-receiver", b"other"), ("relay-wait", b"w"), ("x-other", b"\xff"))
-    assert sender_headers(IDS + forged) == (*IDS, ("relay-wait", b"w"), ("x-other", b"\xff"))
+    forged = (("relay-receiver", b"other"), ("relay-stage", b"w"), ("x-other", b"\xff"))
+    assert sender_headers(IDS + forged) == (*IDS, ("x-other", b"\xff"))
 
 
 def test_a_cloudevents_producer_is_understood() -> None:
@@ -109,8 +108,8 @@ def test_structured_mode_is_refused_and_says_so() -> None:
 def test_the_envelope_keeps_the_payload_verbatim() -> None:
     payload = b'{"b" : 1.50,\n "a":"\\u00e9", "b": 1e400 }'
     value = b' {"source_id":"s","x":[1],"payload": %b ,"message_id":"m","receiver":["a","b","a"]}' % payload
-    message = parse_message(value, (("traceparent", b"tp"), ("relay-wait", b"w")))
-    assert message == Message("s", "m", ("a", "b"), None, None, "application/json", payload, "tp", "w")
+    message = parse_message(value, (("traceparent", b"tp"),))
+    assert message == Message("s", "m", ("a", "b"), None, None, "application/json", payload, "tp")
 
 
 @pytest.mark.parametrize("payload", ["null", "0", '""', "[]", "false", '"text"', "[[[1]]]"])

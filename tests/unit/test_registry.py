@@ -12,7 +12,7 @@ from relay.config.apply import Diff, apply_file, preview_file
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.registry import Declared, Registry
 from relay.domain.errors import LogUnavailable, UserError
-from relay.domain.receiver import Endpoint, Receiver, Source
+from relay.domain.receiver import Endpoint, Source
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import Coordinate, Log, NewRecord, Record, TopicState
 
@@ -284,8 +284,8 @@ async def test_topics_are_there_before_anybody_hears_of_their_receiver(log: _Top
         "t-to_receiver_ci": "t-relay.to-receiver.ci",
         "t-pending_from_receiver_ci": "t-relay.from-receiver-async.ci",
     }
-    receiver = Receiver("ci", _post(), partitions=3)
-    assert [log.specs[spec.name] for spec in TOPICS.of_receiver(receiver)] == list(TOPICS.of_receiver(receiver))
+    specs = TOPICS.lane_specs("ci", 3)
+    assert [log.specs[spec.name] for spec in specs] == list(specs)
 
 
 def _post() -> Endpoint:

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.domain.exchange import Request
+from relay.domain.headers import check_header_name, header_value
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, callback_id, webhook_id
 from relay.domain.receiver import Endpoint, Receiver, RetryPolicy, SigningPolicy
 from relay.domain.requests import (
     attribute_value,
     callback_request,
-    header_value,
     ping_request,
     post_request,
     status_request,
@@ -157,6 +157,40 @@ def test_static_headers_cannot_override_ours_or_break_the_request(name: str) -> 
     ):
         assert "mine" not in named(request).values()
         assert request.headers[-1] == ("x-team", "b%0D%0Ax-evil: 1")
+
+
+@given(
+    name=st.text(st.characters(codec="ascii"), min_size=1)
+    | st.sampled_from(["Host", "User-Agent", "x-hub-signature", "X-Team"])
+)
+def test_what_the_check_of_a_file_lets_pass_is_sent(name: str) -> None:
+    try:
+        passes = bool(check_header_name(name))
+    except ValueError:
+        passes = False
+    request = post(receiver(headers=((name, "mine"),)), Hop(DELIVERY))
+    assert (request.headers[-1] == (name, "mine")) == passes
+
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.mark.parametrize(
+    ("taken", "sent"),
+    [
+        (TRACE, TRACE),
+        (None, None),
+        ("00-1", None),
+        ("ff" + TRACE[2:], None),
+        (TRACE.replace("00f067aa0ba902b7", "0" * 16), None),
+        (TRACE.upper(), None),
+        (TRACE + "\r\nx: y", None),
+    ],
+)
+def test_a_trace_goes_on_to_receiver_and_callback(taken: str | None, sent: str | None) -> None:
+    hop = Hop(DELIVERY, outcome="delivered", traceparent=taken)
+    for request in (post(receiver(headers=(("traceparent", "own"),)), hop), callback(hop)):
+        assert named(request).get("traceparent") == sent
 
 
 def test_the_status_get() -> None:

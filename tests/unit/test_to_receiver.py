@@ -108,7 +108,7 @@ def test_an_answer_goes_to_the_sender_with_all_that_belongs_to_it(rig: Rig) -> N
     rig.known.sources["github"] = CALLED
     step = worker(rig)
     origin = Coordinate("from_sender", 1, 5)
-    hop = structs.replace(HOP, origin=origin, wait="api-1", traceparent="00-1", generation=0)
+    hop = structs.replace(HOP, origin=origin, traceparent="00-1", generation=0)
     work = step.admit(hop_record(TO_CI, hop))
     work.attempts = 3
     done = step.resume(work, Result("answered", 200, "text/plain", b"ok"))
@@ -123,7 +123,7 @@ def test_an_answer_goes_to_the_sender_with_all_that_belongs_to_it(rig: Rig) -> N
         200,
         "text/plain",
     )
-    assert (told.attempt, told.origin, told.wait, told.traceparent) == (3, origin, "api-1", "00-1")
+    assert (told.attempt, told.origin, told.traceparent) == (3, origin, "00-1")
 
 
 @pytest.mark.parametrize(
@@ -503,7 +503,7 @@ def test_the_engine_is_told_the_limits() -> None:
     rules = rules_of(Receiver("ci", post, partitions=4))
     assert rules.limits.interval_s == pytest.approx(0.206)
     assert (rules.limits.settle_s, rules.limits.probe_s, rules.max_in_flight) == (15, 15, 2)
-    assert (rules.ask_first, rules.may_ask) == (False, False)
+    assert not rules.ask_first
     assert rules_of(ASKED).ask_first
     assert not rules_of(NEEDS_RESPONSE).ask_first
     assert rules_of(PLAIN).limits.interval_s == 0

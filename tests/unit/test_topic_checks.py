@@ -65,7 +65,6 @@ def test_nothing_is_said_about_a_topic_that_is_right(topic: str) -> None:
         ("from_sender", {"mixed_cleanup": True}, Grade.REFUSE, "cleanup.policy is compact,delete"),
         ("parked_messages", {"cleanup": "delete", "retention_s": DAY_S}, Grade.REFUSE, "set cleanup.policy=compact"),
         ("receiver_config", {"mixed_cleanup": True, "cleanup": "delete"}, Grade.REFUSE, "deleted for its age"),
-        ("delivery_attempts", {"cleanup": "compact", "retention_s": None}, Grade.WARN, "set cleanup.policy=delete"),
         ("to_sender", {"retention_bytes": 10**9}, Grade.REFUSE, "set retention.bytes=-1"),
         ("to_receiver_shared", {"retention_s": DAY_S}, Grade.WARN, "set retention.ms=604800000"),
         ("parked_messages", {"partitions": 11}, Grade.REFUSE, "read by nobody"),
@@ -93,7 +92,6 @@ def test_what_loses_messages_by_itself_is_refused(
 @pytest.mark.parametrize(
     ("topic", "changes"),
     [
-        ("delivery_attempts", {"retention_bytes": 10**6}),  # it may drop
         ("parked_messages", {"retention_bytes": 10**6}),  # without a meaning where nothing is deleted
         ("from_sender", {"retention_s": None}),
         ("from_sender", {"retention_s": 30 * DAY_S}),

@@ -1,0 +1,31 @@
+"""Reasons of dead letters: who has to act, and how a row remembers them."""
+
+from relay.domain.reasons import REASON_CODES, REASONS
+
+
+def test_the_code_of_a_reason_never_changes() -> None:
+    """Rows in Redis outlive the process that wrote them: only a new reason gets a new code."""
+    assert REASON_CODES == {
+        "invalid": 1,
+        "unknown_receiver": 2,
+        "id_conflict": 3,
+        "too_large": 4,
+        "rejected": 5,
+        "gone": 6,
+        "exhausted": 7,
+        "expired": 8,
+        "ambiguous": 9,
+        "backlog_full": 10,
+        "answer_timeout": 11,
+        "receiver_forgot": 12,
+        "callback_rejected": 13,
+        "callback_exhausted": 14,
+        "poison": 15,
+        "discarded": 16,
+    }
+
+
+def test_every_reason_has_a_class_and_a_code_of_one_byte() -> None:
+    assert REASON_CODES.keys() == REASONS.keys()
+    assert len(set(REASON_CODES.values())) == len(REASON_CODES)
+    assert all(0 < code < 256 for code in REASON_CODES.values())
