@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from relay.domain.dead_letter import DeadLetter, original_headers, parse_dead_letter
 from relay.domain.errors import InvalidRecord
-from relay.domain.handover import Handover, to_code
+from relay.domain.handover import Handover, handover, to_code
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import message_digest, parse_message
@@ -21,7 +21,7 @@ from relay.log.port import Record
 from relay.state.port import FailedEntry
 from relay.state.rows import Arrival, Mark, RowKey, Stage, callback_row, delivery_row
 from workers.failed_messages import Failure, entry_of
-from workers.results import NOBODY_TO_CALL, handover
+from workers.results import NOBODY_TO_CALL
 
 _NEVER_ROUTED: Final = frozenset({"id_conflict", "too_large"})
 """Dead letters of messages that can be read, and yet never became deliveries."""

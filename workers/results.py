@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec import structs
 
-from relay.domain.handover import Handover, to_code
+from relay.domain.handover import Handover, handover, to_code
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.receiver import Source
 from relay.domain.topics import Topics
@@ -38,13 +38,3 @@ def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int, *, ex
         ask_after_s=None,
     )
     return NewRecord(topics.to_sender, hop.delivery.source_id.encode(), result.body, encode_hop(answer) + extra)
-
-
-def handover(source: Source, *, failed: bool, empty: bool) -> Handover:
-    """What a source wants done with an answer, or with the notice of a failure."""
-    answers_wanted = source.answers == "all" or (source.answers == "non_empty" and not empty)
-    if not (source.failures if failed else answers_wanted):
-        return Handover.UNWANTED
-    if source.callback is None and not source.kafka:
-        return Handover.KEPT
-    return Handover.DELIVERED

@@ -15,7 +15,7 @@ from msgspec import structs
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange
-from relay.domain.handover import Handover, to_code
+from relay.domain.handover import Handover, handover, to_code
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.outcome import (
     Accepted,
@@ -43,7 +43,7 @@ from workers.delivery import interval_s
 from workers.letters import Letters
 from workers.outside import Outside
 from workers.ping import ping
-from workers.results import NOBODY_TO_CALL, handover
+from workers.results import NOBODY_TO_CALL
 from workers.setback import after, setback_of
 
 

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.reading import MESSAGE_PATH, message_in_path
-from relay.api.view import Found, MessageView, delivery_view, message_view, owes_answer, owes_notice
+from relay.api.view import Found, MessageView, delivery_view, has_failed, is_owed, message_view
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import DeliveryId, MessageId
@@ -124,9 +124,9 @@ class StatusReader:
 
     async def _with_callbacks(self, found: list[Found], source: Source) -> list[Found]:
         keys = {
-            one.delivery: callback_row(one.delivery, one.row.generation, failed=one.row.stage is Stage.FAILED)
+            one.delivery: callback_row(one.delivery, one.row.generation, failed=has_failed(one.row))
             for one in found
-            if owes_answer(one.row, source) or owes_notice(one.row, source)
+            if is_owed(one, source)
         }
         if not keys:
             return found

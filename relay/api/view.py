@@ -8,36 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Final, Literal
+from typing import Final
 
 from relay.domain.errors import InvalidRecord
-from relay.domain.handover import Handover, from_code
+from relay.domain.handover import Handover, from_code, handover
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId, MessageId, webhook_id
+from relay.domain.progress import CallbackStatus, Status, least_advanced
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Source
 from relay.log.port import Record
 from relay.state.rows import Result, Row, Stage
-
-Status = Literal[
-    "arrived",
-    "delivered_to_receiver",
-    "failed",
-    "response_received_from_receiver",
-    "response_delivered_to_sender",
-    "done",
-]
-
-PROGRESS: Final[tuple[Status, ...]] = (
-    "arrived",
-    "delivered_to_receiver",
-    "failed",
-    "response_received_from_receiver",
-    "response_delivered_to_sender",
-    "done",
-)
-"""Least advanced first. A failed delivery stopped before its answer: so a message of several counts as failed once
-none of its deliveries still waits for its receiver, and one failed among answered ones is not hidden by them."""
 
 _REASONS: Final = {code: reason for reason, code in REASON_CODES.items()}
 _UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
@@ -57,7 +38,7 @@ class AnswerView:
 class CallbackView:
     """How the result's way to the sender's callback is going; `attempts` of a finished one: at most 63 are counted."""
 
-    status: Literal["pending", "retrying", "delivered", "failed"]
+    status: CallbackStatus
     attempts: int
 
 
@@ -93,7 +74,7 @@ class MessageView:
 @dataclass(frozen=True, slots=True)
 class Found:
     """What is known of a delivery. `record`: the one on `to_sender` that its row points at. `callback`: the row of
-    the callback that this delivery owes, if it owes one."""
+    the callback that its result is owed, if it is (`is_owed`)."""
 
     delivery: DeliveryId
     row: Row
@@ -117,7 +98,7 @@ def message_view(
         message_id=identity.message_id,
         webhook_id=webhook_id(*identity),
         type=event_type,
-        status=min(statuses, key=PROGRESS.index),
+        status=least_advanced(statuses),
         received_at=None if received_ms is None else rfc3339(received_ms / 1000),
         duplicate=duplicate,
         deliveries=tuple(deliveries),
@@ -130,16 +111,17 @@ def delivery_view(found: Found, source: Source, now: float) -> DeliveryView:
     answer = _answer(found)
     waits = row.stage in _UNFINISHED and row.due_in_s > 0 and isfinite(row.due_in_s)
     last_status = row.last_status
+    unwanted = _has_answer(row) and _handover(found, source) is Handover.UNWANTED
     return DeliveryView(
         receiver=found.delivery.receiver,
-        status=status_of(row),
+        status="done" if unwanted else status_of(row),
         generation=row.generation,
         attempts=row.attempts,
         next_attempt_at=rfc3339(now + row.due_in_s) if waits else None,
         last_status=answer.status if last_status is None and answer is not None else last_status,
         reason=reason_of(row),
         answer=answer,
-        callback=_callback(found, source, answer),
+        callback=_callback(found, source),
     )
 
 
@@ -169,14 +151,18 @@ def reason_of(row: Row) -> str | None:
     return row.reason if row.stage in _UNFINISHED else None
 
 
-def owes_answer(row: Row, source: Source) -> bool:
-    """Whether the answer of this delivery is on its way to a callback."""
-    return row.stage is Stage.PUBLISHED and source.callback is not None and source.answers != "none"
+def is_owed(found: Found, source: Source) -> bool:
+    """Whether the result of this delivery is on its way to the sender, or was, as far as its row says: from the moment
+    that it is stored, long before its record is on `to_sender`."""
+    row = found.row
+    if has_failed(row):  # a notice that is only left for a consumer changes nothing that is seen here
+        return source.callback is not None and handover(source, failed=True, empty=False) is Handover.DELIVERED
+    return _has_answer(row) and _handover(found, source) is Handover.DELIVERED
 
 
-def owes_notice(row: Row, source: Source) -> bool:
-    """Whether a failure notice about this delivery is on its way to a callback, or was."""
-    return row.stage is Stage.FAILED and source.callback is not None and source.failures
+def has_failed(row: Row) -> bool:
+    """Whether the delivery was given up, or is about to be."""
+    return row.stage is Stage.FAILED or (row.stage is Stage.RESULT and _is_dead(row.result))
 
 
 def rfc3339(seconds: float) -> str | None:
@@ -188,6 +174,17 @@ def rfc3339(seconds: float) -> str | None:
     except (ValueError, OverflowError, OSError):
         return None
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _has_answer(row: Row) -> bool:
+    """Whether there is a result that is not at its end yet."""
+    return row.stage in (Stage.RESULT, Stage.PUBLISHED) and not has_failed(row)
+
+
+def _handover(found: Found, source: Source) -> Handover:
+    row, record = found.row, found.record
+    body = row.result.body if row.result is not None else (record.value if record is not None else b"?")
+    return handover(source, failed=False, empty=not body)
 
 
 def _handed(how: Handover) -> Status:
@@ -226,16 +223,14 @@ def _answer_of(status: int | None, content_type: str | None, body: bytes) -> Ans
         return AnswerView(status, content_type, None, base64.b64encode(body).decode())
 
 
-def _callback(found: Found, source: Source, answer: AnswerView | None) -> CallbackView | None:
+def _callback(found: Found, source: Source) -> CallbackView | None:
     if found.row.stage is Stage.DONE:
         return _ended(found.row.code)
     row = found.callback
-    if row is None:
+    if row is None or not is_owed(found, source):
         return None
     if row.stage is Stage.DONE:
         return _ended(row.code)
-    if owes_answer(found.row, source) and source.answers == "non_empty" and answer is not None and answer.body == "":
-        return None
     under_way = row.stage in (Stage.SENDING, Stage.RESULT)
     return CallbackView("retrying" if row.attempts > under_way else "pending", row.attempts)
 

@@ -14,7 +14,7 @@ import click
 
 from relay.cli.client import Client
 from relay.cli.process import run_loop, run_until_signalled
-from relay.cli.send import until_over
+from relay.cli.send import LOOK_EVERY_S, until_over
 from relay.cli.status import answer_text
 from relay.cli.table import print_table
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
@@ -127,7 +127,7 @@ class Demo:
             states = [journey.result() for journey in journeys]
             async with asyncio.timeout(WAIT_S):
                 await self._sender.wait_for(len(CASES))
-            letters = (await client.failed()) or []
+                letters = await _letters(client)
         self._show(states, letters)
         problems = self._problems(states, letters)
         if problems:
@@ -184,6 +184,15 @@ async def _journey(client: Client, case: Case) -> Any:
         SOURCE, sample.payload, receivers=(case.receiver,), event_type=sample.event_type, message_id=case.sample
     )
     return await until_over(client, SOURCE, sent["message_id"], WAIT_S)
+
+
+async def _letters(client: Client) -> list[Any]:
+    """The dead letters, once there are any: they are listed right after the notice of them is written, not before."""
+    while True:
+        letters = await client.failed()
+        if letters:
+            return list(letters)
+        await asyncio.sleep(LOOK_EVERY_S)
 
 
 def _result_row(arrival: Arrival) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import click
 
 from relay.cli.client import ApiBusy, ApiFailed, Client, with_client
 from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.status import is_over, show
+from relay.cli.status import has_failed, is_over, show
 from relay.cli.table import output_option
 from relay.domain.errors import UserError
 
@@ -43,7 +43,7 @@ def send(
 ) -> None:
     """Send one message from FILE, or from standard input where FILE is a dash.
 
-    With --wait, the exit code is 1 when a delivery failed.
+    With --wait, the exit code is 1 when a delivery failed, or the way of its result to the sender.
     """
     payload = _payload(file)
 
@@ -60,12 +60,12 @@ def send(
 
     state = with_client(settings_from(config_file), api, work)
     show(state, output)
-    if wait_s is not None and any(delivery["status"] == "failed" for delivery in state["deliveries"]):
+    if wait_s is not None and has_failed(state):
         click.get_current_context().exit(1)
 
 
 async def until_over(client: Client, source_id: str, message_id: str, wait_s: float) -> Any:
-    """The message's state once every delivery has ended. Raises ApiFailed when that takes longer than `wait_s`."""
+    """The message's state once it is over. Raises ApiFailed when that takes longer than `wait_s`."""
     end = time.monotonic() + wait_s
     while True:
         state = None

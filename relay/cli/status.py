@@ -8,9 +8,8 @@ import click
 from relay.cli.client import ApiFailed, Client, with_client
 from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.table import output_option, print_json, print_table
+from relay.domain import progress
 
-ENDS = frozenset({"response_delivered_to_sender", "done", "failed"})
-"""Statuses of a delivery after which nothing happens any more."""
 ANSWER_CHARS = 60
 
 
@@ -68,13 +67,17 @@ def answer_text(answer: Any) -> str:
 
 
 def is_over(state: Any) -> bool:
-    """Whether every delivery has come to its end, or has its answer where nobody is to be called about it."""
-    return bool(state["deliveries"]) and all(_delivery_is_over(each) for each in state["deliveries"])
+    """Whether nothing more will happen to a message that the API tells of."""
+    return progress.is_over(state["status"], _progress(state))
 
 
-def _delivery_is_over(delivery: Any) -> bool:
-    if delivery["status"] in ENDS:
-        return True
-    callback = delivery.get("callback")
-    waits_for_callback = callback is not None and callback["status"] != "failed"
-    return delivery["status"] == "response_received_from_receiver" and not waits_for_callback
+def has_failed(state: Any) -> bool:
+    """Whether anything about it went wrong for good: a delivery, or the way of its result to the sender."""
+    return progress.has_failed(state["status"], _progress(state))
+
+
+def _progress(state: Any) -> list[progress.Progress]:
+    return [
+        progress.Progress(each["status"], each["callback"]["status"] if each["callback"] else None)
+        for each in state["deliveries"]
+    ]

@@ -1,7 +1,10 @@
-"""How an answer's way ended, in the one byte that a finished delivery keeps of it."""
+"""The way of a result to its sender: what a source wants done with it, and how that ended, in the one byte that a
+finished delivery keeps of it."""
 
 from enum import IntEnum
 from typing import NamedTuple
+
+from relay.domain.receiver import Source
 
 _MOST_ATTEMPTS = 63
 
@@ -30,3 +33,13 @@ def to_code(how: Handover, attempts: int) -> int:
 
 def from_code(code: int) -> Handed:
     return Handed(Handover(code & 3), code >> 2)
+
+
+def handover(source: Source, *, failed: bool, empty: bool) -> Handover:
+    """What a source wants done with an answer, or with the notice of a failure."""
+    answers_wanted = source.answers == "all" or (source.answers == "non_empty" and not empty)
+    if not (source.failures if failed else answers_wanted):
+        return Handover.UNWANTED
+    if source.callback is None and not source.kafka:
+        return Handover.KEPT
+    return Handover.DELIVERED

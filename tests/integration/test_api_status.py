@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
+from relay.cli.status import is_over
 from relay.domain.errors import UserError
 from relay.domain.handover import Handover, to_code
 from relay.domain.hop import Hop, encode_hop
@@ -14,7 +15,7 @@ from relay.domain.receiver import BreakerPolicy
 from relay.log.port import NewRecord
 from relay.state.attempts import BeginAsk, Change, Go, Limits, Settlement
 from relay.state.port import Lane
-from relay.state.rows import Arrival, Mark, RowKey, Stage, delivery_row
+from relay.state.rows import Arrival, Mark, Result, RowKey, Stage, delivery_row
 from tests.integration.api_rig import Rig, document, problem, running_api
 
 CI = "/v1/sources/app/messages?receiver=ci"
@@ -97,6 +98,19 @@ async def test_the_callback_is_told_while_it_is_under_way_and_after(rig: Rig) ->
 
     await rig.state.mark([Mark(delivery_row(delivery), 0, Stage.DONE, at, to_code(Handover.DELIVERED, 3))])
     assert (await callback_of(rig)) == {"status": "delivered", "attempts": 3}
+
+
+async def test_between_the_stored_answer_and_its_record_the_message_is_not_over(rig: Rig) -> None:
+    await rig.post("/v1/sources/calls/messages?receiver=ci", ce_id="m-1")
+    row = delivery_row(DeliveryId("ci", "calls", "m-1"))
+    await begin(rig, row, b"token-01")
+    await rig.state.settle([Settlement(row, 0, b"token-01", Change.RESULT, result=Result("answered", 200))])
+
+    state = document(await rig.get("/v1/sources/calls/messages/m-1"))
+
+    assert state["status"] == "response_received_from_receiver"
+    assert state["deliveries"][0]["callback"]["status"] == "pending"
+    assert not is_over(state)
 
 
 async def callback_of(rig: Rig) -> object:

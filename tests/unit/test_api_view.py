@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 
 from relay.api.reading import message_location, percent_decoded
 from relay.api.view import (
-    PROGRESS,
     CallbackView,
     DeliveryView,
     Found,
-    Status,
     delivery_view,
     message_view,
     rfc3339,
@@ -22,6 +20,7 @@ from relay.api.view import (
 from relay.domain.handover import Handover, to_code
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.progress import PROGRESS, Status
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Source
 from relay.log.port import Record
@@ -100,6 +99,8 @@ def test_the_next_attempt_is_told_only_of_what_waits() -> None:
 @pytest.mark.parametrize(
     ("row", "callback", "told"),
     [
+        (Row(Stage.RESULT, result=Result("answered", 200)), Row(), CallbackView("pending", 0)),
+        (Row(Stage.RESULT, result=Result("dead", 422, reason="rejected")), Row(), CallbackView("pending", 0)),
         (Row(Stage.PUBLISHED), Row(), CallbackView("pending", 0)),
         (Row(Stage.PUBLISHED), Row(Stage.SENDING, attempts=1), CallbackView("pending", 1)),
         (Row(Stage.PUBLISHED), Row(Stage.ENQUEUED, attempts=1), CallbackView("retrying", 1)),
@@ -124,6 +125,19 @@ def test_an_empty_answer_owes_no_callback_where_only_others_are_wanted() -> None
     row = Row(Stage.PUBLISHED, at=(0, 0))
     assert view(row, source, record=answer_of(DELIVERY, b""), callback=Row()).callback is None
     assert view(row, source, record=answer_of(DELIVERY), callback=Row()).callback == CallbackView("pending", 0)
+
+
+@pytest.mark.parametrize("result", [Result("answered", 200, body=b"yes"), Result("delivered", 204)])
+def test_a_result_is_owed_to_a_consumer_until_its_record_is_there(result: Result) -> None:
+    told = view(Row(Stage.RESULT, result=result), Source("app", kafka=True), callback=Row())
+    assert (told.status, told.callback) == ("response_received_from_receiver", CallbackView("pending", 0))
+
+
+@pytest.mark.parametrize("stage", [Stage.RESULT, Stage.PUBLISHED])
+def test_an_answer_that_nobody_wants_is_the_end(stage: Stage) -> None:
+    row = Row(stage, result=Result("answered", 200, body=b"yes") if stage is Stage.RESULT else None)
+    told = view(row, Source("app", CALLED.callback, answers="none"), callback=Row())
+    assert (told.status, told.callback) == ("done", None)
 
 
 def overall(*statuses: Status, routed: bool = True) -> Status:

@@ -1,0 +1,58 @@
+"""How far a message is: the words for it, in order, and when nothing more will happen. The same for the API that says
+them and for whoever reads them."""
+
+from collections.abc import Iterable
+from typing import Final, Literal, NamedTuple
+
+Status = Literal[
+    "arrived",
+    "delivered_to_receiver",
+    "failed",
+    "response_received_from_receiver",
+    "response_delivered_to_sender",
+    "done",
+]
+CallbackStatus = Literal["pending", "retrying", "delivered", "failed"]
+
+PROGRESS: Final[tuple[Status, ...]] = (
+    "arrived",
+    "delivered_to_receiver",
+    "failed",
+    "response_received_from_receiver",
+    "response_delivered_to_sender",
+    "done",
+)
+"""Least advanced first. A failed delivery stopped before its answer: so a message of several counts as failed once
+none of its deliveries still waits for its receiver, and one failed among answered ones is not hidden by them."""
+
+_UNFINISHED: Final = frozenset({"arrived", "delivered_to_receiver"})
+_UNDER_WAY: Final = frozenset({"pending", "retrying"})
+
+
+class Progress(NamedTuple):
+    """Where a delivery is. `callback`: how its result's way to the sender is going; None: there is none to go (any
+    more), or nothing to bring yet."""
+
+    status: str
+    callback: str | None
+
+
+def least_advanced(statuses: Iterable[Status]) -> Status:
+    """The status of a message with deliveries of these; there is one at least."""
+    return min(statuses, key=PROGRESS.index)
+
+
+def is_over(message_status: str, deliveries: Iterable[Progress]) -> bool:
+    """Whether nothing more will happen to a message: each of its deliveries has ended, and each result that the
+    sender is owed (an answer, or a failure notice) was taken or given up. One that was routed to nobody has failed."""
+    each = list(deliveries)
+    return all(_is_over(one) for one in each) if each else message_status == "failed"
+
+
+def has_failed(message_status: str, deliveries: Iterable[Progress]) -> bool:
+    """Whether anything went wrong for good: a delivery, or the way of its result to the sender."""
+    return message_status == "failed" or any("failed" in one for one in deliveries)
+
+
+def _is_over(delivery: Progress) -> bool:
+    return delivery.status not in _UNFINISHED and delivery.callback not in _UNDER_WAY

@@ -1,0 +1,41 @@
+"""How far a message is: when it is over, and when it has failed."""
+
+import pytest
+
+from relay.domain.progress import Progress, has_failed, is_over
+
+ANSWERED = "response_received_from_receiver"
+
+
+@pytest.mark.parametrize(
+    ("delivery", "over", "failed"),
+    [
+        (Progress("arrived", None), False, False),
+        (Progress("delivered_to_receiver", None), False, False),
+        (Progress(ANSWERED, "pending"), False, False),
+        (Progress(ANSWERED, "retrying"), False, False),
+        (Progress(ANSWERED, "failed"), True, True),
+        (Progress(ANSWERED, None), True, False),  # nobody is to be called: it is kept, to be asked for
+        (Progress("response_delivered_to_sender", "delivered"), True, False),
+        (Progress("done", None), True, False),
+        (Progress("failed", "pending"), False, True),  # its notice is still on the way
+        (Progress("failed", "delivered"), True, True),
+        (Progress("failed", None), True, True),
+    ],
+)
+def test_one_delivery(delivery: Progress, over: bool, failed: bool) -> None:
+    assert is_over(delivery.status, [delivery]) is over
+    assert has_failed(delivery.status, [delivery]) is failed
+
+
+def test_a_message_is_over_when_all_its_deliveries_are() -> None:
+    ended, waiting = Progress("done", None), Progress("arrived", None)
+    assert is_over("done", [ended, ended])
+    assert not is_over("arrived", [ended, waiting])
+    assert has_failed("arrived", [waiting, Progress("failed", None)])
+
+
+def test_a_message_without_deliveries_is_under_way_until_it_was_routed_to_nobody() -> None:
+    assert not is_over("arrived", [])
+    assert is_over("failed", [])
+    assert has_failed("failed", [])
