@@ -122,7 +122,7 @@ class Attempts(Generic[W]):
         for n, work in enumerate(batch):
             work.token = random[TOKEN_BYTES * n : TOKEN_BYTES * (n + 1)]
         asked_at = context.clock.monotonic()  # not when the verdict is read: the process may have slept on it
-        asks = [self._ask(work, asked_at) for work in batch]
+        asks = [self._ask(work) for work in batch]
         try:
             verdicts = await context.patience.until_done(
                 "begin attempts", lambda: context.state.begin(context.lane, asks)
@@ -139,10 +139,8 @@ class Attempts(Generic[W]):
         for work, seconds, why in reversed(waiting):  # each goes before the others again: they keep their turns
             self._wait(work, seconds, why)
 
-    def _ask(self, work: W, now: float) -> BeginAsk:
+    def _ask(self, work: W) -> BeginAsk:
         rules = _rules(work)
-        # What resolved the doubt holds for as long as a begin does: others may have sent it since.
-        resolved = work.takeover and now - work.begun_at <= self._context.bounds.start_within_s
         return BeginAsk(
             row_of(work),
             work.generation,
@@ -150,7 +148,7 @@ class Attempts(Generic[W]):
             rules.limits,
             self._worker.kind,
             attempts=work.attempts,
-            takeover=resolved,
+            resolved=work.resolved,
             ask_first=rules.ask_first,
         )
 
@@ -162,12 +160,12 @@ class Attempts(Generic[W]):
                 else:
                     work.polls, work.token = attempt, b""  # a GET leaves no intent behind: nothing to settle it with
                 work.begun_at = asked_at
-                work.in_doubt = work.takeover = False
+                work.in_doubt, work.resolved = False, None
                 self._start(work, start_in_s)
             case Ping(down_for_s):
                 self._pings.send(work, down_for_s, _rules(work).limits.breaker)
-            case Ambiguous(attempts):
-                self._doubt(work, attempts)
+            case Ambiguous(attempts, doubt):
+                self._doubt(work, attempts, doubt)
             case Have(row):
                 self._have(work, row)
             case Stale():
@@ -178,7 +176,6 @@ class Attempts(Generic[W]):
     def _wait(self, work: W, seconds: float, why: WaitReason) -> None:
         now = self._context.clock.monotonic()
         if why == "settling":
-            work.takeover = False  # that was about an earlier attempt than this one
             self._ends.again(work, now + seconds)
             return
         down = why != "rate"
@@ -188,11 +185,10 @@ class Attempts(Generic[W]):
             self._context.observer.held(work.gate, why)
         self._ends.again(work, now)
 
-    def _doubt(self, work: W, attempts: int) -> None:
+    def _doubt(self, work: W, attempts: int, doubt: int) -> None:
         work.token = b""
         work.attempts = max(work.attempts, attempts)
-        work.begun_at = self._context.clock.monotonic()
-        work.in_doubt = True
+        work.in_doubt, work.doubt = True, doubt
         self._run(work)
 
     def _outlived(self, work: W) -> None:
@@ -267,7 +263,7 @@ class Attempts(Generic[W]):
     def _ended(self, work: W, decision: Decision) -> None:
         match decision:
             case Resend():
-                work.takeover = True
+                work.resolved = work.doubt
                 self._ends.again(work, self._context.clock.monotonic())
             case Done() if decision.result is None:
                 self._ends.publish(work, decision)

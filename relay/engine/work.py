@@ -85,6 +85,7 @@ class Work:
         "attempts",
         "begun_at",
         "crashes",
+        "doubt",
         "due",
         "gate",
         "generation",
@@ -95,11 +96,11 @@ class Work:
         "polls",
         "queue",
         "record",
+        "resolved",
         "result",
         "row",
         "rules",
         "taken",
-        "takeover",
         "ticket",
         "token",
     )
@@ -121,9 +122,12 @@ class Work:
         self.due = 0.0
         """Monotonic time before which it is not taken up."""
         self.in_doubt = False
+        self.doubt = 0
+        """Names the attempt that is in doubt (`relay.state.attempts.Ambiguous`)."""
+        self.resolved: int | None = None
+        """The doubt that was resolved: another attempt may be made while that one is the last."""
         self.pinging = False
         """Its endpoint is offline: the step is run to send a throw-away ping in its place."""
-        self.takeover = False
         self.crashes = 0
         self.result: Result | None = None
         self.parked_at: Coordinate | None = None

@@ -35,8 +35,9 @@ class BeginAsk(Struct, frozen=True, gc=False):
     """Ask to start an attempt. `token`: unique per attempt, so that a repeated call gets the same verdict.
 
     `attempts`: what the record itself says has been tried (for a row that was lost); the greater one counts.
-    `takeover`: the caller has proof (a status endpoint's 404 after settling) or the receiver's consent
-    (`on_ambiguous: resend`) to POST although an earlier attempt is in doubt; it does not shorten settling.
+    `resolved`: the doubt that the caller has resolved: it has proof (a status endpoint's 404 after settling) or the
+    receiver's consent (`on_ambiguous: resend`) to POST although that attempt is in doubt. It holds, however long the
+    next attempt has to wait, while no other one was begun; it does not shorten settling.
     `ask_first`: in doubt after a loss of state, a delivery without a row is AMBIGUOUS (the receiver can be asked).
     """
 
@@ -46,7 +47,7 @@ class BeginAsk(Struct, frozen=True, gc=False):
     limits: Limits
     kind: Kind = Kind.POST
     attempts: int = 0
-    takeover: bool = False
+    resolved: int | None = None
     ask_first: bool = False
 
 
@@ -82,9 +83,11 @@ class Ping(NamedTuple):
 
 
 class Ambiguous(NamedTuple):
-    """An earlier attempt was begun, has settled, and nobody knows what came of it."""
+    """An earlier attempt was begun, has settled, and nobody knows what came of it. `doubt` names it: its begin by the
+    state's clock, or the moment of a loss before which it may have been begun (ms)."""
 
     attempts: int
+    doubt: int
 
 
 class Have(NamedTuple):

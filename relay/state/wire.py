@@ -155,7 +155,7 @@ class WireVerdict(msgspec.Struct, array_like=True):
             case 2:
                 return Wait(_seconds(self.first), _WAITS[self.second])
             case 3:
-                return Ambiguous(self.first)
+                return Ambiguous(self.first, self.second)
             case 4:
                 return Have(row_of(self.row))
             case 6:
@@ -181,11 +181,14 @@ def limits_of(ask: BeginAsk) -> tuple[object, ...]:
 
 
 _BEGIN: Final = struct.Struct(">BQQHH").pack
+_DOUBT: Final = struct.Struct(">Q").pack
 
 
 def pack_begin(ask: BeginAsk, limits_index: int) -> bytes:
-    flags = (ask.kind is Kind.POLL) + 2 * ask.takeover + 4 * ask.ask_first
-    return _BEGIN(flags, ask.generation, ask.attempts, limits_index, len(ask.token)) + ask.token
+    resolved = ask.resolved
+    flags = (ask.kind is Kind.POLL) + 2 * (resolved is not None) + 4 * ask.ask_first
+    packed = _BEGIN(flags, ask.generation, ask.attempts, limits_index, len(ask.token)) + ask.token
+    return packed if resolved is None else packed + _DOUBT(resolved)
 
 
 def policy_of(settlement: Settlement) -> tuple[object, ...]:

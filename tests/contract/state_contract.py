@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from msgspec import structs
@@ -56,6 +56,17 @@ def outcome(key: RowKey, change: Change, token: bytes = b"t1", **changes: object
 async def begun(state: State, key: RowKey, token: bytes = b"t1", **changes: object) -> object:
     (verdict,) = await state.begin(LANE, [ask(key, token, **changes)])
     return verdict
+
+
+async def taken_over(state: State, key: RowKey, token: bytes, **changes: object) -> object:
+    """The verdict for an attempt after the one in doubt, which is said to be resolved."""
+    return await begun(state, key, token, resolved=await doubt_of(state, key, **changes), **changes)
+
+
+async def doubt_of(state: State, key: RowKey, **changes: object) -> int:
+    verdict = await begun(state, key, b"asks", **changes)
+    assert isinstance(verdict, Ambiguous)
+    return verdict.doubt
 
 
 async def settled(state: State, key: RowKey, change: Change, token: bytes = b"t1", **changes: object) -> Row:
@@ -193,10 +204,27 @@ class RowsContract:
     async def test_an_attempt_of_another_settles_and_is_then_ambiguous(self, rig: Rig) -> None:
         await begun(rig.state, row())
         await rig.elapse(10)
-        assert await begun(rig.state, row(), b"t2", takeover=True) == Wait(15.0, "settling")
+        assert await begun(rig.state, row(), b"t2") == Wait(15.0, "settling")
         await rig.elapse(15)
-        assert await begun(rig.state, row(), b"t2") == Ambiguous(1)
-        assert await begun(rig.state, row(), b"t2", takeover=True) == Go(2, 0.0)
+        doubt = await doubt_of(rig.state, row())
+        assert await begun(rig.state, row(), b"t2") == Ambiguous(1, doubt)
+        assert await begun(rig.state, row(), b"t2", resolved=doubt) == Go(2, 0.0)
+
+    async def test_a_resolution_is_about_one_attempt_and_holds_until_the_next(self, rig: Rig) -> None:
+        limits = replace(LIMITS, interval_s=100.0)
+        await begun(rig.state, row())
+        await rig.elapse(25)
+        doubt = await doubt_of(rig.state, row())
+        await begun(rig.state, row(2), limits=limits)
+        assert await begun(rig.state, row(), b"t2", resolved=doubt, limits=limits) == Wait(99.0, "rate")
+        await rig.elapse(200)
+        assert await begun(rig.state, row(), b"t2", resolved=doubt, limits=limits) == Go(2, 0.0)
+        assert await begun(rig.state, row(), b"t3", resolved=doubt) == Wait(25.0, "settling")
+        await settled(rig.state, row(), Change.DOUBT, b"t2")
+        await rig.elapse(25)
+        later = await doubt_of(rig.state, row())
+        assert await begun(rig.state, row(), b"t3", resolved=doubt) == Ambiguous(2, later)
+        assert later == doubt + 225_000
 
     async def test_doubt_stays_until_somebody_takes_over(self, rig: Rig) -> None:
         await begun(rig.state, row())
@@ -204,14 +232,16 @@ class RowsContract:
         assert now == Row(Stage.SENDING, attempts=1, due_in_s=5.0, last_status=504, reason="gateway")
         assert await begun(rig.state, row(), b"t2") == Wait(25.0, "settling")
         await rig.elapse(25)
-        assert await begun(rig.state, row(), b"t2") == Ambiguous(1)
+        await doubt_of(rig.state, row())
 
     async def test_a_released_takeover_leaves_the_earlier_attempt_in_doubt(self, rig: Rig) -> None:
         await begun(rig.state, row())
         await rig.elapse(25)
-        await begun(rig.state, row(), b"t2", takeover=True)
+        doubt = await doubt_of(rig.state, row())
+        await taken_over(rig.state, row(), b"t2")
         assert (await settled(rig.state, row(), Change.RELEASED, b"t2")).stage is Stage.SENDING
-        assert await begun(rig.state, row(), b"t3") == Ambiguous(1)
+        assert await begun(rig.state, row(), b"t3") == Ambiguous(1, doubt)
+        assert await begun(rig.state, row(), b"t3", resolved=doubt) == Go(2, 0.0)
 
     async def test_retry_waits_but_may_be_asked_earlier(self, rig: Rig) -> None:
         await begun(rig.state, row())
@@ -236,7 +266,7 @@ class RowsContract:
     async def test_only_the_current_attempt_may_retry_release_or_doubt(self, rig: Rig) -> None:
         await begun(rig.state, row(), b"old")
         await rig.elapse(25)
-        await begun(rig.state, row(), b"new", takeover=True)
+        await taken_over(rig.state, row(), b"new")
         before = await peeked(rig.state, row())
         for change in (Change.RETRY, Change.RELEASED, Change.DOUBT):
             for token in (b"old", b"", b"unknown"):
@@ -245,7 +275,7 @@ class RowsContract:
     async def test_an_answer_counts_from_a_former_owner_too(self, rig: Rig) -> None:
         await begun(rig.state, row(), b"old")
         await rig.elapse(25)
-        await begun(rig.state, row(), b"new", takeover=True)
+        await taken_over(rig.state, row(), b"new")
         now = await settled(rig.state, row(), Change.ACCEPTED, b"old", result=Result("accepted"))
         assert (now.stage, now.attempts, now.result) == (Stage.ACCEPTED, 2, Result("accepted"))
         assert await settled(rig.state, row(), Change.RETRY, b"new") == now
@@ -263,7 +293,7 @@ class RowsContract:
     async def test_who_is_not_the_attempt_under_way_is_told_the_row(self, rig: Rig) -> None:
         await begun(rig.state, row(), b"old")
         await rig.elapse(25)
-        await begun(rig.state, row(), b"new", takeover=True)
+        await taken_over(rig.state, row(), b"new")
         for token in (b"old", b""):
             (told,) = await rig.state.settle([outcome(row(), Change.ACCEPTED, token, result=ANSWER)])
             assert told is not None

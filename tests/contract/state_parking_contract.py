@@ -10,7 +10,7 @@ from relay.log.port import Coordinate
 from relay.state.attempts import Ambiguous, Go, Kind, Wait
 from relay.state.port import Counts, Due, IntakeAsk, Parked, Restored
 from relay.state.rows import TAGS, Arrival, Mark, Row, Stage, tag_of
-from tests.contract.state_contract import LANE, WINDOW_S, Rig, ask, begun, peeked, row
+from tests.contract.state_contract import LANE, WINDOW_S, Rig, ask, begun, doubt_of, peeked, row
 
 QUEUE = bytes(range(12))
 TAG = tag_of("r:ci")
@@ -193,9 +193,10 @@ class LifeContract:
         await self.recover(rig)
         assert await begun(rig.state, row(1), ask_first=True, attempts=2) == Wait(25.0, "settling")
         await rig.elapse(25)
-        assert await begun(rig.state, row(1), ask_first=True, attempts=2) == Ambiguous(2)
+        doubt = await doubt_of(rig.state, row(1), ask_first=True, attempts=2)
+        assert await begun(rig.state, row(1), ask_first=True, attempts=2) == Ambiguous(2, doubt)
         assert await begun(rig.state, row(1), b"p", ask_first=True, kind=Kind.POLL) == Go(1, 0.0)
-        assert await begun(rig.state, row(1), ask_first=True, attempts=2, takeover=True) == Go(3, 0.0)
+        assert await begun(rig.state, row(1), ask_first=True, attempts=2, resolved=doubt) == Go(3, 0.0)
         assert await begun(rig.state, row(2)) == Go(1, 0.0)
         await rig.elapse(475)
         assert await begun(rig.state, row(3), ask_first=True) == Go(1, 0.0)

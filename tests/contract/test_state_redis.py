@@ -13,11 +13,11 @@ from redis.asyncio import Redis
 
 from relay.domain.errors import PartitionLost, StateRecovering, StateUnavailable, UserError
 from relay.domain.identity import DeliveryId, MessageId, digest12
-from relay.state.attempts import Ambiguous, Change, Go, Settlement, Wait
+from relay.state.attempts import Change, Go, Settlement, Wait
 from relay.state.port import Restored
 from relay.state.redis import RedisState
 from relay.state.rows import TAGS, Arrival, Mark, Result, Row, RowKey, Stage, delivery_row, tag_of
-from tests.contract.state_contract import LANE, LIMITS, ask, begun, outcome, peeked, row
+from tests.contract.state_contract import LANE, LIMITS, ask, begun, doubt_of, outcome, peeked, row
 from tests.contract.state_parking_contract import parked
 from tests.servers.valkey import Fsync, ValkeyServer
 
@@ -131,7 +131,7 @@ class TestLoss:
             await recover(state)
             assert isinstance(await begun(state, row(2), ask_first=True), Wait)
             now[0] += LIMITS.settle_s
-            assert await begun(state, row(2), ask_first=True) == Ambiguous(0)
+            assert await doubt_of(state, row(2), ask_first=True)
 
     async def test_an_empty_server_in_its_place_is_noticed(self, start: Callable[..., ValkeyServer]) -> None:
         server, now = start(fsync="always"), [1e9]
@@ -144,7 +144,7 @@ class TestLoss:
             assert await state.restore(LANE, [parked(1)]) == [Restored.PUT_BACK]
             await recover(state)
             now[0] += LIMITS.settle_s
-            assert await begun(state, row(2), ask_first=True) == Ambiguous(0)
+            assert await doubt_of(state, row(2), ask_first=True)
 
     async def test_doubt_outlives_a_restart_that_lost_nothing(self, start: Callable[..., ValkeyServer]) -> None:
         server, now = start(fsync="always"), [1e9]
@@ -153,7 +153,7 @@ class TestLoss:
             server.restart()
             await recover(state)
             now[0] += LIMITS.settle_s
-            assert await begun(state, row(2), ask_first=True) == Ambiguous(0)
+            assert await doubt_of(state, row(2), ask_first=True)
 
     async def test_a_pass_that_a_restart_cut_off_makes_nothing_ready(self, start: Callable[..., ValkeyServer]) -> None:
         server, now = start(fsync="no"), [1e9]

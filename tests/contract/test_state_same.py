@@ -26,6 +26,7 @@ from tests.servers.valkey import ValkeyServer
 BREAKER = BreakerPolicy(failures=2, window=30, open_for=20, offline=OfflinePolicy(after=60, ping_every=40))
 # Of one tag: where a call is fenced for one tag only, the real thing still serves the others, the fake does not.
 OWNERS = [owner for owner in (f"r:{number}" for number in range(1000)) if tag_of(owner) == 0][:2]
+BEGIN_MS = round(TurnedClock().now * 1000)
 NONE_NAMED: st.SearchStrategy[dict[str, object]] = st.just({})
 
 
@@ -64,7 +65,7 @@ asks = st.builds(
     limits,
     kind=st.sampled_from([Kind.POST, Kind.POST, Kind.POLL]),
     attempts=st.sampled_from([0, 0, 3]),
-    takeover=st.booleans(),
+    resolved=st.sampled_from([None, *(BEGIN_MS + passed for passed in (0, 10_000, 25_000, 61_000))]),
     ask_first=st.booleans(),
 )
 results = st.sampled_from([None, Result("answered", 200, "a/b", b"\xfe" * 40)])

@@ -8,10 +8,10 @@ import pytest
 from redis.asyncio import Redis
 
 from relay.domain.errors import StateRecovering, StateUnavailable, UserError
-from relay.state.attempts import Ambiguous, Go
+from relay.state.attempts import Go
 from relay.state.redis import RedisState
 from relay.state.rows import TAGS, Stage
-from tests.contract.state_contract import LANE, LIMITS, ask, begun, peeked, row
+from tests.contract.state_contract import LANE, LIMITS, ask, begun, doubt_of, peeked, row
 from tests.contract.turned_clock import TurnedClock
 from tests.servers.asking import said, until
 from tests.servers.sentinel import NAME, SentinelGroup
@@ -66,7 +66,7 @@ async def test_a_fail_over_counts_as_a_loss_even_where_nothing_was_lost(group: S
         assert state.forgotten() == frozenset(range(TAGS))
         assert (await peeked(state, row(1))).stage is Stage.SENDING
         clock.now += LIMITS.settle_s
-        assert await begun(state, row(2), ask_first=True) == Ambiguous(0)
+        assert await doubt_of(state, row(2), ask_first=True)
 
 
 async def test_a_promoted_server_that_restarts_before_anybody_looks_is_not_taken_for_the_old_one(
@@ -83,7 +83,7 @@ async def test_a_promoted_server_that_restarts_before_anybody_looks_is_not_taken
         await recover(state)
         assert (await peeked(state, row(1))).stage is Stage.NONE
         clock.now += LIMITS.settle_s
-        assert await begun(state, row(1), ask_first=True) == Ambiguous(0)
+        assert await doubt_of(state, row(1), ask_first=True)
 
 
 async def test_a_master_that_was_demoted_is_left(group: SentinelGroup) -> None:

@@ -240,7 +240,8 @@ class Beginning:
         left = began + ask.limits.settle_s - self.now
         if left > 0:
             return Wait(left, "settling")
-        return None if ask.takeover else Ambiguous(attempts)
+        doubt = round(began * 1000)
+        return None if ask.resolved == doubt else Ambiguous(attempts, doubt)
 
     def _paused(self, endpoint: Endpoint) -> Wait | None:
         left = endpoint.paused_until - self.now

@@ -26,6 +26,8 @@ class Surroundings(Transport):
 
     posts: list[tuple[str, Mapping[str, str], bytes]] = field(default_factory=list)
     gets: Counter[str] = field(default_factory=Counter)
+    asked: Counter[str] = field(default_factory=Counter)
+    """Status GETs by message id, also those about messages that never arrived."""
     lose_response: frozenset[int] = frozenset()
     down: set[str] = field(default_factory=set)
     troubles: dict[str, Sequence[Exchange | Exception]] = field(default_factory=dict)
@@ -75,6 +77,7 @@ class Surroundings(Transport):
     def _get(self, path: str) -> Response:
         _, where, message = path.split("/", 2)
         message = unquote(message)
+        self.asked[message] += 1
         if message not in self.arrived(f"/{where}"):
             return Response(404, {}, b"")
         self.gets[message] += 1

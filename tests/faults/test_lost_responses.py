@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from relay.domain.exchange import NoResponse
 from tests.fakes.strikes import Fuse
 from tests.fakes.surroundings import Surroundings
-from tests.fakes.virtual_time import run_virtually
+from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import World, message, receiver
 
 COUNT = 3
@@ -79,3 +80,17 @@ def test_a_receiver_that_answers_later_gets_each_message_once(lost: int) -> None
     outside = run_virtually(story())
     assert outside.arrived("/later") == ["a-0", "a-1", "a-2"]
     assert set(map(frozenset, outside.results().values())) == {frozenset({"answered"})}
+
+
+@virtually
+async def test_a_doubt_that_is_resolved_waits_for_a_slow_rate() -> None:
+    """Others want each slot, too; what was learned about the lost attempt holds until the next one."""
+    world = World([receiver("r", "/answer", status=True, rate_limit=1, window_size=8.0, timeout=2.0, max_age=300.0)])
+    await world.create()
+    world.outside.troubles["a-0"] = [NoResponse("disconnected", "before it was read", sent=True)]
+    await world.send(message(0, "a", "r"), *(message(number, "b", "r") for number in range(30)))
+    await world.run(Fuse(), 400)
+    assert world.outside.reasons() == {}
+    assert world.outside.arrived("/answer", "a") == ["a-0"]
+    assert world.outside.arrived("/answer").index("a-0") < 10
+    assert world.outside.asked["a-0"] == 1

@@ -1,12 +1,12 @@
 --include _life _fence _tables _usual _forms
 -- Arguments: MessagePack of {lane, its epoch, limits {{owner, interval us, settle ms, probe ms, offline after ms},
 -- ...}, row digests, asks}, the last two one after the other; an ask: flags, generation, attempts, index into limits, a
--- byte of length, token. Reply: verdicts: the number of the attempt that may start at once, or {code, number, number,
--- row}.
-local ASK = '>BI8I8I2I2c0'
+-- byte of length, token, with RESOLVED the doubt. Reply: verdicts: the number of the attempt that may start at once, or
+-- {code, number, number, row}.
+local ASK, DOUBT = '>BI8I8I2I2c0', '>I8'
 local GO, WAIT, AMBIGUOUS, HAVE, STALE, PING = 1, 2, 3, 4, 5, 6
 local RATE, PAUSE, BREAKER, SETTLING, OFFLINE, DISABLED = 0, 1, 2, 3, 4, 5
-local POLL, TAKEOVER, ASK_FIRST = 1, 2, 4
+local POLL, RESOLVED, ASK_FIRST = 1, 2, 4
 local AHEAD_US = 1000000 -- how far ahead a slot of the rate may be reserved
 local PROBE_WAIT_MS = 1000 -- others look again so often, for a probe may end long before its lease
 
@@ -63,7 +63,7 @@ local function general()
     if left > 0 then
       return { WAIT, left, SETTLING }
     end
-    return not has(ask.flags, TAKEOVER) and { AMBIGUOUS, attempts } or nil
+    return ask.resolved ~= begun and { AMBIGUOUS, attempts, begun } or nil
   end
 
   local function held(e)
@@ -150,6 +150,10 @@ local function general()
     for i, digest in ipairs(want_rows(list)) do
       local flags, generation, attempts, index, token
       flags, generation, attempts, index, token, at = struct.unpack(ASK, asks, at)
+      local resolved
+      if has(flags, RESOLVED) then
+        resolved, at = struct.unpack(DOUBT, asks, at)
+      end
       local row = load_row(digest)
       if row and row.g > generation then
         verdicts[i] = { STALE, row.g }
@@ -159,6 +163,7 @@ local function general()
         end
         local ask = {
           lane = lane, digest = digest, flags = flags, attempts = attempts, limits = limits[index], token = token,
+          resolved = resolved,
         }
         verdicts[i] = (has(flags, POLL) and poll or post)(ask, row)
       end

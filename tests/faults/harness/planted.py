@@ -124,8 +124,8 @@ def skip_on_delivered() -> Iterator[None]:
 def no_settle() -> Iterator[None]:
     """What an attempt in doubt has come to is asked at once, while it may still arrive."""
 
-    def ask(self: Attempts[AnyWork], work: AnyWork, now: float) -> BeginAsk:
-        asked = rightly(self, work, now)
+    def ask(self: Attempts[AnyWork], work: AnyWork) -> BeginAsk:
+        asked = rightly(self, work)
         return structs.replace(asked, limits=replace(asked.limits, settle_s=0.0))
 
     rightly = Attempts._ask

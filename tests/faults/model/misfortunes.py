@@ -107,19 +107,19 @@ def _flushed(w: World, rules: Rules) -> World:
         fenced=not w.zombie,
         in_doubt=True,
     )
-    return w._replace(to_receiver=_aged(w.to_receiver, rules), zombie=_aged(w.zombie, rules))
+    return w._replace(to_receiver=_asked_anew(w.to_receiver, rules), zombie=_asked_anew(w.zombie, rules))
 
 
 def _deposed(w: World, rest: tuple[int, ...], rules: Rules) -> World:
     """The owner freezes until another one has its lane, and then goes on with all that it has read."""
     unread = tuple(Work(m, "read") for m in w.hops[len(w.to_receiver) :])
-    works = (*(work for work in _aged(w.to_receiver, rules) if work.next != "done"), *unread)
+    works = (*(work for work in w.to_receiver if work.next != "done"), *unread)
     w = w._replace(to_receiver=(), hops=rest)
     return orphaned(w._replace(zombie=works, fenced=False), SENDING_OWNER, SENDING_ZOMBIE) if works else w
 
 
-def _aged(works: tuple[Work, ...], rules: Rules) -> tuple[Work, ...]:
-    """What a receiver said some time ago is no proof any more: it has to be asked again."""
+def _asked_anew(works: tuple[Work, ...], rules: Rules) -> tuple[Work, ...]:
+    """What a receiver said about an attempt before the loss is no proof any more: a later one may be forgotten."""
     if not rules.keep("stale_proof"):
         return works
-    return tuple(Work(m, "begin") if pc in ("ask", "take over") else Work(m, pc) for m, pc in works)
+    return tuple(Work(m, "begin") if pc.startswith(("ask", "take over")) else Work(m, pc) for m, pc in works)

@@ -91,7 +91,7 @@ def _deliver(w: World, rules: Rules, name: Worker) -> Iterator[Step]:
         if pc == "read":
             if not _before(works[:n], "read"):
                 yield Step(name, ("intake",), _next(w, name, n, _looked_up(w, rules, works[:n], m)))
-        elif pc in ("begin", "take over"):
+        elif pc in ("begin", "take over", "take over!"):
             if all(work.next in OUTCOME_STORED for work in works[:n]):
                 begun = _begin(w, rules, name, n, m)
                 if begun is not None:
@@ -100,8 +100,9 @@ def _deliver(w: World, rules: Rules, name: Worker) -> Iterator[Step]:
             wire = tuple(sorted((*w.wire[m], ATTEMPT_OF[name])))
             after = _next(w, name, n, "wait")
             yield Step(name, ("post",), after._replace(wire=changed(w.wire, m, wire)))
-        elif pc == "ask":
-            yield Step(name, ("ask",), _next(w, name, n, "settle" if w.seen[m] else "take over"))
+        elif pc in ("ask", "ask!"):
+            proof = "take over" + pc.removeprefix("ask")
+            yield Step(name, ("ask",), _next(w, name, n, "settle" if w.seen[m] else proof))
         elif pc.startswith("release"):
             yield Step(name, ("settle",), _taken_back(w, name, n, m, pc[-1]))
         elif pc == "no answer":
@@ -139,21 +140,25 @@ def _begin(w: World, rules: Rules, name: Worker, n: int, m: int) -> World | None
     if row == RESULT:
         return _next(w, name, n, "append")
     if row in SENDING or (rules.asked and w.in_doubt and rules.keep("no_suspicion")):
-        if rules.keep("no_settling") and not _has_settled(w, name, m):
-            return None
+        if rules.keep("no_settling") and w.wire[m]:
+            return None  # an earlier POST can still arrive
         if rules.keep("no_lease"):
             w = _expire(w, OTHER[name], m)
             row = w.deliveries[m]
-        if w.works(name)[n].next == "begin":
+        if w.works(name)[n].next != "take over":
             return _next(w, name, n, "ask" if rules.asked else "take over")
+    if rules.keep("stale_proof"):
+        w = _with_proof(w, OTHER[name], m, outdated=True)
     return _next(w, name, n, "post" + row)._replace(deliveries=changed(w.deliveries, m, ATTEMPT_OF[name]))
 
 
-def _has_settled(w: World, name: Worker, m: int) -> bool:
-    """No earlier POST can arrive any more. That takes longer than an owner who is not frozen needs to ask the receiver
-    and to begin on its word."""
-    asking = name == "zombie" and ((m, "ask") in w.to_receiver or (m, "take over") in w.to_receiver)
-    return not (w.wire[m] or asking)
+def _with_proof(w: World, other: str, m: int, *, outdated: bool) -> World:
+    """What the other owner has heard about an attempt, or is about to hear, is no proof once there is a later one; it
+    is again when that one was never made."""
+    proofs = (("ask", "ask!"), ("take over", "take over!"))
+    then = dict(proofs) if outdated else {late: good for good, late in proofs}
+    works = tuple(Work(m, then.get(work.next, work.next)) if work.message == m else work for work in w.works(other))
+    return w.working(other, works)
 
 
 def _still_counts(work: Work) -> bool:
@@ -172,6 +177,8 @@ def _expire(w: World, other: str, m: int) -> World:
 def _taken_back(w: World, name: Worker, n: int, m: int, before: str) -> World:
     """The attempt is settled without an outcome, where it still is the current one."""
     mine = w.deliveries[m] == ATTEMPT_OF[name]
+    if mine:
+        w = _with_proof(w, OTHER[name], m, outdated=False)
     return _next(w._replace(deliveries=changed(w.deliveries, m, before) if mine else w.deliveries), name, n, "begin")
 
 

@@ -15,8 +15,8 @@ TO_RECEIVER: frozenset[Worker] = frozenset({"to_receiver"})
 TO_SENDER: frozenset[Worker] = frozenset({"to_sender"})
 
 
-def _but(flaw: Flaw) -> Rules:
-    return Rules(flaws=frozenset[Flaw]({flaw}))
+def _but(*flaws: Flaw) -> Rules:
+    return Rules(flaws=frozenset[Flaw](flaws))
 
 
 OURS = Rules()
@@ -173,7 +173,6 @@ def test_to_commit_past_what_has_not_ended_loses_it_at_one_crash() -> None:
     [
         ("no_settling", Faults(crashes=1)),
         ("no_settling", Faults(lost=1)),
-        ("no_fence", Faults(zombies=1)),
         ("no_lease", Faults(zombies=1)),
         ("no_suspicion", Faults(crashes=1, flushes=1)),
     ],
@@ -183,10 +182,17 @@ def test_each_protection_is_needed(flaw: Flaw, faults: Faults) -> None:
     assert _delivered(faults, _but(flaw), to_the_end=False).violations == {"copied"}
 
 
+def test_the_fence_and_the_name_of_what_is_proved_stand_in_for_each_other() -> None:
+    zombie = Faults(zombies=1)
+    for flaws in ((), ("no_fence",), ("stale_proof",)):
+        assert _delivered(zombie, _but(*flaws)).first == {}
+    assert _delivered(zombie, _but("no_fence", "stale_proof"), to_the_end=False).violations == {"copied"}
+
+
 THREE_AT_ONCE = Faults(zombies=1, dropped=1, flushes=1)
 
 
-def test_a_404_counts_only_for_a_moment() -> None:
+def test_a_404_counts_only_for_the_attempt_it_was_about() -> None:
     """A worker has heard that the receiver never saw a message, and freezes before it begins another attempt;
     meanwhile a new owner delivers it, and Redis loses both its row and the fence."""
     assert _delivered(THREE_AT_ONCE).first == {}

@@ -21,7 +21,7 @@ Flaw = Literal[
     "no_suspicion",
     "stale_proof",
 ]
-"""`stale_proof`: that a receiver has never seen a message counts however long ago it said so."""
+"""`stale_proof`: that a receiver has never seen a message counts whatever was begun or forgotten since."""
 
 MESSAGES: Final = (0, 1)
 LOG_OF: Final = {"from_sender": "sent", "to_receiver": "hops", "to_sender": "answers"}
