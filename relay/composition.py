@@ -8,6 +8,7 @@ from relay.config.settings import Settings
 from relay.log.kafka import MAX_MESSAGE_BYTES, KafkaLog
 from relay.log.kafka_settings import KafkaSecurity
 from relay.log.port import Log
+from relay.state.port import State
 from relay.state.redis import RedisState
 
 
@@ -45,6 +46,17 @@ async def open_log(settings: Settings) -> AsyncIterator[Log]:
         yield log
     finally:
         await log.close()
+
+
+@asynccontextmanager
+async def open_state(settings: Settings) -> AsyncIterator[State]:
+    """A started state, for one command. Raises StateUnavailable when it does not answer."""
+    state = redis_state(settings)
+    try:
+        await state.start()
+        yield state
+    finally:
+        await state.close()
 
 
 def answer_secret(settings: Settings) -> bytes | None:

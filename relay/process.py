@@ -22,7 +22,7 @@ from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
 from relay.delivery.port import Transport
 from relay.domain.answer_token import issue
-from relay.domain.errors import LogUnavailable, Unavailable, UserError
+from relay.domain.errors import LogUnavailable, NotYet, Unavailable, UserError
 from relay.domain.hop import Hop
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Receiver
@@ -44,6 +44,7 @@ from relay.telemetry.meter import MetricsMeter
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter
+from relay.unfinished import unfinished
 from relay.watch.backlog import BacklogWatch
 from relay.watch.event_loop import LoopWatch
 from relay.watch.shared_clock import ClockWatch, SharedClock
@@ -152,7 +153,10 @@ class Relay:
         await self._transport.start()
         self._trouble["start"] = None
         if self._plan.apply_file:
-            await self._patience.until_done("apply the receivers file", self._apply_file)
+            try:
+                await self._patience.until_done("apply the receivers file", self._apply_file)
+            except NotYet as error:  # what has to end first ends only while we run
+                self._file_problem(error)
         else:
             await self._read_file()
 
@@ -259,7 +263,8 @@ class Relay:
         while not await self._state.lease(FILE_LEASE, self._owner, FILE_LEASE_S):
             await self._clock.sleep(0.2)
         try:
-            diff = await apply_file(self._log, file, self._topics)
+            left = partial(unfinished, self._log, self._state, self._topics)
+            diff = await apply_file(self._log, file, self._topics, left)
         finally:
             await self._state.release(FILE_LEASE, self._owner)
         if diff:
@@ -280,7 +285,7 @@ class Relay:
         path = self._settings.receivers_file
         await watch_file(path, self._apply_file, self._file_problem, self.hangup, since=self._file_stamp)
 
-    def _file_problem(self, error: UserError | Unavailable) -> None:
+    def _file_problem(self, error: UserError | NotYet | Unavailable) -> None:
         _log.error("receivers_file_refused", error=str(error), in_force="the former one")
 
     async def _follow_registry(self) -> None:

@@ -140,11 +140,19 @@ def effective(entry: EndpointEntry) -> dict[str, object]:
 
 
 async def _apply(settings: Settings, file: ReceiversFile, dry_run: bool) -> Diff:
-    from relay.composition import open_log  # costs the Kafka client's import, which the other commands do without
+    from relay.composition import open_log, open_state  # costs the clients' imports, which the others do without
+    from relay.unfinished import unfinished
 
     topics = Topics(settings.topic_prefix)
     async with open_log(settings) as log:
-        return await (preview_file if dry_run else apply_file)(log, file, topics)
+        if dry_run:
+            return await preview_file(log, file, topics)
+
+        async def left(name: str, lane: str) -> int:
+            async with open_state(settings) as state:
+                return await unfinished(log, state, topics, name, lane)
+
+        return await apply_file(log, file, topics, left)
 
 
 def _tell_missing(file: ReceiversFile) -> None:

@@ -1,6 +1,6 @@
 """Makes the log's `receiver_config` say what a receivers file says: `relay receivers apply`, and every start."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,13 +8,15 @@ from relay.config.entries import ReceiverEntry
 from relay.config.problems import raise_all
 from relay.config.receivers_file import Raw, ReceiversFile
 from relay.config.registry import Declared, decode, source_key
-from relay.domain.errors import UserError
+from relay.domain.errors import NotYet, UserError
 from relay.domain.topics import SHARED, Topics, TopicSpec
 from relay.log.port import Log, NewRecord
 
 FILE: Final = "file"
 """Who declared an entry, when a receivers file did."""
 _UNREADABLE: Final = Declared("", {})
+Unfinished = Callable[[str, str], Awaitable[int]]
+"""How many messages of a receiver are unread or parked in a lane: its own, or the shared one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +31,20 @@ class Diff:
         return bool(self.added or self.changed or self.removed)
 
 
-async def apply_file(log: Log, file: ReceiversFile, topics: Topics) -> Diff:
+async def apply_file(log: Log, file: ReceiversFile, topics: Topics, unfinished: Unfinished) -> Diff:
     """Append the difference between `file` and the topic, after creating the topics of receivers that need one.
 
     What the file does not mention, and no file declared, is left alone. Repeatable at any point: a second call does
-    what a first one did not get to. Raises UserError, having announced nothing, when a receiver changes its lane or
-    partitions before its old lane is drained, when a topic has other partitions than the file says, or when the file
-    has lost its receivers.
+    what a first one did not get to. Raises, having announced nothing: NotYet when a receiver changes its lane or
+    partitions while its old lane has something of it to do; UserError when a topic has other partitions than the file
+    says, or when the file has lost its receivers.
     """
     await log.create([spec for spec in topics.fixed() if spec.name == topics.receiver_config], {})
     current = await _current(log, topics)
     wanted = _wanted(file)
     diff = compare(current, wanted)
     _refuse_emptied(file, diff)
-    await _refuse_undrained(log, topics, file, [(name, current[name].entry) for name in diff.changed])
+    await _refuse_undrained(unfinished, file, [(name, current[name].entry) for name in diff.changed])
     await _ensure_topics(log, topics, file, [*diff.added, *diff.changed])
     if diff:
         await log.append(list(_records(topics, wanted, diff)))
@@ -97,32 +99,28 @@ def _records(topics: Topics, wanted: Mapping[str, Declared], diff: Diff) -> Iter
         yield NewRecord(topics.receiver_config, key.encode(), None)
 
 
-async def _refuse_undrained(log: Log, topics: Topics, file: ReceiversFile, former: Iterable[tuple[str, Raw]]) -> None:
+async def _refuse_undrained(unfinished: Unfinished, file: ReceiversFile, former: Iterable[tuple[str, Raw]]) -> None:
     """Records of the old lane are read by nobody once the receiver has another, or lose their order among more
-    partitions: so every record of it has to be finished. (The shared lane counts as a whole.)"""
+    partitions: so every one of this receiver has to be finished, also those that are parked."""
     refused = []
     for name, raw in former:
         moved = _moved(raw, file.receivers[name]) if name in file.receivers else None
         if moved is None:
             continue
         lane = SHARED if raw.get("lane") == SHARED else name
-        waiting = await _lag(log, topics, lane)
-        if waiting:
+        if count := await unfinished(name, lane):
             refused.append(
-                f"{file.origin}: receivers.{name}.{moved}: cannot change while {waiting} records are unfinished in its "
-                f"old lane; leave it as it was until {topics.to_receiver(lane)} and {topics.pending(lane)} are drained"
+                f"{file.origin}: receivers.{name}.{moved}: cannot change while {count} messages of {name} are parked "
+                f"or unread in its old lane ({lane}); leave it as it was until they are finished"
             )
-    raise_all(refused)
+    if refused:
+        raise NotYet("\n".join(refused))
 
 
 def _moved(raw: Raw, entry: ReceiverEntry) -> str | None:
     if raw.get("lane", "dedicated") != entry.lane:
         return "lane"
     return "partitions" if raw.get("partitions", 1) != entry.partitions else None
-
-
-async def _lag(log: Log, topics: Topics, lane: str) -> int:
-    return sum([await log.lag(group, topic) for topic, group in topics.lane_groups(lane).items()])
 
 
 async def _ensure_topics(log: Log, topics: Topics, file: ReceiversFile, keys: Iterable[str]) -> None:

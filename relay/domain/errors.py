@@ -9,6 +9,10 @@ class UserError(RelayError):
     """The user's mistake: the message says what is wrong, where, and what to do. Exit code 2, no traceback."""
 
 
+class NotYet(RelayError):
+    """What was asked for is right, but something has to end first: the message says what. Exit code 1."""
+
+
 class Unavailable(RelayError):
     """A part of our own infrastructure did not answer. The effect of the call is unknown; every call is repeatable."""
 

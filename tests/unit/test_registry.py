@@ -11,7 +11,7 @@ import yaml
 from relay.config.apply import Diff, apply_file, preview_file
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.registry import Declared, Registry
-from relay.domain.errors import LogUnavailable, UserError
+from relay.domain.errors import LogUnavailable, NotYet, UserError
 from relay.domain.receiver import Endpoint, Source
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import Coordinate, Log, NewRecord, Record, TopicState
@@ -21,13 +21,13 @@ CONFIG = TOPICS.receiver_config
 
 
 class _TopicLog:
-    """Topics of one partition, and what was asked of them in `calls`. `lags`: topic -> records left in it."""
+    """Topics of one partition, and what was asked of them in `calls`. `left`: (receiver, lane) -> messages in it."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.specs: dict[str, TopicSpec] = {}
         self.groups: dict[str, str] = {}
-        self.lags: dict[str, int] = {}
+        self.left: dict[tuple[str, str], int] = {}
         self.calls: list[str] = []
         self._more = asyncio.Condition()
 
@@ -41,9 +41,8 @@ class _TopicLog:
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
         return {name: TopicState(self.specs[name], None, None, 1_000_000) for name in topics if name in self.specs}
 
-    async def lag(self, group: str, topic: str) -> int:
-        assert self.groups[topic] == group
-        return self.lags.get(topic, 0)
+    async def unfinished(self, name: str, lane: str) -> int:
+        return self.left.get((name, lane), 0)
 
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
         async with self._more:
@@ -112,7 +111,7 @@ async def test_what_a_file_declares_is_in_force_in_every_process(log: _TopicLog)
         receivers: {ci: {post_endpoint: "https://ci.example/", secret: "${S}", sources: [a], event_types: ["*"]}}
         """
     )
-    await apply_file(log.as_log(), file, TOPICS)
+    await apply_file(log.as_log(), file, TOPICS, log.unfinished)
     registry = Registry(TOPICS, {"S": "s-1"})
     async with _following(registry, log):
         ci = registry.receiver("ci")
@@ -137,15 +136,15 @@ async def test_an_empty_topic_is_ready_at_once(log: _TopicLog) -> None:
 async def test_a_change_is_announced_and_in_force(log: _TopicLog) -> None:
     registry = Registry(TOPICS, {})
     async with _following(registry, log) as changes:
-        await apply_file(log.as_log(), _one(timeout=3, sources=["a"], event_types=["b"]), TOPICS)
+        await apply_file(log.as_log(), _one(timeout=3, sources=["a"], event_types=["b"]), TOPICS, log.unfinished)
         await anext(changes)
         assert _timeout(registry) == 3
         assert registry.subscriptions.match("a", "b") == ("ci",)
-        await apply_file(log.as_log(), _one(timeout=4), TOPICS)
+        await apply_file(log.as_log(), _one(timeout=4), TOPICS, log.unfinished)
         await anext(changes)
         assert _timeout(registry) == 4
         assert registry.subscriptions.match("a", "b") == ()
-        await apply_file(log.as_log(), _file("receivers: {}"), TOPICS)
+        await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, log.unfinished)
         await anext(changes)
         assert registry.receiver("ci") is None
 
@@ -159,15 +158,15 @@ def _timeout(registry: Registry) -> float:
 async def test_an_entry_that_cannot_be_used_here_leaves_the_former_one_in_force(log: _TopicLog) -> None:
     registry = Registry(TOPICS, {})
     async with _following(registry, log) as changes:
-        await apply_file(log.as_log(), _one(timeout=3), TOPICS)
+        await apply_file(log.as_log(), _one(timeout=3), TOPICS, log.unfinished)
         await anext(changes)
-        await apply_file(log.as_log(), _one(timeout=4, secret="${ABSENT}"), TOPICS)
+        await apply_file(log.as_log(), _one(timeout=4, secret="${ABSENT}"), TOPICS, log.unfinished)
         await anext(changes)
         assert _timeout(registry) == 3
         assert registry.problems == {
             "ci": "receiver_config: receivers.ci.secret: the environment variable ABSENT is not set"
         }
-        await apply_file(log.as_log(), _one(timeout=5), TOPICS)
+        await apply_file(log.as_log(), _one(timeout=5), TOPICS, log.unfinished)
         await anext(changes)
         assert _timeout(registry) == 5
         assert registry.problems == {}
@@ -203,7 +202,7 @@ async def test_records_without_a_key_are_passed_over(log: _TopicLog) -> None:
 
 async def test_a_secret_written_out_is_found_in_the_file_and_not_on_the_log(log: _TopicLog) -> None:
     file = _one(secret="hunter2")
-    await apply_file(log.as_log(), file, TOPICS)
+    await apply_file(log.as_log(), file, TOPICS, log.unfinished)
     assert b"hunter2" not in b"".join(record.value or b"" for record in log.records)
     registry = Registry(TOPICS, {})
     async with _following(registry, log) as changes:
@@ -217,7 +216,7 @@ async def test_a_secret_written_out_is_found_in_the_file_and_not_on_the_log(log:
 
 
 async def test_following_again_forgets_what_went_away_in_between(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(), TOPICS)
+    await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
     registry = Registry(TOPICS, {})
 
     class Broken(_TopicLog):
@@ -241,20 +240,20 @@ async def test_following_again_forgets_what_went_away_in_between(log: _TopicLog)
 
 async def test_applying_again_changes_nothing(log: _TopicLog) -> None:
     file = _file("sources: {a: {}}\nreceivers: {ci: {post_endpoint: 'https://ci.example/', timeout: 1h}}")
-    first = await apply_file(log.as_log(), file, TOPICS)
+    first = await apply_file(log.as_log(), file, TOPICS, log.unfinished)
     assert first == Diff(added=("ci", "source:a"))
     count = len(log.records)
     same = _file("receivers: {ci: {timeout: 3600, post_endpoint: 'https://ci.example/'}}\nsources: {a: {}}")
-    assert not await apply_file(log.as_log(), same, TOPICS)
+    assert not await apply_file(log.as_log(), same, TOPICS, log.unfinished)
     assert len(log.records) == count
 
 
 async def test_the_difference_is_added_changed_and_removed(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _file("sources: {a: {}, b: {}}"), TOPICS)
+    await apply_file(log.as_log(), _file("sources: {a: {}, b: {}}"), TOPICS, log.unfinished)
     second = _file("sources: {b: {failures: false}, c: {}}")
     expected = Diff(added=("source:c",), changed=("source:b",), removed=("source:a",))
     assert await preview_file(log.as_log(), second, TOPICS) == expected
-    assert await apply_file(log.as_log(), second, TOPICS) == expected
+    assert await apply_file(log.as_log(), second, TOPICS, log.unfinished) == expected
     assert log.records[-1].key == b"source:a"
     assert log.records[-1].value is None
 
@@ -269,11 +268,11 @@ async def test_what_somebody_else_declared_stays_unless_the_file_declares_it_too
     await log.declare("ci", theirs)
     await log.declare("theirs", theirs)
     await log.declare("broken", b"?")
-    assert await apply_file(log.as_log(), _one(), TOPICS) == Diff(changed=("ci",))
+    assert await apply_file(log.as_log(), _one(), TOPICS, log.unfinished) == Diff(changed=("ci",))
 
 
 async def test_topics_are_there_before_anybody_hears_of_their_receiver(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(partitions=3), TOPICS)
+    await apply_file(log.as_log(), _one(partitions=3), TOPICS, log.unfinished)
     assert log.calls == [
         "create t-receiver_config",
         "create t-to_receiver_ci",
@@ -293,48 +292,49 @@ def _post() -> Endpoint:
 
 
 async def test_a_receiver_in_the_shared_lane_has_no_topics(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(lane="shared"), TOPICS)
+    await apply_file(log.as_log(), _one(lane="shared"), TOPICS, log.unfinished)
     assert log.calls == ["create t-receiver_config", "append ci"]
 
 
-@pytest.mark.parametrize("topic", ["t-to_receiver_ci", "t-pending_from_receiver_ci"])
-@pytest.mark.parametrize(("after", "field"), [({"lane": "shared"}, "lane"), ({"partitions": 2}, "partitions")])
-async def test_a_lane_changes_only_when_it_is_drained(
-    log: _TopicLog, topic: str, after: dict[str, object], field: str
+@pytest.mark.parametrize(
+    ("before", "after", "field", "lane"),
+    [
+        ({}, {"lane": "shared"}, "lane", "ci"),
+        ({}, {"partitions": 2}, "partitions", "ci"),
+        ({"lane": "shared"}, {}, "lane", "shared"),
+    ],
+)
+async def test_a_lane_changes_only_when_it_has_nothing_of_the_receiver_left(
+    log: _TopicLog, before: dict[str, object], after: dict[str, object], field: str, lane: str
 ) -> None:
-    await apply_file(log.as_log(), _one(), TOPICS)
-    log.lags[topic] = 7
+    await apply_file(log.as_log(), _one(**before), TOPICS, log.unfinished)
+    log.left = {("ci", lane): 7, ("other", "shared"): 3}
     calls = list(log.calls)
-    with pytest.raises(UserError) as caught:
-        await apply_file(log.as_log(), _one(**after), TOPICS)
+    with pytest.raises(NotYet) as caught:
+        await apply_file(log.as_log(), _one(**after), TOPICS, log.unfinished)
     assert str(caught.value) == (
-        f"receivers.yaml: receivers.ci.{field}: cannot change while 7 records are unfinished in its old lane; "
-        "leave it as it was until t-to_receiver_ci and t-pending_from_receiver_ci are drained"
+        f"receivers.yaml: receivers.ci.{field}: cannot change while 7 messages of ci are parked or unread in its old "
+        f"lane ({lane}); leave it as it was until they are finished"
     )
     assert log.calls == calls
-    assert await apply_file(log.as_log(), _one(timeout=3), TOPICS) == Diff(changed=("ci",))
+    assert await apply_file(log.as_log(), _one(**before, timeout=3), TOPICS, log.unfinished) == Diff(changed=("ci",))
 
 
 async def test_a_drained_lane_may_change(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(), TOPICS)
-    assert await apply_file(log.as_log(), _one(lane="shared"), TOPICS) == Diff(changed=("ci",))
+    await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
+    assert await apply_file(log.as_log(), _one(lane="shared"), TOPICS, log.unfinished) == Diff(changed=("ci",))
 
 
-async def test_leaving_the_shared_lane_waits_for_all_of_it(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(lane="shared"), TOPICS)
-    shared = {TOPICS.to_receiver("shared"): "to-receiver", TOPICS.pending("shared"): "from-receiver-async"}
-    log.groups |= {topic: TOPICS.group(role, "shared") for topic, role in shared.items()}
-    log.lags = dict.fromkeys(shared, 1)
-    with pytest.raises(UserError, match="cannot change while 2 records are unfinished"):
-        await apply_file(log.as_log(), _one(), TOPICS)
-    log.lags.clear()
-    assert await apply_file(log.as_log(), _one(), TOPICS)
+async def test_nobody_elses_messages_keep_a_receiver_in_the_shared_lane(log: _TopicLog) -> None:
+    await apply_file(log.as_log(), _one(lane="shared"), TOPICS, log.unfinished)
+    log.left = {("other", "shared"): 3}
+    assert await apply_file(log.as_log(), _one(), TOPICS, log.unfinished) == Diff(changed=("ci",))
 
 
 async def test_a_topic_with_other_partitions_is_not_announced(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(), TOPICS)
+    await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
     with pytest.raises(UserError) as caught:
-        await apply_file(log.as_log(), _one(partitions=4), TOPICS)
+        await apply_file(log.as_log(), _one(partitions=4), TOPICS, log.unfinished)
     assert str(caught.value).splitlines() == [
         f"receivers.yaml: topic {topic} has 1 partitions, the file says 4: change the file, or the topic with "
         "Kafka's own tools"
@@ -345,12 +345,12 @@ async def test_a_topic_with_other_partitions_is_not_announced(log: _TopicLog) ->
 
 @pytest.mark.parametrize("emptied", ["", "# all gone", "sources: {a: {}}"])
 async def test_a_file_that_has_lost_its_receivers_is_refused_whole(log: _TopicLog, emptied: str) -> None:
-    await apply_file(log.as_log(), _one(), TOPICS)
+    await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
     before = list(log.calls)
     with pytest.raises(
         UserError, match=r"has no receivers, which would remove all 1 .*; if .* write `receivers: \{\}`"
     ):
-        await apply_file(log.as_log(), _file(emptied), TOPICS)
+        await apply_file(log.as_log(), _file(emptied), TOPICS, log.unfinished)
     assert log.calls == before
-    assert (await apply_file(log.as_log(), _file("receivers: {}"), TOPICS)).removed == ("ci",)
-    assert not await apply_file(log.as_log(), _file(""), TOPICS)  # nobody is left to lose
+    assert (await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, log.unfinished)).removed == ("ci",)
+    assert not await apply_file(log.as_log(), _file(""), TOPICS, log.unfinished)  # nobody is left to lose

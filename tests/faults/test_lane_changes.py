@@ -1,0 +1,69 @@
+"""A receiver changes its lane while messages are under way: what its old lane has left of it."""
+
+from relay.config.settings import Settings
+from relay.log.partitioner import partition_of
+from relay.unfinished import unfinished
+from tests.fakes.log import MemoryLog
+from tests.fakes.strikes import Fuse
+from tests.fakes.virtual_time import virtually
+from tests.fakes.world import Process, World, message, receiver
+
+HELD = Settings(receivers_file="none", hold_max=5.0)
+"""Every longer wait is parked."""
+SHARED_PARTITIONS = 32
+
+
+async def _left(world: World, name: str, lane: str) -> int:
+    log = MemoryLog(world.broker)
+    await log.start()
+    return await unfinished(log, world.state, world.topics, name, lane)
+
+
+def _neighbour_of(name: str) -> str:
+    """A name whose records share the partition of `name` in the shared lane."""
+    place = partition_of(name.encode(), SHARED_PARTITIONS)
+    names = (f"n{number}" for number in range(10_000))
+    return next(one for one in names if partition_of(one.encode(), SHARED_PARTITIONS) == place)
+
+
+@virtually
+async def test_what_is_parked_counts_although_its_offset_is_committed() -> None:
+    world = World([receiver("r", "/down", base=600.0, cap=600.0)], settings=HELD)
+    await world.create()
+    world.outside.down = {"down"}
+    await world.send(message(0, "a", "r"), message(1, "a", "r"))
+    await world.run(Fuse(), 20)
+    assert not world.uncommitted()
+    assert await _left(world, "r", "r") == 2
+    world.outside.down.clear()
+    await world.run(Fuse(), 1300)
+    assert await _left(world, "r", "r") == 0
+
+
+@virtually
+async def test_in_the_shared_lane_only_the_receivers_own_messages_count() -> None:
+    """The neighbour's one hangs at the head of the same partition, and no offset behind it is committed."""
+    slow = _neighbour_of("r")
+    world = World([receiver("r", "/answer", lane="shared"), receiver(slow, "/slow", lane="shared", timeout=300.0)])
+    await world.create()
+    world.outside.slow_s = 200.0
+    await world.send(message(0, "a", slow), message(1, "a", "r"), message(2, "a", "r"))
+    process = Process(world)
+    await process.ended(20)
+    assert world.outside.arrived("/answer") == ["a-1", "a-2"]
+    assert any("shared" in at.topic for at in world.uncommitted())
+    assert await _left(world, "r", "shared") == 0
+    assert await _left(world, slow, "shared") == 1
+    await process.kill()
+
+
+@virtually
+async def test_what_nobody_has_read_yet_counts() -> None:
+    world = World([receiver("r", "/slow", lane="shared", timeout=300.0)])
+    await world.create()
+    world.outside.slow_s = 200.0
+    await world.send(*(message(number, "a", "r") for number in range(3)))
+    process = Process(world)
+    await process.ended(20)
+    assert await _left(world, "r", "shared") == 3  # one is under way, two wait behind it
+    await process.kill()
