@@ -21,7 +21,7 @@ from relay.log.port import Record
 from relay.state.port import FailedEntry
 from relay.state.rows import Arrival, Mark, RowKey, Stage, callback_row, delivery_row
 from workers.failed_messages import Failure, entry_of
-from workers.results import NOBODY_TO_CALL
+from workers.results import FOR_CONSUMER, has_arrived
 
 _NEVER_ROUTED: Final = frozenset({"id_conflict", "too_large"})
 """Dead letters of messages that can be read, and yet never became deliveries."""
@@ -106,12 +106,14 @@ def awaited(record: Record) -> Mark | None:
 
 
 class Returned(NamedTuple):
-    """A record of `to_sender`. `callback`: the row of its way to the sender; None: there was none to go."""
+    """A record of `to_sender`. `callback`: the row of its way to the sender; None: there was none to go. `consumed`: it
+    was left for a consumer of the source's own."""
 
     hop: Hop
     at: tuple[int, int]
     empty: bool
     callback: RowKey | None
+    consumed: bool = False
 
 
 def returned(record: Record) -> Returned | None:
@@ -122,9 +124,10 @@ def returned(record: Record) -> Returned | None:
         return None
     if hop.outcome is None:
         return None
-    nobody = NOBODY_TO_CALL in record.headers
-    row = None if nobody else callback_row(hop.delivery, hop.generation, failed=hop.outcome == "failed")
-    return Returned(hop, (record.partition, record.offset), not record.value, row)
+    at, empty = (record.partition, record.offset), not record.value
+    if has_arrived(record):
+        return Returned(hop, at, empty, None, FOR_CONSUMER in record.headers)
+    return Returned(hop, at, empty, callback_row(hop.delivery, hop.generation, failed=hop.outcome == "failed"))
 
 
 def handed_over(record: Returned, source: Source, *, over: bool, given_up: int | None) -> Mark | None:
@@ -146,6 +149,8 @@ def handed_over(record: Returned, source: Source, *, over: bool, given_up: int |
 
 def _code(record: Returned, source: Source, *, is_notice: bool) -> int:
     """How often the callback was called is not on the log; once at least."""
+    if record.consumed:
+        return to_code(Handover.DELIVERED, 0)
     how = handover(source, failed=is_notice, empty=record.empty)
     if how is not Handover.DELIVERED or source.callback is None:
         return to_code(how, 0)

@@ -2,7 +2,8 @@
 
 1. read the dead letter (whatever is in it);
 2. report it (Sentry groups it by receiver and reason, and is rate-limited);
-3. append a failure notice for the sender, unless its own callback is what failed, or nobody knows who sent it;
+3. append a failure notice for the sender (problem details, as JSON), unless its own callback is what failed, or nobody
+   knows who sent it;
 4. acknowledged: index it for listing.
 """
 
@@ -10,8 +11,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from relay.domain.dead_letter import DeadLetter, identity_of, parse_dead_letter
-from relay.domain.hop import NO_RECEIVER, Hop, encode_hop
+from relay.domain.hop import NO_RECEIVER, Hop, result_headers
 from relay.domain.identity import DeliveryId
+from relay.domain.notice import MEDIA_TYPE, notice_body
 from relay.domain.reasons import reason_class
 from relay.domain.topics import Topics
 from relay.engine.work import Dead, Done, Outcome, Seen, Work
@@ -113,16 +115,26 @@ class FailedMessages:
         receiver = work.receiver or NO_RECEIVER
         if work.letter.reason == "id_conflict":
             receiver = NO_RECEIVER  # it never became a delivery; the one of this name is the first message's
+        letter, generation = work.letter, _generation(work.record)
         hop = Hop(
             DeliveryId(receiver, source_id, message_id),
-            attempt=work.letter.attempts,
-            generation=_generation(work.record),
-            origin=work.letter.origin,
+            content_type=MEDIA_TYPE,
+            attempt=letter.attempts,
+            generation=generation,
+            origin=letter.origin,
             outcome="failed",
-            answer_status=work.letter.last_status,
-            reason=work.letter.reason,
+            answer_status=letter.last_status,
+            reason=letter.reason,
         )
-        return NewRecord(self._topics.to_sender, source_id.encode(), b"", encode_hop(hop))
+        body = notice_body(
+            hop.delivery,
+            generation,
+            reason=letter.reason,
+            detail=letter.detail,
+            attempts=letter.attempts,
+            last_status=letter.last_status,
+        )
+        return NewRecord(self._topics.to_sender, source_id.encode(), body, result_headers(hop))
 
 
 def _generation(record: Record) -> int:

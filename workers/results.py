@@ -5,15 +5,22 @@ from typing import Final
 from msgspec import structs
 
 from relay.domain.handover import Handover, handover, to_code
-from relay.domain.hop import Hop, encode_hop
+from relay.domain.hop import Hop, result_headers
 from relay.domain.receiver import Source
 from relay.domain.topics import Topics
 from relay.engine.work import Done
-from relay.log.port import Headers, NewRecord
+from relay.log.port import Headers, NewRecord, Record
 from relay.state.rows import Result, Stage
 
 NOBODY_TO_CALL: Final = ("relay-callback", b"none")
-"""A header that says: this answer has arrived, where it is, and its delivery's row says so."""
+FOR_CONSUMER: Final = ("relay-callback", b"kafka")
+"""Headers that say: this answer has arrived, where it is, and its delivery's row says so. It is left for nobody in
+particular, or for a consumer of the source's own."""
+
+
+def has_arrived(record: Record | NewRecord) -> bool:
+    """Whether a record of `to_sender` was at its end when it was written."""
+    return NOBODY_TO_CALL in record.headers or FOR_CONSUMER in record.headers
 
 
 def answered(topics: Topics, source: Source, hop: Hop, result: Result, attempts: int) -> Done:
@@ -21,7 +28,8 @@ def answered(topics: Topics, source: Source, hop: Hop, result: Result, attempts:
     how = handover(source, failed=False, empty=not result.body)
     if how is Handover.DELIVERED and source.callback is not None:
         return Done((answer_record(topics, hop, result, attempts),), Stage.PUBLISHED, result=result)
-    record = answer_record(topics, hop, result, attempts, extra=(NOBODY_TO_CALL,))
+    left = FOR_CONSUMER if how is Handover.DELIVERED else NOBODY_TO_CALL
+    record = answer_record(topics, hop, result, attempts, extra=(left,))
     return Done((record,), Stage.DONE, to_code(how, 0), result=result)
 
 
@@ -37,4 +45,4 @@ def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int, *, ex
         status_url=None,
         ask_after_s=None,
     )
-    return NewRecord(topics.to_sender, hop.delivery.source_id.encode(), result.body, encode_hop(answer) + extra)
+    return NewRecord(topics.to_sender, hop.delivery.source_id.encode(), result.body, result_headers(answer) + extra)

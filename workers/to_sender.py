@@ -43,7 +43,7 @@ from workers.delivery import interval_s
 from workers.letters import Letters
 from workers.outside import Outside
 from workers.ping import ping
-from workers.results import NOBODY_TO_CALL
+from workers.results import has_arrived
 from workers.setback import after, setback_of
 
 
@@ -130,7 +130,7 @@ class ToSender:
         self.table = CallbackTable(state, outside.clock)
 
     def admit(self, record: Record) -> Callback | None:
-        if NOBODY_TO_CALL in record.headers:
+        if has_arrived(record):
             return None
         hop = decode_hop(record.headers)
         if hop.outcome is None:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from relay.domain.coordinate import Coordinate, Headers, coordinate_text, parse_coordinate
 from relay.domain.errors import InvalidRecord
-from relay.domain.identity import DeliveryId, is_receiver_name, read_message_id, read_source_id
+from relay.domain.identity import DeliveryId, callback_id, is_receiver_name, read_message_id, read_source_id
 
 Outcome = Literal["answered", "delivered", "failed"]
 
@@ -86,6 +86,18 @@ def encode_hop(hop: Hop) -> Headers:
     if hop.ask_after_s is not None:
         headers.append(("relay-ask-after", repr(hop.ask_after_s).encode()))
     return tuple(headers)
+
+
+def result_headers(hop: Hop) -> Headers:
+    """The headers of a record on `to_sender`: those that say `hop`, and those that a callback with it has as well, so
+    that a sender's own consumer tells repeats by the same `webhook-id`."""
+    _, source_id, message_id = hop.delivery
+    return (
+        *encode_hop(hop),
+        ("webhook-id", callback_id(hop.delivery, hop.generation, failed=hop.outcome == "failed").encode()),
+        ("relay-source", source_id.encode()),
+        ("relay-message-id", message_id.encode()),
+    )
 
 
 def decode_hop(headers: Headers) -> Hop:

@@ -15,7 +15,7 @@ from relay.state.rows import Arrival, Mark, Stage, callback_row, delivery_row
 from tests.fakes.steps import DELIVERY, TOPICS, StandingClock
 from workers import evidence
 from workers.letters import Letters
-from workers.results import NOBODY_TO_CALL
+from workers.results import FOR_CONSUMER, NOBODY_TO_CALL
 
 ORIGIN = Coordinate(TOPICS.from_sender, 4, 99)
 HOP = Hop(DELIVERY, origin=ORIGIN, generation=2, attempt=3)
@@ -104,6 +104,12 @@ def test_an_answer_with_nobody_to_call_is_done_where_it_is(source: Source, how: 
     """Also where the source has got a callback since."""
     found = answer(more=(NOBODY_TO_CALL,))
     assert proved(found, source, over=False) == Mark(ROW, 2, Stage.DONE, (3, 17), to_code(how, 0))
+
+
+@pytest.mark.parametrize("source", [Source("github", kafka=True), Source("github"), CALLED])
+def test_an_answer_left_for_a_consumer_is_delivered_whatever_the_source_wants_now(source: Source) -> None:
+    found = answer(more=(FOR_CONSUMER,))
+    assert proved(found, source, over=False) == Mark(ROW, 2, Stage.DONE, (3, 17), to_code(Handover.DELIVERED, 0))
 
 
 def test_a_notice_says_how_its_own_way_ended_and_nothing_of_the_delivery() -> None:

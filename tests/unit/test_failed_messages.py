@@ -1,17 +1,21 @@
 """FailedMessages: who is told of a failure; and no dead letter, whatever is in it, stops the others."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from relay.domain.coordinate import Coordinate, Headers
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import NO_RECEIVER, Hop, decode_hop, encode_hop
-from relay.domain.identity import DeliveryId
+from relay.domain.identity import DeliveryId, callback_id, webhook_id
 from relay.domain.message import Message, message_headers
+from relay.domain.notice import TITLES
 from relay.domain.reasons import REASONS
 from relay.engine.work import Dead, Done, Outcome, Seen
-from relay.log.port import Record
+from relay.log.port import NewRecord, Record
 from relay.state.port import Lane
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, hop_of, letter_of, record
@@ -44,19 +48,70 @@ def buried(reason: str, stage: str | None = None, headers: Headers = HEADERS, va
     return record(TOPICS.failed_messages, dead_letter_headers(headers, letter), value)
 
 
-def notice(letter: Record) -> Hop | None:
-    """The failure notice for `letter`; it has no value, and is the source's."""
+def notice_of(letter: Record) -> NewRecord | None:
+    """The record of the failure notice for `letter`."""
     step = worker()
     records = step.step(step.admit(letter)).records
-    assert all((one.topic, one.key, one.value) == (TOPICS.to_sender, b"github", b"") for one in records)
-    return hop_of(records[0]) if records else None
+    assert all((one.topic, one.key) == (TOPICS.to_sender, b"github") for one in records)
+    return records[0] if records else None
+
+
+def notice(letter: Record) -> Hop | None:
+    """What the headers of the failure notice for `letter` say."""
+    record = notice_of(letter)
+    return None if record is None else hop_of(record)
 
 
 @pytest.mark.parametrize("reason", sorted(set(REASONS) - {"id_conflict", "callback_rejected", "callback_exhausted"}))
 def test_the_sender_is_told(reason: str) -> None:
     assert notice(buried(reason)) == Hop(
-        DELIVERY, attempt=4, generation=2, origin=ORIGIN, outcome="failed", answer_status=500, reason=reason
+        DELIVERY,
+        content_type="application/problem+json",
+        attempt=4,
+        generation=2,
+        origin=ORIGIN,
+        outcome="failed",
+        answer_status=500,
+        reason=reason,
     )
+
+
+@pytest.mark.parametrize("reason", sorted(REASONS))
+def test_every_reason_has_a_title(reason: str) -> None:
+    assert TITLES[reason]
+
+
+def test_the_notice_is_a_document_that_says_what_happened() -> None:
+    record = notice_of(buried("exhausted"))
+    assert record is not None
+    assert json.loads(record.value or b"") == {
+        "type": "/problems/exhausted",
+        "title": "Every attempt to deliver the message failed",
+        "detail": "why",
+        "reason": "exhausted",
+        "attempts": 4,
+        "last_status": 500,
+        "source_id": "github",
+        "message_id": "m-1",
+        "webhook_id": webhook_id("github", "m-1"),
+        "receiver": "ci",
+        "generation": 2,
+    }
+
+
+def test_a_notice_of_a_reason_that_only_a_newer_writer_knows() -> None:
+    record = notice_of(buried("new_one", headers=encode_hop(structs.replace(HOP, generation=0))))
+    assert record is not None
+    told = json.loads(record.value or b"")
+    assert (told["type"], told["reason"], bool(told["title"])) == ("/problems/new-one", "new_one", True)
+
+
+def test_a_record_of_a_notice_has_the_id_that_its_callback_will_have() -> None:
+    record = notice_of(buried("exhausted"))
+    assert record is not None
+    headers = dict(record.headers)
+    assert headers["webhook-id"] == callback_id(DELIVERY, 2, failed=True).encode()
+    assert (headers["relay-source"], headers["relay-message-id"]) == (b"github", b"m-1")
 
 
 @pytest.mark.parametrize("reason", ["callback_rejected", "callback_exhausted"])

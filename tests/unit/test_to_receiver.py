@@ -31,7 +31,7 @@ from tests.fakes.steps import (
     stepped,
 )
 from workers.delivery import rules_of
-from workers.results import NOBODY_TO_CALL
+from workers.results import FOR_CONSUMER, NOBODY_TO_CALL
 from workers.to_receiver import ToReceiver
 
 POST = "https://ci.example/hooks"
@@ -127,22 +127,23 @@ def test_an_answer_goes_to_the_sender_with_all_that_belongs_to_it(rig: Rig) -> N
 
 
 @pytest.mark.parametrize(
-    ("source", "how"),
+    ("source", "how", "header"),
     [
-        (Source("github"), Handover.KEPT),
-        (Source("github", kafka=True), Handover.DELIVERED),
-        (replace(CALLED, answers="none"), Handover.UNWANTED),
+        (Source("github"), Handover.KEPT, NOBODY_TO_CALL),
+        (Source("github", kafka=True), Handover.DELIVERED, FOR_CONSUMER),
+        (replace(CALLED, answers="none"), Handover.UNWANTED, NOBODY_TO_CALL),
+        (Source("github", kafka=True, answers="none"), Handover.UNWANTED, NOBODY_TO_CALL),
     ],
 )
 def test_where_nobody_is_to_be_called_the_answer_has_arrived_when_it_is_written(
-    rig: Rig, source: Source, how: Handover
+    rig: Rig, source: Source, how: Handover, header: tuple[str, bytes]
 ) -> None:
     rig.known.sources["github"] = source
     step = worker(rig)
     done = step.resume(step.admit(hop_record(TO_CI, HOP)), Result("answered", 200, "text/plain", b"ok"))
     assert isinstance(done, Done)
     assert (done.stage, from_code(done.code)) == (Stage.DONE, Handed(how, 0))
-    assert only(done.records).headers[-1] == NOBODY_TO_CALL
+    assert only(done.records).headers[-1] == header
 
 
 def test_without_an_answer_an_empty_one_goes_to_the_sender(rig: Rig) -> None:

@@ -1,0 +1,54 @@
+"""Failure notices: what a sender is told in place of an answer, as problem details (RFC 9457)."""
+
+from typing import Final
+
+import msgspec
+
+from relay.domain.hop import NO_RECEIVER
+from relay.domain.identity import DeliveryId, webhook_id
+
+MEDIA_TYPE: Final = "application/problem+json"
+
+TITLES: Final = {
+    "invalid": "The message is not valid",
+    "unknown_receiver": "There is no such receiver",
+    "id_conflict": "The message id is taken by another message",
+    "too_large": "The message is too large",
+    "rejected": "The receiver refused the message",
+    "gone": "The receiver is gone",
+    "exhausted": "Every attempt to deliver the message failed",
+    "expired": "The message could not be delivered in time",
+    "ambiguous": "Nobody knows whether the receiver has the message",
+    "backlog_full": "Too many messages wait for the receiver",
+    "answer_timeout": "The receiver did not answer in time",
+    "receiver_forgot": "The receiver accepted the message, and then forgot it",
+    "callback_rejected": "The sender refused the result",
+    "callback_exhausted": "Every attempt to bring the result to the sender failed",
+    "poison": "The message could not be processed",
+    "discarded": "The message was discarded",
+}
+"""For people, by reason."""
+_UNTITLED: Final = "The message could not be delivered"
+
+
+def notice_body(
+    delivery: DeliveryId, generation: int, *, reason: str, detail: str, attempts: int, last_status: int | None
+) -> bytes:
+    """JSON that says how `delivery` failed. `type` is `/problems/<reason>`, as in the API's own problems; `receiver` is
+    null where the message never had one."""
+    title = TITLES.get(reason, _UNTITLED)
+    return msgspec.json.encode(
+        {
+            "type": f"/problems/{reason.replace('_', '-')}",
+            "title": title,
+            "detail": detail or title,
+            "reason": reason,
+            "attempts": attempts,
+            "last_status": last_status,
+            "source_id": delivery.source_id,
+            "message_id": delivery.message_id,
+            "webhook_id": webhook_id(delivery.source_id, delivery.message_id),
+            "receiver": None if delivery.receiver == NO_RECEIVER else delivery.receiver,
+            "generation": generation,
+        }
+    )
