@@ -13,7 +13,9 @@ from typing import Final
 from relay import __version__
 from relay.api.app import ApiContext, ApiServer
 from relay.api.siblings import Member, Siblings
+from relay.api.web_rules import WebRules
 from relay.config.apply import apply_file
+from relay.config.own_address import own_names, own_url
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.registry import Registry
 from relay.config.settings import Settings
@@ -322,7 +324,7 @@ class Relay:
         if API in self._plan.roles:
             self._api = ApiServer(self._api_context(siblings))
             port = await self._api.start(settings.api_host, settings.api_port)
-            self.api_url = f"http://{settings.api_host}:{port}"
+            self.api_url = own_url(settings.api_host, port)
         elif settings.metrics_port is not None:
             self._api = ApiServer(self._api_context(siblings), health_only=True)
             await self._api.start(settings.api_host, settings.metrics_port)
@@ -344,6 +346,7 @@ class Relay:
             new_id=lambda: secrets.token_hex(16),
             meter=self._meter,
             siblings=siblings,
+            web=WebRules(own_names(settings), settings.public_url),
         )
 
     def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:

@@ -20,7 +20,9 @@ from relay.api.intake import Intake
 from relay.api.messages import MessagesResource
 from relay.api.problems import problem_details
 from relay.api.receivers import ReceiversResource
+from relay.api.refusals import Refusals
 from relay.api.status import StatusReader, StatusResource
+from relay.api.strangers import refuse_strangers
 from relay.domain.errors import UserError
 
 _SHUTDOWN_S: Final = 10.0
@@ -50,7 +52,15 @@ def create_app(context: ApiContext, *, health_only: bool = False) -> web.Applica
 
     `health_only`: just what monitoring asks, for processes that only work.
     """
-    app = web.Application(middlewares=[problem_details, require_key(context.api_key), require_start(context)])
+    refusals = Refusals(context.clock)
+    app = web.Application(
+        middlewares=[
+            problem_details,
+            refuse_strangers(context.web, refusals),
+            require_key(context.api_key, context.clock, refusals),
+            require_start(context),
+        ]
+    )
     app.on_response_prepare.append(_set_fixed_headers)
     if health_only:
         Health(context).add_routes(app.router)

@@ -7,22 +7,45 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from relay.api.problems import UNAUTHORIZED, Problem
+from relay.api.failed_keys import FailedKeys
+from relay.api.problems import TOO_MANY, UNAUTHORIZED, Problem
+from relay.api.refusals import Refusals
+from relay.engine.clock import Clock
 
 ANSWER_PATH: Final = "/v1/answers/{token}"
+MOST_FAILED: Final = 20
+FAILED_SPAN_S: Final = 60.0
+"""So many wrong keys from an address in so many seconds are answered with 401; those beyond with 429."""
+_ADDRESSES: Final = 10_000
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="relay"'}
 
 
-def require_key(api_key: str | None) -> Middleware:
-    """The middleware that lets only bearers of `api_key` pass; None: everybody."""
+def require_key(api_key: str | None, clock: Clock, refusals: Refusals) -> Middleware:
+    """The middleware that lets only bearers of `api_key` pass; None: everybody.
+
+    The right key always passes: behind a proxy everybody has one address, and one with a wrong key must not shut out
+    the others. So what is limited is the answers to wrong ones, and what they cost; that nobody guesses the right one
+    is a matter of its length.
+    """
 
     wanted = None if api_key is None else _digest(api_key)
+    failed = FailedKeys(most=MOST_FAILED, span_s=FAILED_SPAN_S, addresses=_ADDRESSES)
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         if wanted is not None and is_protected(request) and not _bears(request, wanted):
-            raise Problem(UNAUTHORIZED, "Send the header Authorization: Bearer <key>.", headers=_CHALLENGE)
+            raise refused(request)
         return await handler(request)
+
+    def refused(request: web.Request) -> Problem:
+        detail = "Send the header Authorization: Bearer <key>."
+        if "Authorization" not in request.headers:
+            return Problem(UNAUTHORIZED, detail, headers=_CHALLENGE)
+        wait_s = failed.note(request.remote, clock.monotonic())
+        refusals.tell("key", request)
+        if wait_s is None:
+            return Problem(UNAUTHORIZED, detail, headers=_CHALLENGE)
+        return Problem(TOO_MANY, "Too many wrong keys from this address.", headers={"Retry-After": str(wait_s)})
 
     return check
 

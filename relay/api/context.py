@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from relay.api.siblings import Siblings
+from relay.api.web_rules import WebRules
 from relay.domain.directory import Directory
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
@@ -18,7 +19,8 @@ class ApiContext:
 
     `api_key` None: everybody may call. `answer_secret` empty: answer URLs are off. `answer_body_cap` and
     `max_payload_bytes`: bytes of a body at most. `new_id`: a message id for senders that give none.
-    `siblings`: other processes that monitoring means, too, when it asks this one.
+    `siblings`: other processes that monitoring means, too, when it asks this one. `web`: which hosts and
+    origins are its own.
     """
 
     log: Log
@@ -35,3 +37,4 @@ class ApiContext:
     new_id: Callable[[], str]
     meter: Meter = field(default_factory=SilentMeter)
     siblings: Siblings | None = None
+    web: WebRules = field(default_factory=WebRules)

@@ -1,6 +1,7 @@
 """Is it alive, is it ready, how is it doing, and which version is it."""
 
 import asyncio
+from typing import Final
 
 import msgspec
 from aiohttp import web
@@ -13,7 +14,8 @@ from relay.domain.errors import LogUnavailable
 from relay.telemetry.merge import merge
 from relay.telemetry.metrics import CONTENT_TYPE
 
-_FAILED = "[-]"
+MONITORING: Final = frozenset({"/livez", "/readyz", "/metrics"})
+_FAILED: Final = "[-]"
 
 
 class Health:

@@ -31,6 +31,7 @@ class Kind(NamedTuple):
 
 INVALID: Final = Kind("invalid-request", 400, "The request is not valid")
 UNAUTHORIZED: Final = Kind("unauthorized", 401, "An API key is required")
+FOREIGN_ORIGIN: Final = Kind("foreign-origin", 403, "The request comes from a page of another origin")
 NOT_FOUND: Final = Kind("not-found", 404, "There is nothing here")
 WRONG_METHOD: Final = Kind("method-not-allowed", 405, "This resource does not take that method")
 TOO_SLOW: Final = Kind("request-timeout", 408, "The request body took too long")
@@ -38,8 +39,10 @@ ID_CONFLICT: Final = Kind("id-conflict", 409, "The message id is taken by anothe
 ANSWER_CLOSED: Final = Kind("answer-closed", 410, "The time to answer is over")
 TOO_LARGE: Final = Kind("too-large", 413, "The body is too large")
 UNSUPPORTED: Final = Kind("unsupported-media-type", 415, "The body comes in a form that is not supported")
+UNKNOWN_HOST: Final = Kind("unknown-host", 421, "The request is for another host")
 UNKNOWN_RECEIVER: Final = Kind("unknown-receiver", 422, "There is no such receiver")
 NO_RECEIVER: Final = Kind("no-receiver", 422, "Nobody is to receive this message")
+TOO_MANY: Final = Kind("too-many-requests", 429, "Too many requests")
 INTERNAL: Final = Kind("internal-error", 500, "The relay has failed")
 UNAVAILABLE: Final = Kind("unavailable", 503, "The relay cannot do this right now")
 
@@ -120,7 +123,7 @@ def document_of(problem: Problem, request: web.Request) -> dict[str, object]:
         "title": kind.title,
         "status": kind.status,
         "detail": _sayable(problem.detail),
-        "instance": _instance(request),
+        "instance": path_of(request),
         "errors": [{name: _sayable(text) for name, text in error.items()} for error in problem.errors],
     }
 
@@ -139,8 +142,8 @@ def _of_http(error: web.HTTPException) -> Problem:
     return Problem(kind, f"{kind.title}.", headers={"Allow": allow} if allow else {})
 
 
-def _instance(request: web.Request) -> str:
-    """The path asked for; not that of an answer URL, which is a secret and must not end up in logs."""
+def path_of(request: web.Request) -> str:
+    """The path asked for, to be told; not that of an answer URL, which is a secret and must not end up in logs."""
     path = request.rel_url.raw_path
     return "/v1/answers" if path.startswith("/v1/answers") else _sayable(path)
 

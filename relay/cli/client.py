@@ -10,6 +10,7 @@ from urllib.parse import quote
 import aiohttp
 
 from relay import __version__
+from relay.config.own_address import own_url
 from relay.config.settings import Settings
 from relay.domain.errors import RelayError
 
@@ -111,7 +112,7 @@ class Client:
 
 def with_client(settings: Settings, api: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
     """Run `work(client)` against the API at `api`, or where the settings say it is."""
-    base = api or settings.public_url or f"http://{settings.api_host}:{settings.api_port}"
+    base = api or settings.public_url or own_url(settings.api_host, settings.api_port)
     key = settings.api_key.get_secret_value() if settings.api_key else None
 
     async def main() -> T:

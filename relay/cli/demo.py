@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import secrets
 import tempfile
 from dataclasses import dataclass
 from functools import partial
@@ -75,6 +76,7 @@ class Demo:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._secret = generate_secret(os.urandom)
+        self._key = secrets.token_hex(16)
         self._receivers = {case.receiver: Sink(case.mode, secret=self._secret) for case in CASES}
         self._sender = Sink("answer", secret=self._secret)
         self._complete = False
@@ -85,7 +87,7 @@ class Demo:
         for sink in sinks:
             await sink.start()
         try:
-            settings = load_settings({"api_port": 0, "receivers_file": self._directory / "none.yaml"}, os.environ)
+            settings = load_settings(self._overrides(), os.environ)
             engine = EmbeddedRelay(settings, self._directory / "data", self._entries, os.environ)
             await run_until_signalled(partial(self._play, engine), grace_s=10.0)
         finally:
@@ -93,6 +95,11 @@ class Demo:
                 await sink.stop()
         if not self._complete:
             raise RelayError("the demo ended before everything was seen")
+
+    def _overrides(self) -> dict[str, object]:
+        """Nobody else has to do with it, whatever the environment says."""
+        nowhere = self._directory / "none.yaml"
+        return {"api_host": "127.0.0.1", "api_port": 0, "api_key": self._key, "receivers_file": nowhere}
 
     def _entries(self, file: ReceiversFile | None) -> ReceiversFile:
         receivers: dict[str, Any] = {}
@@ -121,7 +128,7 @@ class Demo:
         for case in CASES:
             click.echo(f"  {case.sample:<30} to {case.receiver:<10} which {case.does}")
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WAIT_S)) as session:
-            client = Client(url, None, session)
+            client = Client(url, self._key, session)
             async with asyncio.TaskGroup() as tasks:
                 journeys = [tasks.create_task(_journey(client, case)) for case in CASES]
             states = [journey.result() for journey in journeys]

@@ -15,10 +15,11 @@ from relay.cli.cores import available_cores
 from relay.cli.process import run_loop, run_until_signalled
 from relay.cli.processes import group_size, run_processes
 from relay.composition import answer_secret, kafka_log, redis_state
+from relay.config.own_address import check_exposure, check_key
 from relay.config.settings import Settings
 from relay.domain.errors import UserError
 from relay.engine.clock import SystemClock
-from relay.plan import ROLES, Plan
+from relay.plan import API, ROLES, Plan
 from relay.process import Relay
 from relay.telemetry.logging import configure, get_logger
 
@@ -53,6 +54,9 @@ def run(
     """Run workers and API on Kafka and Redis, until SIGTERM or SIGINT."""
     settings = settings_from(config_file)
     wanted = names(roles, ROLES, "--roles") or frozenset(ROLES)
+    check_key(settings)
+    if API in wanted:
+        check_exposure(settings)
     plan = Plan(wanted, names(receivers_only, None, "--receivers-only"), answer_secret=answer_secret(settings))
     count = group_size(processes or available_cores(), plan, settings.api_port)
     if member is not None:

@@ -35,6 +35,7 @@ SECRET_SETTINGS: Final = frozenset(
 _ALSO_FROM: Final = {"SENTRY_DSN": "sentry_dsn", "SENTRY_ENVIRONMENT": "sentry_environment"}
 _PASSWORD_OPTION = re.compile(r"([?&](?:sentinel_)?password=)[^&]*")
 _REDIS_SCHEMES: Final = {"unix", *(tls + kind for tls in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster"))}
+_HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]*:[0-9a-f:.]*")
 _TOPIC_PREFIX = re.compile(r"[a-zA-Z0-9._-]{0,100}")
 
 
@@ -69,6 +70,23 @@ def _public_url(value: str) -> str:
     return check_url(value).rstrip("/")
 
 
+def _host_names(value: object) -> object:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list | tuple):
+        raise ValueError("not a list of host names, as relay.example,relay-api")
+    return tuple(_host_name(str(item)) for item in value)
+
+
+def _host_name(text: str) -> str:
+    name = text.lower().strip("[]")
+    if not _HOST_NAME.fullmatch(name):
+        raise ValueError(
+            f"{text!r} is not a host name; write it without scheme, port and path, as relay.example or *.relay.example"
+        )
+    return name
+
+
 def _redis_url(value: SecretStr) -> SecretStr:
     if urlsplit(value.get_secret_value()).scheme not in _REDIS_SCHEMES:
         raise ValueError(
@@ -88,6 +106,7 @@ Secret = Annotated[SecretStr, AfterValidator(_not_empty)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[ByteSize, Field(ge=1)]
+HostNames = Annotated[tuple[str, ...], BeforeValidator(_host_names)]
 Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_networks)]
 
 
@@ -115,6 +134,10 @@ class Settings(BaseSettings):
     public_url: Annotated[str, AfterValidator(_public_url)] | None = None
     """Where receivers reach the API; without a slash at the end."""
     api_key: Secret | None = None
+    api_insecure: bool = False
+    """Serve the API beyond this machine although there is no key."""
+    allowed_hosts: HostNames = ()
+    """What the API may be called in a Host header, beside loopback, `api_host` and the host of `public_url`."""
     answer_secret: Secret | None = None
     """Signs the tokens of answer URLs. None: whoever wires the process derives one."""
     allow_private_networks: Networks = ()

@@ -13,6 +13,7 @@ from yarl import URL
 
 from relay.api.app import ApiContext, ApiServer
 from relay.api.siblings import Siblings
+from relay.api.web_rules import WebRules
 from relay.config.subscriptions import Subscriptions
 from relay.domain.errors import StateUnavailable
 from relay.domain.identity import MessageId
@@ -172,6 +173,7 @@ async def running_api(
     answer_secret: bytes = SECRET,
     metrics: Callable[[], bytes] = lambda: b"m 1\n",
     siblings: Siblings | None = None,
+    web: WebRules | None = None,
 ) -> AsyncIterator[Rig]:
     """An API on a free port, over an empty log and an empty, ready state."""
     broker, topics, state, clock, directory = MemoryBroker(), Topics("t-"), AwayState(), StandingClock(), Known()
@@ -194,6 +196,7 @@ async def running_api(
         clock=clock,
         new_id=lambda: next(ids),
         siblings=siblings,
+        web=web or WebRules(),
     )
     server = ApiServer(context)
     port = await server.start("127.0.0.1", 0)

@@ -196,7 +196,7 @@ async def test_the_cap_on_payloads(rig: Rig) -> None:
     assert (await rig.post(CI, b"x" * PAYLOAD_CAP)).status == 202
     problem(await rig.post(CI, b"x" * (PAYLOAD_CAP + 1)), 413, "too-large")
     chunk = b"%x\r\n%b\r\n" % (PAYLOAD_CAP + 1, b"x" * (PAYLOAD_CAP + 1))
-    head = b"POST /v1/sources/app/messages?receiver=ci HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    head = b"POST /v1/sources/app/messages?receiver=ci HTTP/1.1\r\nhost:[::1]\r\ntransfer-encoding: chunked\r\n\r\n"
     status, _ = await rig.raw(head + chunk + b"0\r\n\r\n")
     assert status == 413
     rig.broker.max_message_bytes = 100
@@ -210,13 +210,13 @@ async def test_bodies_in_forms_that_are_not_supported(rig: Rig) -> None:
 
 
 async def test_broken_requests_get_400_and_are_no_fault_of_ours(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    head = b"POST /v1/sources/app/messages?receiver=ci HTTP/1.1\r\nhost: x\r\n"
+    head = b"POST /v1/sources/app/messages?receiver=ci HTTP/1.1\r\nhost: localhost\r\n"
     with capture_logs() as logged:
         for rest in (b"ce-id: \xff\r\n\r\n", b"ce-type: a\r\ncontent-type: \xff\r\n\r\n"):
             status, body = await rig.raw(head + rest)
             assert (status, json.loads(body)["type"]) == (400, "/problems/invalid-request")
         for target in (b"/v1/sources/\xff/messages?receiver=ci", b"/v1/sources/a/messages?receiver=\xff"):
-            status, body = await rig.raw(b"POST " + target + b" HTTP/1.1\r\nhost: x\r\n\r\n")
+            status, body = await rig.raw(b"POST " + target + b" HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert status == 400
         for garbage in (
             head + b"transfer-encoding: chunked\r\n\r\nnonsense\r\n",
@@ -235,7 +235,9 @@ async def test_a_client_that_leaves_in_the_middle_is_no_fault_of_ours(
     port = int(rig.url.rsplit(":", 1)[1])
     with capture_logs() as logged:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"POST /v1/sources/app/messages?receiver=ci HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nabc")
+        writer.write(
+            b"POST /v1/sources/app/messages?receiver=ci HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nabc"
+        )
         await writer.drain()
         writer.close()
         await writer.wait_closed()

@@ -222,7 +222,8 @@ async def test_the_caps(rig: Rig) -> None:
     problem(await rig.post(CI, fits + b'\n{"payload":1}', content_type=LINES), 413, "too-large")
     events = b"[" + b",".join([b"{}"] * (MAX_ITEMS + 1)) + b"]"
     problem(await rig.post(CI, events, content_type=EVENTS), 413, "too-large")
-    head = f"POST {CI} HTTP/1.1\r\nhost: x\r\ncontent-type: {LINES}\r\ncontent-length: {MAX_BATCH_BYTES + 1}\r\n\r\n"
+    length = MAX_BATCH_BYTES + 1
+    head = f"POST {CI} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {LINES}\r\ncontent-length: {length}\r\n\r\n"
     status, _ = await rig.raw(head.encode())
     assert status == 413
     assert len(on_the_log(rig)) == MAX_ITEMS

@@ -20,7 +20,9 @@ import pytest
 import yaml
 
 from relay import __version__
+from relay.api.web_rules import WebRules
 from relay.cli.group import relay
+from relay.config.own_address import check_exposure, check_key, is_loopback, own_names
 from relay.config.receivers_file import load_receivers_file
 from relay.config.settings import Settings, env_name, load_settings
 
@@ -30,7 +32,11 @@ COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if service["image"] == "webhook-relay"}
 CONFIGURED = {name: service for name, service in OURS.items() if "environment" in service}
-SECRETS = {"REDIS_PASSWORD": "redis-pw", "RELAY_API_KEY": "key", "RELAY_ANSWER_SECRET": "answers"}
+SECRETS = {
+    "REDIS_PASSWORD": "redis-pw",
+    "RELAY_API_KEY": "a key of 32 characters, or so it is",
+    "RELAY_ANSWER_SECRET": "another secret of 32 characters",
+}
 VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 
 
@@ -121,6 +127,17 @@ def test_the_settings_of_a_service_are_settings_of_the_relay(name: str) -> None:
     assert settings.kafka_bootstrap_servers == "kafka:9092"
     assert settings.api_key is not None
     assert settings.receivers_file == Path(CONFIGURED[name]["configs"][0]["target"])
+
+
+def test_the_api_is_served_beyond_its_container_with_a_key_and_under_the_names_that_reach_it() -> None:
+    environment = {name: interpolated(value, SECRETS) for name, value in SERVICES["api"]["environment"].items()}
+    settings = load_settings({}, environment)
+    assert not is_loopback(settings.api_host)
+    check_exposure(settings)
+    check_key(settings)
+    rules = WebRules(own_names(settings), settings.public_url)
+    assert rules.is_ours("api:8080")
+    assert rules.is_ours("localhost:8080")
 
 
 def test_the_example_of_settings_names_what_is_needed_and_holds_no_secret() -> None:

@@ -1,0 +1,62 @@
+"""What a page in somebody's browser can be made to send, and is refused here.
+
+A page can POST to any address that its browser reaches, without being allowed to (cross-site requests), and can make a
+name of its own lead to that address, so that it may even read (DNS rebinding). The browser tells on both: by the Host
+that it names, and by Origin and Sec-Fetch-Site. Programs send neither of the last two.
+"""
+
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from relay.api.auth import ANSWER_PATH
+from relay.api.health import MONITORING
+from relay.api.problems import FOREIGN_ORIGIN, UNKNOWN_HOST, UNSUPPORTED, Problem
+from relay.api.refusals import Refusals
+from relay.api.web_rules import WebRules
+
+PAYLOAD_ROUTES: Final = frozenset(
+    {"/v1/sources/{source_id}/messages", "/v1/sources/{source_id}/messages:batch", ANSWER_PATH}
+)
+"""Routes whose body is not ours to judge by its type, or that do so themselves."""
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing."""
+
+
+def refuse_strangers(rules: WebRules, refusals: Refusals) -> Middleware:
+    """The middleware: 421 for a Host that is not ours, 403 for what a foreign page would change.
+
+    Probes name the address of a pod, so what monitoring asks is exempt: it tells nothing that is worth a rebinding.
+    """
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        headers, route = request.headers, _route(request)
+        host = headers.get("Host")
+        if route not in MONITORING and not (rules.is_ours(host) and rules.is_ours(request.host)):
+            refusals.tell("host", request, host=host)
+            raise Problem(UNKNOWN_HOST, "This API is not known by that Host; RELAY_ALLOWED_HOSTS says what it may be.")
+        if request.method not in READING:
+            if rules.is_foreign(host, headers.get("Origin"), headers.get("Sec-Fetch-Site")):
+                refusals.tell("origin", request, origin=headers.get("Origin"))
+                raise Problem(FOREIGN_ORIGIN, "A page of another origin may change nothing here.")
+            if route is not None and route not in PAYLOAD_ROUTES:
+                _check_type(request)
+        return await handler(request)
+
+    return check
+
+
+def _check_type(request: web.Request) -> None:
+    """Of what controls the relay: JSON or nothing, as a form in a page could send neither by itself."""
+    empty = not request.body_exists or request.content_length == 0
+    if not empty and request.content_type != "application/json":
+        detail = "The body has to be application/json, or empty."
+        raise Problem(UNSUPPORTED, detail, errors=({"detail": detail, "header": "Content-Type"},))
+
+
+def _route(request: web.Request) -> str | None:
+    """The template of the route that was found: a path can be spelled in more than one way."""
+    resource = request.match_info.route.resource
+    return None if resource is None else resource.canonical
