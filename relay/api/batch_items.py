@@ -160,7 +160,7 @@ class _Maker:
         return self._made(
             event.id,
             event.source,
-            None if event.receiver is None else tuple(event.receiver.split(",")),
+            None if event.receiver is None else (event.receiver,),
             event_type=event.type,
             time=event.time,
             content_type=event.datacontenttype or (None if event.data is msgspec.UNSET else _JSON),

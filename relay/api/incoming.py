@@ -93,14 +93,15 @@ def receivers_in(query: Mapping[str, Sequence[str]]) -> tuple[str, ...] | None:
     if given is None:
         return None
     try:
-        return receiver_names(name for value in given for name in value.split(","))
+        return receiver_names(given)
     except InvalidRecord as error:
         raise invalid(error.detail, parameter="receiver") from None
 
 
 def receiver_names(given: Iterable[str]) -> tuple[str, ...]:
-    """Names, once each. Raises InvalidRecord for what is no name, for none, and for too many."""
-    names = tuple(dict.fromkeys(name.strip(" \t") for name in given))
+    """Names, once each; each of `given` may be several with commas. Raises InvalidRecord for what is no name, for none,
+    and for too many."""
+    names = tuple(dict.fromkeys(name.strip(" \t") for each in given for name in each.split(",")))
     for name in names:
         if not is_receiver_name(name):
             raise InvalidRecord("invalid", f"{name[:80]!r} is not a receiver name ([a-z0-9][a-z0-9-]*, <= 63)")

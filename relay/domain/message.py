@@ -19,6 +19,8 @@ MAX_TEXT_BYTES: Final = 1_024
 """Bytes of a type, time, content type or trace header: they become HTTP headers, which receivers limit too."""
 
 _STRUCTURED: Final = b"application/cloudevents"
+_SHOWN: Final = 5
+"""Misspelt headers that are named."""
 
 
 class Message(Struct, frozen=True, gc=False):
@@ -66,9 +68,14 @@ def parse_message(value: bytes | None, headers: Headers) -> Message:
             "invalid",
             "CloudEvents structured mode is not supported: send the attributes as ce_* headers (binary mode)",
         )
-    if "ce_id" in named or any(name.startswith("ce_") for name in named):
-        return _from_headers(value, named)
-    return _from_envelope(value, named)
+    try:
+        if "ce_id" in named or any(name.startswith("ce_") for name in named):
+            return _from_headers(value, named)
+        return _from_envelope(value, named)
+    except InvalidRecord as error:
+        if hint := _spelling_hint(named):
+            raise InvalidRecord(error.reason, f"{error.detail}; {hint}") from error
+        raise
 
 
 def message_digest(message: Message) -> bytes:
@@ -141,13 +148,24 @@ def _from_envelope(value: bytes, named: Mapping[str, bytes]) -> Message:
     return Message(
         source_id=check_id(envelope.source_id, "source_id"),
         message_id=check_id(envelope.message_id, "message_id"),
-        receivers=None if names is None else _receivers("receiver", names),
+        receivers=None
+        if names is None
+        else _receivers("receiver", [name for each in names for name in each.split(",")]),
         event_type=short_text(envelope.event_type, "event_type"),
         time=None,
         content_type="application/json",
         payload=bytes(envelope.payload),
         traceparent=_text(named, "traceparent"),
     )
+
+
+def _spelling_hint(named: Mapping[str, bytes]) -> str | None:
+    """What to do about attributes that are spelt as HTTP spells them; None where there are none."""
+    right = {name: name.lower().replace("-", "_") for name in sorted(named)}
+    wrong = [name for name, spelt in right.items() if spelt.startswith("ce_") and name != spelt][:_SHOWN]
+    if not wrong:
+        return None
+    return f"it has {', '.join(wrong)}, as HTTP spells them: on Kafka it is {', '.join(right[name] for name in wrong)}"
 
 
 def _text(named: Mapping[str, bytes], name: str) -> str | None:

@@ -109,7 +109,7 @@ def test_spellings_that_a_decoder_would_change(text: bytes) -> None:
         b'{"payload": 1, "message_id": ""}',
         b'{"payload": 1, "type": "a", "event_type": "b"}',
         b'{"payload": 1, "receiver": []}',
-        b'{"payload": 1, "receiver": "a,b"}',
+        b'{"payload": 1, "receiver": "a,,b"}',
         b'{"payload": 1, "source_id": "other"}',
         b'{"payload": ' + b"[" * 10_000,
         b'{"payload": 1, "time": "' + b"x" * 1_025 + b'"}',
@@ -120,6 +120,15 @@ def test_a_bad_line_does_not_spoil_the_others(line: bytes) -> None:
     good = [item.message.payload for item in items if isinstance(item, Incoming)]
     assert good == [b"1", b"2"]
     assert [item.problem.kind.status for item in items if isinstance(item, Refused)] == ([400] if line else [])
+
+
+def test_a_line_names_several_receivers_with_commas_as_everywhere() -> None:
+    [text, listed] = read_lines(
+        b'{"payload": 1, "receiver": "b, a,b"}\n{"payload": 1, "receiver": ["b,a", "c"]}', DEFAULTS
+    )
+    assert isinstance(text, Incoming)
+    assert isinstance(listed, Incoming)
+    assert (text.message.receivers, listed.message.receivers) == (("b", "a"), ("b", "a", "c"))
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,11 @@ def test_envelope_fields() -> None:
     assert parse_message(envelope(receiver=None), ()).receivers is None
 
 
+def test_an_envelope_names_receivers_as_a_header_does() -> None:
+    assert parse_message(envelope(receiver="b, a,b"), ()).receivers == ("b", "a")
+    assert parse_message(envelope(receiver=["b,a", "c"]), ()).receivers == ("b", "a", "c")
+
+
 DEEP = b'{"source_id":"s","message_id":"m","payload":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
 
 
@@ -166,6 +171,9 @@ DEEP = b'{"source_id":"s","message_id":"m","payload":' + b"[" * 200_000 + b"]" *
         (envelope(receiver=["a", 1]), (), "receiver"),
         (envelope(receiver=[]), (), "receiver is empty"),
         (envelope(receiver="A"), (), "not a receiver name"),
+        (envelope(receiver="a,,b"), (), "not a receiver name"),
+        (b"{}", (("ce-id", b"m"), ("ce-source", b"s")), "ce-id, ce-source, as HTTP spells them: on Kafka it is ce_id"),
+        (b"{}", (("ce_source", b"s"), ("CE_ID", b"m")), "header ce_id is missing or empty; it has CE_ID"),
         (envelope(event_type=1), (), "event_type"),
         (envelope(event_type="t" * (MAX_TEXT_BYTES + 1)), (), "event_type is longer"),
         (b'{"source_id":"\xff","message_id":"m","payload":1}', (), "UTF-8"),
