@@ -15,8 +15,14 @@ _T = TypeVar("_T")
 
 MAX_DETAIL_BYTES: Final = 8_192
 
-_OURS: Final = frozenset(
+OMITTED: Final = "relay-omitted"
+"""Tells, where a dead letter would have been too large for the log, what it lacks: "value=62914560, headers=1"."""
+CUT: Final = "cut="
+"""Before the names of headers of which only the beginning is there."""
+
+OURS: Final = frozenset(
     {
+        OMITTED,
         "relay-reason",
         "relay-reason-class",
         "relay-detail",
@@ -40,6 +46,7 @@ class DeadLetter:
 
     `stage`: the topic whose step failed. `origin`: where the message first was on the log. `attempts`: how often it
     was tried. `first_failed_ms`: Unix ms, 0 if not known. `last_status`: of the last HTTP response, if any.
+    `omitted`: what the dead letter lacks of the record (see OMITTED); None: nothing, so it can be replayed.
     """
 
     reason: str
@@ -49,13 +56,14 @@ class DeadLetter:
     attempts: int
     first_failed_ms: int
     last_status: int | None
+    omitted: str | None = None
 
 
 def dead_letter_headers(original: Headers, letter: DeadLetter) -> Headers:
     """Headers of the dead letter: those of the failed record, byte for byte, and `letter`'s.
 
     A header of `original` that has the name of one of ours is renamed or dropped; `original_headers` undoes it. Of
-    a dead letter that fails again, the first failure's headers are replaced.
+    a dead letter that fails again, the first failure's headers are replaced, but for what it lacks.
     """
     ours = [
         ("relay-reason", _bytes(letter.reason)),
@@ -69,6 +77,8 @@ def dead_letter_headers(original: Headers, letter: DeadLetter) -> Headers:
         ours.append(("relay-origin", _bytes(coordinate_text(letter.origin))))
     if letter.last_status is not None:
         ours.append(("relay-last-status", b"%d" % letter.last_status))
+    if omitted := letter.omitted or _omitted_before(original):
+        ours.append((OMITTED, _bytes(omitted)))
     return (*_set_aside(original_headers(original)), *ours)
 
 
@@ -77,9 +87,9 @@ def original_headers(headers: Headers) -> Headers:
 
     Headers of a record that is no dead letter are returned as they are.
     """
-    if not any(name == "relay-stage" for name, _ in headers):
+    if not is_letter(headers):
         return headers
-    return tuple((_RESTORED.get(name, name), value) for name, value in headers if name not in _OURS)
+    return tuple((_RESTORED.get(name, name), value) for name, value in headers if name not in OURS)
 
 
 def parse_dead_letter(headers: Headers) -> DeadLetter:
@@ -93,6 +103,7 @@ def parse_dead_letter(headers: Headers) -> DeadLetter:
         attempts=_number(named, "relay-attempts") or 0,
         first_failed_ms=_number(named, "relay-first-failed") or 0,
         last_status=_number(named, "relay-last-status"),
+        omitted=_text(named, OMITTED) or None,
     )
 
 
@@ -101,7 +112,7 @@ def identity_of(value: bytes | None, headers: Headers) -> tuple[str | None, str 
 
     Only what would be valid is told. The receiver is None where the message has several or goes to subscribers.
     """
-    named = dict(headers)
+    named = _whole(headers)
     if any(name.startswith("ce_") for name in named):
         source_id, message_id, receiver = (_strict(named, name) for name in ("ce_source", "ce_id", "ce_receiver"))
     else:
@@ -110,8 +121,28 @@ def identity_of(value: bytes | None, headers: Headers) -> tuple[str | None, str 
     return _if_name(receiver), _if_id(source_id), _if_id(message_id)
 
 
+def _omitted_before(headers: Headers) -> str | None:
+    """What a dead letter that fails again lacked already; of other records nobody's word counts."""
+    return _text(dict(headers), OMITTED) if is_letter(headers) else None
+
+
+def is_letter(headers: Headers) -> bool:
+    """Whether a record with these headers is a dead letter."""
+    return any(name == "relay-stage" for name, _ in headers)
+
+
+def _whole(headers: Headers) -> dict[str, bytes]:
+    """Headers by name, without those that a dead letter has the beginning of: that may be the id of another message."""
+    named = dict(headers)
+    for part in (_text(named, OMITTED) or "").split(", "):
+        if part.startswith(CUT):
+            for name in part[len(CUT) :].split("+"):
+                named.pop(name, None)
+    return named
+
+
 def _set_aside(headers: Headers) -> Headers:
-    return tuple((_KEPT.get(name, name), value) for name, value in headers if name in _KEPT or name not in _OURS)
+    return tuple((_KEPT.get(name, name), value) for name, value in headers if name in _KEPT or name not in OURS)
 
 
 def _bytes(text: str) -> bytes:

@@ -3,11 +3,14 @@
 Produce, acknowledge, mark, commit: the order of rule 1. Whatever is away is waited for; nothing is skipped.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Generic
 
-from relay.domain.errors import RecordTooLarge
+from relay.domain.dead_letter import is_letter
+from relay.domain.errors import LogUnavailable, RecordTooLarge
 from relay.domain.reasons import REASON_CODES
+from relay.domain.smaller_letter import smaller_forms
 from relay.engine.context import LaneContext
 from relay.engine.gather import Gather
 from relay.engine.parked_copy import ParkedCopy, parked_key
@@ -44,9 +47,8 @@ class Outbox(Generic[W]):
 
     async def bury(self, letter: NewRecord, dead: Dead) -> Coordinate:
         """Append the dead letter of a record that could not be read."""
-        context = self._context
-        [at] = await context.patience.until_done("append a dead letter", lambda: context.log.append([letter]))
-        context.observer.dead(self._worker.stage, "-", dead.reason)
+        at = await self._append_letter(letter)
+        self._context.observer.dead(self._worker.stage, "-", dead.reason)
         return at
 
     async def bury_parked(self, copy: ParkedCopy, letter: NewRecord, dead: Dead) -> bool:
@@ -69,25 +71,53 @@ class Outbox(Generic[W]):
             self.retire(work)
 
     async def _append(self, batch: list[tuple[W, Done | Dead]]) -> list[tuple[W, Outcome]]:
-        log, patience = self._context.log, self._context.patience
         records = [self._records(work, decision) for work, decision in batch]
         flat = [record for group in records for record in group]
         try:
-            at = await patience.until_done("append hop records", lambda: log.append(flat)) if flat else []
+            at = await self._appended(flat)
         except RecordTooLarge as error:
-            return await self._append_one_by_one(batch, error)
+            if len(batch) > 1:  # one of them can never be appended: find it
+                return [pair for each in batch for pair in await self._append([each])]
+            return [await self._append_smaller(*batch[0], records[0], error)]
         return _with_coordinates(batch, records, at)
 
-    async def _append_one_by_one(
-        self, batch: list[tuple[W, Done | Dead]], error: RecordTooLarge
-    ) -> list[tuple[W, Outcome]]:
-        """One of the batch can never be appended: find it, and bury it instead."""
-        if len(batch) > 1:
-            return [pair for each in batch for pair in await self._append([each])]
-        work, decision = batch[0]
-        if isinstance(decision, Dead) and decision.reason == "too_large":
-            raise error  # failed_messages takes larger records than any other topic; this one is misconfigured
-        return await self._append([(work, Dead("too_large", str(error)))])
+    async def _append_smaller(
+        self, work: W, decision: Done | Dead, records: tuple[NewRecord, ...], error: RecordTooLarge
+    ) -> tuple[W, Outcome]:
+        """Something among the records of `work` is too large: its dead letters become smaller. Where it is something
+        else, `work` is given up instead."""
+        if isinstance(decision, Dead):
+            return work, Outcome(decision, (await self._append_letter(records[0]),))
+        for smaller in _with_smaller_letters(records):
+            with suppress(RecordTooLarge):
+                return work, Outcome(decision, tuple(await self._appended(smaller)))
+        dead = Dead("too_large", str(error))
+        return work, Outcome(dead, (await self._append_letter(*self._records(work, dead)),))
+
+    async def _append_letter(self, letter: NewRecord) -> Coordinate:
+        """Append a dead letter, in a smaller form where the log refuses it: whatever a record is, it has an end."""
+        for form in _forms(letter):
+            letter = form
+            with suppress(RecordTooLarge):
+                [at] = await self._appended([form])
+                return at
+        return await self._context.patience.until_done("append a dead letter", lambda: self._append_at_last(letter))
+
+    async def _append_at_last(self, letter: NewRecord) -> Coordinate:
+        try:
+            [at] = await self._context.log.append([letter])
+        except RecordTooLarge as error:  # no message is to blame, and somebody can mend it
+            raise LogUnavailable(
+                f"{error}: too little for any dead letter; raise the topic's max.message.bytes"
+            ) from error
+        return at
+
+    async def _appended(self, records: Sequence[NewRecord]) -> list[Coordinate]:
+        """Where they are. Raises RecordTooLarge."""
+        if not records:
+            return []
+        log = self._context.log
+        return await self._context.patience.until_done("append hop records", lambda: log.append(records))
 
     def _records(self, work: W, decision: Done | Dead) -> tuple[NewRecord, ...]:
         if isinstance(decision, Dead):
@@ -108,6 +138,19 @@ class Outbox(Generic[W]):
         return await context.patience.until_done(
             "remove parked references", lambda: context.state.unpark(context.lane, rows)
         )
+
+
+def _forms(letter: NewRecord) -> Iterator[NewRecord]:
+    yield letter
+    for form in smaller_forms(letter.key, letter.value, letter.headers):
+        yield NewRecord(letter.topic, *form)
+
+
+def _with_smaller_letters(records: Sequence[NewRecord]) -> Iterator[list[NewRecord]]:
+    """The records with the dead letters among them in ever smaller forms; nothing where there are none."""
+    for forms in zip(*(_forms(record) for record in records if is_letter(record.headers)), strict=False):
+        smaller = iter(forms)
+        yield [next(smaller) if is_letter(record.headers) else record for record in records]
 
 
 def _with_coordinates(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Generic
 
-from relay.domain.errors import PartitionLost, Unavailable
+from relay.domain.errors import PartitionLost, RecordTooLarge, Unavailable
 from relay.engine.context import LaneContext
 from relay.engine.gather import Gather
 from relay.engine.parked_copy import wrap
@@ -104,7 +104,7 @@ class Parking(Generic[W]):
         try:
             allowed = await self._within_caps(batch)
             if allowed:
-                await self._store(allowed)
+                allowed = await self._store_what_fits(allowed)
         except PartitionLost:
             self._fence()
             return
@@ -113,6 +113,18 @@ class Parking(Generic[W]):
                 _count_down(self._under_way, work.queue)
         for work in allowed:
             self._finished(work)
+
+    async def _store_what_fits(self, works: list[W]) -> list[W]:
+        """Those that are parked now; a copy is a little larger than its record, and may be too large for its topic."""
+        try:
+            await self._store(works)
+        except RecordTooLarge as error:
+            if len(works) > 1:
+                return [work for each in works for work in await self._store_what_fits([each])]
+            works[0].owes_tombstone = True  # the intent is marked
+            self._buried(works[0], Dead("too_large", f"it has to wait, and cannot be parked: {error}"))
+            return []
+        return works
 
     async def _store(self, works: list[W]) -> None:
         context, stage = self._context, self._worker.stage

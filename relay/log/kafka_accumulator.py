@@ -194,6 +194,9 @@ class Accumulator:
             lanes = topics[record.topic]
             lane = lanes[partition_of(record.key, len(lanes))]
             if lane.newest is None or not lane.newest.add(call, index):
+                if (size := _size_of(record)) > self._max_record_bytes:  # before it is copied into a batch
+                    call.fail(_too_large(lane.place, size, f"{self._max_record_bytes} are allowed"))
+                    return
                 batch = Batch(self._sender.new_batch())
                 batch.add(call, index)
                 if batch.builder.size() > self._max_record_bytes:
@@ -308,6 +311,12 @@ class Accumulator:
         for call in overdue:
             call.fail(LogUnavailable("Kafka: appending: no answer in time"))
             call.end()
+
+
+def _size_of(record: NewRecord) -> int:
+    """Of what it carries, without the frame."""
+    headers = sum([len(name) + len(value) for name, value in record.headers])
+    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 def _failure(place: TopicPartition, batch: Batch, error: BaseException) -> RelayError:

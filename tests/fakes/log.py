@@ -56,6 +56,8 @@ class MemoryBroker:
     ) -> None:
         self.now_ms = now_ms
         self.max_message_bytes = max_message_bytes
+        self.limits: dict[str, int] = {}
+        """Of topics that take less, or more, than `max_message_bytes`."""
         self.available = True
         self.specs: dict[str, TopicSpec] = {}
         self.offsets: dict[tuple[str, TopicPartition], int] = {}
@@ -125,8 +127,9 @@ class MemoryLog:
     def _check(self, record: NewRecord) -> None:
         spec = self._broker.spec(record.topic)
         headers = sum(len(name) + len(value) for name, value in record.headers)
-        if len(record.key or b"") + len(record.value or b"") + headers > self._broker.max_message_bytes:
-            raise RecordTooLarge(f"more than {self._broker.max_message_bytes} bytes")
+        limit = self._broker.limits.get(record.topic, self._broker.max_message_bytes)
+        if len(record.key or b"") + len(record.value or b"") + headers > limit:
+            raise RecordTooLarge(f"{record.topic}: more than {limit} bytes")
         if spec.cleanup == "compact" and record.key is None:
             raise ValueError(f"a record of the compacted topic {spec.name} needs a key")
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import LogUnavailable
 from relay.domain.message import Message
 from relay.domain.receiver import Receiver
 from relay.log.port import Coordinate, NewRecord
+from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
 
@@ -176,6 +178,84 @@ async def test_a_step_without_calls_that_raises_does_not_stop_its_lane(monkeypat
     await process.stop()
     assert world.outside.arrived("/answer") == ["a-1"]
     assert world.outside.reasons() == {"a-0": "poison"}
+    assert await world.is_at_rest()
+
+
+# what is too large
+
+
+@pytest.mark.parametrize("limit", [50, 100, 400, 700, 1_000, 1_800, 3_000, 10_000, 2**21])
+@virtually
+async def test_a_record_that_fits_no_dead_letter_leaves_one_all_the_same(limit: int) -> None:
+    """However little `failed_messages` takes. Only where it takes next to nothing the lane waits for somebody to mend
+    that."""
+    world = await _world()
+    topic = world.topics.from_sender
+    world.broker.limits = {topic: 2**23, world.topics.failed_messages: limit}
+    headers = (("ce_id", b"huge"), ("ce_source", b"a"), ("ce_receiver", b"r"), ("x-more", b"x" * 5_000))
+    await world.append(topic, b"a", b"x" * 2**22, headers)
+    await world.send(message(0, "a", "r"))
+    process = Process(world)
+    await process.ended(10)
+    if limit < 100:
+        assert world.broker.records(world.topics.failed_messages) == []
+        assert world.uncommitted(), "nothing is skipped"
+        world.broker.limits = {}
+        await process.ended(10)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-0"]
+    [letter] = world.broker.records(world.topics.failed_messages)
+    told = parse_dead_letter(letter.headers)
+    assert told.reason == "too_large"
+    assert told.origin is not None
+    assert told.origin.topic == topic
+    assert (letter.value, (told.omitted or "").split(",")[0]) == (None, f"value={2**22}")
+    if limit >= 1_000:
+        assert world.outside.reasons() == {"huge": "too_large"}, "its sender is told"
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_one_record_that_fits_nowhere_costs_neither_its_neighbours_nor_their_order() -> None:
+    world = await _world()
+    world.broker.limits = {world.topics.to_receiver("r"): 1_000, world.topics.failed_messages: 1_500}
+    large = Message("a", "a-1", ("r",), "push", None, "application/json", b"x" * 2_000)
+    await world.send(message(0, "a", "r"), large, message(2, "a", "r"), message(0, "b", "r", "nobody"))
+    process = Process(world)
+    await process.ended(10)
+    await process.stop()
+    assert sorted(world.outside.arrived("/answer")) == ["a-0", "a-2", "b-0"]
+    assert world.outside.reasons() == {"a-1": "too_large", "b-0": "unknown_receiver"}
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_a_dead_letter_beside_good_hops_gets_smaller_instead_of_taking_them_along() -> None:
+    """A message to one that is known and one that is not: the letter of the second carries all the sender's headers."""
+    world = await _world()
+    world.broker.limits = {world.topics.failed_messages: 1_500}
+    headers = (("ce_id", b"a-0"), ("ce_source", b"a"), ("ce_receiver", b"r,nobody"), ("x-more", b"x" * 5_000))
+    await world.append(world.topics.from_sender, b"a", b'{"n": 0}', headers)
+    process = Process(world)
+    await process.ended(10)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-0"]
+    assert world.outside.reasons() == {"a-0": "unknown_receiver"}
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_a_record_whose_parked_copy_fits_nowhere_ends_as_too_large() -> None:
+    world = await _world(base=90.0, cap=90.0, max_attempts=50)
+    world.outside.troubles["a-0"] = [REFUSED] * 3
+    large = Message("a", "a-0", ("r",), "push", None, "application/json", b"x" * 2_000)
+    world.broker.limits = {world.topics.parked_messages: 2_200}
+    await world.send(large, message(1, "a", "r"))
+    process = Process(world)
+    await process.ended(300)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-1"]
+    assert world.outside.reasons() == {"a-0": "too_large"}
     assert await world.is_at_rest()
 
 
