@@ -17,6 +17,7 @@ from relay.api.web_rules import WebRules
 from relay.config.apply import apply_file
 from relay.config.own_address import own_names, own_url
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
+from relay.config.references import usable_variables
 from relay.config.registry import Registry
 from relay.config.settings import Settings
 from relay.config.watch import Stamp, file_stamp, watch_file
@@ -97,7 +98,7 @@ class Relay:
         self.api_url: str | None = None
         self.hangup = asyncio.Event()
         """Set it to have the receivers file read again."""
-        self.registry = Registry(self._topics, environ)
+        self.registry = Registry(self._topics, usable_variables(environ, settings.secrets_from))
         self.metrics = Metrics(__version__)
         self._meter = MetricsMeter(self.metrics)
         self._observer = observer = TelemetryObserver(self.metrics, self._sentry, lambda: self._recovery.ask())
@@ -181,6 +182,7 @@ class Relay:
             background += [
                 tasks.create_task(self._tell_draining(stop)),
                 tasks.create_task(self._check_new_lanes()),
+                tasks.create_task(self._count_refused()),
                 tasks.create_task(self._backlog_watch().run()),
             ]
             if await self._unless_stopped(self._recovery.healed.wait(), stop):
@@ -243,6 +245,10 @@ class Relay:
         found = await self._patience.until_done("check the receivers' topics", self._look_at_lanes)
         refuse(found)
         tell(found)
+
+    async def _count_refused(self) -> None:
+        async for _ in self.registry.changes():
+            self.metrics.receivers_refused.set(len(self.registry.problems))
 
     async def _check_new_lanes(self) -> None:
         """Later on it is only said: the others, who run, have nothing to do with it."""

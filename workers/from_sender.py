@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import structs
 
-from relay.domain.directory import Directory
+from relay.domain.directory import Directory, why_unknown
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
@@ -171,7 +171,7 @@ class FromSender:
         return NewRecord(self._topics.to_receiver(lane), key.encode(), message.payload, encode_hop(hop))
 
     def _unknown(self, record: Record, name: str) -> NewRecord:
-        dead = Dead("unknown_receiver", f"there is no receiver named {name!r}")
+        dead = Dead("unknown_receiver", why_unknown(self._directory, name))
         return self._letters.bury(_as_sent(record), dead, extra=(("relay-receiver", name.encode()),))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from math import inf, isinf
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -14,8 +14,17 @@ from relay.api.view import rfc3339
 from relay.domain.receiver import Endpoint
 from relay.state.port import EndpointHealth
 
-Find = Callable[[web.Request], tuple[str, Endpoint]]
-"""The owner of an endpoint in the state, and its settings."""
+
+class Found(NamedTuple):
+    """`owner`: of the endpoint in the state. `endpoint`: its settings; None where there are none but refused ones.
+    `refused`: why its newest settings are not in force."""
+
+    owner: str
+    endpoint: Endpoint | None
+    refused: str | None = None
+
+
+Find = Callable[[web.Request], Found]
 
 
 class ReceiversResource:
@@ -42,35 +51,36 @@ class ReceiversResource:
 
         async def handle(request: web.Request) -> web.Response:
             query_of(request)
-            owner, endpoint = find(request)
+            found = find(request)
             if pause_s is not None:
-                await self._context.state.pause(owner, pause_s)
-            return await self._health(owner, endpoint)
+                await self._context.state.pause(found.owner, pause_s)
+            return await self._health(found)
 
         return handle
 
-    def _receiver(self, request: web.Request) -> tuple[str, Endpoint]:
+    def _receiver(self, request: web.Request) -> Found:
         name = request.match_info["name"]
-        receiver = self._context.directory.receiver(name)
-        if receiver is None:
+        receiver, refused = self._context.directory.receiver(name), self._context.directory.refusal(name)
+        if receiver is None and refused is None:
             raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}.")
-        return f"r:{name}", receiver.post
+        return Found(f"r:{name}", receiver.post if receiver is not None else None, refused)
 
-    def _callback(self, request: web.Request) -> tuple[str, Endpoint]:
+    def _callback(self, request: web.Request) -> Found:
         source_id = source_in_path(request)
         callback = self._context.directory.source(source_id).callback
         if callback is None:
             raise Problem(NOT_FOUND, f"The source {source_id[:80]!r} has no callback.")
-        return f"s:{source_id}", callback
+        return Found(f"s:{source_id}", callback)
 
-    async def _health(self, owner: str, endpoint: Endpoint) -> web.Response:
-        state, now = self._context.state, self._context.clock.time()
+    async def _health(self, found: Found) -> web.Response:
+        state, now, owner = self._context.state, self._context.clock.time(), found.owner
         [health] = await state.endpoints([owner])
         [parked] = await state.parked([owner])
         disabled_s = health.disabled_for_s
         body: dict[str, Any] = {
             "name": owner[2:],
-            "condition": condition(health, endpoint),
+            "condition": "refused" if found.endpoint is None else condition(health, found.endpoint),
+            "refused": found.refused,
             "failing_since": rfc3339(now - health.failing_for_s) if health.failing_for_s else None,
             "disabled_since": None if disabled_s is None else rfc3339(now - disabled_s),
             "paused": health.paused_for_s > 0,

@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 
 from relay.cli.table import output_option, print_json, print_table
-from relay.config.receivers_file import load_receivers_file, receivers_schema
+from relay.config.receivers_file import ReceiversFile, load_receivers_file, receivers_schema
+from relay.config.references import usable_variables
 from relay.config.settings import CONFIG_FILE, Settings, load_settings, sources_of
 
 config_option = click.option(
@@ -19,6 +20,17 @@ api_option = click.option("--api", help="URL of the relay's API. Default: from t
 def settings_from(config_file: Path | None) -> Settings:
     """The settings of this process. Raises UserError."""
     return load_settings({CONFIG_FILE: config_file}, os.environ)
+
+
+def tell_refused(file: ReceiversFile, settings: Settings) -> None:
+    """Say on stdout which entries a relay with this environment would refuse, and why."""
+    for what, why in refusals(file, settings).items():
+        click.echo(f"refused with this environment: {what}: {why.removeprefix(f'{file.origin}: {what}.')}")
+
+
+def refusals(file: ReceiversFile, settings: Settings) -> dict[str, str]:
+    """As `ReceiversFile.refusals`, with the environment of this command."""
+    return file.refusals(usable_variables(os.environ, settings.secrets_from))
 
 
 @click.group()
@@ -52,6 +64,7 @@ def check(config_file: Path | None) -> None:
         return
     file = load_receivers_file(settings.receivers_file)
     click.echo(f"{file.origin}: ok, receivers: {len(file.receivers)}, sources: {len(file.sources)}")
+    tell_refused(file, settings)
 
 
 @config.command()

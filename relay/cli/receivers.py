@@ -1,7 +1,6 @@
 """`relay receivers`: what a receivers file declares, whether it is right, and making it so."""
 
 import asyncio
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,15 +8,16 @@ from urllib.parse import quote
 
 import click
 
-from relay.cli.config import api_option, config_option, settings_from
+from relay.cli.config import api_option, config_option, refusals, settings_from, tell_refused
 from relay.cli.table import output_option, print_json, print_table
 from relay.config.apply import Diff, apply_file, preview_file
 from relay.config.durations import format_duration
 from relay.config.entries import EndpointEntry, ReceiverEntry
 from relay.config.problems import SECRET_FIELDS
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
-from relay.config.references import has_reference
+from relay.config.references import is_public
 from relay.config.settings import Settings
+from relay.domain.secrecy import MASK, masked_url
 from relay.domain.topics import Topics
 
 _path = click.Path(dir_okay=False, path_type=Path)
@@ -36,11 +36,12 @@ def receivers() -> None:
 @config_option
 def check(file: Path | None, config_file: Path | None) -> None:
     """Check FILE (default: the setting receivers_file) and say what was understood."""
-    known = load_receivers_file(file or settings_from(config_file).receivers_file)
+    settings = settings_from(config_file)
+    known = load_receivers_file(file or settings.receivers_file)
     click.echo(f"{known.origin}: ok, receivers: {len(known.receivers)}, sources: {len(known.sources)}")
     for name, entry in known.receivers.items():
         click.echo(f"  {name}: {_in_words(entry)}")
-    _tell_missing(known)
+    tell_refused(known, settings)
 
 
 @receivers.command(name="list")
@@ -49,12 +50,20 @@ def check(file: Path | None, config_file: Path | None) -> None:
 @output_option
 def list_(file: Path | None, config_file: Path | None, output: str) -> None:
     """List the receivers of the file with their effective settings. Secrets are masked."""
-    known = load_receivers_file(file or settings_from(config_file).receivers_file)
+    settings = settings_from(config_file)
+    known = load_receivers_file(file or settings.receivers_file)
+    refused = refusals(known, settings)
     if output == "json":
-        print_json({name: effective(entry) for name, entry in known.receivers.items()})
+        print_json(
+            {
+                name: {**effective(entry), "refused": refused.get(f"receivers.{name}")}
+                for name, entry in known.receivers.items()
+            }
+        )
         return
     columns = ("NAME", "ENABLED", "POST_ENDPOINT", "LANE", "ORDERING", "RATE", "RETRY", "ANSWER")
-    print_table(columns, [_row(name, entry) for name, entry in known.receivers.items()])
+    print_table(columns, [_row(name, entry, f"receivers.{name}" in refused) for name, entry in known.receivers.items()])
+    tell_refused(known, settings)
 
 
 @receivers.command()
@@ -70,7 +79,7 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool) -> None:
         for key in keys:
             click.echo(f"{sign} {key}")
     click.echo("nothing to change" if not diff else "not applied: dry run" if dry_run else "applied")
-    _tell_missing(known)
+    tell_refused(known, settings)
 
 
 @receivers.command()
@@ -127,7 +136,8 @@ def _health(known: dict[str, Any]) -> str:
         "disabled": f"disabled since {known['disabled_since']}, {failing}; ",
     }
     parked = known["parked"]["retries"] + known["parked"]["polls"]
-    return f"{condition.get(known['condition'], '')}{paused}; breaker {known['breaker']}; parked: {parked}"
+    refused = f"refused: {known['refused']}; " if known["refused"] else ""
+    return f"{refused}{condition.get(known['condition'], '')}{paused}; breaker {known['breaker']}; parked: {parked}"
 
 
 def effective(entry: EndpointEntry) -> dict[str, object]:
@@ -155,24 +165,27 @@ async def _apply(settings: Settings, file: ReceiversFile, dry_run: bool) -> Diff
         return await apply_file(log, file, topics, left)
 
 
-def _tell_missing(file: ReceiversFile) -> None:
-    missing = [name for name in file.variables() if name not in os.environ]
-    if missing:
-        click.echo(f"note: not set in this environment, and needed where the workers run: {', '.join(missing)}")
-
-
-def _row(name: str, entry: ReceiverEntry) -> tuple[str, ...]:
+def _row(name: str, entry: ReceiverEntry, refused: bool) -> tuple[str, ...]:
     lane = entry.lane if entry.partitions == 1 else f"{entry.lane}/{entry.partitions}"
-    enabled = "yes" if entry.enabled else "no"
-    return name, enabled, entry.post_endpoint, lane, entry.ordering, _rate(entry), _retry(entry), _answer(entry)
+    enabled = "refused" if refused else "yes" if entry.enabled else "no"
+    return (
+        name,
+        enabled,
+        masked_url(entry.post_endpoint),
+        lane,
+        entry.ordering,
+        _rate(entry),
+        _retry(entry),
+        _answer(entry),
+    )
 
 
 def _in_words(entry: ReceiverEntry) -> str:
     off = "" if entry.enabled else "switched off; "
     subscribed = f"; gets {', '.join(entry.event_types)} of {', '.join(entry.sources)}" if entry.sources else ""
     return (
-        f"{off}POST {entry.post_endpoint}; {entry.lane} lane; order: {entry.ordering}; rate: {_rate(entry)}; "
-        f"retry: {_retry(entry)}; answer: {_answer(entry)}{subscribed}"
+        f"{off}POST {masked_url(entry.post_endpoint)}; {entry.lane} lane; order: {entry.ordering}; "
+        f"rate: {_rate(entry)}; retry: {_retry(entry)}; answer: {_answer(entry)}{subscribed}"
     )
 
 
@@ -193,7 +206,9 @@ def _answer(entry: ReceiverEntry) -> str:
 
 
 def _masked(name: str, value: object) -> object:
-    return _hidden(value) if name in SECRET_FIELDS else value
+    if name in SECRET_FIELDS:
+        return _hidden(value)
+    return masked_url(value) if isinstance(value, str) and "://" in value else value
 
 
 def _hidden(value: object) -> object:
@@ -201,4 +216,4 @@ def _hidden(value: object) -> object:
         return {name: _hidden(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [_hidden(inner) for inner in value]
-    return "********" if isinstance(value, str) and not has_reference(value) else value
+    return MASK if isinstance(value, str) and not is_public(value) else value

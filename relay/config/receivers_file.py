@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
@@ -11,8 +12,9 @@ from pydantic import BaseModel, ValidationError
 
 from relay.config.entries import CallbackEntry, EndpointEntry, ReceiverEntry, ReceiversModel, SourceEntry
 from relay.config.problems import SECRET_FIELDS, Place, dotted, explain, raise_all
-from relay.config.references import SEALED_PREFIX, has_reference, references_in, substitute
+from relay.config.references import SEALED_PREFIX, is_public, references_in, substitute, texts_in
 from relay.config.strict_yaml import parse_mapping, read_mapping
+from relay.domain.errors import UserError
 from relay.domain.receiver import (
     BreakerPolicy,
     CodeClasses,
@@ -24,6 +26,7 @@ from relay.domain.receiver import (
     Source,
     StatusMap,
 )
+from relay.domain.secrecy import secret_spans
 
 ANY_SOURCE: Final = "*"
 """The entry under `sources` that stands for every source without one of its own."""
@@ -52,10 +55,16 @@ class ReceiversFile:
         sources = {name: _sealed(raw_entry(entry), name, literals) for name, entry in self.sources.items()}
         return SealedEntries(receivers, sources, literals)
 
-    def variables(self) -> list[str]:
-        """The names of the environment variables that the entries refer to, sorted."""
-        entries = [*self.receivers.values(), *self.sources.values()]
-        return sorted({name for entry in entries for _, name in references_in(raw_entry(entry))})
+    def refusals(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Why entries cannot be used with `environ`, by `receivers.<name>` or `sources.<id>`; one line each."""
+        found: dict[str, str] = {}
+        for name, entry in self.receivers.items():
+            with _noting(found, f"receivers.{name}"):
+                resolve(name, entry, environ, self.origin)
+        for source_id, source in self.sources.items():
+            with _noting(found, f"sources.{source_id}"):
+                resolve_source(source_id, source, environ, self.origin)
+        return found
 
     def resolve(self, environ: Mapping[str, str]) -> tuple[dict[str, Receiver], dict[str, Source]]:
         """Everything in the file, ready for use. Raises UserError for the first entry that is not."""
@@ -101,9 +110,10 @@ def raw_entry(entry: BaseModel) -> Raw:
 def resolve(name: str, entry: ReceiverEntry, environ: Mapping[str, str], origin: str = "receivers.yaml") -> Receiver:
     """The receiver with its effective settings. Raises UserError that names `origin`, entry, field and variable."""
     known = _with_references_replaced(entry, environ, origin, ("receivers", name))
+    secrets = _secrets(entry, known, environ)
     return Receiver(
         name=name,
-        post=_endpoint(known, known.post_endpoint, known.codes.model_dump()),
+        post=_endpoint(known, known.post_endpoint, known.codes.model_dump(), secrets),
         status_endpoint=known.status_endpoint,
         status_map=_status_map(known),
         poll=PollPolicy(**known.poll.model_dump()),
@@ -127,7 +137,7 @@ def resolve_source(
     callback = known.callback if isinstance(known.callback, CallbackEntry) else None
     return Source(
         source_id=source_id,
-        callback=_endpoint(callback, callback.url, {}) if callback else None,
+        callback=_endpoint(callback, callback.url, {}, _secrets(entry, known, environ)) if callback else None,
         kafka=known.callback == "kafka",
         answers=known.answers,
         failures=known.failures,
@@ -144,6 +154,15 @@ def check_entry(model: type[_EntryModel], raw: object, origin: str, place: Place
     raise AssertionError("a validation error without errors")
 
 
+@contextmanager
+def _noting(found: dict[str, str], what: str) -> Iterator[None]:
+    """Note the UserError of an entry under its name instead of raising it."""
+    try:
+        yield
+    except UserError as error:
+        found[what] = "; ".join(str(error).splitlines())
+
+
 def _checked(mapping: Mapping[object, object], origin: str) -> ReceiversFile:
     known = check_entry(ReceiversModel, mapping, origin, ())
     return ReceiversFile(origin, known.receivers, known.sources, "receivers" in known.model_fields_set)
@@ -157,7 +176,20 @@ def _with_references_replaced(entry: _EntryModel, environ: Mapping[str, str], or
     return check_entry(type(entry), substitute(raw, environ, origin=origin, place=place), origin, place)
 
 
-def _endpoint(entry: EndpointEntry, url: str, codes: Mapping[str, tuple[int, ...]]) -> Endpoint:
+def _secrets(entry: BaseModel, known: BaseModel, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """All that is secret in an entry: what its references stand for, its secret fields, and parts of its URLs."""
+    found = {environ[name] for _, name in references_in(raw_entry(entry))}
+    for place, text in texts_in(raw_entry(known)):
+        if SECRET_FIELDS.intersection(place):
+            found |= {text, text.rpartition(" ")[2]}  # also without the name of the auth scheme before it
+        elif "://" in text:
+            found |= {text[start:end] for start, end in secret_spans(text)}
+    return tuple(sorted(found))
+
+
+def _endpoint(
+    entry: EndpointEntry, url: str, codes: Mapping[str, tuple[int, ...]], secrets: tuple[str, ...]
+) -> Endpoint:
     bearer = (("authorization", f"Bearer {entry.bearer_token}"),) if entry.bearer_token else ()
     return Endpoint(
         url=url,
@@ -170,6 +202,7 @@ def _endpoint(entry: EndpointEntry, url: str, codes: Mapping[str, tuple[int, ...
         breaker=BreakerPolicy(**entry.breaker.model_dump(), offline=OfflinePolicy(**entry.offline.model_dump())),
         headers=(*entry.headers.items(), *bearer),
         codes=CodeClasses(**{kind: frozenset(listed) for kind, listed in codes.items()}),
+        secrets=secrets,
     )
 
 
@@ -181,20 +214,35 @@ def _status_map(entry: ReceiverEntry) -> StatusMap | None:
 
 
 def _sealed(raw: Raw, name: str, literals: dict[str, str]) -> Raw:
-    """A copy of `raw` in which what is written out under a secret field is a reference into `literals`."""
+    """A copy of `raw` in which what is written out under a secret field, or is a secret part of a URL, is a reference
+    into `literals`."""
 
     def seal(value: object, secret: bool) -> object:
         if isinstance(value, dict):
             return {key: seal(inner, secret or key in SECRET_FIELDS) for key, inner in value.items()}
         if isinstance(value, list):
             return [seal(inner, secret) for inner in value]
-        if secret and isinstance(value, str) and not has_reference(value):
-            reference = SEALED_PREFIX + _fingerprint(name, value)
-            literals[reference] = value
-            return f"${{{reference}}}"
-        return value
+        if not isinstance(value, str):
+            return value
+        if secret:
+            return value if is_public(value) else sealed(value)
+        return _with_parts_replaced(value, sealed) if "://" in value else value
+
+    def sealed(text: str) -> str:
+        reference = SEALED_PREFIX + _fingerprint(name, text)
+        literals[reference] = text
+        return f"${{{reference}}}"
 
     return {key: seal(value, key in SECRET_FIELDS) for key, value in raw.items()}
+
+
+def _with_parts_replaced(url: str, replaced: Callable[[str], str]) -> str:
+    """A URL with `replaced` in place of its secret parts."""
+    parts, end = [], 0
+    for start, stop in secret_spans(url):
+        parts += [url[end:start], replaced(url[start:stop])]
+        end = stop
+    return "".join((*parts, url[end:]))
 
 
 def _fingerprint(name: str, value: str) -> str:

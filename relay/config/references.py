@@ -1,19 +1,44 @@
 """`${NAME}` references to the environment: kept as they are in files and on the log, replaced only to be used."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from relay.config.problems import Place, dotted, raise_all
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SCHEME: Final = re.compile(r"\s*(Basic|Bearer|Digest|Token|ApiKey)?\s*", re.IGNORECASE)
 SEALED_PREFIX: Final = "file:"
 """Begins the name of what is written out in the receivers file; no variable of an environment can have such a name."""
+_NOT_FOR_RECEIVERS: Final = (
+    "RELAY_", "SENTRY_", "AWS_", "AZURE_", "ARM_", "GOOGLE_", "GCLOUD_", "CLOUDSDK_", "ALIBABA_CLOUD_", "OCI_",
+    "IBMCLOUD_", "DIGITALOCEAN_", "VAULT_", "KUBECONFIG",
+)  # fmt: skip
+"""How names begin that are the relay's own, or well-known credentials of the machine that it runs on."""
+
+
+def usable_variables(environ: Mapping[str, str], allowed: Sequence[str]) -> dict[str, str]:
+    """The variables that receivers.yaml may refer to: whoever writes that file must not reach all of the process's.
+
+    `allowed`: names, or beginnings followed by `*`. Without any: all but the relay's own, and credentials of clouds.
+    """
+    return {name: value for name, value in environ.items() if _is_usable(name, allowed)}
+
+
+def _is_usable(name: str, allowed: Sequence[str]) -> bool:
+    if not allowed:
+        return not name.startswith(_NOT_FOR_RECEIVERS)
+    return any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in allowed)
 
 
 def has_reference(text: str) -> bool:
     return _REFERENCE.search(text) is not None
+
+
+def is_public(text: str) -> bool:
+    """Whether a secret `text` may be known to anybody: it is made of references, and the name of an auth scheme."""
+    return has_reference(text) and _SCHEME.fullmatch(_REFERENCE.sub("", text)) is not None
 
 
 def check_references(text: str) -> None:
@@ -49,15 +74,23 @@ def substitute(value: object, environ: Mapping[str, str], *, origin: str, place:
     """
     raise_all(
         f"{origin}: {dotted(where)}: {_missing(name)}"
-        for where, name in references_in(value, place)
-        if name not in environ
+        for where, text in texts_in(value, place)
+        for name in _unknown_in(text, environ)
     )
     return _replaced(value, environ)
 
 
+def _unknown_in(text: str, environ: Mapping[str, str]) -> Iterator[str]:
+    for name in _REFERENCE.findall(text):
+        if name not in environ:
+            yield name
+        elif name.startswith(SEALED_PREFIX):  # what stands written out may refer to the environment itself
+            yield from _unknown_in(environ[name], environ)
+
+
 def _replaced(value: object, environ: Mapping[str, str]) -> object:
     if isinstance(value, str):
-        return _REFERENCE.sub(lambda found: environ[found[1]], value)
+        return _text_of(value, environ)
     if isinstance(value, Mapping):
         return {key: _replaced(inner, environ) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -65,7 +98,15 @@ def _replaced(value: object, environ: Mapping[str, str]) -> object:
     return value
 
 
+def _text_of(text: str, environ: Mapping[str, str]) -> str:
+    def found(match: re.Match[str]) -> str:
+        meant = environ[match[1]]
+        return _text_of(meant, environ) if match[1].startswith(SEALED_PREFIX) else meant
+
+    return _REFERENCE.sub(found, text)
+
+
 def _missing(name: str) -> str:
     if name.startswith(SEALED_PREFIX):
         return "written out in a receivers file that this process does not have; use a ${NAME} reference instead"
-    return f"the environment variable {name} is not set"
+    return f"the environment variable {name} is not set, or is none that RELAY_SECRETS_FROM allows"

@@ -75,6 +75,10 @@ class Registry:
     def receiver(self, name: str) -> Receiver | None:
         return self._receivers.get(name)
 
+    def refusal(self, name: str) -> str | None:
+        """Why the receiver's entry cannot be used here; a former one may be in force all the same."""
+        return self.problems.get(name)
+
     def receivers(self) -> Mapping[str, Receiver]:
         """By name. The mapping is live: copy it to keep it across an await."""
         return self._receivers

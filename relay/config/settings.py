@@ -36,6 +36,7 @@ _ALSO_FROM: Final = {"SENTRY_DSN": "sentry_dsn", "SENTRY_ENVIRONMENT": "sentry_e
 _PASSWORD_OPTION = re.compile(r"([?&](?:sentinel_)?password=)[^&]*")
 _REDIS_SCHEMES: Final = {"unix", *(tls + kind for tls in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster"))}
 _HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]*:[0-9a-f:.]*")
+_VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*")
 _TOPIC_PREFIX = re.compile(r"[a-zA-Z0-9._-]{0,100}")
 
 
@@ -54,6 +55,14 @@ def _network(value: object) -> IPv4Network | IPv6Network:
         return ip_network(str(value))
     except ValueError as error:
         raise ValueError(f"{error}; write a network as 10.0.0.0/8 or fd00::/8") from error
+
+
+def _names(value: object) -> object:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list | tuple) or not all(_VARIABLES.fullmatch(str(item)) for item in value):
+        raise ValueError("not a list of environment variables, as CI_SECRET,GITHUB_* (* stands for any ending)")
+    return tuple(map(str, value))
 
 
 def _lowered(value: object) -> object:
@@ -107,6 +116,7 @@ Port = Annotated[int, Field(ge=0, le=65_535)]
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[ByteSize, Field(ge=1)]
 HostNames = Annotated[tuple[str, ...], BeforeValidator(_host_names)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_networks)]
 
 
@@ -140,6 +150,8 @@ class Settings(BaseSettings):
     """What the API may be called in a Host header, beside loopback, `api_host` and the host of `public_url`."""
     answer_secret: Secret | None = None
     """Signs the tokens of answer URLs. None: whoever wires the process derives one."""
+    secrets_from: Names = ()
+    """Variables that `${NAME}` in receivers.yaml may name; empty: all but the relay's own and credentials of clouds."""
     allow_private_networks: Networks = ()
     allow_http: bool | None = None
     """Plain http endpoints. None: only in `allow_private_networks`."""

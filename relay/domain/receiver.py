@@ -69,7 +69,7 @@ class SigningPolicy:
     """How POSTs are signed. `secrets`: newest first; during rotation each of them signs. `digest`: of the HMAC."""
 
     style: Literal["standard", "github", "stripe", "none"] = "standard"
-    secrets: tuple[str, ...] = field(default=(), repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
     digest: Literal["sha256", "sha512"] = "sha256"
 
 
@@ -90,6 +90,7 @@ class Endpoint:
     """What it takes to POST somewhere: a receiver's endpoint, or a source's callback.
 
     `rate_limit`: POST starts in any sliding `window_size` seconds; None: unlimited. `timeout`: seconds in all.
+    `secrets`: all that is secret about it, to be masked in what it says before people see that.
     """
 
     url: str
@@ -102,6 +103,7 @@ class Endpoint:
     breaker: BreakerPolicy = BreakerPolicy()
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     codes: CodeClasses = CodeClasses()
+    secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def settle_s(self) -> float:

@@ -15,7 +15,8 @@ from typing import Any, Final, Literal, TextIO, cast
 import structlog
 from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
-from relay.telemetry.redaction import escape_control, is_secret_name, public_url
+from relay.domain.secrecy import is_secret_name
+from relay.telemetry.redaction import escape_control, public_url
 
 LogFormat = Literal["auto", "json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]

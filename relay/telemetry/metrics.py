@@ -151,6 +151,10 @@ class Metrics:
             "problem",
         )
 
+        self.receivers_refused = self._gauge(
+            "relay_receivers_refused",
+            "Entries of receiver_config that this process cannot use, as where a secret is missing here",
+        ).labels()
         self.clock_offset_seconds = self._gauge(
             "relay_clock_offset_seconds",
             "How far this process's own clock is ahead of the state's, which decides about ages and deadlines; "

@@ -1,13 +1,6 @@
 """What must not leave the process through logs and Sentry, and what must not reach a terminal unescaped."""
 
 import re
-from functools import lru_cache
-
-# Whole words only where the word is also part of harmless ones (author, key).
-_SECRET_NAME = re.compile(
-    r"secret|passw(or)?d|passphrase|token|cookie|credential|authorization|signature|bearer|(api|private|signing)_?key"
-    r"|(^|_)(auth|dsn)(_|$)"
-)
 
 # C0, DEL and C1 move the cursor or start new lines; bidi marks and zero-width characters disguise what is shown; the
 # line and paragraph separators end lines in some viewers; lone surrogates cannot be written as UTF-8 at all.
@@ -27,12 +20,6 @@ def escape_control(text: str) -> str:
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match.group())
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-
-
-@lru_cache(maxsize=4096)
-def is_secret_name(name: str) -> bool:
-    """Whether a field of this name may hold a secret. `-` and `_` are alike."""
-    return _SECRET_NAME.search(name.lower().replace("-", "_")) is not None
 
 
 def public_url(url: str) -> str:

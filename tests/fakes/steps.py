@@ -103,9 +103,13 @@ class KnownOnes:
     receivers: dict[str, Receiver] = field(default_factory=dict)
     sources: dict[str, Source] = field(default_factory=dict)
     subscribed: tuple[str, ...] | InvalidRecord = ()
+    refused: dict[str, str] = field(default_factory=dict)
 
     def receiver(self, name: str) -> Receiver | None:
         return self.receivers.get(name)
+
+    def refusal(self, name: str) -> str | None:
+        return self.refused.get(name)
 
     def source(self, source_id: str) -> Source:
         return self.sources.get(source_id) or Source(source_id)

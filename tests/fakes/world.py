@@ -42,6 +42,9 @@ class Known:
     def receiver(self, name: str) -> Receiver | None:
         return self._receivers.get(name)
 
+    def refusal(self, name: str) -> str | None:
+        return None
+
     def receivers(self) -> Mapping[str, Receiver]:
         return self._receivers
 

@@ -68,9 +68,13 @@ class Known:
         post = Endpoint("https://receiver.example/hooks")
         audit = Receiver("audit", post, sources=("github",), event_types=("*",))
         self.receivers = {name: Receiver(name, post) for name in ("ci", "cd")} | {"audit": audit}
+        self.refused: dict[str, str] = {}
 
     def receiver(self, name: str) -> Receiver | None:
         return self.receivers.get(name)
+
+    def refusal(self, name: str) -> str | None:
+        return self.refused.get(name)
 
     def source(self, source_id: str) -> Source:
         callback = Endpoint("https://sender.example/results") if source_id == "calls" else None

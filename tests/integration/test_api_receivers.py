@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import aiohttp
+
 from relay.sink import Sink
 from tests.integration.test_demo import relay
 from tests.servers.process import RelayProcess
@@ -36,3 +38,23 @@ async def test_a_receiver_that_is_gone_is_paused_until_it_is_resumed(tmp_path: P
             assert [arrival.message_id for arrival in sink.received] == ["first", "second"]
     finally:
         await sink.stop()
+
+
+async def test_a_receiver_whose_secret_is_missing_is_refused_with_that_reason_everywhere(tmp_path: Path) -> None:
+    declared = {"post_endpoint": "http://127.0.0.1:9/", "secret": "${CI_SECRET_OF_NOBODY}"}
+    (tmp_path / "receivers.yaml").write_text(json.dumps({"receivers": {"ci": declared}}))
+    why = "receivers.ci.secret: the environment variable CI_SECRET_OF_NOBODY is not set"
+    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
+        await dev.line_with("Ready")
+        code, output = await relay(dev, "send", "--source", "s", "--receiver", "ci", "-", stdin=b"{}")
+        assert code == 1
+        assert why in output
+        code, output = await relay(dev, "receivers", "health", "ci")
+        assert f"ci: refused: receiver_config: {why}" in output
+        async with aiohttp.ClientSession(dev.value_of("API")) as api:
+            async with api.get("/v1/receivers/ci") as response:
+                known = await response.json()
+            assert (known["condition"], known["paused"]) == ("refused", False)
+            assert why in known["refused"]
+            async with api.get("/metrics") as response:
+                assert "relay_receivers_refused 1.0" in (await response.text()).splitlines()

@@ -51,6 +51,8 @@ def test_check_covers_settings_and_receivers(file: Path) -> None:
     lines = _run(config, "check", RELAY_RECEIVERS_FILE=str(file)).splitlines()
     assert lines[0].startswith("settings: ok, 1 given, ")
     assert lines[1] == f"{file}: ok, receivers: 2, sources: 0"
+    assert lines[2].startswith("refused with this environment: receivers.ci: bearer_token: ")
+    assert "refused" not in _run(config, "check", RELAY_RECEIVERS_FILE=str(file), TOKEN="t")
 
 
 def test_check_wants_a_receivers_file_only_if_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,9 +74,11 @@ def test_receivers_check_says_what_was_understood(file: Path) -> None:
         "answer: in the response or by callback, optional within 1h",
         "  off: switched off; POST https://off.example/; shared lane; order: source; rate: 5/1m; "
         "retry: 5s to 1h, 20 times; answer: in the response or by callback, optional within 1h",
-        "note: not set in this environment, and needed where the workers run: TOKEN",
+        "refused with this environment: receivers.ci: bearer_token: the environment variable TOKEN is not set, or is "
+        "none that RELAY_SECRETS_FROM allows",
     ]
-    assert "note" not in _run(receivers, "check", str(file), TOKEN="t")
+    assert "refused" not in _run(receivers, "check", str(file), TOKEN="t")
+    assert "refused" in _run(receivers, "check", str(file), TOKEN="t", RELAY_SECRETS_FROM="OTHER_*")
 
 
 def test_receivers_check_raises_one_clear_message(file: Path) -> None:
@@ -88,11 +92,15 @@ def test_receivers_list_shows_effective_values_and_no_secret(file: Path) -> None
     listed = json.loads(_run(receivers, "list", "--file", str(file), "-o", "json"))
     assert listed["ci"]["secret"] == "********"
     assert listed["ci"]["bearer_token"] == "${TOKEN}"
+    assert "TOKEN is not set" in listed["ci"]["refused"]
+    assert listed["off"]["refused"] is None
     assert listed["ci"]["retry"]["base"] == 600
     assert listed["ci"]["retry"]["jitter"] is False
     assert listed["off"]["max_in_flight"] == 32
     table = _run(receivers, "list", "--file", str(file))
     assert "hunter2" not in table
+    assert "refused with this environment: receivers.ci: bearer_token: " in table
+    table = _run(receivers, "list", "--file", str(file), TOKEN="t")
     assert [line.split()[:4] for line in table.splitlines()[1:]] == [
         ["ci", "yes", "https://ci.example/", "dedicated"],
         ["off", "no", "https://off.example/", "shared"],

@@ -76,6 +76,13 @@ def test_the_payload_goes_to_the_receivers_topic_as_it_is(rig: Rig) -> None:
     )
 
 
+def test_who_names_a_receiver_that_is_refused_here_is_told_why(rig: Rig) -> None:
+    rig.known.refused["cx"] = "the environment variable X is not set"
+    [letter] = routed(rig, structs.replace(PUSH, receivers=("cx",)))
+    detail = dict(letter.headers)["relay-detail"].decode()
+    assert detail == "the receiver cx is refused: the environment variable X is not set"
+
+
 def test_in_the_shared_lane_the_receiver_is_the_key(rig: Rig) -> None:
     (hop,) = routed(rig, structs.replace(PUSH, receivers=("cd",)))
     assert (hop.topic, hop.key) == (TOPICS.to_receiver("shared"), b"cd")

@@ -12,8 +12,9 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay.domain.secrecy import is_secret_name
 from relay.telemetry.logging import LogFormat, configure, get_logger
-from relay.telemetry.redaction import escape_control, is_secret_name, public_url
+from relay.telemetry.redaction import escape_control, public_url
 
 CANARY = "canary-4711"
 

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.config.entries import ReceiverEntry, check_url
-from relay.config.receivers_file import load_receivers_file, parse_receivers_file, raw_entry, receivers_schema
+from relay.config.receivers_file import load_receivers_file, parse_receivers_file, raw_entry, receivers_schema, resolve
+from relay.config.references import usable_variables
 from relay.domain.errors import UserError
 from relay.domain.receiver import (
     BreakerPolicy,
@@ -27,6 +29,7 @@ from relay.domain.receiver import (
 )
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+NOT_USABLE = "is not set, or is none that RELAY_SECRETS_FROM allows"
 EXAMPLE = Path(__file__).parents[2] / "receivers.yaml"
 
 FULL = """
@@ -332,11 +335,10 @@ def test_a_missing_variable_is_named_with_file_entry_and_field() -> None:
     with pytest.raises(UserError) as caught:
         file.resolve({"NEW": "new"})
     assert str(caught.value).splitlines() == [
-        "receivers.yaml: receivers.circleci.secret[1]: the environment variable OLD is not set",
-        "receivers.yaml: receivers.circleci.bearer_token: the environment variable TOKEN is not set",
-        "receivers.yaml: receivers.circleci.headers.X-Team: the environment variable TEAM is not set",
+        f"receivers.yaml: receivers.circleci.secret[1]: the environment variable OLD {NOT_USABLE}",
+        f"receivers.yaml: receivers.circleci.bearer_token: the environment variable TOKEN {NOT_USABLE}",
+        f"receivers.yaml: receivers.circleci.headers.X-Team: the environment variable TEAM {NOT_USABLE}",
     ]
-    assert file.variables() == sorted(ENVIRON)
 
 
 @pytest.mark.parametrize(
@@ -373,6 +375,76 @@ def test_a_secret_that_is_written_out_does_not_leave_the_file() -> None:
     assert sorted(sealed.literals.values()) == ["hunter2", "hunter3", "hunter4"]
     entry = ReceiverEntry.model_validate(sealed.receivers["ci"])
     assert entry.post_endpoint == "https://ci.example/"
+
+
+@pytest.mark.parametrize(
+    ("fields", "secret", "resolved"),
+    [
+        ({"secret": "hunter2-${X}"}, "hunter2", "hunter2-value-of-x"),
+        ({"headers": {"x-key": "${X}hunter2"}}, "hunter2", "value-of-xhunter2"),
+        ({"bearer_token": "hunter2${X}"}, "hunter2", "Bearer hunter2value-of-x"),
+        ({"post_endpoint": "https://ci.example/?token=hunter2"}, "hunter2", "https://ci.example/?token=hunter2"),
+        ({"post_endpoint": "https://ci.example/?token=hunter2-${X}"}, "hunter2", "/?token=hunter2-value-of-x"),
+        (
+            {"status_endpoint": "https://ci.example/{message_id}?key=hunter2"},
+            "hunter2",
+            "https://ci.example/{message_id}?key=hunter2",
+        ),
+        ({"post_endpoint": "https://ci.example/9fA3xK72bQ51mZ8w"}, "9fA3xK72bQ51mZ8w", "ple/9fA3xK72bQ51mZ8w"),
+    ],
+)
+def test_text_beside_a_reference_and_tokens_in_urls_stay_here_too(
+    fields: dict[str, Any], secret: str, resolved: str
+) -> None:
+    file = parse_receivers_file(_entry(**fields))
+    sealed = file.sealed()
+    assert secret not in json.dumps(sealed.receivers)
+    entry = ReceiverEntry.model_validate(sealed.receivers["ci"])
+    receiver = resolve("ci", entry, {"X": "value-of-x", **sealed.literals})
+    assert receiver == resolve("ci", file.receivers["ci"], {"X": "value-of-x"})
+    assert resolved in repr((receiver, receiver.post.signing.secrets, receiver.post.headers))
+    with pytest.raises(UserError, match="variable X" if "${X}" in repr(fields) else "written out"):
+        resolve("ci", entry, sealed.literals if "${X}" in repr(fields) else {})
+
+
+def test_the_name_of_an_auth_scheme_is_no_secret() -> None:
+    sealed = parse_receivers_file(_entry(headers={"authorization": "Token ${X}"})).sealed()
+    assert sealed.receivers["ci"]["headers"] == {"authorization": "Token ${X}"}
+    assert not sealed.literals
+
+
+def test_an_endpoint_knows_what_is_secret_about_it() -> None:
+    fields = {
+        "post_endpoint": "https://ci.example/${PLACE}?token=in-url",
+        "secret": ["one", "${TWO}"],
+        "headers": {"authorization": "Token three"},
+    }
+    [receiver] = parse_receivers_file(_entry(**fields)).resolve({"PLACE": "place", "TWO": "two"})[0].values()
+    assert set(receiver.post.secrets) == {"place", "in-url", "one", "two", "Token three", "three"}
+    assert "three" not in repr(receiver)
+
+
+def test_entries_that_this_environment_cannot_use_are_named_with_the_reason() -> None:
+    file = parse_receivers_file(FULL)
+    assert file.refusals(ENVIRON) == {}
+    [(what, why)] = file.refusals({**ENVIRON, "OLD": "whsec_short"}).items()
+    assert what == "receivers.circleci"
+    assert why.startswith("receivers.yaml: receivers.circleci.secret[1]: ")
+    assert "whsec_short" not in why
+
+
+@pytest.mark.parametrize(
+    ("allowed", "usable"),
+    [
+        ((), {"CI_TOKEN", "GITHUB_SECRET", "RELAYED"}),
+        (("CI_TOKEN",), {"CI_TOKEN"}),
+        (("GITHUB_*", "RELAY_API_KEY"), {"GITHUB_SECRET", "RELAY_API_KEY"}),
+        (("*",), {"CI_TOKEN", "GITHUB_SECRET", "RELAYED", "RELAY_API_KEY", "AWS_SECRET_ACCESS_KEY"}),
+    ],
+)
+def test_which_variables_a_file_may_name(allowed: tuple[str, ...], usable: set[str]) -> None:
+    names = ("CI_TOKEN", "GITHUB_SECRET", "RELAYED", "RELAY_API_KEY", "AWS_SECRET_ACCESS_KEY")
+    assert usable_variables(dict.fromkeys(names, "x"), allowed).keys() == usable
 
 
 def test_another_secret_is_another_entry() -> None:

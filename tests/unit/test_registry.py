@@ -164,7 +164,8 @@ async def test_an_entry_that_cannot_be_used_here_leaves_the_former_one_in_force(
         await anext(changes)
         assert _timeout(registry) == 3
         assert registry.problems == {
-            "ci": "receiver_config: receivers.ci.secret: the environment variable ABSENT is not set"
+            "ci": "receiver_config: receivers.ci.secret: the environment variable ABSENT is not set,"
+            " or is none that RELAY_SECRETS_FROM allows"
         }
         await apply_file(log.as_log(), _one(timeout=5), TOPICS, log.unfinished)
         await anext(changes)

@@ -1,0 +1,81 @@
+"""What is secret: by its name, as part of a URL, or known, in what others say."""
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote, unquote
+
+MASK: Final = "********"
+
+# Whole words only where the word is also part of harmless ones (author, key).
+_SECRET_NAME: Final = re.compile(
+    r"secret|passw(or)?d|passphrase|token|cookie|credential|authorization|signature|bearer|(api|private|signing)_?key"
+    r"|(^|_)(auth|dsn)(_|$)"
+)
+_SECRET_PARAMETERS: Final = frozenset({"key", "sig", "pw", "pwd", "code"})
+"""In a query these are secrets; elsewhere the words mean other things, too."""
+_URL: Final = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)?(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.S)
+_SEGMENT: Final = re.compile(r"[^/]+")
+_PAIR: Final = re.compile(r"([^?&#=]*)=([^&#]*)")
+_PLACEHOLDER: Final = re.compile(r"\$?\{[^{}]*\}")
+_LETTER_NEXT_TO_DIGIT: Final = re.compile(r"(?<=[A-Za-z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
+_RANDOM_LENGTH: Final = 16
+_RANDOM_CHANGES: Final = 3
+_SHORTEST: Final = 4
+"""A known secret that is shorter is not searched for: it would be found in any text."""
+
+
+@lru_cache(maxsize=4096)
+def is_secret_name(name: str) -> bool:
+    """Whether a field, a header or a query parameter of this name may hold a secret. `-` and `_` are alike."""
+    return _SECRET_NAME.search(name.lower().replace("-", "_")) is not None
+
+
+def _is_secret_parameter(name: str) -> bool:
+    return is_secret_name(name) or name.lower() in _SECRET_PARAMETERS
+
+
+def looks_random(text: str) -> bool:
+    """Whether `text` looks like a generated key rather than words: long, with letters and digits in turns.
+
+    Placeholders and references in it do not count. Names as `ci-hooks-2024-v2` do not look random.
+    """
+    rest = _PLACEHOLDER.sub("", unquote(text))
+    return len(rest) >= _RANDOM_LENGTH and len(_LETTER_NEXT_TO_DIGIT.findall(rest)) >= _RANDOM_CHANGES
+
+
+def secret_spans(url: str) -> Iterator[tuple[int, int]]:
+    """Start and end of each part of `url` that is, or may be, secret, in order: user and password, path segments that
+    look random, and query values that look random or whose name is that of a secret. `url` may be a template: what is
+    nothing but a placeholder or a `${NAME}` is no secret."""
+    parts = _URL.fullmatch(url)
+    if parts is None:
+        raise AssertionError("matches any text")
+    userinfo, at, _ = parts["authority"].rpartition("@")
+    if at:
+        yield parts.start("authority"), parts.start("authority") + len(userinfo)
+    for segment in _SEGMENT.finditer(url, parts.start("path"), parts.end("path")):
+        if looks_random(segment[0]):
+            yield segment.span()
+    for pair in _PAIR.finditer(url, parts.start("rest")):
+        if _PLACEHOLDER.sub("", pair[2]) and (_is_secret_parameter(unquote(pair[1])) or looks_random(pair[2])):
+            yield pair.span(2)
+
+
+def masked_url(url: str) -> str:
+    """`url` for people: its secret parts are masked."""
+    shown, end = [], 0
+    for start, stop in secret_spans(url):
+        shown += [url[end:start], MASK]
+        end = stop
+    return "".join((*shown, url[end:]))
+
+
+def redacted(text: str, secrets: Iterable[str]) -> str:
+    """`text` with each of `secrets` masked, also where it is percent-encoded or decoded."""
+    spellings = {spelling for secret in secrets for spelling in (secret, quote(secret, safe=""), unquote(secret))}
+    for spelling in sorted(spellings, key=len, reverse=True):
+        if len(spelling) >= _SHORTEST:
+            text = text.replace(spelling, MASK)
+    return text
