@@ -33,7 +33,7 @@ from relay.domain.topics import Topics
 from relay.engine.clock import Clock
 from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
-from relay.engine.supervisor import Supervisor
+from relay.engine.supervisor import Supervisor, telling
 from relay.engine.tasks import end
 from relay.heap import keep_startup_heap
 from relay.lanes import Lanes
@@ -166,24 +166,28 @@ class Relay:
     async def _serve(self, stop: asyncio.Event, started: Callable[[], None]) -> None:
         async with asyncio.TaskGroup() as tasks:
             topics = [self._topics.from_sender]
+
+            def start(name: str, work: Awaitable[None]) -> asyncio.Task[None]:
+                return tasks.create_task(telling(self._observer, name, work))
+
             background = [
-                tasks.create_task(self._follow_registry()),
-                tasks.create_task(self._recovery.run()),
-                tasks.create_task(ClockWatch(self._clock, self.metrics).run()),
-                tasks.create_task(self._watch("log", LOG_LOOK_S, partial(self._log.describe, topics))),
-                tasks.create_task(self._watch("state", STATE_LOOK_S, partial(self._state.messages, [NOBODY]))),
+                start("follow the registry", self._follow_registry()),
+                start("recovery", self._recovery.run()),
+                start("clock watch", ClockWatch(self._clock, self.metrics).run()),
+                start("log watch", self._watch("log", LOG_LOOK_S, partial(self._log.describe, topics))),
+                start("state watch", self._watch("state", STATE_LOOK_S, partial(self._state.messages, [NOBODY]))),
             ]
             if self._plan.apply_file:
-                background.append(tasks.create_task(self._watch_file()))
+                background.append(start("receivers file watch", self._watch_file()))
             if await self._unless_stopped(self.registry.ready.wait(), stop):
                 await self._unless_stopped(self._check_lanes(), stop)
             self._trouble["receivers"] = None
             self._warn_of_unknown_receivers()
             background += [
-                tasks.create_task(self._tell_draining(stop)),
-                tasks.create_task(self._check_new_lanes()),
-                tasks.create_task(self._count_refused()),
-                tasks.create_task(self._backlog_watch().run()),
+                start("stop watch", self._tell_draining(stop)),
+                start("lane checks", self._check_new_lanes()),
+                start("refused receivers", self._count_refused()),
+                start("backlog watch", self._backlog_watch().run()),
             ]
             if await self._unless_stopped(self._recovery.healed.wait(), stop):
                 keep_startup_heap()

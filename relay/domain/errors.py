@@ -48,6 +48,10 @@ class ConsumerBroken(RelayError):
     """A consumer has stopped working without saying why; a new one in its place may do better."""
 
 
+class ConsumerClosed(RelayError):
+    """A consumer was asked for records after it was closed: there is nothing to wait for any more."""
+
+
 class OffsetMissing(RelayError):
     """The log no longer holds the offset to read next, or the group never committed one. Never "latest": an alarm."""
 

@@ -117,6 +117,11 @@ class Observer(Protocol):
         """A service cannot go on with its consumer, and will be started again; the others go on."""
         ...
 
+    def service_died(self, name: str, error: Exception) -> None:
+        """Something unexpected ended a part of the process, and will end the process: told before anything else is
+        ended, as that may take its time, or never come to its end."""
+        ...
+
 
 class SilentObserver:
     """Tells nobody."""
@@ -158,3 +163,5 @@ class SilentObserver:
     def stalled(self, partition: TopicPartition, offset: int, seconds: float) -> None: ...
 
     def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None: ...
+
+    def service_died(self, name: str, error: Exception) -> None: ...

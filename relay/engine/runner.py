@@ -10,6 +10,7 @@ from relay.engine.clock import Clock
 from relay.engine.lane import LINGER_S, Lane
 from relay.engine.patience import Patience
 from relay.engine.standstill import Standstill
+from relay.engine.tasks import end
 from relay.engine.work import W
 from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition
 
@@ -78,7 +79,8 @@ class Runner(Generic[W]):
                 if self._broken is not None:
                     raise self._broken
             finally:
-                committing.cancel()
+                # first of all: a consumer that is closed has nothing to wait for
+                await end((polling, committing))
                 await self._consumer.close()
                 for each in self._lingering:
                     each.lane.stop(0.0)

@@ -6,9 +6,9 @@ its group has no offset to go on at. Such a service is made anew in place, after
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from relay.domain.errors import ConsumerBroken, OffsetMissing
 from relay.engine.clock import Clock, SystemClock
@@ -29,6 +29,8 @@ class Service(Protocol):
 
 
 OpenService = Callable[[], Service]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Supervisor:
         pause_s = 0.0
         while True:
             began = self._clock.monotonic()
-            failure = await _failure_of(open_service(), stop)
+            failure = await telling(self._observer, name, _failure_of(open_service(), stop))
             if failure is None or stop.is_set():
                 return
             lived_s = self._clock.monotonic() - began
@@ -86,6 +88,15 @@ class Supervisor:
             await self._clock.wait(stop, pause_s)
             if stop.is_set():
                 return
+
+
+async def telling(observer: Observer, name: str, work: Awaitable[T]) -> T:
+    """The result of `work`; what ends it is told first, and then raised."""
+    try:
+        return await work
+    except Exception as error:
+        observer.service_died(name, error)
+        raise
 
 
 def next_pause(pause_s: float, lived_s: float) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
-from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost
+from relay.domain.errors import ConsumerClosed, OffsetMissing, PartitionLost
 from relay.log.groups import Group
 from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicPartition
 from relay.log.watchers import Watchers
@@ -101,7 +101,8 @@ class GroupConsumer:
 
     async def poll(self, *, max_records: int, timeout_s: float) -> Mapping[TopicPartition, Sequence[Record]]:
         if self._closing:
-            raise LogUnavailable("the consumer is closed")
+            raise ConsumerClosed(f"{self._group.name}: the consumer is closed")
+        await asyncio.sleep(0)  # nothing below has to wait when records are at hand
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         async with self._busy:

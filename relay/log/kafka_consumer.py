@@ -26,7 +26,7 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost
+from relay.domain.errors import ConsumerClosed, LogUnavailable, OffsetMissing, PartitionLost
 from relay.log import kafka_membership as membership
 from relay.log.kafka_client import as_record, described, kafka_errors, no_topic
 from relay.log.kafka_closing import ends_within
@@ -112,11 +112,11 @@ class KafkaConsumer:
 
     async def poll(self, *, max_records: int, timeout_s: float) -> Mapping[TopicPartition, Sequence[Record]]:
         """As the port says."""
+        if self._consumer is None or self._closing:
+            raise ConsumerClosed(f"Kafka: {self._group}: the consumer is closed")
+        await asyncio.sleep(0)  # nothing below has to wait when records are at hand
         deadline = _now() + timeout_s
-        while True:
-            consumer = self._consumer
-            if consumer is None or self._closing:
-                return {}
+        while (consumer := self._consumer) is not None and not self._closing:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
@@ -129,6 +129,7 @@ class KafkaConsumer:
             if self._closing or self._failure is not None:
                 continue  # since we looked: taking may wait, and is not woken
             await self._wait(consumer, min(remaining, _TICK_S))
+        return {}
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         self._paused.update(self._told.intersection(partitions))

@@ -71,8 +71,9 @@ class Consumer(Protocol):
         """The next records of the assigned, unpaused partitions; empty after `timeout_s` without any.
 
         At most `max_records` in all. Raises OffsetMissing when the log has no record at the committed offset
-        any more, or the group has none, and ConsumerBroken when this consumer will never return anything again. Never
-        cancel a call that is under way; `close` ends it.
+        any more, or the group has none, ConsumerBroken when this consumer will never return anything again, and
+        ConsumerClosed once it is closed. `close` ends a call that is under way; one that was cancelled may only be
+        followed by `close`. Each call gives other tasks a turn, also when records are at hand.
         """
         ...
 

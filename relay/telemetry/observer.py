@@ -1,7 +1,7 @@
 """What the engine tells about itself, turned into log lines, metrics and Sentry events."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from relay.domain.errors import OffsetMissing, RelayError, StateRecovering, StateUnavailable, Unavailable
@@ -158,6 +158,12 @@ class TelemetryObserver:
         place = {"topic": partition.topic, "partition": partition.partition, "offset": offset}
         self._log.error("lane_stalled", **place, seconds=round(seconds), problem=_STALLED)
 
+    def service_died(self, name: str, error: Exception) -> None:
+        for each in _leaves(error):
+            where = None if isinstance(each, RelayError) else each
+            self._log.critical("service_died", service=name, error=f"{type(each).__name__}: {each}", exc_info=where)
+            self._sentry.report_crash(each)
+
     def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None:
         missing = isinstance(error, OffsetMissing)
         self._metrics.services_restarted_total.labels("offset_missing" if missing else "consumer_broken").inc()
@@ -174,6 +180,15 @@ def _tags(tags: frozenset[int]) -> str:
 
 def _moment(seconds: float | None) -> str | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _leaves(error: Exception) -> Iterator[Exception]:
+    """What was raised, out of the groups that gathered it."""
+    if isinstance(error, ExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
 
 
 def _receiver_of(gate: str) -> str:

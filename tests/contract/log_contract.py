@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 import pytest
 
-from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
+from relay.domain.errors import ConsumerClosed, LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
 from relay.domain.topics import TopicSpec
 from relay.log.partitioner import partition_of
 from relay.log.port import Assignment, Backlog, Coordinate, Headers, Log, NewRecord, Record, TopicPartition
@@ -348,6 +348,40 @@ class LogContract:
 
         assert waiting.result() == {}
         assert member.revocations == [TopicPartition(topic, 0)]
+        await member.consumer.close()
+
+    async def test_a_closed_consumer_says_so(self, rig: LogRig) -> None:
+        """An empty answer would be asked for again at once, for ever."""
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        await rig.log.append(keyed(topic, 1))
+        member = await started(Member(rig.log, group, topic))
+        await member.take(1)
+        await member.consumer.close()
+
+        with pytest.raises(ConsumerClosed):
+            await member.poll()
+
+    async def test_a_poll_gives_others_a_turn_though_records_are_at_hand(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        await rig.log.append(keyed(topic, 100))
+        member = await started(Member(rig.log, group, topic))
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        going_round = asyncio.create_task(others())
+        async with asyncio.timeout(PATIENCE_S):
+            while len(member.records) < 20:
+                before = turns
+                await member.poll(max_records=1)
+                assert turns > before
+        going_round.cancel()
         await member.consumer.close()
 
     # groups

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from relay.domain.errors import LogUnavailable, PartitionLost
+from relay.domain.errors import ConsumerClosed, LogUnavailable, PartitionLost
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
 from tests.contract.log_contract import LogContract, Member, keyed, settle, started, topic_for, values
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -59,7 +59,7 @@ async def test_members_of_another_process_take_over_from_one_that_crashed(broker
     told = list(first.revocations)
 
     one.crash()
-    with pytest.raises(LogUnavailable):
+    with pytest.raises(ConsumerClosed):
         await first.poll()
     await settle([second], lambda: len(second.owned) == 2)
 

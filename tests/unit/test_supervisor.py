@@ -30,10 +30,15 @@ class Lives(SilentObserver):
         self.clock = LoopClock()
         self.begun: dict[str, list[float]] = {}
         self.told: list[tuple[str, RelayError, float]] = []
+        self.died: list[tuple[str, Exception, bool]] = []
+        """Name, cause, and whether others had been stopped before it was told."""
         self.stopped: list[str] = []
 
     def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None:
         self.told.append((name, error, again_in_s))
+
+    def service_died(self, name: str, error: Exception) -> None:
+        self.died.append((name, error, bool(self.stopped)))
 
     def service(self, name: str, *failures: BaseException, lives_s: float = 5.0) -> OpenService:
         """Ends with each of `failures` in turn, `lives_s` after its start, and then runs well."""
@@ -58,7 +63,11 @@ class _Served:
 
     async def run(self, stop: asyncio.Event) -> None:
         self.lives.begun.setdefault(self.name, []).append(self.lives.clock.monotonic())
-        await self.lives.clock.wait(stop, self.lives_s if self.failure else None)
+        try:
+            await self.lives.clock.wait(stop, self.lives_s if self.failure else None)
+        except asyncio.CancelledError:
+            self.lives.stopped.append(self.name)
+            raise
         if self.failure and not stop.is_set():
             async with asyncio.TaskGroup():  # as a runner has one
                 raise self.failure
@@ -102,6 +111,11 @@ def test_anything_else_ends_the_process(failure: Callable[[], Exception]) -> Non
             await lives.supervise({"a": lives.service("a", error), "b": lives.service("b")}, 100)
         assert raised.value.subgroup(lambda each: each is error) is not None
         assert lives.told == []
+        [(name, told, late)] = lives.died
+        assert name == "a"
+        assert isinstance(told, ExceptionGroup)
+        assert told.exceptions == (error,)
+        assert not late, "the others take their time to end"
 
     run()
 

@@ -1,0 +1,122 @@
+"""How a member of a group ends: at a stop, and when something unexpected ends it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import pytest
+
+from relay.engine.lane import Lane
+from relay.engine.observer import SilentObserver
+from relay.engine.patience import Patience
+from relay.engine.runner import Runner
+from relay.engine.work import Work
+from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicPartition
+from tests.fakes.virtual_time import LoopClock, virtually
+
+
+class _Consumer:
+    """Waits in its poll; once it is closed, a poll comes back at once, and gives nobody else a turn."""
+
+    def __init__(self, on_assigned: OnAssigned, on_revoked: OnRevoked) -> None:
+        self.polling = asyncio.Event()
+        self.closed = False
+        self.polled_when_closed = 0
+        self._under_way = 0
+        self.under_way_at_close: int | None = None
+
+    async def start(self) -> None:
+        return
+
+    async def poll(self, *, max_records: int, timeout_s: float) -> Mapping[TopicPartition, Sequence[Record]]:
+        self.polling.set()
+        if self.closed:
+            self.polled_when_closed += 1
+            assert self.polled_when_closed < 100, "it goes round without end"
+            return {}
+        self._under_way += 1
+        try:
+            await asyncio.sleep(timeout_s)
+        finally:
+            self._under_way -= 1
+        return {}
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        return
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        return
+
+    async def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        return
+
+    async def close(self) -> None:
+        self.under_way_at_close = self._under_way
+        self.closed = True
+        await asyncio.sleep(1)
+
+
+class _Rig:
+    def __init__(self) -> None:
+        clock = LoopClock()
+        self.opened: list[_Consumer] = []
+        self.runner: Runner[Work] = Runner(
+            self._open, self._no_lane, clock, Patience(clock, SilentObserver()), grace_s=5
+        )
+
+    def _open(self, on_assigned: OnAssigned, on_revoked: OnRevoked) -> _Consumer:
+        self.opened.append(_Consumer(on_assigned, on_revoked))
+        return self.opened[-1]
+
+    @staticmethod
+    def _no_lane(_: Assignment) -> Lane[Work]:
+        raise AssertionError("nothing is assigned")
+
+
+async def _ended(cause: Callable[[asyncio.Task[None]], Awaitable[None]]) -> _Consumer:
+    rig = _Rig()
+    running = asyncio.create_task(rig.runner.run(asyncio.Event()))
+    consumer = rig.opened[0]
+    await consumer.polling.wait()
+    await cause(running)
+    return consumer
+
+
+@virtually
+async def test_a_member_that_is_cancelled_ends_its_poll_before_it_closes() -> None:
+    async def cancel(running: asyncio.Task[None]) -> None:
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    consumer = await _ended(cancel)
+    assert consumer.closed
+    assert consumer.under_way_at_close == 0
+    assert consumer.polled_when_closed == 0
+
+
+@virtually
+async def test_the_failure_of_another_service_comes_out() -> None:
+    """It is what people need to see, and not that everything stands still."""
+    rig = _Rig()
+
+    async def fail() -> None:
+        await rig.opened[0].polling.wait()
+        raise RuntimeError("a bug")
+
+    with pytest.RaisesGroup(RuntimeError):
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(rig.runner.run(asyncio.Event()))
+            tasks.create_task(fail())
+    assert rig.opened[0].closed
+    assert rig.opened[0].polled_when_closed == 0
+
+
+@virtually
+async def test_a_stop_lets_the_poll_end_by_itself() -> None:
+    rig, stop = _Rig(), asyncio.Event()
+    running = asyncio.create_task(rig.runner.run(stop))
+    await rig.opened[0].polling.wait()
+    stop.set()
+    await running
+    assert rig.opened[0].closed
+    assert rig.opened[0].polled_when_closed == 0
