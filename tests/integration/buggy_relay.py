@@ -20,7 +20,7 @@ def _plant() -> None:
             raise _Bug(BUG)
         place(self, *arguments)
 
-    Lane._place = fail  # type: ignore[method-assign]
+    Lane._place = fail  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":
