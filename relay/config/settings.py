@@ -24,6 +24,7 @@ from relay.config.durations import Duration, PositiveDuration, format_duration
 from relay.config.entries import check_url
 from relay.config.problems import explain, raise_all, unknown
 from relay.config.strict_yaml import read_mapping
+from relay.domain.secrecy import MASK, masked_url
 
 ENV_PREFIX: Final = "RELAY_"
 CONFIG_FILE: Final = "config_file"
@@ -33,19 +34,23 @@ SECRET_SETTINGS: Final = frozenset(
 )
 """Settings whose values no message may repeat."""
 _ALSO_FROM: Final = {"SENTRY_DSN": "sentry_dsn", "SENTRY_ENVIRONMENT": "sentry_environment"}
-_PASSWORD_OPTION = re.compile(r"([?&](?:sentinel_)?password=)[^&]*")
 _REDIS_SCHEMES: Final = {"unix", *(tls + kind for tls in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster"))}
 _HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]*:[0-9a-f:.]*")
 _VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*")
 _TOPIC_PREFIX = re.compile(r"[a-zA-Z0-9._-]{0,100}")
 
 
-def _networks(value: object) -> object:
+def _items(value: object, expected: str) -> list[object]:
+    """The parts of a text with commas, or of a list. Raises ValueError that says what was `expected`."""
     if isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
-    if not isinstance(value, list | tuple):
-        raise ValueError("not a list of networks, as 10.0.0.0/8")
-    return tuple(_network(item) for item in value)
+        return [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, list | tuple):
+        return list(value)
+    raise ValueError(f"not a list of {expected}")
+
+
+def _networks(value: object) -> object:
+    return tuple(_network(item) for item in _items(value, "networks, as 10.0.0.0/8"))
 
 
 def _network(value: object) -> IPv4Network | IPv6Network:
@@ -57,12 +62,14 @@ def _network(value: object) -> IPv4Network | IPv6Network:
         raise ValueError(f"{error}; write a network as 10.0.0.0/8 or fd00::/8") from error
 
 
-def _names(value: object) -> object:
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
-    if not isinstance(value, list | tuple) or not all(_VARIABLES.fullmatch(str(item)) for item in value):
-        raise ValueError("not a list of environment variables, as CI_SECRET,GITHUB_* (* stands for any ending)")
-    return tuple(map(str, value))
+def _variable_names(value: object) -> object:
+    return tuple(_variable_name(str(item)) for item in _items(value, "environment variables, as CI_SECRET,GITHUB_*"))
+
+
+def _variable_name(text: str) -> str:
+    if not _VARIABLES.fullmatch(text):
+        raise ValueError(f"{text!r} is not the name of an environment variable, nor its beginning and a *")
+    return text
 
 
 def _lowered(value: object) -> object:
@@ -80,11 +87,7 @@ def _public_url(value: str) -> str:
 
 
 def _host_names(value: object) -> object:
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
-    if not isinstance(value, list | tuple):
-        raise ValueError("not a list of host names, as relay.example,relay-api")
-    return tuple(_host_name(str(item)) for item in value)
+    return tuple(_host_name(str(item)) for item in _items(value, "host names, as relay.example,relay-api"))
 
 
 def _host_name(text: str) -> str:
@@ -116,7 +119,7 @@ Port = Annotated[int, Field(ge=0, le=65_535)]
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[ByteSize, Field(ge=1)]
 HostNames = Annotated[tuple[str, ...], BeforeValidator(_host_names)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+VariableNames = Annotated[tuple[str, ...], BeforeValidator(_variable_names)]
 Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_networks)]
 
 
@@ -150,7 +153,7 @@ class Settings(BaseSettings):
     """What the API may be called in a Host header, beside loopback, `api_host` and the host of `public_url`."""
     answer_secret: Secret | None = None
     """Signs the tokens of answer URLs. None: whoever wires the process derives one."""
-    secrets_from: Names = ()
+    secrets_from: VariableNames = ()
     """Variables that `${NAME}` in receivers.yaml may name; empty: all but the relay's own and credentials of clouds."""
     allow_private_networks: Networks = ()
     allow_http: bool | None = None
@@ -334,7 +337,7 @@ def _shown(name: str, value: object) -> str:
     if name == "redis_url" and isinstance(value, SecretStr):
         return _without_password(value.get_secret_value())
     if isinstance(value, SecretStr):
-        return "********"
+        return MASK
     if isinstance(value, tuple):
         return ",".join(str(item) for item in value)
     if isinstance(value, bool):
@@ -343,9 +346,11 @@ def _shown(name: str, value: object) -> str:
 
 
 def _without_password(url: str) -> str:
-    url = _PASSWORD_OPTION.sub(r"\1********", url)
-    login, at, rest = url.rpartition("@")
-    if not at:
-        return url
-    scheme, _, user = login.partition("://")
-    return f"{scheme}://{user.partition(':')[0]}:********@{rest}"
+    """The URL of a Redis for people. Also where a password has characters that it should not, and nothing could connect
+    with it: what may belong to it is masked."""
+    head, mark, query = url.partition("?")
+    login, at, rest = head.rpartition("@")
+    if at:
+        scheme, _, user = login.partition("://")
+        head = f"{scheme}://{user.partition(':')[0]}:{MASK}@{rest}"
+    return head + mark + (MASK if "@" in query else masked_url(mark + query).removeprefix(mark))

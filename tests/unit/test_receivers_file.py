@@ -325,6 +325,15 @@ def test_any_text_is_a_file_or_a_mistake_of_the_user(text: str) -> None:
     assert all(line.startswith("receivers.yaml: ") for line in message.splitlines())
 
 
+@pytest.mark.parametrize(
+    "value", ["*hunter2", "!hunter2", "&hunter2 *hunter2x", "'hunter2", "%hunter2", "[hunter2", "!!int hunter2"]
+)
+def test_a_secret_without_the_quotes_that_it_needs_is_not_repeated(value: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_receivers_file(f"receivers:\n  ci:\n    post_endpoint: https://ci.example/\n    secret: {value}\n")
+    assert "hunter2" not in str(caught.value)
+
+
 def test_an_alias_of_the_node_around_it_is_a_mistake_too() -> None:
     with pytest.raises(UserError, match=r"^receivers\.yaml: "):
         parse_receivers_file("receivers: &a {x: *a}")

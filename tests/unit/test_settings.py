@@ -234,6 +234,11 @@ def test_sources_of_says_where_each_value_came_from(tmp_path: Path) -> None:
         "rediss://u:hunt@hunter2@h/1",
         "redis+sentinel://u:hunter2@h1,h2:1/name?sentinel_password=hunter2",
         "rediss+cluster://:hunter2@h1:1,h2:2",
+        "redis://h/0?pass%77ord=hunter2",
+        "redis://h/0?password=a@hunter2",
+        "redis://:a/hunter2@h",
+        "redis://:a#hunter2@h",
+        "redis://:a?hunter2@h",
     ],
 )
 def test_a_password_in_the_redis_url_is_masked_wherever_it_is(url: str) -> None:
