@@ -128,7 +128,8 @@ class Change(Enum):
 class Settlement(Struct, frozen=True, gc=False):
     """The outcome of an attempt, or (token b"") of a poll or of the receiver's own callback.
 
-    `counted` False takes the attempt back (429). `healthy`: for the endpoint's breaker; None says nothing.
+    `detail`: what happened, in words; kept with `reason`, and only with one. `counted` False takes the attempt back
+    (429). `healthy`: for the endpoint's breaker; None says nothing.
     `pause_s`: hold the whole endpoint for so long (inf: until resumed by hand, as after a 410; of one that is not
     healthy: its outage was too long, and it counts as disabled from now on).
     """
@@ -141,6 +142,7 @@ class Settlement(Struct, frozen=True, gc=False):
     counted: bool = True
     last_status: int | None = None
     reason: str | None = None
+    detail: str | None = None
     result: Result | None = None
     healthy: bool | None = None
     pause_s: float = 0.0

@@ -15,8 +15,9 @@ from typing import Literal, NamedTuple, Protocol
 from msgspec import Struct
 
 from relay.domain.identity import MessageId
-from relay.log.port import Coordinate
+from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
+from relay.state.onlooker import Openings, ParkedHead, Served, Sign, Watched
 from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
 
 
@@ -236,4 +237,23 @@ class State(Protocol):
 
     async def failed_receivers(self) -> list[str]:
         """Receivers that have entries."""
+        ...
+
+    # for those who only look
+    async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
+        """As `peek`, with more about each."""
+        ...
+
+    async def openings(self, owners: Sequence[str]) -> list[Openings]: ...
+
+    async def sign(self, signs: Sequence[Sign]) -> None:
+        """Leave signs of life; each is kept for 7 days, or until the next. Works while tags are not ready."""
+        ...
+
+    async def signs(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:
+        """The last sign of each; None: there is none. Works while tags are not ready."""
+        ...
+
+    async def parked_heads(self, lane: TopicPartition, queues: Sequence[tuple[str, bytes]]) -> list[ParkedHead | None]:
+        """Which parked record heads each (owner, order key) in the lane; None: nothing of it is parked there."""
         ...

@@ -7,10 +7,12 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from relay.domain.identity import MessageId, digest12
+from relay.log.port import TopicPartition
 from relay.state import wire
 from relay.state.attempts import BeginAsk, Settlement, Verdict
 from relay.state.batch import Batch
 from relay.state.calls import Calls, Decode
+from relay.state.onlooker import Openings, ParkedHead, Served, Sign, Watched
 from relay.state.port import Counts, Due, EndpointHealth, FailedEntry, IntakeAsk, Lane, Parked, Restored
 from relay.state.problems import check, problems_of
 from relay.state.rows import TAGS, Arrival, Mark, MessageRow, Row, RowKey
@@ -28,6 +30,10 @@ _bools: Decode[bool] = msgspec.msgpack.Decoder(list[list[bool] | bool]).decode
 _numbers: Decode[int] = msgspec.msgpack.Decoder(list[list[int] | bool]).decode
 _texts: Decode[str] = msgspec.msgpack.Decoder(list[list[str] | bool]).decode
 _counts: Decode[Counts] = msgspec.msgpack.Decoder(list[list[Counts] | bool]).decode
+
+
+def _tag_of_lane(topic: str, partition: int) -> int:
+    return tag_of(f"l:{topic}/{partition}")
 
 
 def _same(item: T) -> T:
@@ -219,6 +225,37 @@ class RedisState:
 
     async def pause(self, owner: str, seconds: float) -> None:
         await self._calls.run("pause", {tag_of(owner): _encode((owner, wire.ms(seconds)))}, _numbers)
+
+    # for those who only look
+    async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
+        batch = Batch(rows, [tag_of(row.owner) for row in rows])
+        arguments = {tag: b"".join(row.digest for row in part) for tag, part in batch.parts()}
+        return batch.join(await self._calls.run("watch", arguments, wire.decode_watched), wire.WireWatched.watched)
+
+    async def openings(self, owners: Sequence[str]) -> list[Openings]:
+        batch = Batch(owners, [tag_of(owner) for owner in owners])
+        arguments = {tag: _encode(part) for tag, part in batch.parts()}
+        return batch.join(
+            await self._calls.run("openings", arguments, wire.decode_openings), wire.WireOpenings.openings
+        )
+
+    async def sign(self, signs: Sequence[Sign]) -> None:
+        parts = Batch(signs, [_tag_of_lane(sign.topic, sign.partition) for sign in signs]).parts()
+        await self._calls.run(
+            "sign", {tag: _encode(list(map(wire.encode_sign, part))) for tag, part in parts}, _numbers
+        )
+
+    async def signs(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:
+        batch = Batch(lanes, [_tag_of_lane(*lane) for lane in lanes])
+        arguments = {tag: _encode([f"{lane.topic}/{lane.partition}" for lane in part]) for tag, part in batch.parts()}
+        return batch.join(await self._calls.run("signs", arguments, wire.decode_served), wire.served_of)
+
+    async def parked_heads(self, lane: TopicPartition, queues: Sequence[tuple[str, bytes]]) -> list[ParkedHead | None]:
+        batch = Batch(queues, [tag_of(owner) for owner, _ in queues])
+        key = f"{lane.topic}/{lane.partition}"
+        arguments = {tag: _encode((key, [raw(queue) for _, queue in part])) for tag, part in batch.parts()}
+        found = await self._calls.run("parked_heads", arguments, wire.decode_parked_heads)
+        return batch.join(found, wire.parked_head_of)
 
     # failed messages
     async def index_failed(self, entries: Sequence[FailedEntry]) -> None:

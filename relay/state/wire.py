@@ -28,6 +28,7 @@ from relay.state.attempts import (
     Wait,
     WaitReason,
 )
+from relay.state.onlooker import LineHead, Openings, ParkedHead, Served, Sign, Watched
 from relay.state.port import Due, EndpointHealth, FailedEntry, Lane, Parked
 from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, Row, RowKey, Stage
 
@@ -108,7 +109,7 @@ class WireRow(msgspec.Struct, array_like=True):
             polls=self.polls,
             due_in_s=self.due_ms / 1000,
             last_status=None if self.last_status < 0 else self.last_status,
-            reason=self.reason or None,
+            reason=self.reason.partition("\n")[0] or None,
             park_intent=bool(self.flags & 1),
             kept=bool(self.flags & 2),
             behind=bool(self.flags & 4),
@@ -128,6 +129,22 @@ def row_of(item: WireRow | int) -> Row:
 def settled_row_of(item: WireRow | int) -> Row | None:
     return None if item == APPLIED else row_of(item)
 
+
+class WireWatched(msgspec.Struct, array_like=True):
+    row: WireRow | int
+    since_ms: int
+    under_way: bool
+    starts_ms: int
+
+    def watched(self) -> Watched:
+        since_s = None if self.since_ms < 0 else self.since_ms / 1000
+        told = "" if isinstance(self.row, int) else self.row.reason
+        return Watched(
+            row_of(self.row), since_s, self.under_way, self.starts_ms / 1000, told.partition("\n")[2] or None
+        )
+
+
+decode_watched: Final = msgspec.msgpack.Decoder(list[list[WireWatched] | bool]).decode
 
 _ASK: Final = struct.Struct(">QB").pack
 
@@ -201,7 +218,7 @@ _SETTLE: Final = struct.Struct(">QBBhbqqHHII").pack
 
 
 def pack_settlement(item: Settlement, policy_index: int) -> bytes:
-    reason = item.reason.encode() if item.reason else b""
+    reason = (f"{item.reason}\n{item.detail}" if item.detail else item.reason).encode() if item.reason else b""
     result = b"" if item.result is None else _encode_result(item.result)
     head = _SETTLE(
         item.generation,
@@ -285,7 +302,7 @@ class WireDue(msgspec.Struct, array_like=True):
 
 decode_due: Final = msgspec.msgpack.Decoder(list[list[WireDue] | bool]).decode
 
-# --- endpoints and failed messages ------------------------------------------------------------------------------
+# --- endpoints --------------------------------------------------------------------------------------------------
 
 
 class WireHealth(msgspec.Struct, array_like=True):
@@ -302,6 +319,60 @@ class WireHealth(msgspec.Struct, array_like=True):
 
 
 decode_health: Final = msgspec.msgpack.Decoder(list[list[WireHealth] | bool]).decode
+
+
+class WireOpenings(msgspec.Struct, array_like=True):
+    rate_ms: int
+    probe_ms: int
+
+    def openings(self) -> Openings:
+        return Openings(self.rate_ms / 1000, self.probe_ms / 1000)
+
+
+decode_openings: Final = msgspec.msgpack.Decoder(list[list[WireOpenings] | bool]).decode
+
+# --- signs of life, and lines -----------------------------------------------------------------------------------
+
+_encode_heads: Final = msgspec.msgpack.Encoder().encode
+_decode_heads: Final = msgspec.msgpack.Decoder(tuple[LineHead, ...]).decode
+
+
+def encode_sign(sign: Sign) -> tuple[object, ...]:
+    return f"{sign.topic}/{sign.partition}", raw(_encode_heads(sign.heads))
+
+
+class WireServed(msgspec.Struct, array_like=True):
+    ago_ms: int
+    heads: msgspec.Raw
+
+    def served(self) -> Served:
+        return Served(self.ago_ms / 1000, _decode_heads(_text_bytes(self.heads)))
+
+
+decode_served: Final = msgspec.msgpack.Decoder(list[list[WireServed | int] | bool]).decode
+
+
+def served_of(item: WireServed | int) -> Served | None:
+    return None if isinstance(item, int) else item.served()
+
+
+class WireParkedHead(msgspec.Struct, array_like=True):
+    row: msgspec.Raw
+    topic: str
+    partition: int
+    offset: int
+
+
+decode_parked_heads: Final = msgspec.msgpack.Decoder(list[list[WireParkedHead | int] | bool]).decode
+
+
+def parked_head_of(item: WireParkedHead | int) -> ParkedHead | None:
+    if isinstance(item, int):
+        return None
+    return ParkedHead(_text_bytes(item.row), Coordinate(item.topic, item.partition, item.offset))
+
+
+# --- failed messages --------------------------------------------------------------------------------------------
 
 _encode_entry: Final = msgspec.msgpack.Encoder().encode
 _decode_entry: Final = msgspec.msgpack.Decoder(FailedEntry).decode

@@ -18,6 +18,7 @@ from tests.contract.state_contract import (
     TimeContract,
 )
 from tests.contract.state_endpoints_contract import EndpointsContract, FailedContract
+from tests.contract.state_onlooker_contract import OnlookerContract
 from tests.contract.state_parking_contract import LifeContract, ParkingContract
 from tests.contract.turned_clock import TurnedClock, age_keys
 from tests.fakes.state import MemoryState
@@ -26,7 +27,14 @@ from tests.servers.valkey import ValkeyServer
 
 
 class StateContract(
-    TimeContract, MessagesContract, RowsContract, EndpointsContract, FailedContract, ParkingContract, LifeContract
+    TimeContract,
+    MessagesContract,
+    RowsContract,
+    EndpointsContract,
+    FailedContract,
+    ParkingContract,
+    LifeContract,
+    OnlookerContract,
 ):
     pass
 

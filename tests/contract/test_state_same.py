@@ -13,8 +13,9 @@ from redis.asyncio import Redis
 from relay.domain.errors import PartitionLost
 from relay.domain.identity import MessageId
 from relay.domain.receiver import BreakerPolicy, OfflinePolicy
-from relay.log.port import Coordinate
+from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, Kind, Limits, Settlement
+from relay.state.onlooker import LineHead, Sign
 from relay.state.port import IntakeAsk, Lane, Parked, State
 from relay.state.redis import RedisState
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Result, RowKey, Stage, tag_of
@@ -79,11 +80,15 @@ settlements = st.builds(
     counted=st.booleans(),
     last_status=st.sampled_from([None, 200, 500]),
     reason=st.sampled_from([None, "why"]),
+    detail=st.sampled_from([None, "because\nof that"]),
     result=results,
     healthy=st.sampled_from([None, True, False, False]),
     pause_s=st.sampled_from([0.0, 0.0, 0.0, 7.0, math.inf]),
     breaker=st.just(BREAKER),
 )
+keys = st.sampled_from([b"queue-1-----", b"queue-2-----"])
+heads = st.builds(LineHead, keys, st.just(b"row-1-------"), st.just("github"), st.just("m-\xe9"))
+signs = st.builds(Sign, st.just("topic"), st.integers(0, 1), st.lists(heads, max_size=2).map(tuple))
 coordinates = st.one_of(st.none(), st.tuples(st.sampled_from([0, 255, 256]), st.sampled_from([0, 255, 2**33])))
 finished_stages = st.sampled_from([Stage.AWAITING, Stage.PUBLISHED, Stage.DONE, Stage.FAILED])
 marks = st.builds(Mark, rows, generations, finished_stages, coordinates, st.sampled_from([0, 9]))
@@ -144,6 +149,11 @@ calls = st.one_of(
     call("forget", st.lists(rows, max_size=1)),
     call("pause", st.sampled_from(OWNERS), st.one_of(durations, st.just(math.inf))),
     call("endpoints", st.just(OWNERS)),
+    call("watch", st.lists(rows, max_size=4)),
+    call("openings", st.just(OWNERS)),
+    call("sign", st.lists(signs, max_size=2)),
+    call("signs", st.just([TopicPartition("topic", 0), TopicPartition("topic", 1)])),
+    call("parked_heads", st.just(TopicPartition("topic", 0)), st.lists(st.tuples(st.sampled_from(OWNERS), keys))),
     call("parked", st.just(OWNERS)),
 )
 steps = st.tuples(calls, st.sampled_from([0.0, 0.0, 0.1, 1.0, 10.0, 25.0, 61.0, 500.0, 800.0, 90_000.0]))

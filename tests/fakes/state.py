@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 
 from relay.domain.errors import PartitionLost, StateRecovering
 from relay.domain.identity import MessageId
-from relay.log.port import Coordinate
+from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
+from relay.state.onlooker import LineHead, Openings, ParkedHead, Served, Sign, Watched
 from relay.state.port import Counts, Due, EndpointHealth, FailedEntry, IntakeAsk, Lane, Parked, Restored
 from relay.state.rows import TAGS, Arrival, Mark, MessageRow, MessageStage, Row, RowKey, Stage, tag_of
 from tests.fakes.state_rows import Beginning, Rows, finished_until, mark, settle
 
 _NEWEST_FAILED = 10_000
+_SIGN_KEPT_S = 7 * 86_400
 
 
 @dataclass(slots=True)
@@ -28,6 +30,10 @@ class _LaneIndex:
     def head(self, queue: bytes) -> bytes | None:
         ranked = [(one.order, member) for member, one in self.references.items() if one.queue == queue]
         return min(ranked)[1] if ranked else None
+
+    def parked_head(self, queue: bytes) -> ParkedHead | None:
+        head = self.head(queue)
+        return None if head is None else ParkedHead(head, self.references[head].at)
 
     def promote(self, queue: bytes | None, now: float) -> bool:
         """Whether the head of `queue` is due; one that waited behind another is due now."""
@@ -107,6 +113,7 @@ class MemoryState:
     def lose(self) -> None:
         """Lose everything, as FLUSHALL does."""
         self._tags = [_Tag(Rows(self._window_s)) for _ in range(TAGS)]
+        self._signs: dict[TopicPartition, tuple[float, tuple[LineHead, ...]]] = {}
         self._leases.clear()
 
     @property
@@ -321,6 +328,26 @@ class MemoryState:
         endpoint.paused_until, endpoint.disabled_at = self.now + seconds, None
         if seconds == 0:
             endpoint.resume()
+
+    # for those who only look
+    async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
+        self._reach_owners(row.owner for row in rows)
+        return [self._of(row.owner).rows.watched(row.digest, self.now) for row in rows]
+
+    async def openings(self, owners: Sequence[str]) -> list[Openings]:
+        self._reach_owners(owners)
+        return [self._of(owner).rows.endpoint(owner).openings(self.now) for owner in owners]
+
+    async def sign(self, signs: Sequence[Sign]) -> None:
+        self._signs |= {TopicPartition(sign.topic, sign.partition): (self.now, sign.heads) for sign in signs}
+
+    async def signs(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:
+        found = [self._signs.get(lane, (-math.inf, ())) for lane in lanes]
+        return [Served(self.now - at, heads) if self.now - at < _SIGN_KEPT_S else None for at, heads in found]
+
+    async def parked_heads(self, lane: TopicPartition, queues: Sequence[tuple[str, bytes]]) -> list[ParkedHead | None]:
+        self._reach_owners(owner for owner, _ in queues)
+        return [self._of(owner).lane(Lane(*lane, 0)).parked_head(queue) for owner, queue in queues]
 
     # failed messages
     async def index_failed(self, entries: Sequence[FailedEntry]) -> None:

@@ -20,6 +20,7 @@ from relay.state.attempts import (
     Verdict,
     Wait,
 )
+from relay.state.onlooker import Openings, Watched
 from relay.state.port import EndpointHealth
 from relay.state.rows import Mark, Result, Row, Stage
 from tests.fakes.breaker import Breaker, Closed, HalfOpen, Open, ask, record
@@ -71,6 +72,17 @@ class Endpoint:
         if is_probe:
             self.probe = None
 
+    def openings(self, now: float) -> Openings:
+        probe_in_s = 0.0
+        match self.breaker:
+            case Open(until, _):
+                probe_in_s = until - now
+            case HalfOpen(until, _):
+                probe_in_s = until - now
+            case Closed():
+                pass
+        return Openings(max(0.0, self.slot - now), max(0.0, probe_in_s))
+
     def health(self, now: float) -> EndpointHealth:
         state: Literal["closed", "open", "half_open"] = "half_open"
         match self.breaker:
@@ -100,6 +112,7 @@ class StoredRow:
     due_at: float = 0.0
     last_status: int | None = None
     reason: str | None = None
+    detail: str | None = None
     at: tuple[int, int] | None = None
     code: int = 0
     result: Result | None = None
@@ -128,6 +141,17 @@ class StoredRow:
             at=self.at,
             code=self.code,
             result=self.result,
+        )
+
+    def watched(self, now: float, row: Row) -> Watched:
+        timed = self.stage in (Stage.ENQUEUED, Stage.SENDING, Stage.AWAITING) and self.began > 0
+        under_way = self.token is not None
+        return Watched(
+            row,
+            max(0.0, now - self.began) if timed else None,
+            under_way,
+            max(0.0, self.slot - now) if under_way else 0.0,
+            self.detail if self.stage is not Stage.NONE else None,
         )
 
 
@@ -174,6 +198,10 @@ class Rows:
     ) -> Row:
         stored = row or StoredRow(0)
         return stored.shown(now, park_intent=digest in self.intents, kept=kept, behind=behind)
+
+    def watched(self, digest: bytes, now: float) -> Watched:
+        stored = self.load(digest, now) or StoredRow(0)
+        return stored.watched(now, self.show(digest, stored, now))
 
 
 def finished_until(now: float, window_s: float) -> float:
@@ -302,7 +330,12 @@ def _apply(row: StoredRow, one: Settlement, now: float) -> bool:
         if target <= row.stage:
             return False
         row.stage, row.result = target, one.result
-        row.last_status, row.reason, row.due_at = one.last_status, one.reason, 0.0
+        row.last_status, row.reason, row.detail, row.due_at = (
+            one.last_status,
+            one.reason,
+            one.reason and one.detail,
+            0.0,
+        )
         if one.token:
             taken_back = 1 if current and not one.counted else 0
             row.attempts = max(row.attempts - taken_back, 1 if one.counted else 0)
@@ -314,6 +347,7 @@ def _apply(row: StoredRow, one: Settlement, now: float) -> bool:
         row.stage = Stage.ENQUEUED if one.change is Change.RETRY else Stage.SENDING
         row.attempts -= 0 if one.counted else 1
         row.last_status, row.reason = one.last_status, one.reason
+        row.detail = one.reason and one.detail
         row.due_at = now + one.due_in_s if one.due_in_s > 0 else 0.0
     row.token = None
     return True
@@ -335,6 +369,7 @@ def mark(rows: Rows, one: Mark, now: float) -> None:
     if row.generation > one.generation or row.stage >= one.stage:
         return
     row.stage, row.result, row.token, row.due_at = one.stage, None, None, 0.0
+    row.began = now if one.stage is Stage.AWAITING else 0.0
     if one.stage is Stage.FAILED or (one.at is not None and one.stage >= Stage.PUBLISHED):
         row.at = one.at
     if one.stage < Stage.DONE:

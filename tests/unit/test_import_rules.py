@@ -11,7 +11,11 @@ ROOT: Final = Path(__file__).parents[2]
 CLIENT_LIBRARIES: Final = frozenset(
     ("aiokafka", "redis", "aiohttp", "httptools", "sentry_sdk", "click", "rich", "structlog", "prometheus_client")
 )
-PORTS: Final = {"log": {"port"}, "state": {"port", "rows", "attempts"}, "delivery": {"port"}}
+PORTS: Final = {
+    "log": {"port", "partitioner"},
+    "state": {"port", "rows", "attempts", "onlooker"},
+    "delivery": {"port"},
+}
 """Package -> the modules of its port; its others are adapters."""
 CORE: Final = frozenset({"domain", "port", "engine", "workers"})
 MAY_IMPORT: Final = {

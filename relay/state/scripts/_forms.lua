@@ -1,11 +1,12 @@
 -- Rows as strings. Unfinished ones have three forms, told apart by the first byte:
 --   3: SENDING for the first time: attempts, generation, begin (ms), slot (us after it); its token
---   4 to 7, and WIDE: an outcome that needs no more: attempts, generation, last status + 1, the token it was settled
---     with; then the result (ACCEPTED, RESULT) or the coordinate (PUBLISHED)
+--   4 to 7, and WIDE or TIMED: an outcome that needs no more: attempts, generation, last status + 1, the token it was settled
+--     with; then the result (ACCEPTED, RESULT), the coordinate (PUBLISHED), or with TIMED since when (AWAITING, ms)
 --   128 and above: all others, a MessagePack map
 -- Finished ones have one form, of at most 16 bytes.
 local NONE, ENQUEUED, SENDING, ACCEPTED, AWAITING, RESULT, PUBLISHED, DONE, FAILED = 0, 2, 3, 4, 5, 6, 7, 8, 9
 local FIRST_SENDING, OUTCOME = '>BBI2I6I3', '>BBI2I2Bc0'
+local TIMED = 64
 local WITH_GENERATION, WITH_STATUS, WITH_CODE = 16, 64, 128
 
 -- A coordinate in as few bytes as it needs; `wide` is the flag that its first byte is followed by a second one.

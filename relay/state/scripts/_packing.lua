@@ -9,11 +9,13 @@ local function unpack_at(flags, value, start)
 end
 
 local function pack_outcome(row, token)
-  local wide, tail = 0, row.r or ''
+  local flag, tail = 0, row.r or ''
   if row.s == PUBLISHED then
-    wide, tail = pack_at(row.x or -1, row.y or -1)
+    flag, tail = pack_at(row.x or -1, row.y or -1)
+  elseif row.s == AWAITING and row.t then
+    flag, tail = TIMED, struct.pack('>I6', row.t)
   end
-  return struct.pack(OUTCOME, row.s + wide, row.a, row.g, (row.l or -1) + 1, #token, token) .. tail
+  return struct.pack(OUTCOME, row.s + flag, row.a, row.g, (row.l or -1) + 1, #token, token) .. tail
 end
 
 local function pack_row(row)
@@ -50,6 +52,8 @@ local function unpack_outcome(packed)
     end
   elseif row.s ~= AWAITING then
     row.r = string.sub(packed, rest)
+  elseif flags >= TIMED then
+    row.t = struct.unpack('>I6', packed, rest)
   end
   return row
 end

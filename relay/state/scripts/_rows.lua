@@ -1,6 +1,7 @@
 -- Rows of deliveries and callbacks, as tables:
 --   s stage, g generation, a attempts, p polls, u due (ms), l last status, e reason, r result, x/y partition and offset,
---   k token of the attempt under way, t its begin (ms), w its slot (us), b/v stage and begin before it,
+--   k token of the attempt under way, t its begin, or that of the last one, or since when it is AWAITING (ms),
+--   w its slot (us), b/v stage and begin before it,
 --   q token of the last poll, z tokens already settled, o end of a row that only remembers tokens (ms)
 -- A finished one (f) is kept by _finished.lua. The unfinished ones are in a hash beside each table of finished rows,
 -- packed; one moves to the newest hash when it changes, so it outlives the window from its last change, too.

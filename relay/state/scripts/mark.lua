@@ -54,6 +54,7 @@ local function general()
   local function raise(digest, row, stage, partition, offset, code)
     row.s = stage
     row.r, row.k, row.u = nil, nil, nil
+    row.t = stage == AWAITING and now or nil
     if partition >= 0 and stage >= PUBLISHED then
       row.x, row.y = partition, offset
     elseif stage == FAILED then

@@ -1,0 +1,59 @@
+"""What the state tells those who only look: why a delivery waits, and who serves its lane. Nothing is decided by it."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from relay.log.port import Coordinate
+from relay.state.rows import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A row, and more about it. `since_s`: seconds since its last attempt was begun, or since it is AWAITING; None: not
+    known. `under_way`: that attempt's outcome is not stored yet. `starts_in_s`: until it starts, in its slot of the
+    rate. `detail`: what came of the attempt before, in words."""
+
+    row: Row
+    since_s: float | None = None
+    under_way: bool = False
+    starts_in_s: float = 0.0
+    detail: str | None = None
+
+
+class Openings(NamedTuple):
+    """When an endpoint takes something again: seconds until the next POST may start by its rate limit, and until its
+    open breaker lets a probe through (0: now, or it is closed)."""
+
+    rate_in_s: float
+    probe_in_s: float
+
+
+class LineHead(NamedTuple):
+    """The first of an order key, which others of a lane wait behind. `row`: the digest of its row."""
+
+    queue: bytes
+    row: bytes
+    source_id: str
+    message_id: str
+
+
+class Sign(NamedTuple):
+    """A sign of life of whoever serves a partition. `heads`: of the lines in its memory, some at most."""
+
+    topic: str
+    partition: int
+    heads: tuple[LineHead, ...] = ()
+
+
+class Served(NamedTuple):
+    """The last sign of life of a partition, so many seconds ago."""
+
+    ago_s: float
+    heads: tuple[LineHead, ...]
+
+
+class ParkedHead(NamedTuple):
+    """The first of an order key's parked records: the digest of its row, and where its copy is."""
+
+    row: bytes
+    at: Coordinate

@@ -1,0 +1,17 @@
+--include _life _parking
+-- Arguments: MessagePack of {lane, {order key, ...}}. Reply: {{member, topic, partition, offset}, ...}; 0 where nothing of
+-- it is parked.
+return serve_ready(function(arguments)
+  local lane, queues = unpack(cmsgpack.unpack(arguments))
+  local heads = {}
+  for i, queue in ipairs(queues) do
+    local head = head_of(queue_key(lane, queue))
+    local reference = head and call('HGET', P .. 'ref:' .. lane, head)
+    heads[i] = 0
+    if reference then
+      reference = cmsgpack.unpack(reference)
+      heads[i] = { head, reference[2], reference[3], reference[4] }
+    end
+  end
+  return heads
+end)

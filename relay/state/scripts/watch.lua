@@ -1,0 +1,18 @@
+--include _life _tables _usual _finished _forms _packing _rows
+-- Arguments: row digests, one after the other. Reply: {{row, ms since its attempt was begun, or since it is AWAITING, -1:
+-- not known; whether that is under way; ms until it starts}, ...}.
+return serve_ready(function(list)
+  local watched = {}
+  for i, digest in ipairs(want_rows(list)) do
+    local row = load_row(digest) or fresh_row(0)
+    local since, starts = -1, 0
+    if row.t and row.s >= ENQUEUED and row.s <= AWAITING and row.s ~= ACCEPTED then
+      since = math.max(0, now - row.t)
+    end
+    if row.k and row.w then
+      starts = math.max(0, math.ceil((row.w - now_us) / 1000))
+    end
+    watched[i] = { shown(digest, row), since, row.k ~= nil, starts }
+  end
+  return watched
+end)

@@ -1,0 +1,110 @@
+"""What every state has to tell those who only look. Subclasses give `rig`."""
+
+from dataclasses import replace
+
+from relay.log.port import Coordinate, TopicPartition
+from relay.state.attempts import Change, Go
+from relay.state.onlooker import LineHead, Openings, ParkedHead, Served, Sign, Watched
+from relay.state.port import Parked, State
+from relay.state.rows import Mark, Row, RowKey, Stage
+from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, begun, outcome, peeked, row, settled
+
+QUEUE = b"github------"
+AT = TopicPartition(LANE.topic, LANE.partition)
+HEAD = LineHead(QUEUE, row(1).digest, "git\u00e9", "m-1")
+
+
+async def watched(state: State, key: RowKey) -> Watched:
+    """The only one; its row is the one that others see."""
+    (found,) = await state.watch([key])
+    assert found.row == await peeked(state, key)
+    return found
+
+
+class OnlookerContract:
+    async def test_of_what_nobody_knows_nothing_is_told(self, rig: Rig) -> None:
+        assert await watched(rig.state, row()) == Watched(Row())
+
+    async def test_an_attempt_under_way_says_since_when(self, rig: Rig) -> None:
+        await begun(rig.state, row())
+        await rig.elapse(5)
+        found = await watched(rig.state, row())
+        assert (found.since_s, found.under_way, found.starts_in_s) == (5.0, True, 0.0)
+
+    async def test_one_that_waits_for_its_slot_says_when_it_starts(self, rig: Rig) -> None:
+        limits = replace(LIMITS, interval_s=0.5)
+        await begun(rig.state, row(1), limits=limits)
+        assert await begun(rig.state, row(2), limits=limits) == Go(1, 0.5)
+        assert (await watched(rig.state, row(2))).starts_in_s == 0.5
+        await rig.elapse(2)
+        assert (await watched(rig.state, row(2))).starts_in_s == 0.0
+
+    async def test_after_a_failure_it_says_what_happened(self, rig: Rig) -> None:
+        await begun(rig.state, row())
+        await rig.elapse(2)
+        told = "connection refused\nby ci.example"
+        await settled(rig.state, row(), Change.RETRY, due_in_s=60, reason="refused", detail=told)
+        await rig.elapse(3)
+        found = await watched(rig.state, row())
+        assert (found.row.stage, found.row.reason, found.row.due_in_s) == (Stage.ENQUEUED, "refused", 57.0)
+        assert (found.since_s, found.under_way, found.detail) == (5.0, False, told)
+        await begun(rig.state, row(), b"t2")
+        assert (await watched(rig.state, row())).detail == told  # what came of the one before
+
+    async def test_a_reason_alone_has_no_detail(self, rig: Rig) -> None:
+        await begun(rig.state, row())
+        await settled(rig.state, row(), Change.DOUBT, due_in_s=60, reason="timeout")
+        found = await watched(rig.state, row())
+        assert (found.row.reason, found.detail, found.since_s) == ("timeout", None, 0.0)
+
+    async def test_an_answer_is_awaited_since_its_record_was_acknowledged(self, rig: Rig) -> None:
+        await begun(rig.state, row())
+        await rig.elapse(2)
+        await settled(rig.state, row(), Change.ACCEPTED, result=ANSWER)
+        await rig.state.mark([Mark(row(), 0, Stage.AWAITING)])
+        await rig.elapse(4)
+        found = await watched(rig.state, row())
+        assert (found.row.stage, found.since_s, found.under_way) == (Stage.AWAITING, 4.0, False)
+        await rig.state.settle([outcome(row(), Change.RESULT, b"", result=ANSWER)])
+        await rig.state.mark([Mark(row(), 0, Stage.DONE, (3, 70_000), 5)])
+        assert (await watched(rig.state, row())).since_s is None
+
+    async def test_when_the_next_start_fits_the_rate(self, rig: Rig) -> None:
+        assert await rig.state.openings(["r:ci", "r:cd"]) == [Openings(0.0, 0.0)] * 2
+        await begun(rig.state, row(1), limits=replace(LIMITS, interval_s=10))
+        assert await rig.state.openings(["r:ci", "r:cd"]) == [Openings(10.0, 0.0), Openings(0.0, 0.0)]
+        await rig.elapse(11)
+        assert await rig.state.openings(["r:ci"]) == [Openings(0.0, 0.0)]
+
+    async def test_when_an_open_breaker_lets_a_probe_through(self, rig: Rig) -> None:
+        for number in range(3):
+            await begun(rig.state, row(number))
+            await settled(rig.state, row(number), Change.RETRY, healthy=False)
+        assert await rig.state.openings(["r:ci"]) == [Openings(0.0, 30.0)]
+        await rig.elapse(30)
+        assert await begun(rig.state, row(9), b"probe") == Go(1, 0.0)
+        assert await rig.state.openings(["r:ci"]) == [Openings(0.0, 20.0)]
+
+    async def test_a_sign_of_life_is_told_with_its_age(self, rig: Rig) -> None:
+        other = TopicPartition("to_sender", 300)
+        assert await rig.state.signs([AT, other]) == [None, None]
+        await rig.state.sign([Sign(*AT, (HEAD, HEAD)), Sign(*other)])
+        await rig.elapse(7)
+        assert await rig.state.signs([AT, other]) == [Served(7.0, (HEAD, HEAD)), Served(7.0, ())]
+        await rig.state.sign([Sign(*AT)])
+        assert await rig.state.signs([AT]) == [Served(0.0, ())]
+
+    async def test_signs_are_given_while_the_state_recovers(self, rig: Rig) -> None:
+        await rig.lose()
+        await rig.state.lost()
+        await rig.state.sign([Sign(*AT)])
+        assert await rig.state.signs([AT]) == [Served(0.0, ())]
+
+    async def test_the_head_of_what_is_parked(self, rig: Rig) -> None:
+        asked = [("r:ci", QUEUE), ("r:cd", QUEUE), ("r:ci", b"other-------")]
+        assert await rig.state.parked_heads(AT, asked) == [None, None, None]
+        later, first = (Coordinate("parked_messages", 3, offset) for offset in (8, 7))
+        await rig.state.park(LANE, [Parked(row(2), 0, later, 60, QUEUE, 5), Parked(row(1), 0, first, 60, QUEUE, 4)])
+        assert await rig.state.parked_heads(AT, asked) == [ParkedHead(row(1).digest, first), None, None]
+        await rig.state.unpark(LANE, [(row(1), QUEUE)])
+        assert await rig.state.parked_heads(AT, asked[:1]) == [ParkedHead(row(2).digest, later)]
