@@ -12,6 +12,8 @@ from typing import Final
 
 from relay import __version__
 from relay.api.app import ApiContext, ApiServer
+from relay.api.batch import largest_body
+from relay.api.limits import limits_of
 from relay.api.siblings import Member, Siblings
 from relay.api.web_rules import WebRules
 from relay.config.apply import apply_file
@@ -357,6 +359,7 @@ class Relay:
             meter=self._meter,
             siblings=siblings,
             web=WebRules(own_names(settings), settings.public_url),
+            limits=limits_of(settings, largest_body(settings.max_payload_bytes)),
         )
 
     def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:

@@ -1,10 +1,12 @@
 """The HTTP API as a web application, and the server that runs it."""
 
+import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -13,10 +15,13 @@ from aiohttp.web_protocol import RequestPayloadError
 from relay.api.answers import AnswersResource
 from relay.api.auth import require_key
 from relay.api.batch import BatchResource
+from relay.api.bounds import refuse_excess, take_seat
+from relay.api.connection import MAX_HEADERS, MAX_LINE_BYTES, Connection, Door
 from relay.api.context import ApiContext as ApiContext
 from relay.api.failed import FailedResource
 from relay.api.health import Health, require_start
 from relay.api.intake import Intake
+from relay.api.limits import ApiLimits
 from relay.api.messages import MessagesResource
 from relay.api.problems import problem_details
 from relay.api.receivers import ReceiversResource
@@ -24,6 +29,7 @@ from relay.api.refusals import Refusals
 from relay.api.status import StatusReader, StatusResource
 from relay.api.strangers import refuse_strangers
 from relay.domain.errors import UserError
+from relay.engine.tasks import end
 
 _SHUTDOWN_S: Final = 10.0
 """How long requests under way may take when the server stops: an append waits for its acknowledgement."""
@@ -31,8 +37,13 @@ _SHUTDOWN_S: Final = 10.0
 _SHARED_PORT: Final = hasattr(socket, "SO_REUSEPORT")
 """Processes of one machine serve the same port, and the system spreads the connections over them."""
 
-_MAX_LINE_BYTES: Final = 80_000
-"""Of a request line: 1,000 receivers with the longest of names fit in."""
+_BACKLOG: Final = 1_024
+"""Connections that the system keeps for us while the loop is at something else."""
+
+_READ_BUFFER: Final = 64 * 1024
+"""Bytes of a body that come before it is read; twice that at most."""
+
+Accept = Callable[[], asyncio.Protocol]
 
 
 class _NotOurFault(logging.Filter):
@@ -55,7 +66,9 @@ def create_app(context: ApiContext, *, health_only: bool = False) -> web.Applica
     refusals = Refusals(context.clock)
     app = web.Application(
         middlewares=[
+            take_seat(context.limits),
             problem_details,
+            refuse_excess,
             refuse_strangers(context.web, refusals),
             require_key(context.api_key, context.clock, refusals),
             require_start(context),
@@ -87,44 +100,69 @@ class ApiServer:
         self._context = context
         self._health_only = health_only
         self._runner: web.AppRunner | None = None
+        self._listening: asyncio.Server | None = None
+        self._keeping: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port: a free one for 0. Raises UserError when the address cannot be had."""
+        shared = _SHARED_PORT and port != 0
+
+        def listen(accept: Accept, loop: asyncio.AbstractEventLoop) -> Awaitable[asyncio.Server]:
+            return loop.create_server(accept, host, port, backlog=_BACKLOG, reuse_port=shared or None)
+
         try:
-            runner = await self._serve(
-                lambda runner: web.TCPSite(runner, host, port, reuse_port=_SHARED_PORT and port != 0)
-            )
-        except OSError as error:
-            raise UserError(f"cannot listen on {host}:{port}: {error.strerror}; choose another api_port") from error
-        return int(runner.addresses[0][1])
+            listening = await self._serve(listen)
+        except (OSError, UnicodeError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise UserError(f"cannot listen on {host}:{port}: {why}; choose another api_host or api_port") from error
+        return int(listening.sockets[0].getsockname()[1])
 
     async def start_private(self, path: Path) -> None:
         """Listen on a unix socket. Who may reach it is a matter of the directory that it is in. Raises OSError."""
-        await self._serve(lambda runner: web.UnixSite(runner, str(path)))
+        await self._serve(lambda accept, loop: loop.create_unix_server(accept, str(path)))
 
-    async def _serve(self, site: Callable[[web.AppRunner], web.BaseSite]) -> web.AppRunner:
-        runner = web.AppRunner(
-            create_app(self._context, health_only=self._health_only),
-            access_log=None,
-            logger=_logger,
-            max_line_size=_MAX_LINE_BYTES,
-            auto_decompress=False,  # what is encoded is refused, so it must not be unpacked first
-            shutdown_timeout=_SHUTDOWN_S,
-        )
+    async def _serve(
+        self, listen: Callable[[Accept, asyncio.AbstractEventLoop], Awaitable[asyncio.Server]]
+    ) -> asyncio.Server:
+        app = create_app(self._context, health_only=self._health_only)
+        runner = web.AppRunner(app, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()
+        loop, limits = asyncio.get_running_loop(), self._context.limits
+        door = Door(limits, loop)
+        # not by a site of the runner: that would make connections of its own kind
+        accept = partial(Connection, cast(web.Server, runner.server), door, loop, **_options(limits))
         try:
-            await site(runner).start()
-        except OSError:
+            self._listening = await listen(accept, loop)
+        except (OSError, UnicodeError):
             await runner.cleanup()
             raise
-        self._runner = runner
-        return runner
+        self._runner, self._keeping = runner, asyncio.create_task(door.keep())
+        return self._listening
 
     async def stop(self) -> None:
         """Finish the requests under way, then close. May be called twice."""
         runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        if runner is None:
+            return
+        if self._listening is not None:
+            self._listening.close()
+        await runner.cleanup()
+        if self._keeping is not None:
+            await end([self._keeping])
+
+
+def _options(limits: ApiLimits) -> dict[str, Any]:
+    """What aiohttp itself keeps a connection to."""
+    return {
+        "access_log": None,
+        "logger": _logger,
+        "max_line_size": MAX_LINE_BYTES,
+        "max_headers": MAX_HEADERS,
+        "auto_decompress": False,  # what is encoded is refused, so it must not be unpacked first
+        "keepalive_timeout": limits.idle_s,
+        "lingering_time": limits.stall_s,
+        "read_bufsize": _READ_BUFFER,
+    }
 
 
 async def _set_fixed_headers(request: web.Request, response: web.StreamResponse) -> None:

@@ -55,8 +55,7 @@ class BatchResource:
     def __init__(self, context: ApiContext, intake: Intake) -> None:
         self._context = context
         self._intake = intake
-        # twice: a single message of the greatest size fits in, whatever its encoding adds (a third in base64)
-        self._body_cap = max(MAX_BATCH_BYTES, 2 * context.max_payload_bytes)
+        self._body_cap = largest_body(context.max_payload_bytes)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_post(BATCH_PATH, self.post)
@@ -75,6 +74,12 @@ class BatchResource:
         items = read(await read_body(request, self._body_cap), defaults)
         fates = await self._intake.take(defaults.source_id, [item for item in items if isinstance(item, Incoming)])
         return _response(list(_views(items, fates, request)))
+
+
+def largest_body(max_payload_bytes: int) -> int:
+    """Bytes of a body at most: a single message of the greatest size fits in, whatever its encoding adds (base64: a
+    third)."""
+    return max(MAX_BATCH_BYTES, 2 * max_payload_bytes)
 
 
 def _unsupported() -> Problem:

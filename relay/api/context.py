@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from relay.api.limits import ApiLimits
 from relay.api.siblings import Siblings
 from relay.api.web_rules import WebRules
 from relay.domain.directory import Directory
@@ -38,3 +39,4 @@ class ApiContext:
     meter: Meter = field(default_factory=SilentMeter)
     siblings: Siblings | None = None
     web: WebRules = field(default_factory=WebRules)
+    limits: ApiLimits = field(default_factory=ApiLimits)

@@ -43,6 +43,7 @@ UNKNOWN_HOST: Final = Kind("unknown-host", 421, "The request is for another host
 UNKNOWN_RECEIVER: Final = Kind("unknown-receiver", 422, "There is no such receiver")
 NO_RECEIVER: Final = Kind("no-receiver", 422, "Nobody is to receive this message")
 TOO_MANY: Final = Kind("too-many-requests", 429, "Too many requests")
+HEADERS_TOO_LARGE: Final = Kind("headers-too-large", 431, "The headers are too large")
 INTERNAL: Final = Kind("internal-error", 500, "The relay has failed")
 UNAVAILABLE: Final = Kind("unavailable", 503, "The relay cannot do this right now")
 

@@ -7,13 +7,22 @@ from urllib.parse import parse_qsl, quote, unquote_to_bytes
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
-from relay.api.problems import INVALID, TOO_LARGE, TOO_SLOW, UNSUPPORTED, Problem, invalid
+from relay.api.body_memory import Room
+from relay.api.bounds import bounds_of
+from relay.api.limits import ApiLimits
+from relay.api.problems import (
+    INVALID,
+    RETRY_AFTER_S,
+    TOO_LARGE,
+    TOO_SLOW,
+    UNAVAILABLE,
+    UNSUPPORTED,
+    Problem,
+    invalid,
+)
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import MessageId, check_id
 from relay.domain.message import MAX_RECEIVERS
-
-BODY_TIMEOUT_S: Final = 30.0
-"""For all of a body: a client that sends a byte now and then must not keep its connection for ever."""
 
 SOURCE_PATH: Final = "/v1/sources/{source_id:[^/]+}/messages"
 BATCH_PATH: Final = "/v1/sources/{source_id:[^/]+}/messages:batch"
@@ -97,33 +106,56 @@ def plain_header(request: web.Request, name: str) -> str | None:
 
 
 async def read_body(request: web.Request, cap: int) -> bytes:
-    """The body verbatim; never more than `cap` bytes of it are kept."""
+    """The body verbatim; never more than `cap` bytes of it are kept, and only once there is memory for them."""
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         detail = "Content-Encoding is not supported: the bytes are passed on as they come"
         raise Problem(UNSUPPORTED, detail, errors=({"detail": detail, "header": "Content-Encoding"},))
-    if (request.content_length or 0) > cap:
+    length = request.content_length
+    if length is not None and length > cap:
         raise _too_large(cap)
+    limits, room = bounds_of(request).limits, bounds_of(request).room
     try:
         if request.content.is_eof():  # it came in one go with its head, as most do: nothing to wait for
-            return _capped(request.content.read_nowait(), cap)
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            return await _read_all(request, cap)
-    except TimeoutError:
-        raise Problem(TOO_SLOW, f"The body did not come within {BODY_TIMEOUT_S:g} s.") from None
+            body = _capped(request.content.read_nowait(), cap)
+            await _take(room, len(body), limits.room_s)
+            return body
+        await _take(room, cap if length is None else length, limits.room_s)
+        body = await _read_all(request, cap, limits)
+        room.shrink(len(body))
+        return body
     except (BadHttpMessage, web.RequestPayloadError) as error:
         raise Problem(INVALID, "The body is not framed as HTTP has it.") from error
     except ConnectionError as error:
         raise Problem(INVALID, "The connection ended before the body did.") from error  # nobody is there to read it
 
 
-async def _read_all(request: web.Request, cap: int) -> bytes:
+async def _take(room: Room, size: int, patience_s: float) -> None:
+    if room.take_now(size):
+        return
+    try:
+        async with asyncio.timeout(patience_s):
+            await room.take(size)
+    except TimeoutError:
+        detail = "There is no memory for this body: too many others are under way; repeat the request."
+        raise Problem(UNAVAILABLE, detail, headers={"Retry-After": str(RETRY_AFTER_S)}) from None
+
+
+async def _read_all(request: web.Request, cap: int, limits: ApiLimits) -> bytes:
+    """A client that sends a byte now and then, or none, must not keep memory and connection for long."""
+    clock = asyncio.get_running_loop().time
     chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.content.iter_any():
-        size += len(chunk)
-        if size > cap:
-            raise _too_large(cap)
-        chunks.append(chunk)
+    size, end = 0, clock() + limits.body_s
+    try:
+        async with asyncio.timeout_at(min(end, clock() + limits.stall_s)) as timer:
+            async for chunk in request.content.iter_any():
+                size += len(chunk)
+                if size > cap:
+                    raise _too_large(cap)
+                chunks.append(chunk)
+                timer.reschedule(min(end, clock() + limits.stall_s))
+    except TimeoutError:
+        times = f"{limits.body_s:g} s, or nothing of it for {limits.stall_s:g} s"
+        raise Problem(TOO_SLOW, f"The body did not come within {times}.") from None
     return b"".join(chunks)
 
 

@@ -151,6 +151,12 @@ class Settings(BaseSettings):
     """Serve the API beyond this machine although there is no key."""
     allowed_hosts: HostNames = ()
     """What the API may be called in a Host header, beside loopback, `api_host` and the host of `public_url`."""
+    api_connections: Count | None = None
+    """Open connections to the API of a process. None: 1,000, or a quarter of the file descriptors if that is less."""
+    api_connections_per_address: Count | None = None
+    """None: half of them."""
+    api_body_memory: Size | None = None
+    """Bytes of bodies that a process holds at a time, over all requests. None: 64 MiB, or twice the largest body."""
     answer_secret: Secret | None = None
     """Signs the tokens of answer URLs. None: whoever wires the process derives one."""
     secrets_from: VariableNames = ()

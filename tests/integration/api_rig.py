@@ -12,6 +12,7 @@ from aiohttp import ClientSession, ClientTimeout
 from yarl import URL
 
 from relay.api.app import ApiContext, ApiServer
+from relay.api.limits import ApiLimits
 from relay.api.siblings import Siblings
 from relay.api.web_rules import WebRules
 from relay.config.subscriptions import Subscriptions
@@ -178,6 +179,7 @@ async def running_api(
     metrics: Callable[[], bytes] = lambda: b"m 1\n",
     siblings: Siblings | None = None,
     web: WebRules | None = None,
+    limits: ApiLimits | None = None,
 ) -> AsyncIterator[Rig]:
     """An API on a free port, over an empty log and an empty, ready state."""
     broker, topics, state, clock, directory = MemoryBroker(), Topics("t-"), AwayState(), StandingClock(), Known()
@@ -201,6 +203,7 @@ async def running_api(
         new_id=lambda: next(ids),
         siblings=siblings,
         web=web or WebRules(),
+        limits=limits or ApiLimits(),
     )
     server = ApiServer(context)
     port = await server.start("127.0.0.1", 0)

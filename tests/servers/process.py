@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import resource
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -12,12 +14,18 @@ LINE_TIMEOUT_S = 40.0
 
 
 class RelayProcess:
-    """Starts with the block, and is gone at its end. `lines`: what it has printed so far, on both streams."""
+    """Starts with the block, and is gone at its end. `lines`: what it has printed so far, on both streams.
 
-    def __init__(self, *arguments: str, cwd: Path, environ: dict[str, str] | None = None) -> None:
+    `descriptors`: how many it may have at most.
+    """
+
+    def __init__(
+        self, *arguments: str, cwd: Path, environ: dict[str, str] | None = None, descriptors: int | None = None
+    ) -> None:
         self._arguments = arguments
         self._cwd = cwd
         self._environ = environ or {}
+        self._descriptors = descriptors
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -35,6 +43,7 @@ class RelayProcess:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
+            preexec_fn=None if self._descriptors is None else partial(_allow, self._descriptors),
         )
         self._reader = asyncio.create_task(self._read())
         return self
@@ -103,3 +112,7 @@ class RelayProcess:
             self.lines.append(line.decode(errors="replace").rstrip("\n"))
             self._changed.set()
         self._changed.set()
+
+
+def _allow(descriptors: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))

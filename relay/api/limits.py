@@ -1,0 +1,53 @@
+"""How much of this process the API may take: connections, time, and bytes in memory. Each process has its own."""
+
+import resource
+from dataclasses import dataclass
+from typing import Final
+
+from relay.config.settings import Settings
+from relay.domain.errors import UserError
+
+MOST_CONNECTIONS: Final = 1_000
+OF_DESCRIPTORS: Final = 4
+"""At most one in so many of the file descriptors that the process may have: the others are for the relay's work."""
+USUAL_BODY_MEMORY: Final = 64 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class ApiLimits:
+    """Times in seconds, sizes in bytes. `connections`, of them `per_address`; `reserve`: those beyond, which get only
+    what monitoring asks. `head_s`: for a request's head, from its first byte, and for the first one from the start.
+    `idle_s`: between requests. `body_s`: for all of a body, `stall_s` without a byte of it, `room_s` until there is
+    memory for it. `write_s`: in which nobody takes any of a response. `head_bytes`: of the headers of one request,
+    `heads_bytes`: of unfinished heads over all connections. `body_bytes`: of bodies over all requests."""
+
+    connections: int = MOST_CONNECTIONS
+    per_address: int = MOST_CONNECTIONS // 2
+    reserve: int = 32
+    head_s: float = 10.0
+    idle_s: float = 75.0
+    body_s: float = 30.0
+    stall_s: float = 10.0
+    room_s: float = 10.0
+    write_s: float = 30.0
+    head_bytes: int = 64 * 1024
+    heads_bytes: int = 16 * 1024**2
+    body_bytes: int = USUAL_BODY_MEMORY
+
+
+def limits_of(settings: Settings, largest_body: int) -> ApiLimits:
+    """As the settings say, or as fits to what the process may have. Raises UserError where a body would never fit."""
+    connections = settings.api_connections or min(MOST_CONNECTIONS, max(1, _descriptors() // OF_DESCRIPTORS))
+    memory, least = settings.api_body_memory, 2 * largest_body
+    if memory is not None and memory < least:
+        raise UserError(f"RELAY_API_BODY_MEMORY: {memory} is too small; at least {least}, twice the largest body")
+    return ApiLimits(
+        connections=connections,
+        per_address=settings.api_connections_per_address or max(1, connections // 2),
+        body_bytes=memory or max(USUAL_BODY_MEMORY, least),
+    )
+
+
+def _descriptors() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS * OF_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft

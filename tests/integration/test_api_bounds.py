@@ -1,0 +1,322 @@
+"""What a client may take of the API: connections, time, and memory."""
+
+import asyncio
+import resource
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from yarl import URL
+
+from relay.api.connection import MAX_LINE_BYTES
+from relay.api.limits import ApiLimits
+from tests.integration.api_rig import problem, running_api
+from tests.servers.process import RelayProcess
+
+CI = "/v1/sources/app/messages?receiver=ci"
+BATCH = "/v1/sources/app/messages:batch?receiver=ci"
+HALF_HEAD = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n"
+LIVEZ = HALF_HEAD + b"\r\n"
+LAST_LIVEZ = HALF_HEAD + b"connection: close\r\n\r\n"
+HALF_POST = f"POST {CI} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nabc".encode()
+MIB = 1024**2
+TIMEOUT_S = 40.0
+
+
+class Peer:
+    """A connection to the API, byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def sends(self, data: bytes) -> "Peer":
+        self.writer.write(data)
+        await self.writer.drain()
+        return self
+
+    async def status(self) -> int:
+        """Of the next response, its body read."""
+        async with asyncio.timeout(TIMEOUT_S):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            lines = head.lower().split(b"\r\n")
+            length = next((int(line[15:]) for line in lines if line.startswith(b"content-length:")), 0)
+            await self.reader.readexactly(length)
+        return int(head.split()[1])
+
+    async def ended(self) -> bytes:
+        """What came until the end."""
+        async with asyncio.timeout(TIMEOUT_S):
+            try:
+                return await self.reader.read()
+            except ConnectionResetError:
+                return b""
+
+    @property
+    def open(self) -> bool:
+        return not self.reader.at_eof()
+
+
+@asynccontextmanager
+async def peers(url: str) -> AsyncIterator[Callable[..., asyncio.Future[Peer]]]:
+    """Opens connections; all are closed at the end."""
+    port = URL(url).port
+    async with AsyncExitStack() as stack:
+
+        async def connect(data: bytes = b"", local: str | None = None) -> Peer:
+            from_ = (local, 0) if local else None
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=from_)
+            stack.callback(writer.close)
+            return await Peer(reader, writer).sends(data)
+
+        yield lambda *given, **named: asyncio.ensure_future(connect(*given, **named))
+
+
+async def looked(connect: Callable[..., asyncio.Future[Peer]]) -> bool:
+    """Whether /livez was answered; else the connection was refused."""
+    try:
+        return (await (await connect(LAST_LIVEZ)).ended()).startswith(b"HTTP/1.1 200 ")
+    except ConnectionError:
+        return False
+
+
+def bounded(**limits: float) -> ApiLimits:
+    return ApiLimits(**{"connections": 3, "per_address": 3, "reserve": 1} | limits)  # type: ignore[arg-type]
+
+
+# --- connections ------------------------------------------------------------------------------------------------
+
+
+async def test_at_the_cap_the_one_longest_without_a_head_is_closed_for_a_newcomer() -> None:
+    async with running_api(limits=bounded()) as rig, peers(rig.url) as connect:
+        first, second, third = await connect(LIVEZ), await connect(HALF_HEAD), await connect()
+        assert await first.status() == 200
+        assert await (await first.sends(LIVEZ)).status() == 200  # so that it is the last one to wait
+        newcomers = []
+        for closed in (second, third, first):
+            newcomers.append(newcomer := await connect(LIVEZ))
+            assert await newcomer.status() == 200
+            assert await closed.ended() == b""
+        assert all(newcomer.open for newcomer in newcomers)
+
+
+async def test_one_at_work_gives_way_to_nobody_and_monitoring_is_answered_all_the_same() -> None:
+    async with running_api(limits=bounded()) as rig, peers(rig.url) as connect:
+        at_work = [await connect(HALF_POST) for _ in range(3)]
+        for target in (b"/livez", b"/readyz", b"/metrics") * 3:
+            one = await connect(b"GET " + target + b" HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert await one.status() == 200
+            assert await one.ended() == b""  # its place is for the next one who looks
+        refused = await connect(HALF_POST + b"defghi")
+        assert await refused.status() == 503
+        assert await refused.ended() == b""
+        await connect(HALF_HEAD)  # keeps the last place, but not from a newcomer
+        assert await (await connect(LIVEZ)).status() == 200
+        for peer in at_work:
+            assert await (await peer.sends(b"defghi")).status() == 202
+        assert await (await connect(HALF_POST + b"defghi")).status() == 202
+
+
+async def test_one_address_does_not_take_the_places_of_others() -> None:
+    async with running_api(limits=bounded(per_address=2)) as rig, peers(rig.url) as connect:
+        other = await connect(local="127.0.0.2")
+        mine = [await connect(HALF_HEAD) for _ in range(6)]
+        assert await (await other.sends(LIVEZ)).status() == 200
+        for peer in mine[:4]:
+            assert await peer.ended() == b""
+        for peer in mine[4:]:
+            assert await (await peer.sends(b"\r\n")).status() == 200
+
+
+# --- time -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_head_that_does_not_end_is_ended() -> None:
+    async with running_api(limits=bounded(head_s=0.1)) as rig, peers(rig.url) as connect:
+        assert (await (await connect(HALF_HEAD)).ended()).startswith(b"HTTP/1.1 408 ")
+        assert await (await connect()).ended() == b""
+        again = await connect(LIVEZ)
+        assert await again.status() == 200
+        assert (await (await again.sends(b"GET /")).ended()).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_byte_now_and_then_keeps_no_connection() -> None:
+    async with running_api(limits=bounded(head_s=0.1)) as rig, peers(rig.url) as connect:
+        peer = await connect(HALF_HEAD + b"x: ")
+
+        async def drip() -> None:
+            while True:
+                await peer.sends(b"x")
+                await asyncio.sleep(0)
+
+        dripping = asyncio.create_task(drip())
+        await peer.ended()
+        dripping.cancel()
+        await asyncio.wait([dripping])
+
+
+async def test_an_idle_connection_is_closed_but_not_while_it_works() -> None:
+    async with running_api(limits=bounded(idle_s=0.1, head_s=0.1)) as rig, peers(rig.url) as connect:
+        at_work, idle = await connect(HALF_POST), await connect(LIVEZ)
+        assert await idle.status() == 200
+        assert await idle.ended() == b""
+        assert await (await at_work.sends(b"defghi")).status() == 202
+
+
+async def test_a_body_that_stalls_is_ended() -> None:
+    async with running_api(limits=bounded(stall_s=0.1)) as rig, peers(rig.url) as connect:
+        peer = await connect(HALF_POST)
+        assert await peer.status() == 408
+        assert await peer.ended() == b""
+    async with running_api(limits=bounded(body_s=0.1, stall_s=0.2)) as rig, peers(rig.url) as connect:
+        assert await (await connect(HALF_POST)).status() == 408
+
+
+async def test_a_response_that_nobody_takes_is_given_up() -> None:
+    text = b"m 1\n" * 16 * MIB
+    only_one = bounded(connections=1, per_address=1, reserve=0, write_s=0.1)
+    async with running_api(limits=only_one, metrics=lambda: text) as rig, peers(rig.url) as connect:
+        with socket.create_connection(("127.0.0.1", URL(rig.url).port or 0)) as greedy:
+            greedy.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            async with asyncio.timeout(TIMEOUT_S):
+                while not await looked(connect):
+                    pass  # refused: the only place is taken
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------
+
+
+def headers(size: int) -> dict[str, str]:
+    return {f"x-{number}": "x" * 8_000 for number in range(size // 8_000)}
+
+
+async def test_headers_are_limited_in_all() -> None:
+    async with running_api() as rig, peers(rig.url) as connect:
+        assert (await rig.get("/v1/failed", **headers(56_000))).status == 200
+        problem(await rig.get("/v1/failed", **headers(72_000)), 431, "headers-too-large")
+        endless = await connect(HALF_HEAD)
+        for number in range((64 * 1024 + MAX_LINE_BYTES) // 8_000 + 1):
+            endless.writer.write(b"x-%d: %b\r\n" % (number, b"x" * 8_000))
+        assert (await endless.ended()).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_unfinished_heads_are_limited_over_all_connections() -> None:
+    async with running_api(limits=ApiLimits(heads_bytes=100_000)) as rig, peers(rig.url) as connect:
+        part = b"".join(b"x-%d: %b\r\n" % (number, b"x" * 7_000) for number in range(6))
+        first = await connect(HALF_HEAD + part)
+        second, third = await connect(HALF_HEAD + part), await connect(HALF_HEAD + part)
+        assert (await first.ended()).startswith(b"HTTP/1.1 408 ")
+        for peer in (second, third):
+            assert await (await peer.sends(b"\r\n")).status() == 200
+
+
+def batch_head(length: int) -> bytes:
+    head = f"POST {BATCH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\n"
+    return f"{head}content-length: {length}\r\n\r\n".encode()
+
+
+LINE = b'{"payload": {}}\n'
+
+
+async def test_where_there_is_no_memory_for_a_large_body_there_is_for_small_ones() -> None:
+    async with running_api(limits=ApiLimits(body_bytes=24 * MIB, room_s=0.1)) as rig, peers(rig.url) as connect:
+        first = await connect(batch_head(12 * MIB) + LINE)
+        assert await (await connect(batch_head(12 * MIB) + LINE)).status() == 503
+        assert (await rig.post(CI)).status == 202
+        assert await (await first.sends(b" " * (12 * MIB - len(LINE)))).status() == 200
+
+
+async def test_a_large_body_waits_for_its_turn() -> None:
+    async with running_api(limits=ApiLimits(body_bytes=24 * MIB)) as rig, peers(rig.url) as connect:
+        first, second = await connect(batch_head(12 * MIB) + LINE), await connect(batch_head(12 * MIB) + LINE)
+        assert (await rig.post(CI)).status == 202
+        rest = b" " * (12 * MIB - len(LINE))
+        second.writer.write(rest)
+        assert await (await first.sends(rest)).status() == 200
+        assert await second.status() == 200
+
+
+async def test_memory_comes_back_from_those_who_go_away() -> None:
+    async with running_api(limits=ApiLimits(body_bytes=24 * MIB)) as rig, peers(rig.url) as connect:
+        for _ in range(5):
+            gone = await connect(batch_head(16 * MIB) + b"{")
+            gone.writer.close()
+        assert await (await connect(batch_head(16) + b'{"payload": {}}\n')).status() == 200
+
+
+# --- all of it, from outside ------------------------------------------------------------------------------------
+
+
+def peak_mib(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+
+
+async def livez(url: str) -> int:
+    async with peers(url) as connect:
+        return await (await connect(LIVEZ)).status()
+
+
+@pytest.fixture
+def many_descriptors() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4_096)), hard))
+
+
+async def test_from_outside_the_relay_lives_on(tmp_path: Path, many_descriptors: None) -> None:
+    async with RelayProcess("dev", "--ephemeral", "--no-demo", "--port", "0", cwd=tmp_path) as dev:
+        await dev.line_with("Ready")
+        url = dev.value_of("API")
+        before = peak_mib(dev.pid)
+        async with peers(url) as connect:
+            await asyncio.gather(*(connect(HALF_HEAD) for _ in range(300)))
+            assert await livez(url) == 200
+            await asyncio.gather(*(connect() for _ in range(1_100)))
+            assert await livez(url) == 200
+        await stalled_batches(url)
+        assert await livez(url) == 200
+        assert peak_mib(dev.pid) - before < 64 + 100  # the bodies, and what so many connections take themselves
+
+
+async def test_few_descriptors_are_not_all_taken_by_connections(tmp_path: Path, many_descriptors: None) -> None:
+    arguments = ("dev", "--ephemeral", "--no-demo", "--port", "0")
+    async with RelayProcess(*arguments, cwd=tmp_path, descriptors=256) as dev:
+        await dev.line_with("Ready")
+        url = dev.value_of("API")
+        async with peers(url) as connect:
+            await asyncio.gather(*(connect() for _ in range(1_100)))
+            assert await livez(url) == 200
+
+
+async def stalled_batches(url: str) -> None:
+    """40 batches of 16 MB, of which all comes but the last byte, as far as the relay takes it."""
+    port, size = URL(url).port, 16 * MIB
+    target = BATCH.replace("=ci", "=relay-probe").encode()
+    left = dict[socket.socket, int]()
+    with ExitStack() as sockets:
+        for _ in range(40):
+            peer = sockets.enter_context(socket.create_connection(("127.0.0.1", port)))
+            peer.sendall(batch_head(size).replace(BATCH.encode(), target))
+            peer.setblocking(False)
+            left[peer] = size - 1
+        chunk, quiet = b" " * 65_536, 0
+        while left and quiet < 200:  # looks at the relay, each a round trip, in which it took nothing more
+            taken = sum(send_some(peer, chunk, left) for peer in list(left))
+            quiet = 0 if taken else quiet + 1
+            assert await livez(url) == 200
+
+
+def send_some(peer: socket.socket, chunk: bytes, left: dict[socket.socket, int]) -> int:
+    try:
+        sent = peer.send(chunk[: left[peer]])
+    except BlockingIOError:
+        return 0
+    except OSError:  # refused, and closed
+        del left[peer]
+        return 0
+    left[peer] -= sent
+    if not left[peer]:
+        del left[peer]
+    return sent
