@@ -27,7 +27,7 @@ from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
 from relay.delivery.port import Transport
 from relay.domain.answer_token import issue
-from relay.domain.errors import LogUnavailable, NotYet, Unavailable, UserError
+from relay.domain.errors import LogUnavailable, NotYet, StateRecovering, Unavailable, UserError
 from relay.domain.hop import Hop
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Receiver
@@ -103,7 +103,13 @@ class Relay:
         self.registry = Registry(self._topics, usable_variables(environ, settings.secrets_from))
         self.metrics = Metrics(__version__)
         self._meter = MetricsMeter(self.metrics)
-        self._observer = observer = TelemetryObserver(self.metrics, self._sentry, lambda: self._recovery.ask())
+        tells_all = settings.log_level == "debug"
+        self._observer = observer = TelemetryObserver(
+            self.metrics,
+            self._sentry,
+            lambda: self._recovery.ask(),
+            tells_attempts=lambda gate: tells_all or plan.tells_attempts(gate),
+        )
         # A member that sends no heartbeat for its session timeout is put out; heartbeats come from the loop.
         self._loop_watch = LoopWatch(self.metrics, settings.kafka_session_timeout / 2 if exit_when_stuck else None)
         self._lane_checks = LaneChecks(log, self._topics, settings, shared)
@@ -300,7 +306,8 @@ class Relay:
         await watch_file(path, self._apply_file, self._file_problem, self.hangup, since=self._file_stamp)
 
     def _file_problem(self, error: UserError | NotYet | Unavailable) -> None:
-        _log.error("receivers_file_refused", error=str(error), in_force="the former one")
+        for mistake in str(error).splitlines():
+            _log.error("receivers_file_refused", error=mistake, in_force="the former one")
 
     async def _follow_registry(self) -> None:
         while True:
@@ -311,17 +318,21 @@ class Relay:
 
     async def _watch(self, part: str, every_s: float, look: Callable[[], Awaitable[object]]) -> None:
         """Whether a part answers: for /readyz, and for whoever reads the log."""
+        away = False
         while True:
             try:
                 await look()
-                trouble = None
+                self._trouble[part] = None
+                if away:
+                    _log.info("back", part=part)
+                away = False
+            except StateRecovering as error:
+                self._trouble[part] = str(error)  # it is there; the recovery is told by whoever does it
             except Unavailable as error:
-                trouble = str(error)
-            if trouble and not self._trouble.get(part):
-                _log.warning("away", part=part, error=trouble)
-            elif self._trouble.get(part) and not trouble:
-                _log.info("back", part=part)
-            self._trouble[part] = trouble
+                self._trouble[part] = str(error)
+                if not away:
+                    _log.warning("away", part=part, error=str(error))
+                away = True
             await self._clock.sleep(every_s)
 
     # the API

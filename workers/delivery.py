@@ -39,6 +39,10 @@ class Delivery(Work):
         self.asked = 0
         """Status GETs made about the attempt in doubt."""
 
+    @property
+    def delivery(self) -> DeliveryId:
+        return self.hop.delivery
+
     def follow(self, receiver: Receiver) -> None:
         """Settings may have changed while it waited: an endpoint that was corrected counts at once."""
         if receiver is not self.receiver:

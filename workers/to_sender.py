@@ -17,6 +17,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange
 from relay.domain.handover import Handover, handover, to_code
 from relay.domain.hop import Hop, decode_hop
+from relay.domain.identity import DeliveryId
 from relay.domain.outcome import (
     Accepted,
     Ambiguous,
@@ -59,6 +60,10 @@ class Callback(Work):
         self.hop = hop
         self.delivery_key: RowKey = delivery_row(hop.delivery)
         self.follow(source)
+
+    @property
+    def delivery(self) -> DeliveryId:
+        return self.hop.delivery
 
     def follow(self, source: Source) -> None:
         """The source with its settings of now."""

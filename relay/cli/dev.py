@@ -92,12 +92,16 @@ class Dev:
         self._receiver = Sink("answer", secret=seed, on_arrival=_tell_arrival if demo else None)
         self._sender = Sink("answer", secret=seed, on_arrival=_tell_result if demo else None)
         self._engine: EmbeddedRelay | None = None
+        names = (PROBE, DEMO, "github") if demo else (PROBE,)
+        self._own_gates = {f"{kind}:{name}" for name in names for kind in "rs"} - {"r:github"}
 
     async def run(self) -> None:
         await self._receiver.start()
         await self._sender.start()
         try:
-            self._engine = EmbeddedRelay(self._settings, self._directory, self._entries, os.environ)
+            self._engine = EmbeddedRelay(
+                self._settings, self._directory, self._entries, os.environ, tells_attempts=self._is_not_ours
+            )
             await run_until_signalled(partial(self._engine.run, started=self._started), grace_s=STOP_S)
         finally:
             await self._receiver.stop()
@@ -113,6 +117,10 @@ class Dev:
             receivers[DEMO] = receiver | status
         added = parse_receivers_file(json.dumps({"sources": sources, "receivers": receivers}), "the demo's entries")
         return with_entries(file, added)
+
+    def _is_not_ours(self, gate: str) -> bool:
+        """What is sent to the probe's and the demo's endpoints is told by these themselves."""
+        return gate not in self._own_gates
 
     async def _started(self, relay: Relay) -> None:
         url = relay.api_url or ""

@@ -175,7 +175,8 @@ class Registry:
             self._resolve(key, value)
         except UserError as error:
             self.problems[key] = str(error)
-            _log.warning("receiver_config_entry_refused", extra={"key": key, "problem": str(error)})
+            for problem in str(error).splitlines():
+                _log.warning("receiver_config_entry_refused", extra={"key": key, "problem": problem})
         else:
             self.problems.pop(key, None)
             self._subscriptions = None

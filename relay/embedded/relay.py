@@ -27,7 +27,8 @@ LOOPBACK: Final = tuple(ip_network(text) for text in ("127.0.0.0/8", "::1/128"))
 
 
 class EmbeddedRelay:
-    """A relay on the engine in `data_dir`. `extra` adds entries to those of the receivers file.
+    """A relay on the engine in `data_dir`. `extra` adds entries to those of the receivers file; `tells_attempts` as in
+    `Plan`.
 
     Raises UserError when another process has the directory.
     """
@@ -38,12 +39,14 @@ class EmbeddedRelay:
         data_dir: Path,
         extra: Callable[[ReceiversFile | None], ReceiversFile | None],
         environ: Mapping[str, str],
+        tells_attempts: Callable[[str], bool] = lambda _gate: False,
     ) -> None:
         self._server = ValkeyServer(data_dir)
         self._settings = local(settings)
         self._data_dir = data_dir
         self._extra = extra
         self._environ = environ
+        self._tells_attempts = tells_attempts
         self.relay: Relay | None = None
 
     @property
@@ -63,7 +66,11 @@ class EmbeddedRelay:
             await self._server.stop()
 
     async def _run_relay(self, stop: asyncio.Event, started: Callable[[Relay], Awaitable[None]]) -> None:
-        plan = Plan(with_entries=self._extra, answer_secret=kept_secret(self._data_dir / "answer_secret"))
+        plan = Plan(
+            with_entries=self._extra,
+            answer_secret=kept_secret(self._data_dir / "answer_secret"),
+            tells_attempts=self._tells_attempts,
+        )
         log, state = self._open_log(), self._open_state()
         self.relay = relay = Relay(self._settings, log, state, plan, self._environ, SystemClock())
         serving = asyncio.Event()

@@ -317,7 +317,7 @@ class Attempts(Generic[W]):
         settlements = [settlement for _, settlement, _ in batch]
         rows = await context.patience.until_done("store outcomes", lambda: context.state.settle(settlements))
         for (work, settlement, decision), row in zip(batch, rows, strict=True):
-            context.observer.attempt(self._worker.stage, work.gate, _word(decision))
+            context.observer.attempt(self._worker.stage, work, decision)
             if settlement.pause_s:
                 self._ends.close(work.gate, min(settlement.pause_s, LONGEST_CLOSE_S), down=True)
             healthy = self._healthy(settlement, decision)
@@ -359,13 +359,3 @@ def _rules(work: W) -> GateRules:
     if work.rules is None:
         raise AssertionError("a call without rules")
     return work.rules
-
-
-def _word(decision: Decision) -> str:
-    match decision:
-        case Later():
-            return decision.change.value
-        case Dead():
-            return "dead"
-        case _:
-            return "done"

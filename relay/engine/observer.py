@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Protocol
 
 from relay.domain.errors import RelayError, Unavailable
+from relay.engine.work import Decision, Work
 from relay.log.port import TopicPartition
 from relay.state.attempts import WaitReason
 from relay.state.port import Restored
@@ -68,8 +69,8 @@ class Observer(Protocol):
         """A worker's step raised something unexpected: a bug."""
         ...
 
-    def attempt(self, stage: str, gate: str, outcome: str) -> None:
-        """An attempt ended: `done`, `retry`, `doubt`, `released` or `dead`."""
+    def attempt(self, stage: str, work: Work, decision: Decision) -> None:
+        """An attempt ended, and what that means is stored."""
         ...
 
     def duplicate(self, stage: str, count: int) -> None:
@@ -138,7 +139,7 @@ class SilentObserver:
 
     def step_crashed(self, stage: str, error: Exception) -> None: ...
 
-    def attempt(self, stage: str, gate: str, outcome: str) -> None: ...
+    def attempt(self, stage: str, work: Work, decision: Decision) -> None: ...
 
     def duplicate(self, stage: str, count: int) -> None: ...
 

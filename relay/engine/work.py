@@ -7,6 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
+from relay.domain.identity import DeliveryId
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.attempts import Change, Kind, Limits
 from relay.state.port import Lane
@@ -137,6 +138,11 @@ class Work:
         """Of its present wait in the lane's order."""
         self.taken = False
         """It was taken from the lane's order, and is in flight."""
+
+    @property
+    def delivery(self) -> DeliveryId | None:
+        """Which delivery it is about, for people; None: no single one."""
+        return None
 
 
 W = TypeVar("W", bound=Work)

@@ -6,10 +6,12 @@ from datetime import UTC, datetime
 
 from relay.domain.errors import OffsetMissing, RelayError, StateRecovering, StateUnavailable, Unavailable
 from relay.engine.observer import Memory, Recovered
+from relay.engine.work import Decision, Work
 from relay.log.port import TopicPartition
 from relay.state.attempts import WaitReason
 from relay.state.port import Restored
 from relay.state.rows import TAGS
+from relay.telemetry.attempts import facts_of, outcome_of
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.outages import Outages
@@ -23,9 +25,20 @@ _STALLED = "what comes behind it cannot be committed; a restart of this process 
 
 
 class TelemetryObserver:
-    """Implements `relay.engine.observer.Observer`. `ask_recovery` is called when the state is not ready."""
+    """Implements `relay.engine.observer.Observer`. `ask_recovery` is called when the state is not ready.
 
-    def __init__(self, metrics: Metrics, sentry: SentryReporter, ask_recovery: Callable[[], None]) -> None:
+    `tells_attempts`: at which endpoints each attempt gets a line: far too much where messages come by the hundred.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        sentry: SentryReporter,
+        ask_recovery: Callable[[], None],
+        *,
+        tells_attempts: Callable[[str], bool] = lambda _gate: False,
+    ) -> None:
+        self._tells_attempts = tells_attempts
         self._metrics = metrics
         self._sentry = sentry
         self._ask_recovery = ask_recovery
@@ -40,11 +53,16 @@ class TelemetryObserver:
         self._metrics.dependency_waits_total.labels(
             "state" if isinstance(error, StateUnavailable | StateRecovering) else "log"
         ).inc()
-        now = time.monotonic()
-        key = type(error).__name__
-        if now - self._told.get(key, -REPEAT_S) >= REPEAT_S:
-            self._told[key] = now
+        if self._is_news(type(error).__name__):
             self._log.warning("waiting", to=what, error=str(error))
+
+    def _is_news(self, trouble: str) -> bool:
+        """One server that is away is one story, although each consumer tells it."""
+        now = time.monotonic()
+        if now - self._told.get(trouble, -REPEAT_S) < REPEAT_S:
+            return False
+        self._told[trouble] = now
+        return True
 
     def state_recovering(self, tags: frozenset[int]) -> None:
         self._ask_recovery()
@@ -52,13 +70,14 @@ class TelemetryObserver:
     def not_ready(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
         self._metrics.state_tags_not_ready.set(len(tags))
         if tags - self._not_ready:
-            told = self._log.warning if self._was_ready else self._log.info  # at the first start it is no news
+            told = self._log.warning if self._was_ready else self._log.debug  # at the start it is no news
             told("state_not_ready", tags=_tags(tags), memory="missing" if tags & forgotten else "kept")
         self._not_ready = tags
         self._was_ready = self._was_ready or not tags
 
     def recovery_begun(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
-        self._log.info("recovery_begun", tags=_tags(tags), memory="missing" if tags & forgotten else "kept")
+        told = self._log.info if self._was_ready else self._log.debug
+        told("recovery_begun", tags=_tags(tags), memory="missing" if tags & forgotten else "kept")
 
     def recovered(self, done: Recovered) -> None:
         put_back, finished = done.count(Restored.PUT_BACK), done.count(Restored.FINISHED)
@@ -76,8 +95,8 @@ class TelemetryObserver:
         self.not_ready(frozenset(), frozenset())
         self._metrics.state_recoveries_total.inc()
         self._metrics.state_recovery_seconds.observe(done.seconds)
-        told = self._log.warning if done.memory is Memory.LOST else self._log.info
-        told(
+        tell = {Memory.LOST: self._log.warning, Memory.KEPT: self._log.info, Memory.NEW: self._log.debug}
+        tell[done.memory](
             "state_recovered",
             tags=_tags(done.tags),
             memory=done.memory.value,
@@ -91,7 +110,10 @@ class TelemetryObserver:
         self._log.error("step_crashed", stage=stage, error=type(error).__name__)
         self._sentry.report_crash(error)
 
-    def attempt(self, stage: str, gate: str, outcome: str) -> None:
+    def attempt(self, stage: str, work: Work, decision: Decision) -> None:
+        gate, outcome = work.gate, outcome_of(decision)
+        if self._tells_attempts(gate):
+            self._log.info("attempt", stage=stage, **facts_of(work, decision))
         if self._outages.began and outcome == "done" and stage != "pending":
             self._is_back(gate)  # another process's ping was answered
         match stage:
@@ -170,7 +192,8 @@ class TelemetryObserver:
         if missing:
             self._log.error("offset_missing", service=name, error=str(error), problem=_MISSING, again_in_s=again_in_s)
         else:
-            self._log.warning("consumer_broken", service=name, error=str(error), again_in_s=again_in_s)
+            tell = self._log.warning if self._is_news("consumer_broken") else self._log.debug
+            tell("consumer_broken", service=name, error=str(error), again_in_s=again_in_s)
 
 
 def _tags(tags: frozenset[int]) -> str:

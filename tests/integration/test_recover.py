@@ -167,9 +167,10 @@ async def test_on_the_engine_of_relay_dev(tmp_path: Path) -> None:
 
 async def test_a_clean_restart_of_relay_dev_is_no_loss(tmp_path: Path) -> None:
     arguments = ("dev", "--data-dir", str(tmp_path / "data"), "--port", "0")
+    environ = {"RELAY_LOG_FORMAT": "json", "RELAY_LOG_LEVEL": "debug"}
     told = []
     for _ in range(2):
-        async with RelayProcess(*arguments, cwd=tmp_path, environ={"RELAY_LOG_FORMAT": "json"}) as running:
+        async with RelayProcess(*arguments, cwd=tmp_path, environ=environ) as running:
             await running.line_with("Ready")
             told.append(json.loads(await running.line_with("state_recovered")))
             await stopped(running)

@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 
+from relay.domain.errors import ConsumerBroken, LogUnavailable
+from relay.engine.work import Done, Later, Work
+from relay.log.port import Record
+from relay.state.rows import Result
 from relay.telemetry import logging
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.outages import HELD_S, MOST, Outages
 from relay.telemetry.sentry import SentryReporter
+
+CI = Work(Record("to_receiver_ci", 0, 1, b"s", b"{}", (), 0), None, 0, None, "r:ci")
+DONE = Done(result=Result("answered", 200))
 
 
 class Reported(SentryReporter):
@@ -79,11 +86,11 @@ def test_one_line_when_it_goes_and_one_when_it_comes_back(rig: Rig) -> None:
     for down_for_s in (600.0, 600.0, 600.1):
         rig.observer.offline("r:ci", down_for_s)
         rig.observer.unanswered("r:ci")
-    rig.observer.attempt("pending", "r:ci", "done")
-    rig.observer.attempt("to_receiver", "r:ci", "retry")
+    rig.observer.attempt("pending", CI, DONE)
+    rig.observer.attempt("to_receiver", CI, Later(1.0, "refused"))
     assert rig.events() == ["endpoint_offline"]
     rig.observer.back("r:ci", 700.0)
-    rig.observer.attempt("to_receiver", "r:ci", "done")
+    rig.observer.attempt("to_receiver", CI, DONE)
     first, last = rig.lines()
     assert (first["endpoint"], first["down_for_s"]) == ("r:ci", 600)
     assert (last["event"], last["endpoint"], last["down_for_s"]) == ("endpoint_back", "r:ci", 600)
@@ -94,7 +101,7 @@ def test_one_line_when_it_goes_and_one_when_it_comes_back(rig: Rig) -> None:
 
 def test_what_another_process_found_out_shows_in_the_next_delivery(rig: Rig) -> None:
     rig.observer.offline("r:ci", 600.0)
-    rig.observer.attempt("to_receiver", "r:ci", "done")
+    rig.observer.attempt("to_receiver", CI, DONE)
     assert rig.events() == ["endpoint_offline", "endpoint_back"]
 
 
@@ -115,3 +122,11 @@ def test_a_callback_is_counted_without_its_source(rig: Rig) -> None:
     rig.observer.shut("s:github", 432_000.0, None, gone=False)
     assert rig.sentry.failures[0][:2] == ("-", "disabled")
     assert "github" not in rig.metrics.render().decode()
+
+
+def test_a_broker_that_is_away_is_told_once_and_not_by_each_consumer(rig: Rig) -> None:
+    for name in ("to-receiver/ci", "to-receiver/cd", "to-sender"):
+        rig.observer.service_failed(name, ConsumerBroken(f"{name} lost its connection"), 1.0)
+        rig.observer.waiting("poll", LogUnavailable(f"{name} cannot be read"))
+    assert rig.events() == ["consumer_broken", "waiting"]
+    assert rig.value("relay_services_restarted_total", reason="consumer_broken") == 3

@@ -68,10 +68,16 @@ def test_a_loss_in_the_middle_of_work(rig: _Rig) -> None:
 def test_the_first_start_and_a_restart_are_no_warning(rig: _Rig) -> None:
     rig.observer.not_ready(frozenset({3, 1}), NONE)
     rig.observer.recovered(recovered(Memory.KEPT, frozenset({3, 1})))
-    first, second = rig.lines()
-    assert (first["level"], first["tags"], first["memory"]) == ("info", "1,3", "kept")
-    assert (second["level"], second["memory"], second["after_loss"]) == ("info", "kept", False)
-    assert second["in_doubt_until"] is None
+    (line,) = rig.lines()
+    assert (line["level"], line["tags"], line["memory"], line["after_loss"]) == ("info", "1,3", "kept", False)
+    assert line["in_doubt_until"] is None
+
+
+def test_the_very_first_start_is_no_news_at_all(rig: _Rig) -> None:
+    rig.observer.not_ready(ALL, ALL)
+    rig.observer.recovery_begun(ALL, ALL)
+    rig.observer.recovered(recovered(Memory.NEW))
+    assert rig.lines() == []
 
 
 def test_a_loss_that_another_process_heals_ends_here_too(rig: _Rig) -> None:
@@ -79,7 +85,7 @@ def test_a_loss_that_another_process_heals_ends_here_too(rig: _Rig) -> None:
     rig.observer.not_ready(NONE, NONE)
     assert rig.value("relay_state_tags_not_ready") == 0
     rig.observer.not_ready(ALL, NONE)
-    assert [line["level"] for line in rig.lines()] == ["info", "warning"]
+    assert [line["level"] for line in rig.lines()] == ["warning"]
 
 
 def test_a_check_speaks_only_of_what_was_wrong(rig: _Rig) -> None:

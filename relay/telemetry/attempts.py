@@ -1,0 +1,45 @@
+"""An attempt in words: the line that tells whoever develops a receiver what became of it."""
+
+from typing import assert_never
+
+from relay.engine.work import Dead, Decision, Done, Later, Resend, Work
+from relay.state.attempts import Change
+
+_LATER = {Change.RETRY: "retry", Change.DOUBT: "in doubt", Change.RELEASED: "not sent"}
+
+
+def outcome_of(decision: Decision) -> str:
+    """`done`, `retry`, `doubt`, `released` or `dead`: a label of metrics."""
+    match decision:
+        case Later():
+            return decision.change.value
+        case Dead():
+            return "dead"
+        case _:
+            return "done"
+
+
+def facts_of(work: Work, decision: Decision) -> dict[str, object]:
+    """What a log line says of an attempt; facts that there are none of are left out."""
+    receiver, source_id, message_id = work.delivery or (work.gate, None, None)
+    facts: dict[str, object | None] = {
+        "receiver": receiver,
+        "source_id": source_id,
+        "message_id": message_id,
+        "attempt": work.attempts,
+    }
+    match decision:
+        case Done():
+            result = decision.result
+            facts |= {"outcome": result.outcome, "status": result.status} if result is not None else {"outcome": "done"}
+        case Later():
+            facts |= {"outcome": _LATER.get(decision.change, decision.change.value), "status": decision.last_status}
+            facts |= {"reason": decision.reason, "again_in_s": round(decision.due_in_s, 1)}
+        case Dead():
+            facts |= {"outcome": "dead", "status": decision.last_status, "reason": decision.reason}
+            facts |= {"detail": decision.detail or None}
+        case Resend():
+            facts |= {"outcome": "sent again"}
+        case _:
+            assert_never(decision)
+    return {name: fact for name, fact in facts.items() if fact is not None}

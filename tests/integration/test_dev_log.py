@@ -1,0 +1,44 @@
+"""What `relay dev` says to somebody who develops a receiver: each attempt at it, and nothing frightening before."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from relay.sink import Sink
+from tests.integration.test_demo import relay
+from tests.servers.process import RelayProcess
+
+
+def events(process: RelayProcess) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in process.lines if line.startswith("{")]
+
+
+async def test_each_attempt_at_ones_own_receiver_is_a_line(tmp_path: Path) -> None:
+    sink = Sink("fail", fail_status=503)
+    await sink.start()
+    quickly = {"retry": {"base": 0.2, "factor": 1, "cap": 0.2, "max_attempts": 2}}
+    receivers = {
+        "mine": {"post_endpoint": sink.url, "retry": {"base": 0.2, "factor": 1, "cap": 0.2}},
+        "nobody": {"post_endpoint": "http://127.0.0.1:9/", **quickly},
+    }
+    (tmp_path / "receivers.yaml").write_text(json.dumps({"receivers": receivers}))
+    try:
+        async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
+            await dev.line_with("Ready")
+            assert [event["event"] for event in events(dev) if event["level"] != "info"] == []
+            await relay(dev, "send", "--source", "s", "--receiver", "mine", "--id", "m-1", "-", stdin=b"{}")
+            await dev.line_with('"retry"')
+            sink.become("answer")
+            await dev.line_with('"answered"')
+            await relay(dev, "send", "--source", "s", "--receiver", "nobody", "--id", "m-2", "-", stdin=b"{}")
+            await dev.line_with('"dead_letter"')
+            attempts = [event for event in events(dev) if event["event"] == "attempt"]
+    finally:
+        await sink.stop()
+    of_mine = [each for each in attempts if each["receiver"] == "mine"]
+    first, last = of_mine[0], of_mine[-1]
+    assert (first["outcome"], first["status"], first["attempt"], first["message_id"]) == ("retry", 503, 1, "m-1")
+    assert first["again_in_s"] <= 0.2
+    assert (last["outcome"], last["status"], last["attempt"]) == ("answered", 200, len(of_mine))
+    of_nobody = [each for each in attempts if each["receiver"] == "nobody"]
+    assert [(each["outcome"], each["reason"]) for each in of_nobody] == [("retry", "refused"), ("dead", "exhausted")]

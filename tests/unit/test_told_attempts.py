@@ -1,0 +1,45 @@
+"""The line of an attempt: everything that somebody who develops a receiver wants to know, and nothing empty."""
+
+from typing import Any
+
+import pytest
+
+from relay.domain.hop import Hop
+from relay.domain.identity import DeliveryId
+from relay.domain.receiver import Endpoint, Receiver
+from relay.engine.work import Dead, Decision, Done, Later, Resend
+from relay.log.port import Record
+from relay.state.attempts import Change
+from relay.state.rows import Result
+from relay.telemetry.attempts import facts_of
+from workers.delivery import Delivery
+
+HOP = Hop(DeliveryId("ci", "github", "m-1"), accepted_ms=1)
+RECORD = Record("to_receiver_ci", 0, 1, b"github", b"{}", (), 0)
+
+
+@pytest.mark.parametrize(
+    ("decision", "facts"),
+    [
+        (Done(result=Result("answered", 200)), {"outcome": "answered", "status": 200}),
+        (Done(result=Result("accepted", 202)), {"outcome": "accepted", "status": 202}),
+        (
+            Later(1.26, "refused", last_status=None),
+            {"outcome": "retry", "reason": "refused", "again_in_s": 1.3},
+        ),
+        (
+            Later(2.0, "status", Change.DOUBT, last_status=500),
+            {"outcome": "in doubt", "reason": "status", "status": 500, "again_in_s": 2.0},
+        ),
+        (
+            Dead("rejected", "it says no", 422),
+            {"outcome": "dead", "reason": "rejected", "detail": "it says no", "status": 422},
+        ),
+        (Resend(), {"outcome": "sent again"}),
+    ],
+)
+def test_what_the_line_of_an_attempt_says(decision: Decision, facts: dict[str, Any]) -> None:
+    work = Delivery(RECORD, HOP, Receiver("ci", Endpoint("https://ci.example/")))
+    work.attempts = 2
+    ids = {"receiver": "ci", "source_id": "github", "message_id": "m-1", "attempt": 2}
+    assert facts_of(work, decision) == ids | facts
