@@ -9,6 +9,7 @@ from relay.domain.directory import Directory
 from relay.domain.receiver import Receiver
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.context import Bounds, LaneContext
+from relay.engine.holding import Holding
 from relay.engine.lane import Lane
 from relay.engine.observer import Observer
 from relay.engine.patience import Patience
@@ -64,6 +65,7 @@ class Lanes:
         self._patience = patience
         self._load = load
         self._topics = topics = Topics(settings.topic_prefix)
+        self._holding = Holding(log, state, topics.receiver_config)
         letters = Letters(topics, outside.clock)
         self._from_sender = FromSender(
             topics, known, state, letters, outside, max_payload_bytes=settings.max_payload_bytes
@@ -138,5 +140,6 @@ class Lanes:
                 parked_per_owner=settings.parked_per_receiver,
                 parked_total=settings.parked_total,
             ),
+            holding=self._holding,
             linger_s=lambda: gather(self._load(), self._outside.clock.monotonic()),
         )

@@ -33,6 +33,7 @@ from relay.domain.identity import MessageId
 from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
+from relay.engine.holding import Holding
 from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
 from relay.engine.supervisor import Supervisor, telling
@@ -114,6 +115,7 @@ class Relay:
         self._loop_watch = LoopWatch(self.metrics, settings.kafka_session_timeout / 2 if exit_when_stuck else None)
         self._lane_checks = LaneChecks(log, self._topics, settings, shared)
         self._patience = Patience(shared, observer)
+        self._holding = Holding(log, state, self._topics.receiver_config)
         self._recovery = Recovery(
             log,
             state,
@@ -123,6 +125,7 @@ class Relay:
             self._patience,
             owner=self._owner,
             in_doubt_s=settings.dedup_window,
+            holding=self._holding,
         )
         self._transport = _transport_of(settings)
         self._lanes = Lanes(

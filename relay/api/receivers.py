@@ -1,18 +1,24 @@
 """The health of what is POSTed to, and holding it by hand: the way back for one that said 410, or was disabled."""
 
 from collections.abc import Awaitable, Callable
-from math import inf, isinf
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from math import isinf
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from aiohttp import web
 
 from relay.api.context import ApiContext
-from relay.api.problems import NOT_FOUND, Problem
-from relay.api.reading import query_of, source_in_path
+from relay.api.problems import NOT_FOUND, Problem, invalid
+from relay.api.reading import query_of, read_body, source_in_path
 from relay.api.view import rfc3339
+from relay.domain.hold import hold
 from relay.domain.receiver import Endpoint
+from relay.engine.holding import Holding
 from relay.state.port import EndpointHealth
+
+MOST_WORDS: Final = 4_096
+"""Bytes of a body that says why."""
 
 
 class Found(NamedTuple):
@@ -25,6 +31,8 @@ class Found(NamedTuple):
 
 
 Find = Callable[[web.Request], Found]
+Act = Callable[[str, web.Request], Awaitable[None]]
+"""What to do with an owner."""
 
 
 class ReceiversResource:
@@ -35,28 +43,33 @@ class ReceiversResource:
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
+        self._holding = Holding(context.log, context.state, context.topics.receiver_config)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         for path, find in (
             ("/v1/receivers/{name}", self._receiver),
             ("/v1/sources/{source_id:[^/]+}/callback", self._callback),
         ):
-            router.add_get(path, self._handler(find, None))
-            router.add_post(f"{path}/pause", self._handler(find, inf))
-            router.add_post(f"{path}/resume", self._handler(find, 0))
+            router.add_get(path, partial(self._handle, find, None))
+            router.add_post(f"{path}/pause", partial(self._handle, find, self._pause))
+            router.add_post(f"{path}/resume", partial(self._handle, find, self._resume))
 
-    def _handler(self, find: Find, pause_s: float | None) -> Callable[[web.Request], Awaitable[web.Response]]:
-        """Shows an endpoint's health. Before, with `pause_s` inf: send it nothing until it is resumed; its messages
-        wait, and their max_age goes on. 0: send to it again, close its breaker, and forget its outage."""
+    async def _handle(self, find: Find, act: Act | None, request: web.Request) -> web.Response:
+        """Shows an endpoint's health, after `act`."""
+        query_of(request)
+        found = find(request)
+        if act is not None:
+            await act(found.owner, request)
+        return await self._health(found)
 
-        async def handle(request: web.Request) -> web.Response:
-            query_of(request)
-            found = find(request)
-            if pause_s is not None:
-                await self._context.state.pause(found.owner, pause_s)
-            return await self._health(found)
+    async def _pause(self, owner: str, request: web.Request) -> None:
+        """Send it nothing until it is resumed; its messages wait, and their max_age goes on."""
+        why = await _why(request)
+        await self._holding.hold(owner, hold("paused", self._context.clock.time(), why))
 
-        return handle
+    async def _resume(self, owner: str, request: web.Request) -> None:
+        """Send to it again, close its breaker, and forget its outage."""
+        await self._holding.resume(owner)
 
     def _receiver(self, request: web.Request) -> Found:
         name = request.match_info["name"]
@@ -76,15 +89,16 @@ class ReceiversResource:
         state, now, owner = self._context.state, self._context.clock.time(), found.owner
         [health] = await state.endpoints([owner])
         [parked] = await state.parked([owner])
-        disabled_s = health.disabled_for_s
+        held = health.hold
         body: dict[str, Any] = {
             "name": owner[2:],
             "condition": "refused" if found.endpoint is None else condition(health, found.endpoint),
             "refused": found.refused,
             "failing_since": rfc3339(now - health.failing_for_s) if health.failing_for_s else None,
-            "disabled_since": None if disabled_s is None else rfc3339(now - disabled_s),
+            "disabled_since": rfc3339(held.since) if held and held.reason == "disabled" else None,
             "paused": health.paused_for_s > 0,
             "paused_for_s": None if isinf(health.paused_for_s) else health.paused_for_s,
+            "hold": held and {"reason": held.reason, "since": rfc3339(held.since), "detail": held.detail or None},
             "breaker": health.breaker,
             "failures": health.failures,
             "parked": {"retries": parked.retries, "polls": parked.polls},
@@ -92,9 +106,22 @@ class ReceiversResource:
         return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
 
+class _Why(msgspec.Struct, forbid_unknown_fields=True):
+    reason: str = ""
+
+
+async def _why(request: web.Request) -> str:
+    """The reason that a body `{"reason": "..."}` gives; none is needed."""
+    body = await read_body(request, MOST_WORDS)
+    try:
+        return msgspec.json.decode(body, type=_Why).reason if body else ""
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise invalid(f'the body is not {{"reason": "..."}}: {error}') from None
+
+
 def condition(health: EndpointHealth, endpoint: Endpoint) -> Literal["up", "failing", "offline", "paused", "disabled"]:
     """What is sent to an endpoint now. `failing`: nothing for a moment, its breaker is open; `offline`: pings."""
-    if health.disabled_for_s is not None:
+    if health.hold is not None and health.hold.reason == "disabled":
         return "disabled"
     if health.paused_for_s > 0:
         return "paused"

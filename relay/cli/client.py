@@ -84,10 +84,17 @@ class Client:
         answer = await self.call("GET", f"/v1/failed/{partition}/{offset}")
         return answer.body if answer else None
 
-    async def receiver(self, name: str, action: str | None = None) -> Any:
-        """A receiver's health; `action`: `pause` or `resume` it first."""
-        path = f"/v1/receivers/{quote(name, safe='')}"
-        answer = await (self.call("POST", f"{path}/{action}") if action else self.call("GET", path))
+    async def endpoint(
+        self, name: str, action: str | None = None, said: dict[str, str] | None = None, *, callback: bool = False
+    ) -> Any:
+        """A receiver's health, or that of a source's callback; `action`: `pause` or `resume` it first, with `said`."""
+        quoted = quote(name, safe="")
+        path = f"/v1/sources/{quoted}/callback" if callback else f"/v1/receivers/{quoted}"
+        if action is None:
+            answer = await self.call("GET", path)
+        else:
+            body, headers = json.dumps(said or {}).encode(), {"content-type": "application/json"}
+            answer = await self.call("POST", f"{path}/{action}", body=body, headers=headers)
         return answer.body if answer else None
 
     async def send(

@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import click
 
@@ -87,9 +86,10 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool) -> None:
 @_callback_option
 @api_option
 @config_option
-def pause(name: str, callback: bool, api: str | None, config_file: Path | None) -> None:
+@click.option("--reason", default="", help="Why, for whoever looks at it later.")
+def pause(name: str, callback: bool, api: str | None, config_file: Path | None, reason: str) -> None:
     """Send NAME nothing until it is resumed. Its messages wait, and their max_age goes on."""
-    _act(name, "pause", callback, api, config_file)
+    _act(name, "pause", callback, api, config_file, {"reason": reason})
 
 
 @receivers.command()
@@ -113,22 +113,24 @@ def health(name: str, callback: bool, api: str | None, config_file: Path | None)
     _act(name, None, callback, api, config_file)
 
 
-def _act(name: str, action: str | None, callback: bool, api: str | None, config_file: Path | None) -> None:
+def _act(
+    name: str,
+    action: str | None,
+    callback: bool,
+    api: str | None,
+    config_file: Path | None,
+    said: dict[str, str] | None = None,
+) -> None:
     from relay.cli.client import Client, with_client  # the other commands do without an HTTP client
 
     async def work(client: Client) -> Any:
-        if not callback:
-            return await client.receiver(name, action)
-        path = f"/v1/sources/{quote(name, safe='')}/callback"
-        answer = await (client.call("POST", f"{path}/{action}") if action else client.call("GET", path))
-        return answer.body if answer else None
+        return await client.endpoint(name, action, said, callback=callback)
 
     click.echo(f"{name}: {_health(with_client(settings_from(config_file), api, work))}")
 
 
 def _health(known: dict[str, Any]) -> str:
-    until = "until it is resumed" if known["paused_for_s"] is None else f"for {known['paused_for_s']:.0f} s"
-    paused = f"paused {until}" if known["paused"] else "not paused"
+    paused = _paused(known) if known["paused"] else "not paused"
     failing = f"failing since {known['failing_since']}" if known["failing_since"] else "failing"
     condition = {
         "failing": f"{failing}; ",
@@ -138,6 +140,15 @@ def _health(known: dict[str, Any]) -> str:
     parked = known["parked"]["retries"] + known["parked"]["polls"]
     refused = f"refused: {known['refused']}; " if known["refused"] else ""
     return f"{refused}{condition.get(known['condition'], '')}{paused}; breaker {known['breaker']}; parked: {parked}"
+
+
+def _paused(known: dict[str, Any]) -> str:
+    held = known["hold"]
+    if held is None:
+        return f"paused for {known['paused_for_s']:.0f} s"
+    who = {"paused": "by hand", "gone": "for it said that it is gone", "disabled": "for it was down too long"}
+    detail = f" ({held['detail']})" if held["detail"] else ""
+    return f"paused until it is resumed, since {held['since']}, {who[held['reason']]}{detail}"
 
 
 def effective(entry: EndpointEntry) -> dict[str, object]:

@@ -22,6 +22,7 @@ from relay.domain.topics import Topics
 from relay.embedded.relay import LOG_DB, STATE_DB
 from relay.embedded.valkey import ValkeyServer
 from relay.engine.clock import SystemClock
+from relay.engine.holding import Holding
 from relay.engine.observer import Memory, Recovered, SilentObserver
 from relay.engine.patience import Patience
 from relay.engine.recovery import LEASE_S, Recovery, keeping_lease
@@ -91,7 +92,15 @@ class _Run:
         clock, silent = await _clock(state), SilentObserver()
         window_s = self.settings.dedup_window
         recovery = Recovery(
-            log, state, topics.parked(), clock, silent, Patience(clock, silent), owner=_owner(), in_doubt_s=window_s
+            log,
+            state,
+            topics.parked(),
+            clock,
+            silent,
+            Patience(clock, silent),
+            owner=_owner(),
+            in_doubt_s=window_s,
+            holding=Holding(log, state, topics.receiver_config),
         )
         return await recovery.preview() if self.dry_run else await self._when_free(recovery.check)
 

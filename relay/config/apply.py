@@ -9,6 +9,7 @@ from relay.config.problems import raise_all
 from relay.config.receivers_file import Raw, ReceiversFile
 from relay.config.registry import Declared, decode, source_key
 from relay.domain.errors import NotYet, UserError
+from relay.domain.hold import held_owner
 from relay.domain.topics import SHARED, Topics, TopicSpec
 from relay.log.port import Log, NewRecord
 
@@ -69,6 +70,8 @@ def compare(current: Mapping[str, Declared], wanted: Mapping[str, Declared]) -> 
 async def _current(log: Log, topics: Topics) -> dict[str, Declared]:
     found = {}
     for record in await log.snapshot(topics.receiver_config, 0):
+        if held_owner(record.key or b"") is not None:
+            continue  # what was decided about an endpoint is none of the file's business
         try:
             found[(record.key or b"").decode(errors="replace")] = decode(record.value or b"")
         except UserError:

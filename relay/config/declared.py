@@ -7,6 +7,7 @@ from relay.config.entries import ReceiverEntry, SourceEntry
 from relay.config.receivers_file import ANY_SOURCE, check_entry
 from relay.config.registry import ORIGIN, SOURCE_PREFIX, decode
 from relay.domain.errors import UserError
+from relay.domain.hold import held_owner
 from relay.domain.receiver import Endpoint, Source
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import LogReader
@@ -34,6 +35,8 @@ async def read_declared(log: LogReader, topics: Topics) -> Declared:
     sources: dict[str, Source] = {}
     for record in await log.snapshot(topics.receiver_config, 0):
         key = (record.key or b"").decode(errors="replace")
+        if held_owner(record.key or b"") is not None:
+            continue
         if key.startswith(SOURCE_PREFIX):
             source_id = key.removeprefix(SOURCE_PREFIX)
             sources[source_id] = _source(source_id, record.value or b"")

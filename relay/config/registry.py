@@ -1,7 +1,8 @@
 """The receivers and sources in force: what the compacted topic `receiver_config` says, resolved for this process.
 
 A record's key is a receiver's name, or `source:<id>`; its value is JSON: the entry, with its references unresolved, and
-who declared it. This module reads the topic; `apply.py` writes what a receivers file declares.
+who declared it. One with a key of `relay/domain/hold.py` says who is held, in which no file has a say. This module
+reads the topic; `apply.py` writes what a receivers file declares.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from relay.config.entries import ReceiverEntry, SourceEntry
 from relay.config.receivers_file import ANY_SOURCE, Raw, ReceiversFile, check_entry, resolve, resolve_source
 from relay.config.subscriptions import Subscriptions
 from relay.domain.errors import UserError
+from relay.domain.hold import held_owner
 from relay.domain.receiver import Receiver, Source
 from relay.domain.topics import Topics
 from relay.log.port import LogReader, Record
@@ -138,7 +140,7 @@ class Registry:
                 caught_up = True
                 self._drop_all(unseen)
                 self.ready.set()
-            elif (key := _key(record)) is not None:
+            elif held_owner(record.key or b"") is None and (key := _key(record)) is not None:
                 unseen.discard(key)
                 self._apply(key, record.value)
             if caught_up:

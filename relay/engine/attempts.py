@@ -6,9 +6,11 @@ The intent is written right before the step and the outcome right after it (rule
 import secrets
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Generic, Protocol
+from math import inf
+from typing import Any, Generic, Protocol, TypeGuard
 
 from relay.domain.errors import PartitionLost
+from relay.domain.hold import hold
 from relay.engine.context import LaneContext
 from relay.engine.gather import Gather
 from relay.engine.pings import LONGEST_CLOSE_S, Pings
@@ -288,12 +290,12 @@ class Attempts(Generic[W]):
                     last_status=decision.last_status,
                     reason=decision.reason,
                     healthy=decision.healthy,
-                    pause_s=decision.pause_s,
+                    pause_s=_finite(decision.pause_s),
                     breaker=breaker,
                 )
             case Dead():
                 result = Result("dead", decision.last_status, reason=decision.reason, detail=decision.detail)
-                change, pause_s = Change.RESULT, decision.pause_s
+                change, pause_s = Change.RESULT, _finite(decision.pause_s)
             case Done():
                 if decision.result is None:
                     raise AssertionError("settled without a result")
@@ -314,16 +316,25 @@ class Attempts(Generic[W]):
 
     async def _settle(self, batch: list[tuple[W, Settlement, Decision]]) -> None:
         context = self._context
+        await self._hold([(work, decision) for work, _, decision in batch if _is_for_good(decision)])
         settlements = [settlement for _, settlement, _ in batch]
         rows = await context.patience.until_done("store outcomes", lambda: context.state.settle(settlements))
         for (work, settlement, decision), row in zip(batch, rows, strict=True):
             context.observer.attempt(self._worker.stage, work, decision)
-            if settlement.pause_s:
-                self._ends.close(work.gate, min(settlement.pause_s, LONGEST_CLOSE_S), down=True)
+            if settlement.pause_s or _is_for_good(decision):
+                self._ends.close(work.gate, min(settlement.pause_s or inf, LONGEST_CLOSE_S), down=True)
             healthy = self._healthy(settlement, decision)
             if healthy is not None:
                 self._ends.heard(work, healthy=healthy)
             self._settled(work, settlement, decision, row)
+
+    async def _hold(self, held: list[tuple[W, Dead | Later]]) -> None:
+        """Before the outcome counts: one that is redelivered says it again, one that has ended never does."""
+        context = self._context
+        for gate, decision in {work.gate: decision for work, decision in held}.items():
+            said = decision.detail if isinstance(decision, Dead) else decision.reason
+            found = hold("gone", context.clock.time(), f"{said} (status {decision.last_status})")
+            await context.patience.until_done("hold an endpoint", partial(context.holding.hold, gate, found))
 
     def _healthy(self, settlement: Settlement, decision: Decision) -> bool | None:
         """A GET says nothing for the breaker, but that the endpoint is there."""
@@ -351,8 +362,17 @@ class Attempts(Generic[W]):
             self._ends.known(work)  # our outcome came too late: the row is beyond it
 
 
+def _is_for_good(decision: Decision) -> TypeGuard[Dead | Later]:
+    """The endpoint is to be sent nothing until somebody resumes it."""
+    return isinstance(decision, Dead | Later) and decision.pause_s == inf
+
+
 def _taken_back(later: Later) -> bool:
     return later.change is Change.RELEASED or not later.counted
+
+
+def _finite(pause_s: float) -> float:
+    return 0.0 if pause_s == inf else pause_s
 
 
 def _rules(work: W) -> GateRules:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from relay.engine.clock import Clock
 from relay.engine.gather import at_once
+from relay.engine.holding import Holding
 from relay.engine.observer import Observer
 from relay.engine.patience import Patience
 from relay.log.port import Log, TopicPartition
@@ -52,6 +53,7 @@ class LaneContext:
     observer: Observer
     patience: Patience
     bounds: Bounds
+    holding: Holding
     linger_s: Callable[[], float] = at_once
 
     @property

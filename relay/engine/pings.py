@@ -9,6 +9,7 @@ from functools import partial
 from math import inf
 from typing import Any, Generic, Protocol
 
+from relay.domain.hold import Hold, hold
 from relay.domain.receiver import BreakerPolicy
 from relay.engine.context import LaneContext
 from relay.engine.gather import Gather
@@ -18,6 +19,9 @@ from relay.state.attempts import Change, Settlement
 
 LONGEST_CLOSE_S = 10.0
 """A closed endpoint is asked about again at least this often: somebody may have resumed it."""
+
+_Echo = tuple[W, Settlement, float, Hold | None]
+"""A work, what came of the ping in its place, how long its endpoint was down, and how it is held from now on."""
 
 _NOT_SENT = Later(0.0, "ping not sent", Change.RELEASED)
 
@@ -39,7 +43,7 @@ class Pings(Generic[W]):
         self._context = context
         self._worker = worker
         self._echoes = echoes
-        self._settling: Gather[tuple[W, Settlement, float]] = Gather(self._settle)
+        self._settling: Gather[_Echo[W]] = Gather(self._settle)
         self.run = self._settling.run
         self._under_way = 0
         self._stopping = False
@@ -92,7 +96,7 @@ class Pings(Generic[W]):
         return Later(0.0, "ping crashed", Change.RELEASED, healthy=False)
 
     def _decided(self, work: W, breaker: BreakerPolicy, down_for_s: float, outcome: Later) -> None:
-        too_long = outcome.healthy is False and down_for_s >= breaker.offline.disable_after
+        held = self._held(breaker, down_for_s, outcome)
         settlement = Settlement(
             row_of(work),
             work.generation,
@@ -101,29 +105,43 @@ class Pings(Generic[W]):
             last_status=outcome.last_status,
             reason=outcome.reason,
             healthy=outcome.healthy,
-            pause_s=inf if too_long else outcome.pause_s,
+            pause_s=0.0 if held else outcome.pause_s,
             breaker=breaker,
         )
-        self._settling.put((work, settlement, down_for_s))
+        self._settling.put((work, settlement, down_for_s, held))
 
-    async def _settle(self, batch: list[tuple[W, Settlement, float]]) -> None:
-        context = self._context
-        settlements = [settlement for _, settlement, _ in batch]
-        await context.patience.until_done("store outcomes of pings", lambda: context.state.settle(settlements))
-        for work, settlement, down_for_s in batch:
-            self._tell(work.gate, settlement, down_for_s)
+    def _held(self, breaker: BreakerPolicy, down_for_s: float, outcome: Later) -> Hold | None:
+        """Whether it is sent nothing any more, until somebody resumes it."""
+        now = self._context.clock.time()
+        if outcome.pause_s == inf:
+            return hold(
+                "gone", now, f"it answered {outcome.last_status} to a ping after an outage of {down_for_s:.0f} s"
+            )
+        if outcome.healthy is False and down_for_s >= breaker.offline.disable_after:
+            return hold("disabled", now, f"it was down for {down_for_s:.0f} s")
+        return None
+
+    async def _settle(self, batch: list[_Echo[W]]) -> None:
+        context, patience = self._context, self._context.patience
+        for work, _, _, held in batch:
+            if held is not None:
+                await patience.until_done("hold an endpoint", partial(context.holding.hold, work.gate, held))
+        settlements = [settlement for _, settlement, _, _ in batch]
+        await patience.until_done("store outcomes of pings", lambda: context.state.settle(settlements))
+        for work, settlement, down_for_s, held in batch:
+            self._tell(work.gate, settlement, down_for_s, held)
             healthy, echoes = settlement.healthy, self._echoes
             if healthy is not None:
                 echoes.heard(work, healthy=healthy)
-            if settlement.pause_s or healthy is False:
+            if held or settlement.pause_s or healthy is False:
                 closed_s = max(settlement.pause_s, settlement.breaker.offline.ping_every)
                 echoes.close(work.gate, min(closed_s, LONGEST_CLOSE_S), down=True)
             echoes.again(work, context.clock.monotonic())
 
-    def _tell(self, gate: str, settlement: Settlement, down_for_s: float) -> None:
+    def _tell(self, gate: str, settlement: Settlement, down_for_s: float, held: Hold | None) -> None:
         observer, healthy = self._context.observer, settlement.healthy
-        if settlement.pause_s == inf:
-            observer.shut(gate, down_for_s, settlement.last_status, gone=healthy is True)
+        if held:
+            observer.shut(gate, down_for_s, settlement.last_status, gone=held.reason == "gone")
         elif healthy:
             observer.back(gate, down_for_s)
         elif healthy is False:

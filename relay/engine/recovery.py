@@ -1,4 +1,4 @@
-"""The recovery pass: after a loss of state, what is parked on the log goes back into the due index.
+"""The recovery pass: after a loss of state, who is held goes back there, and what is parked into the due index.
 
 Kafka holds the obligations, Redis the indexes: this is how the second is rebuilt from the first (rule 3). Until a tag
 is ready its lanes stand still. The same pass runs every few hours as a check, and changes nothing then.
@@ -14,12 +14,13 @@ from relay.domain.batches import batches
 from relay.domain.errors import InvalidRecord, Unavailable
 from relay.domain.topics import TopicSpec
 from relay.engine.clock import Clock
+from relay.engine.holding import Holding
 from relay.engine.observer import Memory, Observer, Recovered
 from relay.engine.parked_copy import LIFE_KEY, unwrap
 from relay.engine.patience import Patience
 from relay.log.port import Log, NewRecord, Record
 from relay.state.port import IntakeAsk, Lane, Parked, Restored, State
-from relay.state.rows import Row, Stage, tag_of
+from relay.state.rows import TAGS, Row, Stage, tag_of
 
 CHECK_EVERY_S = 6 * 3600.0
 LOOK_EVERY_S = 30.0
@@ -59,10 +60,12 @@ class Recovery:
         *,
         owner: str,
         in_doubt_s: float,
+        holding: Holding,
     ) -> None:
         self._log = log
         self._state = state
         self._parked = parked
+        self._holding = holding
         self._clock = clock
         self._observer = observer
         self._patience = patience
@@ -79,6 +82,8 @@ class Recovery:
     async def run(self) -> None:
         """Look after the state for ever."""
         checked_at = self._clock.monotonic()
+        # Who died between the two may have said on the log, and not in the state, that an endpoint is held.
+        await self._patience.until_done("look who is held", lambda: self._hold_again(frozenset(range(TAGS))))
         while True:
             self._asked.clear()
             await self._patience.until_done("look for lost state", self.heal)
@@ -121,10 +126,11 @@ class Recovery:
         return tags
 
     async def _pass(self, tags: frozenset[int], *, everything: bool) -> Recovered:
-        """Read all that is parked, put back what belongs to `tags` (or all), and make these ready."""
+        """Put back who is held, and what is parked, of `tags` (or all), and make these ready."""
         begun, forgotten = self._clock.monotonic(), self._state.forgotten()
         if tags:
             self._observer.recovery_begun(tags, forgotten)
+        await self._hold_again(frozenset(range(TAGS)) if everything else tags)
         copies, was_alive = await self._read_parked()
         found = await self._restore([copy for copy in copies if everything or tag_of(copy.owner) in tags])
         memory = _memory(tags, forgotten, was_alive=was_alive)
@@ -150,6 +156,9 @@ class Recovery:
             seconds=self._clock.monotonic() - begun,
             doubt_until=self._clock.time() + self._in_doubt_s if memory is Memory.LOST else None,
         )
+
+    async def _hold_again(self, tags: frozenset[int]) -> None:
+        await self._holding.restore(tags, self._clock.time())
 
     async def _read_parked(self) -> tuple[list[_Found], bool]:
         """All parked copies, and whether the state was ever ready before."""

@@ -130,8 +130,7 @@ class Settlement(Struct, frozen=True, gc=False):
 
     `detail`: what happened, in words; kept with `reason`, and only with one. `counted` False takes the attempt back
     (429). `healthy`: for the endpoint's breaker; None says nothing.
-    `pause_s`: hold the whole endpoint for so long (inf: until resumed by hand, as after a 410; of one that is not
-    healthy: its outage was too long, and it counts as disabled from now on).
+    `pause_s`: send the whole endpoint nothing for so long; finite (what is held until it is resumed: `State.hold`).
     """
 
     row: RowKey

@@ -7,13 +7,14 @@ seconds. Stages only rise within a generation; a higher generation starts a new 
 lower one is `STALE`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
+from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
@@ -79,15 +80,15 @@ class Restored(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EndpointHealth:
-    """`paused_for_s`: inf when paused until resumed. `failures`: in the breaker's current run. `failing_for_s`: since
-    the first failure that no success followed; 0: there is none, or it was long ago. `disabled_for_s`: since when it is
-    paused because that lasted too long; None: it is not."""
+    """`paused_for_s`: inf when it is held until somebody resumes it, which `hold` tells about. `failures`: in the
+    breaker's current run. `failing_for_s`: since the first failure that no success followed; 0: there is none, or it
+    was long ago."""
 
     breaker: Literal["closed", "open", "half_open"]
     paused_for_s: float
     failures: int
     failing_for_s: float = 0.0
-    disabled_for_s: float | None = None
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +223,17 @@ class State(Protocol):
     # endpoints
     async def endpoints(self, owners: Sequence[str]) -> list[EndpointHealth]: ...
 
-    async def pause(self, owner: str, seconds: float) -> None:
-        """Hold an endpoint; inf: until resumed; 0: resume now, close its breaker, and forget its outage."""
+    async def hold(self, owner: str, hold: Hold) -> None:
+        """Send it nothing until `resume`; the log has it already. Works while tags are not ready."""
+        ...
+
+    async def hold_again(self, holds: Mapping[str, Hold], *, tags: Collection[int] = (), before: float = 0.0) -> None:
+        """By owner, as they are on the log: where the state knows of nothing newer, that was lost there. Of `tags` they
+        are all: others that were held before `before` (Unix seconds) are resumed. Works while tags are not ready."""
+        ...
+
+    async def resume(self, owner: str) -> None:
+        """End its hold or pause, close its breaker, and forget its outage. Works while tags are not ready."""
         ...
 
     # failed messages

@@ -1,11 +1,12 @@
 """The state on Redis or Valkey: one script call per batch, for all its hash tags."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol, TypeVar
 
 import msgspec
 
+from relay.domain.hold import Hold
 from relay.domain.identity import MessageId, digest12
 from relay.log.port import TopicPartition
 from relay.state import wire
@@ -223,8 +224,26 @@ class RedisState:
         arguments = {tag: _encode(part) for tag, part in batch.parts()}
         return batch.join(await self._calls.run("endpoints", arguments, wire.decode_health), wire.WireHealth.health)
 
-    async def pause(self, owner: str, seconds: float) -> None:
-        await self._calls.run("pause", {tag_of(owner): _encode((owner, wire.ms(seconds)))}, _numbers)
+    async def hold(self, owner: str, hold: Hold) -> None:
+        arguments = _encode(([wire.encode_hold(owner, hold)], 0, 0))
+        await self._calls.run("hold", {tag_of(owner): arguments}, _numbers)
+
+    async def hold_again(self, holds: Mapping[str, Hold], *, tags: Collection[int] = (), before: float = 0.0) -> None:
+        parts = dict(Batch(list(holds.items()), [tag_of(owner) for owner in holds]).parts())
+        arguments = {
+            tag: _encode(
+                (
+                    [wire.encode_hold(owner, hold) for owner, hold in parts.get(tag, ())],
+                    1,
+                    wire.ms(before) if tag in tags else 0,
+                )
+            )
+            for tag in {*parts, *tags}
+        }
+        await self._calls.run("hold", arguments, _numbers)
+
+    async def resume(self, owner: str) -> None:
+        await self._calls.run("resume", {tag_of(owner): owner.encode()}, _numbers)
 
     # for those who only look
     async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:

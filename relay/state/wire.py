@@ -12,6 +12,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
+from relay.domain.hold import Hold, HoldReason
 from relay.log.port import Coordinate
 from relay.state import rows
 from relay.state.attempts import (
@@ -310,12 +311,18 @@ class WireHealth(msgspec.Struct, array_like=True):
     paused_ms: int
     failures: int
     outage_ms: int
-    disabled_ms: int
+    reason: HoldReason | Literal[""]
+    since_ms: int
+    detail: str
 
     def health(self) -> EndpointHealth:
-        disabled_for_s = None if self.disabled_ms < 0 else self.disabled_ms / 1000
+        hold = Hold(self.reason, self.since_ms / 1000, self.detail) if self.reason else None
         breaker, paused_for_s = _BREAKERS[self.breaker], _seconds(self.paused_ms)
-        return EndpointHealth(breaker, paused_for_s, self.failures, self.outage_ms / 1000, disabled_for_s)
+        return EndpointHealth(breaker, paused_for_s, self.failures, self.outage_ms / 1000, hold)
+
+
+def encode_hold(owner: str, hold: Hold) -> tuple[object, ...]:
+    return owner, hold.reason, round(hold.since * 1000), hold.detail
 
 
 decode_health: Final = msgspec.msgpack.Decoder(list[list[WireHealth] | bool]).decode

@@ -3,15 +3,17 @@
 import asyncio
 from dataclasses import replace
 from itertools import count
+from math import inf
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay.domain.hold import Hold
 from relay.log.port import Coordinate
 from relay.state.attempts import Change, Go, Kind, Ping, Wait
 from relay.state.port import EndpointHealth, FailedEntry
-from relay.state.rows import Row
+from relay.state.rows import Row, tag_of
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, begun, outcome, peeked, row, settled
 
 UNUSED = count()
@@ -70,11 +72,56 @@ class EndpointsContract:
         assert await begun(rig.state, row(2)) == Wait(20.0, "pause")
         assert await begun(rig.state, row(2), b"p", kind=Kind.POLL) == Wait(20.0, "pause")
         assert await begun(rig.state, row(2, "other")) == Go(1, 0.0)
-        await rig.state.pause("r:ci", float("inf"))
-        assert (await self.health(rig)).paused_for_s == float("inf")
+        await rig.state.resume("r:ci")
+        assert await begun(rig.state, row(2)) == Go(1, 0.0)
+
+    async def test_a_hold_lasts_until_it_is_resumed(self, rig: Rig) -> None:
+        held = Hold("paused", await rig.state.time(), "moving house, \u00e9")
+        await rig.state.hold("r:ci", held)
+        assert await self.health(rig) == EndpointHealth("closed", inf, 0, hold=held)
         await rig.elapse(1e6)
-        assert await begun(rig.state, row(2)) == Wait(float("inf"), "pause")
-        await rig.state.pause("r:ci", 0)
+        assert await begun(rig.state, row(2)) == Wait(inf, "pause")
+        assert await begun(rig.state, row(3), b"p", kind=Kind.POLL) == Wait(inf, "pause")
+        assert await begun(rig.state, row(2, "other")) == Go(1, 0.0)
+        await rig.state.resume("r:ci")
+        assert await self.health(rig) == EndpointHealth("closed", 0.0, 0)
+        assert await begun(rig.state, row(2)) == Go(1, 0.0)
+
+    async def test_a_pause_that_was_asked_for_does_not_end_a_hold(self, rig: Rig) -> None:
+        await begun(rig.state, row(1))
+        held = Hold("gone", await rig.state.time())
+        await rig.state.hold("r:ci", held)
+        await settled(rig.state, row(1), Change.RETRY, pause_s=20)
+        await rig.elapse(30)
+        assert (await self.health(rig)).hold == held
+
+    async def test_what_is_read_again_counts_where_nothing_newer_is_known(self, rig: Rig) -> None:
+        before = await rig.state.time()
+        old = Hold("gone", round(before - 100, 3))
+        await rig.state.hold_again({"r:ci": old, "s:github": old})
+        assert [each.hold for each in await rig.state.endpoints(["r:ci", "s:github"])] == [old, old]
+        await rig.elapse(1)
+        await rig.state.resume("r:ci")
+        await rig.state.hold_again({"r:ci": old})
+        assert (await self.health(rig)).hold is None
+        await rig.elapse(1)
+        new = Hold("paused", round(await rig.state.time(), 3))
+        await rig.state.hold_again({"r:ci": new})
+        assert (await self.health(rig)).hold == new
+        await rig.state.hold_again({"r:ci": old})
+        assert (await self.health(rig)).hold == new
+
+    async def test_a_hold_that_is_on_the_log_no_more_is_resumed(self, rig: Rig) -> None:
+        """Its end was lost with the end of the state's memory."""
+        tags, begin = [tag_of("r:ci"), tag_of("r:cd")], await rig.state.time()
+        held = Hold("paused", round(begin, 3))
+        for owner in ("r:ci", "r:cd"):
+            await rig.state.hold(owner, held)
+        await rig.state.hold_again({}, tags=tags, before=begin)
+        assert (await self.health(rig)).hold == held, "it was held since the log was read"
+        await rig.elapse(2)
+        await rig.state.hold_again({"r:cd": held}, tags=tags, before=begin + 1)
+        assert [each.hold for each in await rig.state.endpoints(["r:ci", "r:cd"])] == [None, held]
         assert await begun(rig.state, row(2)) == Go(1, 0.0)
 
     async def test_a_pause_is_taken_once_per_token_and_never_shortened(self, rig: Rig) -> None:
@@ -211,22 +258,17 @@ class EndpointsContract:
         await settled(rig.state, row(9), Change.RETRY, healthy=False)
         assert await begun(rig.state, row(10)) == Wait(30.0, "breaker")
 
-    async def test_one_that_is_paused_for_its_outage_is_disabled_until_it_is_resumed(self, rig: Rig) -> None:
+    async def test_one_that_is_held_for_its_outage_is_disabled_until_it_is_resumed(self, rig: Rig) -> None:
         await self.long_outage(rig)
-        await self.ping(rig, 9, healthy=False, pause_s=float("inf"))
+        await self.ping(rig, 9, healthy=False)
+        held = Hold("disabled", round(await rig.state.time(), 3), "it was down for 600 s")
+        await rig.state.hold("r:ci", held)
         await rig.elapse(1e6)
-        assert await self.health(rig) == EndpointHealth("half_open", float("inf"), 3, 0.0, 1e6)
-        assert await begun(rig.state, row(9)) == Wait(float("inf"), "disabled")
-        await rig.state.pause("r:ci", 0)
+        assert await self.health(rig) == EndpointHealth("half_open", inf, 3, 0.0, held)
+        assert await begun(rig.state, row(9)) == Wait(inf, "disabled")
+        await rig.state.resume("r:ci")
         assert await self.health(rig) == EndpointHealth("closed", 0.0, 0)
         assert await begun(rig.state, row(9)) == Go(1, 0.0)
-
-    async def test_one_that_is_paused_by_hand_or_gone_is_not_disabled(self, rig: Rig) -> None:
-        await self.long_outage(rig)
-        await self.ping(rig, 9, healthy=True, pause_s=float("inf"))
-        assert await self.health(rig) == EndpointHealth("closed", float("inf"), 0)
-        await rig.state.pause("r:ci", float("inf"))
-        assert await begun(rig.state, row(9)) == Wait(float("inf"), "pause")
 
 
 class FailedContract:

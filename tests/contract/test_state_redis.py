@@ -12,6 +12,7 @@ from msgspec import structs
 from redis.asyncio import Redis
 
 from relay.domain.errors import PartitionLost, StateRecovering, StateUnavailable, UserError
+from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId, MessageId, digest12
 from relay.state.attempts import Change, Go, Settlement, Wait
 from relay.state.port import Restored
@@ -272,7 +273,7 @@ class TestManyTags:
         """Endpoints, intents and rows are looked up anew for each tag."""
         async with connected(start()) as state:
             await recover(state)
-            await state.pause(self.KEYS[0].owner, 50)
+            await state.hold(self.KEYS[0].owner, Hold("paused", await state.time()))
             await state.intend_to_park(LANE, [(self.KEYS[1], 0)])
             verdicts = await state.begin(LANE, [ask(key) for key in self.KEYS])
             assert [isinstance(verdict, Go) for verdict in verdicts] == [number > 0 for number in range(100)]

@@ -1,6 +1,5 @@
 """The Redis scripts and the fake give the same replies to any sequence of calls."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from relay.domain.errors import PartitionLost
+from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
 from relay.domain.receiver import BreakerPolicy, OfflinePolicy
 from relay.log.port import Coordinate, TopicPartition
@@ -27,7 +27,8 @@ from tests.servers.valkey import ValkeyServer
 BREAKER = BreakerPolicy(failures=2, window=30, open_for=20, offline=OfflinePolicy(after=60, ping_every=40))
 # Of one tag: where a call is fenced for one tag only, the real thing still serves the others, the fake does not.
 OWNERS = [owner for owner in (f"r:{number}" for number in range(1000)) if tag_of(owner) == 0][:2]
-BEGIN_MS = round(TurnedClock().now * 1000)
+BEGIN = TurnedClock().now
+BEGIN_MS = round(BEGIN * 1000)
 NONE_NAMED: st.SearchStrategy[dict[str, object]] = st.just({})
 
 
@@ -83,7 +84,7 @@ settlements = st.builds(
     detail=st.sampled_from([None, "because\nof that"]),
     result=results,
     healthy=st.sampled_from([None, True, False, False]),
-    pause_s=st.sampled_from([0.0, 0.0, 0.0, 7.0, math.inf]),
+    pause_s=st.sampled_from([0.0, 0.0, 0.0, 7.0]),
     breaker=st.just(BREAKER),
 )
 keys = st.sampled_from([b"queue-1-----", b"queue-2-----"])
@@ -105,6 +106,11 @@ references = st.builds(
 
 leased: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries(
     {"limit": st.integers(1, 3), "lease_s": st.just(30)}
+)
+moments = st.sampled_from([BEGIN - 5.0, BEGIN + 5.0, BEGIN + 1_000.0])
+holds = st.builds(Hold, st.sampled_from(["paused", "gone", "disabled"]), moments, st.sampled_from(["", "why"]))
+all_there_are: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries(
+    {"tags": st.just(list(range(TAGS))), "before": moments}
 )
 messages = st.builds(MessageId, st.sampled_from(["github", "gitlab"]), st.sampled_from(["m-1", "m-2"]))
 arrivals = st.builds(
@@ -147,7 +153,10 @@ calls = st.one_of(
     call("intake", lanes, st.lists(st.builds(IntakeAsk, rows, generations, queues), max_size=4)),
     call("peek", st.lists(rows, max_size=4)),
     call("forget", st.lists(rows, max_size=1)),
-    call("pause", st.sampled_from(OWNERS), st.one_of(durations, st.just(math.inf))),
+    call("hold", st.sampled_from(OWNERS), holds),
+    call("hold_again", st.dictionaries(st.sampled_from(OWNERS), holds, max_size=2)),
+    call("hold_again", st.dictionaries(st.sampled_from(OWNERS), holds, max_size=1), named=all_there_are),
+    call("resume", st.sampled_from(OWNERS)),
     call("endpoints", st.just(OWNERS)),
     call("watch", st.lists(rows, max_size=4)),
     call("openings", st.just(OWNERS)),

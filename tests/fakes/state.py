@@ -1,10 +1,11 @@
 """The state in memory: every rule of the port, a clock that tests turn, and memory that they can lose."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relay.domain.errors import PartitionLost, StateRecovering
+from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
@@ -322,12 +323,21 @@ class MemoryState:
         self._reach_owners(owners)
         return [self._of(owner).rows.endpoint(owner).health(self.now) for owner in owners]
 
-    async def pause(self, owner: str, seconds: float) -> None:
-        self._reach_owners([owner])
-        endpoint = self._of(owner).rows.endpoint(owner)
-        endpoint.paused_until, endpoint.disabled_at = self.now + seconds, None
-        if seconds == 0:
-            endpoint.resume()
+    async def hold(self, owner: str, hold: Hold) -> None:
+        self._of(owner).rows.endpoint(owner).keep(hold, max(self.now, hold.since))
+
+    async def hold_again(self, holds: Mapping[str, Hold], *, tags: Collection[int] = (), before: float = 0.0) -> None:
+        for owner, hold in holds.items():
+            endpoint = self._of(owner).rows.endpoint(owner)
+            if endpoint.decided(self.now) < hold.since:
+                endpoint.keep(hold, hold.since)
+        for rows in (self._tags[tag].rows for tag in tags):
+            for owner, endpoint in rows.endpoints.items():
+                if endpoint.hold is not None and owner not in holds and endpoint.decided(self.now) < before:
+                    endpoint.resume(self.now)
+
+    async def resume(self, owner: str) -> None:
+        self._of(owner).rows.endpoint(owner).resume(self.now)
 
     # for those who only look
     async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:

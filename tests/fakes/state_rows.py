@@ -5,6 +5,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from relay.domain.hold import Hold
 from relay.domain.receiver import BreakerPolicy
 from relay.state.attempts import (
     Ambiguous,
@@ -26,6 +27,7 @@ from relay.state.rows import Mark, Result, Row, Stage
 from tests.fakes.breaker import Breaker, Closed, HalfOpen, Open, ask, record
 
 STUB_S = 60.0
+REMEMBERED_S = 7 * 86_400.0
 AHEAD_S = 1.0
 PROBE_WAIT_S = 1.0
 REMEMBERED = 4
@@ -34,15 +36,23 @@ _TARGETS = {Change.ACCEPTED: Stage.ACCEPTED, Change.RESULT: Stage.RESULT}
 
 @dataclass(slots=True)
 class Endpoint:
-    """Rate, pause and breaker. `probe`: token of the probe under way. `disabled_at`: its outage was too long."""
+    """Rate, pause and breaker. `probe`: token of the one under way. `decided_at`: when it was held or resumed last."""
 
     slot: float = 0.0
     paused_until: float = 0.0
-    disabled_at: float | None = None
+    hold: Hold | None = None
+    decided_at: float = -math.inf
     breaker: Breaker = Closed()
     probe: bytes | None = None
 
-    def resume(self) -> None:
+    def keep(self, hold: Hold, now: float) -> None:
+        self.hold, self.paused_until, self.decided_at = hold, math.inf, now
+
+    def decided(self, now: float) -> float:
+        return self.decided_at if now - self.decided_at <= REMEMBERED_S else 0.0
+
+    def resume(self, now: float) -> None:
+        self.hold, self.paused_until, self.decided_at = None, 0.0, now
         self.breaker, self.probe = Closed(), None
 
     def hindrance(self, now: float, token: bytes, limits: Limits) -> Wait | Ping | None:
@@ -97,7 +107,7 @@ class Endpoint:
             max(0.0, self.paused_until - now),
             outage.run if outage else 0,
             outage.age_s(now) if outage else 0.0,
-            None if self.disabled_at is None else now - self.disabled_at,
+            self.hold,
         )
 
 
@@ -275,7 +285,7 @@ class Beginning:
         left = endpoint.paused_until - self.now
         if left <= 0:
             return None
-        return Wait(left, "pause" if endpoint.disabled_at is None else "disabled")
+        return Wait(left, "disabled" if endpoint.hold is not None and endpoint.hold.reason == "disabled" else "pause")
 
     def _poll(self, ask: BeginAsk, row: StoredRow) -> Verdict:
         if row.stage >= Stage.RESULT:
@@ -319,8 +329,6 @@ def _take_health(endpoint: Endpoint, one: Settlement, now: float, *, first: bool
         endpoint.record(now, one.token, one.healthy, one.breaker)
         if one.pause_s > 0:
             endpoint.paused_until = max(endpoint.paused_until, now + one.pause_s)
-        if one.pause_s == math.inf and one.healthy is False and endpoint.disabled_at is None:
-            endpoint.disabled_at = now
 
 
 def _apply(row: StoredRow, one: Settlement, now: float) -> bool:

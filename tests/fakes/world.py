@@ -14,6 +14,7 @@ from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.clock import Clock
+from relay.engine.holding import Holding
 from relay.engine.observer import SilentObserver
 from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
@@ -141,7 +142,7 @@ class World:
         self.settings = settings or Settings(receivers_file="none")
         self.topics = Topics()
         self.broker = MemoryBroker(now_ms=lambda: int(clock.time() * 1000))
-        self.state = MemoryState(clock=clock.monotonic, ready=False)
+        self.state = MemoryState(clock=clock.time, ready=False)
         self.state_available = True
         self.outside = Surroundings()
         self.told = Told()
@@ -261,9 +262,16 @@ class Process:
         state = Fused(world.state, self.fuse, "state", lambda: world.state_available)
         observer = _AskingObserver(world.told)
         patience = Patience(self._clock, observer)
-        topics, window = world.topics.parked(), world.settings.dedup_window
         recovery = Recovery(
-            log, state, topics, self._clock, observer, patience, owner=f"process-{id(self)}", in_doubt_s=window
+            log,
+            state,
+            world.topics.parked(),
+            self._clock,
+            observer,
+            patience,
+            owner=f"process-{id(self)}",
+            in_doubt_s=world.settings.dedup_window,
+            holding=Holding(log, state, world.topics.receiver_config),
         )
         observer.recovery = recovery
         lanes = self._lanes(log, state, observer, patience)

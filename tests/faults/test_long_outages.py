@@ -191,13 +191,14 @@ async def test_after_days_it_is_disabled_until_somebody_resumes_it() -> None:
     health = await _health(world)
     assert health.paused_for_s == inf
     assert health.failing_for_s > 900
-    assert health.disabled_for_s is not None
+    assert health.hold is not None
+    assert health.hold.reason == "disabled"
     pings = len(world.outside.pings)
     world.outside.down.clear()
     await process.ended(600)
     assert len(world.outside.pings) == pings
     assert world.outside.arrived("/answer") == []
-    await world.state.pause("r:r", 0)
+    await world.state.resume("r:r")
     assert await _health(world) == EndpointHealth("closed", 0.0, 0)
     await process.ended(650)
     await process.stop()
@@ -218,7 +219,8 @@ async def test_one_that_says_that_it_is_gone_is_paused_at_once() -> None:
     assert world.told.outages == [("r:r", "gone")]
     health = await _health(world)
     assert health.paused_for_s == inf
-    assert health.disabled_for_s is None
+    assert health.hold is not None
+    assert health.hold.reason == "gone"
     assert world.outside.arrived("/answer") == []
     assert world.told.dead_letters == {}
 

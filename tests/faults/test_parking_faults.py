@@ -8,6 +8,7 @@ import pytest
 
 from relay.config.settings import Settings
 from relay.domain.identity import DeliveryId
+from relay.engine.holding import Holding
 from relay.engine.observer import SilentObserver
 from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
@@ -192,4 +193,7 @@ async def _recovery(world: World) -> Recovery:
     await log.start()
     patience = Patience(world.clock, observer)
     topic = world.topics.parked()
-    return Recovery(log, world.state, topic, world.clock, observer, patience, owner="test", in_doubt_s=60.0)
+    holding = Holding(log, world.state, world.topics.receiver_config)
+    return Recovery(
+        log, world.state, topic, world.clock, observer, patience, owner="test", in_doubt_s=60.0, holding=holding
+    )

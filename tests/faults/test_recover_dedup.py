@@ -13,6 +13,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.receiver import Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED
+from relay.engine.holding import Holding
 from relay.engine.observer import Memory, Recovered, SilentObserver
 from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
@@ -81,6 +82,7 @@ async def recover(world: World) -> Recovered:
         Patience(world.clock, silent),
         owner="recover",
         in_doubt_s=world.settings.dedup_window,
+        holding=Holding(log, world.state, world.topics.receiver_config),
     )
     while (done := await recovery.check()) is None:  # a relay process is at it
         await world.clock.sleep(0.001)

@@ -1,6 +1,7 @@
 """The health of receivers and callbacks over the API: offline, disabled, since when, and resumed."""
 
 import asyncio
+from math import inf
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from click.testing import CliRunner
 
 from relay.api.receivers import condition
 from relay.cli.receivers import receivers
+from relay.domain.hold import Hold
 from relay.domain.receiver import Endpoint
 from relay.state.attempts import BeginAsk, Change, Limits, Ping, Settlement
 from relay.state.port import EndpointHealth, Lane
@@ -26,8 +28,9 @@ async def offline(rig: Rig, owner: str, *, disabled: bool) -> None:
     row = RowKey(owner, b"the-last-row")
     (verdict,) = await rig.state.begin(Lane("to_receiver_ci", 0, 1), [BeginAsk(row, 0, b"token", LIMITS)])
     assert isinstance(verdict, Ping)
-    pause_s = float("inf") if disabled else 0.0
-    await rig.state.settle([Settlement(row, 0, b"token", Change.RELEASED, healthy=False, pause_s=pause_s)])
+    await rig.state.settle([Settlement(row, 0, b"token", Change.RELEASED, healthy=False)])
+    if disabled:
+        await rig.state.hold(owner, Hold("disabled", rig.state.now, "it was down for 660 s"))
 
 
 @pytest.mark.parametrize(("path", "owner"), [("/v1/receivers/ci", "r:ci"), ("/v1/sources/calls/callback", "s:calls")])
@@ -42,6 +45,7 @@ async def test_offline_then_disabled_then_resumed(path: str, owner: str) -> None
         rig.clock.now = NOW + 720
         paused = document(await rig.request("POST", f"{path}/pause"))
         assert (paused["condition"], paused["failing_since"]) == ("paused", down["failing_since"])
+        assert paused["hold"] == {"reason": "paused", "since": "2023-11-14T22:25:20.000Z", "detail": None}
         assert document(await rig.request("POST", f"{path}/resume")) == _shown(owner[2:])
         await offline(rig, owner, disabled=True)
         rig.clock.now = NOW + 1380
@@ -55,10 +59,12 @@ def _shown(name: str, **other: Any) -> dict[str, Any]:
     return {
         "name": name,
         "condition": "up",
+        "refused": None,
         "failing_since": None,
         "disabled_since": None,
         "paused": False,
         "paused_for_s": 0.0,
+        "hold": None,
         "breaker": "closed",
         "failures": 0,
         "parked": {"retries": 0, "polls": 0},
@@ -78,7 +84,8 @@ async def test_a_source_without_a_callback_has_no_health() -> None:
         (EndpointHealth("open", 0.0, 10, 30.0), "failing"),
         (EndpointHealth("half_open", 0.0, 10, 600.0), "offline"),
         (EndpointHealth("open", 5.0, 10, 600.0), "paused"),
-        (EndpointHealth("open", float("inf"), 10, 600.0, 0.0), "disabled"),
+        (EndpointHealth("open", inf, 10, 600.0, Hold("gone", NOW)), "paused"),
+        (EndpointHealth("open", inf, 10, 600.0, Hold("disabled", NOW)), "disabled"),
     ],
 )
 def test_the_condition_in_a_word(health: EndpointHealth, word: str) -> None:

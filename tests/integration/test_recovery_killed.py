@@ -12,6 +12,7 @@ from relay.domain.errors import StateUnavailable
 from relay.domain.topics import Topics
 from relay.engine import recovery
 from relay.engine.clock import SystemClock
+from relay.engine.holding import Holding
 from relay.engine.observer import SilentObserver
 from relay.engine.parked_copy import LIFE_KEY, parked_key, wrap
 from relay.engine.patience import Patience
@@ -89,7 +90,10 @@ def copy_of(key: RowKey, offset: int) -> NewRecord:
 def recovery_of(log: MemoryLog, state: RedisState, owner: str) -> Recovery:
     clock, observer = SystemClock(), SilentObserver()
     patience = Patience(clock, observer)
-    return Recovery(log, state, TOPICS.parked(), clock, observer, patience, owner=owner, in_doubt_s=60.0)
+    holding = Holding(log, state, TOPICS.receiver_config)
+    return Recovery(
+        log, state, TOPICS.parked(), clock, observer, patience, owner=owner, in_doubt_s=60.0, holding=holding
+    )
 
 
 async def killed_half_way(log: MemoryLog, url: str) -> None:

@@ -16,6 +16,7 @@ from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
 from relay.domain.topics import Topics
 from relay.engine.clock import SystemClock
 from relay.engine.context import Bounds, LaneContext
+from relay.engine.holding import Holding
 from relay.engine.lane import Lane
 from relay.engine.patience import Patience
 from relay.engine.work import Worker
@@ -124,6 +125,7 @@ class HotPath:
             observer=self._observer,
             patience=Patience(self._clock, self._observer),
             bounds=Bounds(),
+            holding=Holding(cast(Log, self.log), self._state, TOPICS.receiver_config),
         )
         return Lane(context, worker)
 

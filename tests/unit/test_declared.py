@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from relay.config.apply import apply_file
 from relay.config.declared import Declared, read_declared
 from relay.config.receivers_file import parse_receivers_file
+from relay.domain.hold import Hold, encode_hold
 from relay.domain.topics import Topics
 from relay.log.port import NewRecord
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -55,6 +56,17 @@ async def test_without_any_source_nobody_is_called() -> None:
 @virtually
 async def test_what_a_newer_version_wrote_counts_by_its_key() -> None:
     """A lane too many is looked for, and not found; one too few would be left unread."""
-    declared = await _declared(FILE, {"newer": b"?", "source:newer": b"?"})
+    declared = await _declared(FILE, {"newer": b"?"})
     assert declared.lanes == {"own", "newer"}
+
+
+@virtually
+async def test_a_hold_is_nobody() -> None:
+    declared = await _declared(FILE, {"hold:r:gone": encode_hold(Hold("gone", 1.0))})
+    assert declared.lanes == {"own"}
+
+
+@virtually
+async def test_what_a_newer_version_wrote_of_a_source_calls_nobody() -> None:
+    declared = await _declared(FILE, {"source:newer": b"?"})
     assert declared.source("newer").callback is None

@@ -4,6 +4,7 @@ from collections import Counter
 
 from relay.domain.identity import DeliveryId
 from relay.domain.topics import Topics, TopicSpec
+from relay.engine.holding import Holding
 from relay.engine.observer import Memory, Recovered, SilentObserver
 from relay.engine.parked_copy import LIFE_KEY, wrap
 from relay.engine.patience import Patience
@@ -57,11 +58,21 @@ class _Rig:
 
     def one(self, owner: str) -> Recovery:
         patience = Patience(self.clock, self.told)
-        return Recovery(self.log, self.state, PARKED, self.clock, self.told, patience, owner=owner, in_doubt_s=WINDOW_S)
+        return Recovery(
+            self.log,
+            self.state,
+            PARKED,
+            self.clock,
+            self.told,
+            patience,
+            owner=owner,
+            in_doubt_s=WINDOW_S,
+            holding=Holding(self.log, self.state, TOPICS.receiver_config),
+        )
 
     async def fill(self) -> None:
         await self.log.start()
-        await self.log.create([PARKED], {})
+        await self.log.create([PARKED, *(spec for spec in TOPICS.fixed() if spec.name == TOPICS.receiver_config)], {})
         await self.log.append([_copy("ci", 1), _copy("ci", 2), _copy("other", 3)])
 
     async def alive(self) -> None:

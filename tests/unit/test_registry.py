@@ -12,6 +12,7 @@ from relay.config.apply import Diff, apply_file, preview_file
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.registry import Declared, Registry
 from relay.domain.errors import LogUnavailable, NotYet, UserError
+from relay.domain.hold import Hold, encode_hold
 from relay.domain.receiver import Endpoint, Source
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import Coordinate, Log, NewRecord, Record, TopicState
@@ -355,3 +356,19 @@ async def test_a_file_that_has_lost_its_receivers_is_refused_whole(log: _TopicLo
     assert log.calls == before
     assert (await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, log.unfinished)).removed == ("ci",)
     assert not await apply_file(log.as_log(), _file(""), TOPICS, log.unfinished)  # nobody is left to lose
+
+
+async def test_a_hold_is_none_of_the_registrys_business_nor_of_the_files(log: _TopicLog) -> None:
+    held = encode_hold(Hold("paused", 5.0, "moving house"))
+    await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
+    await log.declare("hold:r:ci", held)
+    registry = Registry(TOPICS, {})
+    async with _following(registry, log) as changes:
+        assert list(registry.receivers()) == ["ci"]
+        for file in (_one(timeout=3), _file("receivers: {}"), _one()):
+            foreseen = await preview_file(log.as_log(), file, TOPICS)
+            assert await apply_file(log.as_log(), file, TOPICS, log.unfinished) == foreseen
+            await anext(changes)
+        assert registry.problems == {}
+    newest = {record.key: record.value for record in log.records}
+    assert newest[b"hold:r:ci"] == held

@@ -1,9 +1,10 @@
 -- Health of what is POSTed to. One string an endpoint, a MessagePack map:
---   n next free slot of the rate (us), h paused until (ms; -1: until resumed),
---   d since when it is disabled: paused because its outage was too long (ms),
+--   n next free slot of the rate (us), h paused until (ms; -1: held, until it is resumed),
+--   w why it is held, a since when (ms), x more about that; v when it was held or resumed last (ms),
 --   c length of the current run of failures, f its begin (ms), o when an open breaker may be probed (ms),
 --   s since when it fails without any success between (ms), m how often since, l when it did last (ms),
 --   k token of the probe under way, q when another may be sent (ms)
+-- `held` is the set of those that are held.
 -- What happens to the breaker is written as pure steps in tests/fakes/breaker.py, which the contract tests compare with.
 local IDLE_MS = 7 * 86400 * 1000 -- an endpoint nobody used for so long is healthy
 local SILENCE_MS = 86400 * 1000 -- a failure that nothing followed for so long is no part of the outage
@@ -46,6 +47,19 @@ end
 
 local function close_breaker(e)
   e.c, e.f, e.o, e.k, e.q, e.s, e.m, e.l = 0, nil, nil, nil, nil, nil, nil, nil
+end
+
+-- When it was held or resumed last, as far as that is surely remembered.
+local function decided(e)
+  return e.v and now - e.v <= IDLE_MS and e.v or 0
+end
+
+local function resume(owner)
+  local e = endpoint(owner)
+  e.h, e.w, e.a, e.x, e.v = nil, nil, nil, nil, now
+  close_breaker(e)
+  call('SREM', P .. 'held', owner)
+  touch(owner)
 end
 
 -- ms since the first failure that no success followed; 0: there is none.

@@ -68,7 +68,7 @@ local function general()
 
   local function held(e)
     local left = paused(e)
-    return left ~= 0 and { WAIT, left, e.d and DISABLED or PAUSE } or nil
+    return left ~= 0 and { WAIT, left, e.w == 'disabled' and DISABLED or PAUSE } or nil
   end
 
   local function take_probe(ask, e)

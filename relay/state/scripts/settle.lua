@@ -1,9 +1,9 @@
 --include _life _tables _usual _forms
 -- Arguments: MessagePack of {policies {{owner, failures, window ms, open ms, offline after ms, ping every ms}, ...},
 -- row digests, settlements}, the last two one after the other; a settlement: generation, change, counted, last status
--- or -1, healthy (1, 0, -1: says nothing), due ms, pause ms (-1: until resumed), index into policies, lengths of the
--- token, the reason and the result, and these three ('' for none). Reply: 1 where the attempt under way was settled as
--- told and there is no intent to park, else the row.
+-- or -1, healthy (1, 0, -1: says nothing), due ms, pause ms, index into policies, lengths of the token, the reason and
+-- the result, and these three ('' for none). Reply: 1 where the attempt under way was settled as told and there is no
+-- intent to park, else the row.
 local FORM = '>I8BBi2bi8i8I2I2I4I4'
 local RELEASED, RETRY, DOUBT = 1, 2, 3
 local APPLIED = 1
@@ -64,10 +64,7 @@ local function general()
         touch(owner)
       end
       if pause_ms ~= 0 then
-        e.h = (pause_ms == -1 or e.h == -1) and -1 or math.max(e.h or 0, now + pause_ms)
-        if pause_ms == -1 and healthy == 0 then
-          e.d = e.d or now
-        end
+        e.h = e.h == -1 and -1 or math.max(e.h or 0, now + pause_ms)
         touch(owner)
       end
     end

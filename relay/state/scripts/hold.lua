@@ -1,0 +1,26 @@
+--include _life _endpoints
+-- Works while the tag is not ready. Arguments: MessagePack of {{{owner, reason, since (ms), detail}, ...}, 1 where they
+-- were read from the log again, ms: others that were held before then are resumed; 0: they stay}. What was read again
+-- counts only where nothing newer is known.
+return serve(function(arguments)
+  local holds, again, before = unpack(cmsgpack.unpack(arguments))
+  local named = {}
+  for _, x in ipairs(holds) do
+    local owner, reason, since, detail = unpack(x)
+    local e = endpoint(owner)
+    named[owner] = true
+    if again == 0 or decided(e) < since then
+      e.h, e.w, e.a, e.x = -1, reason, since, detail
+      e.v = again == 0 and math.max(now, since) or since
+      call('SADD', P .. 'held', owner)
+      touch(owner)
+    end
+  end
+  for _, owner in ipairs(before > 0 and call('SMEMBERS', P .. 'held') or NOTHING) do
+    if not named[owner] and decided(endpoint(owner)) < before then
+      resume(owner)
+    end
+  end
+  save_endpoints()
+  return NOTHING
+end)

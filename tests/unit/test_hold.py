@@ -1,0 +1,34 @@
+"""Holds as records."""
+
+import pytest
+
+from relay.domain.errors import InvalidRecord
+from relay.domain.hold import MAX_DETAIL, Hold, decode_hold, encode_hold, held_owner, hold, hold_key
+
+
+@pytest.mark.parametrize("owner", ["r:ci", "s:github", "s:hold:r:ci", "s:\u00e9 \u2603"])
+def test_a_key_names_its_owner(owner: str) -> None:
+    assert held_owner(hold_key(owner)) == owner
+
+
+@pytest.mark.parametrize("key", [b"", b"ci", b"source:hold", b"\xff"])
+def test_other_keys_are_about_something_else(key: bytes) -> None:
+    assert held_owner(key) is None
+
+
+def test_what_is_written_is_read() -> None:
+    held = hold("gone", 1_700_000_000.12345, "x" * 1000)
+    assert held == Hold("gone", 1_700_000_000.123, "x" * MAX_DETAIL)
+    assert decode_hold(encode_hold(held)) == held
+
+
+def test_a_reason_of_a_newer_version_still_holds() -> None:
+    assert decode_hold(b'{"hold": "banned", "since": 5, "who": "?"}') == Hold("paused", 5.0)
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"{}", b"[]", b"1", b'{"hold": "gone"}', b'{"hold": "gone", "since": "x"}', b"\xff"]
+)
+def test_anything_else_is_refused(value: bytes) -> None:
+    with pytest.raises(InvalidRecord):
+        decode_hold(value)
