@@ -229,6 +229,7 @@ class KafkaConsumer:
         epoch = -1 if consumer is None or self._closing else membership.generation(consumer)
         if epoch < 0:
             return  # closing; or put out of the group since: the rebalance that follows assigns anew
+        membership.drop_fetches(consumer)
         told = sorted(TopicPartition(*partition) for partition in partitions)
         self._told = frozenset(told)
         if told:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer
+from aiokafka.client import ConnectionGroup
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from relay.log.port import TopicPartition
@@ -90,6 +91,17 @@ def forget_failed_poll(consumer: AIOKafkaConsumer) -> None:
     consumer._subscription._fetch_count = 0
     with consumer._subscription.fetch_context():
         pass
+
+
+def drop_fetches(consumer: AIOKafkaConsumer) -> None:
+    """Give up the connections on which a fetch waits for its answer, which nobody wants any more.
+
+    After a rebalance the library forgets its fetches, but the broker does not: it answers the requests of a connection
+    one by one, so the next fetch would wait until the last one of before is over.
+    """
+    for (_, group), connection in list(consumer._client._conns.items()):
+        if group == ConnectionGroup.DEFAULT and connection._requests:
+            connection.close()
 
 
 class _InFlight(set[Any]):

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final, Literal, TypeVar
 
 import pytest
@@ -16,6 +17,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from bench.kafka_parts import free_ports
 from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, UserError
 from relay.domain.topics import TopicSpec
+from relay.log import kafka_consumer
 from relay.log import kafka_membership as membership
 from relay.log.kafka import KafkaLog
 from relay.log.kafka_watchdog import Watchdog
@@ -196,6 +198,25 @@ async def test_a_dead_fetch_task_is_noticed(log: KafkaLog) -> None:
 
     with pytest.raises(ConsumerBroken, match="fetch task is dead"):
         await settle([member], lambda: False)
+
+
+async def test_a_partition_that_stays_is_read_at_once_after_a_rebalance(
+    log: KafkaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fetch of before still waits at the broker, which answers the requests of a connection one by one."""
+    monkeypatch.setattr(kafka_consumer, "_LONE_WAIT_MS", LONGER_THAN_ANY_TEST_MS)
+    monkeypatch.setattr(log, "_timing", replace(log._timing, request_timeout_ms=2 * LONGER_THAN_ANY_TEST_MS))
+    group = unique("group")
+    topic = await topic_for(log, group)
+    await log.append(keyed(topic, 3))
+    one = await started(Member(log, group, topic, rank=0))
+    await one.take(3)
+    assert await one.poll() == {}  # and so it has asked for what comes next
+
+    two = await started(Member(log, group, topic, rank=1))
+    await settle([one, two], lambda: len(one.assignments) == 2)
+
+    assert values(await one.take(3)) == [b"0", b"1", b"2"], "nothing was committed"
 
 
 # producers
