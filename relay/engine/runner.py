@@ -19,6 +19,8 @@ POLL_RECORDS = 100
 """For each of our partitions."""
 COMMIT_EVERY_S = 0.1
 TELL_EVERY_S = 1.0
+WAITING_S = 2.0
+"""A rebalance among the living takes less."""
 REVOKE_GRACE_S = 5.0
 FENCED_S = 60.0
 """A fenced lane is revoked soon. Later than this, owner and epoch do not go together, and only a restart helps."""
@@ -59,6 +61,7 @@ class Runner(Generic[W]):
         self._committed: dict[TopicPartition, int] = {}
         self._lingering: list[_Running[W]] = []
         self._told_at = -TELL_EVERY_S
+        self._waiting_since = 0.0
         self._stopping = False
         self._broken: ConsumerBroken | OffsetMissing | None = None
         self._progress = asyncio.Event()  # of any lane
@@ -69,6 +72,7 @@ class Runner(Generic[W]):
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             await self._patience.until_done("join the consumer group", self._consumer.start)
+            self._waiting_since = self._clock.monotonic()
             polling = tasks.create_task(self._poll(stop))
             committing = tasks.create_task(self._commit_regularly())
             try:
@@ -142,12 +146,21 @@ class Runner(Generic[W]):
         now = self._clock.monotonic()
         if now - self._told_at >= TELL_EVERY_S:
             self._told_at = now
+            self._tell_waiting(now)
             for partition, running in self._lanes.items():
                 observer, hands = running.lane.context.observer, running.lane.hands
                 observer.lane(partition, unfinished=running.lane.unfinished)
                 stalled_s = running.standstill.look(hands, now)
                 if stalled_s is not None and hands.head is not None:
                     observer.stalled(partition, hands.head, stalled_s)
+
+    def _tell_waiting(self, now: float) -> None:
+        """Who gets no partitions for a while says what is waited for: nothing else would."""
+        reason = self._consumer.waits_for()
+        if reason is None:
+            self._waiting_since = now
+        elif now - self._waiting_since >= WAITING_S:
+            self._patience.tell("be dealt partitions", LogUnavailable(reason))
 
     # commits
 

@@ -131,6 +131,12 @@ class KafkaConsumer:
             await self._wait(consumer, min(remaining, _TICK_S))
         return {}
 
+    def waits_for(self) -> str | None:
+        if self._consumer is None or self._watchdog.is_assigned:
+            return None
+        session_s = self._timing.session_timeout_ms / 1000
+        return f"Kafka: {self._group} waits up to {session_s:g} s for members that ended without a word to come back"
+
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         self._paused.update(self._told.intersection(partitions))
 

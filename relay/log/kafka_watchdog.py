@@ -36,6 +36,11 @@ class Watchdog:
     def assigned(self) -> None:
         self._unassigned_since = None
 
+    @property
+    def is_assigned(self) -> bool:
+        """Whether partitions were assigned, be it none, since the last rebalance began."""
+        return self._unassigned_since is None
+
     def check(self, consumer: AIOKafkaConsumer, ready: Iterable[TopicPartition], now: float) -> None:
         """Look whether the partitions in `ready`, which wait for records, get any attention.
 

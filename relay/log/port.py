@@ -77,6 +77,10 @@ class Consumer(Protocol):
         """
         ...
 
+    def waits_for(self) -> str | None:
+        """What a started member waits for before it is told its partitions (which may be none); for people."""
+        ...
+
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Return no records of these until `resume`. Already revoked partitions are ignored."""
         ...

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import pytest
 
+from relay.domain.errors import Unavailable
 from relay.engine.lane import Lane
 from relay.engine.observer import SilentObserver
 from relay.engine.patience import Patience
@@ -19,6 +20,7 @@ class _Consumer:
 
     def __init__(self, on_assigned: OnAssigned, on_revoked: OnRevoked) -> None:
         self.polling = asyncio.Event()
+        self.missing: str | None = None
         self.closed = False
         self.polled_when_closed = 0
         self._under_way = 0
@@ -40,6 +42,9 @@ class _Consumer:
             self._under_way -= 1
         return {}
 
+    def waits_for(self) -> str | None:
+        return self.missing
+
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         return
 
@@ -55,13 +60,19 @@ class _Consumer:
         await asyncio.sleep(1)
 
 
+class _Told(SilentObserver):
+    def __init__(self) -> None:
+        self.waits: list[tuple[str, str]] = []
+
+    def waiting(self, what: str, error: Unavailable) -> None:
+        self.waits.append((what, str(error)))
+
+
 class _Rig:
     def __init__(self) -> None:
-        clock = LoopClock()
+        clock, self.told = LoopClock(), _Told()
         self.opened: list[_Consumer] = []
-        self.runner: Runner[Work] = Runner(
-            self._open, self._no_lane, clock, Patience(clock, SilentObserver()), grace_s=5
-        )
+        self.runner: Runner[Work] = Runner(self._open, self._no_lane, clock, Patience(clock, self.told), grace_s=5)
 
     def _open(self, on_assigned: OnAssigned, on_revoked: OnRevoked) -> _Consumer:
         self.opened.append(_Consumer(on_assigned, on_revoked))
@@ -120,3 +131,21 @@ async def test_a_stop_lets_the_poll_end_by_itself() -> None:
     await running
     assert rig.opened[0].closed
     assert rig.opened[0].polled_when_closed == 0
+
+
+@virtually
+async def test_a_member_without_partitions_says_what_it_waits_for_as_long_as_that_lasts() -> None:
+    rig, stop = _Rig(), asyncio.Event()
+    rig.opened[0].missing = "others may come back"
+    running = asyncio.create_task(rig.runner.run(stop))
+    await asyncio.sleep(1.5)
+    assert rig.told.waits == [], "a rebalance takes a moment"
+    await asyncio.sleep(3)
+    assert set(rig.told.waits) == {("be dealt partitions", "others may come back")}
+    rig.opened[0].missing = None
+    await asyncio.sleep(1.5)
+    told = len(rig.told.waits)
+    await asyncio.sleep(10)
+    assert len(rig.told.waits) == told
+    stop.set()
+    await running
