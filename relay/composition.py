@@ -12,14 +12,15 @@ from relay.state.port import State
 from relay.state.redis import RedisState
 
 
-def kafka_log(settings: Settings) -> KafkaLog:
-    """The log of production, not yet started."""
+def kafka_log(settings: Settings, *, repeat_s: float | None = None) -> KafkaLog:
+    """The log of production, not yet started. `repeat_s`: see KafkaLog."""
     password = settings.kafka_sasl_password
     return KafkaLog(
         settings.kafka_bootstrap_servers,
         replication_factor=settings.kafka_replication_factor,
         max_message_bytes=max(MAX_MESSAGE_BYTES, settings.max_payload_bytes),
         session_timeout_ms=int(settings.kafka_session_timeout * 1000),
+        repeat_s=repeat_s,
         security=KafkaSecurity(
             protocol=settings.kafka_security_protocol,
             mechanism=settings.kafka_sasl_mechanism or "SCRAM-SHA-512",
@@ -38,9 +39,9 @@ def redis_state(settings: Settings) -> RedisState:
 
 
 @asynccontextmanager
-async def open_log(settings: Settings) -> AsyncIterator[Log]:
-    """A started log, for one command. Raises LogUnavailable when it does not answer."""
-    log = kafka_log(settings)
+async def open_log(settings: Settings, *, repeat_s: float | None = None) -> AsyncIterator[Log]:
+    """A started log, for one command. Raises LogUnavailable when it does not answer. `repeat_s`: see KafkaLog."""
+    log = kafka_log(settings, repeat_s=repeat_s)
     try:
         await log.start()
         yield log

@@ -161,11 +161,12 @@ def effective(entry: EndpointEntry) -> dict[str, object]:
 
 
 async def _apply(settings: Settings, file: ReceiversFile, dry_run: bool) -> Diff:
-    from relay.composition import open_log, open_state  # costs the clients' imports, which the others do without
+    from relay.cli.waiting import REPEAT_S, patiently  # costs the clients' imports, which the others do without
+    from relay.composition import open_log, open_state
     from relay.unfinished import unfinished
 
     topics = Topics(settings.topic_prefix)
-    async with open_log(settings) as log:
+    async with open_log(settings, repeat_s=REPEAT_S) as log:
         if dry_run:
             return await preview_file(log, file, topics)
 
@@ -173,7 +174,7 @@ async def _apply(settings: Settings, file: ReceiversFile, dry_run: bool) -> Diff
             async with open_state(settings) as state:
                 return await unfinished(log, state, topics, name, lane)
 
-        return await apply_file(log, file, topics, left)
+        return await patiently(lambda: apply_file(log, file, topics, left), settings.kafka_wait)
 
 
 def _row(name: str, entry: ReceiverEntry, refused: bool) -> tuple[str, ...]:

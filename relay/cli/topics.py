@@ -11,6 +11,7 @@ import click
 
 from relay.cli.config import config_option, settings_from
 from relay.cli.table import output_option, print_json, print_table
+from relay.cli.waiting import REPEAT_S, patiently
 from relay.composition import open_log
 from relay.config.receivers_file import load_receivers_file
 from relay.config.settings import Settings
@@ -109,8 +110,12 @@ _MEANINGS: Final = {Grade.REFUSE: "the relay does not start", Grade.ALARM: "need
 
 
 async def _create(settings: Settings, specs: list[TopicSpec], groups: dict[str, str]) -> list[str]:
-    async with open_log(settings) as log:
-        return await log.create(specs, groups)
+    """The names of the topics that were missing: a call that failed half way may have made some."""
+    names = [spec.name for spec in specs]
+    async with open_log(settings, repeat_s=REPEAT_S) as log:
+        there = await patiently(lambda: log.describe(names), settings.kafka_wait)
+        await patiently(lambda: log.create(specs, groups), settings.kafka_wait)
+    return [name for name in names if name not in there]
 
 
 async def _look(settings: Settings, wanted: _Wanted) -> tuple[Mapping[str, TopicState], list[Finding]]:

@@ -139,6 +139,8 @@ class Settings(BaseSettings):
     kafka_replication_factor: Count | None = None
     """None: the broker's own default."""
     kafka_session_timeout: PositiveDuration = 15.0
+    kafka_wait: Duration = 60.0
+    """How long `topics apply` and `receivers apply` wait for a cluster that answers and is not ready yet."""
     redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] = SecretStr("redis://localhost:6379/0")
     receivers_file: Path = Path("receivers.yaml")
     topic_prefix: Annotated[str, AfterValidator(_topic_prefix)] = ""

@@ -35,7 +35,8 @@ class KafkaLog:
     `bootstrap_servers`: "host:port", comma-separated. `max_message_bytes`: the largest payload; a record may be 64 KiB
     larger, for the metadata that hops and dead letters add, and every topic that `create` makes allows that much.
     `replication_factor` None: the broker's default. `request_timeout_ms`: so long an append tries (and 5 s more), and
-    every other request, before LogUnavailable says that the cluster is away.
+    every other request, before LogUnavailable says that the cluster is away. `repeat_s`: for so long a request is
+    repeated of which the cluster says that it cannot be answered just now; None: for as long as a request may take.
     """
 
     def __init__(
@@ -48,12 +49,15 @@ class KafkaLog:
         session_timeout_ms: int = 15_000,
         heartbeat_interval_ms: int | None = None,
         request_timeout_ms: int = 15_000,
+        repeat_s: float | None = None,
         security: KafkaSecurity | None = None,
         load: Callable[[], float] | None = None,
     ) -> None:
         security = security or KafkaSecurity()
         self.max_record_bytes = max_message_bytes + HEADROOM_BYTES
-        self._cluster = Cluster(bootstrap_servers, client_id, security, security.ssl_context(), request_timeout_ms)
+        self._cluster = Cluster(
+            bootstrap_servers, client_id, security, security.ssl_context(), request_timeout_ms, repeat_s
+        )
         self._timing = GroupTiming(
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms or min(_HEARTBEAT_MS, session_timeout_ms // 3),

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from operator import not_
 from typing import Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -20,6 +21,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
     for_code,
 )
+from tenacity import AsyncRetrying, retry_if_result, wait_fixed
 
 from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable, UserError
@@ -154,13 +156,15 @@ class KafkaAdmin:
     async def _until_visible(self, specs: Sequence[TopicSpec]) -> None:
         """A created topic may take a moment until the brokers know it and lead all of it."""
         names = [spec.name for spec in specs]
+
+        async def are_visible() -> bool:
+            there = await self._client.topics(names)
+            return all(name in there and all(p.leader >= 0 for p in there[name]) for name in names)
+
+        looking = AsyncRetrying(retry=retry_if_result(not_), wait=wait_fixed(_LOOK_S))
         with kafka_errors("waiting for the topics just created"):
             async with asyncio.timeout(_VISIBLE_S):
-                while True:
-                    there = await self._client.topics(names)
-                    if all(name in there and all(p.leader >= 0 for p in there[name]) for name in names):
-                        return
-                    await asyncio.sleep(_LOOK_S)
+                await looking(are_visible)
 
     async def _begin_groups(self, groups: Mapping[str, str]) -> None:
         for topic, group in groups.items():

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.errors import (
     CorruptRecordException,
+    GroupCoordinatorNotAvailableError,
     KafkaConnectionError,
     KafkaError,
     LeaderNotAvailableError,
@@ -36,6 +37,11 @@ _READ_UNCOMMITTED: Final = 0
 _EARLIEST: Final = -2
 _LATEST: Final = -1
 _NO_OFFSET: Final = -1
+
+_NO_COORDINATOR: Final = (
+    "the group's coordinator is not there yet (a fresh broker takes a moment; with fewer brokers than its "
+    "offsets.topic.replication.factor it never comes)"
+)
 
 _T = TypeVar("_T")
 
@@ -66,6 +72,8 @@ def kafka_errors(doing: str) -> Iterator[None]:
 
 def described(error: BaseException) -> str:
     """An error in words: many of the library's have a name and no text."""
+    if isinstance(error, GroupCoordinatorNotAvailableError):
+        return _NO_COORDINATOR
     text = str(error)
     name = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
     return f"{name}: {text}" if text and text != name else name
@@ -177,14 +185,16 @@ class KafkaClient:
     async def _repeated(self, doing: str, ask: Callable[[AIOKafkaClient], Awaitable[_T]]) -> _T:
         """What `ask` returns. Raises LogUnavailable, or OffsetOutOfRangeError."""
         last: KafkaError | None = None
+        clock, cluster = asyncio.get_running_loop().time, self._cluster
+        repeat_until = clock() + (cluster.request_timeout_s if cluster.repeat_s is None else cluster.repeat_s)
         try:
-            async with asyncio.timeout(self._cluster.request_timeout_s):
+            async with asyncio.timeout(cluster.request_timeout_s):
                 while True:
                     client = await self._connected()
                     try:
                         return await ask(client)
                     except KafkaError as error:
-                        if not error.retriable:
+                        if not error.retriable or clock() >= repeat_until:
                             raise
                         last = error
                     self._leaders.clear()

@@ -69,6 +69,8 @@ class Cluster:
     security: KafkaSecurity
     ssl_context: SSLContext | None
     request_timeout_ms: int = 15_000
+    repeat_s: float | None = None
+    """For how long a request is repeated whose error is a passing one; None: as long as it may take in all."""
 
     @property
     def request_timeout_s(self) -> float:

@@ -70,8 +70,8 @@ class KafkaBroker:
         self._port, controller_port = ports or free_ports(2)
         self._fresh = fresh or ("--standalone", "-t", new_cluster_id())
         self.data = self._directory / "data"
-        self._properties = self._directory / "server.properties"
-        self._properties.write_text(
+        self.properties = self._directory / "server.properties"
+        self.properties.write_text(
             (_PROPERTIES + more).format(port=self._port, controller_port=controller_port, data=self.data)
         )
         self._process: subprocess.Popen[bytes] | None = None
@@ -90,7 +90,7 @@ class KafkaBroker:
             self._format()
         with self._log().open("ab") as log:
             self._process = subprocess.Popen(
-                self._java("kafka.Kafka", str(self._properties)), cwd=self._directory, stdout=log, stderr=log
+                self._java("kafka.Kafka", str(self.properties)), cwd=self._directory, stdout=log, stderr=log
             )
 
     def await_answer(self) -> None:
@@ -139,7 +139,7 @@ class KafkaBroker:
 
     def _format(self) -> None:
         subprocess.run(
-            self._java("kafka.tools.StorageTool", "format", *self._fresh, "-c", str(self._properties)),
+            self._java("kafka.tools.StorageTool", "format", *self._fresh, "-c", str(self.properties)),
             check=True,
             cwd=self._directory,
             stdout=subprocess.DEVNULL,

@@ -45,7 +45,7 @@ class _Failing:
 @virtually
 async def test_it_repeats_until_the_call_succeeds_and_pauses_longer_and_longer() -> None:
     told, call = _Told(), _Failing(*[LogUnavailable("away")] * 12)
-    assert await Patience(LoopClock(), told).until_done("ask", call) == "answer"
+    assert await Patience(LoopClock(), told).until_done("ask", lambda: call()) == "answer"
     pauses = [round(later - earlier, 6) for earlier, later in zip(call.at, call.at[1:], strict=False)]
     assert pauses[0] == FIRST_PAUSE_S
     assert pauses == sorted(pauses)
