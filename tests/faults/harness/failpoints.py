@@ -38,6 +38,7 @@ WITHOUT_EFFECT: Final = frozenset(
         "log.follow",
         "consumer.pause",
         "consumer.resume",
+        "consumer.waits_for",
         "state.start",
         "state.close",
         "state.messages",
