@@ -1,6 +1,5 @@
 """Opens the parts of production as the settings say: the log on Kafka, the state on Redis."""
 
-import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -58,9 +57,3 @@ async def open_state(settings: Settings) -> AsyncIterator[State]:
         yield state
     finally:
         await state.close()
-
-
-def answer_secret(settings: Settings) -> bytes | None:
-    """What signs answer tokens: every process has to come to the same, so there is none without a shared secret."""
-    shared = settings.answer_secret or settings.api_key
-    return hashlib.sha256(b"answers\0" + shared.get_secret_value().encode()).digest() if shared else None

@@ -16,6 +16,8 @@ from relay.api.batch import largest_body
 from relay.api.limits import limits_of
 from relay.api.siblings import Member, Siblings
 from relay.api.web_rules import WebRules
+from relay.config.answer_urls import Answering, AnswerUrls, secret_findings
+from relay.config.answer_urls import findings as findings_of_urls
 from relay.config.apply import apply_file
 from relay.config.own_address import own_names, own_url
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
@@ -26,7 +28,6 @@ from relay.config.watch import Stamp, file_stamp, watch_file
 from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
 from relay.delivery.port import Transport
-from relay.domain.answer_token import issue
 from relay.domain.errors import LogUnavailable, NotYet, StateRecovering, Unavailable, UserError
 from relay.domain.hop import Hop
 from relay.domain.identity import MessageId
@@ -194,6 +195,7 @@ class Relay:
                 await self._unless_stopped(self._check_lanes(), stop)
             self._trouble["receivers"] = None
             self._warn_of_unknown_receivers()
+            self._tell_answer_urls()
             background += [
                 start("stop watch", self._tell_draining(stop)),
                 start("lane checks", self._check_new_lanes()),
@@ -365,7 +367,7 @@ class Relay:
             metrics_text=self.metrics.render,
             ready=lambda: self._trouble,
             api_key=settings.api_key.get_secret_value() if settings.api_key else None,
-            answer_secret=self._plan.answer_secret or b"",
+            answer_secrets=self._plan.answer_secrets,
             max_payload_bytes=settings.max_payload_bytes,
             answer_body_cap=settings.answer_body_cap,
             clock=self._clock,
@@ -377,11 +379,24 @@ class Relay:
         )
 
     def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:
-        base, secret = self._settings.public_url or self.api_url, self._plan.answer_secret
-        if base is None or secret is None:
-            return None
         expires = int(self._clock.time() + receiver.answer_deadline)
-        return f"{base}/v1/answers/{issue(secret, hop.delivery, hop.generation, expires)}"
+        return self._answer_urls().of(hop.delivery, hop.generation, expires)
+
+    def _answer_urls(self) -> AnswerUrls:
+        return AnswerUrls(self._plan.answer_secrets, self._settings.public_url or self.api_url)
+
+    def _tell_answer_urls(self) -> None:
+        """What is off about answer URLs: once for all processes of a group."""
+        roles, look = self._plan.roles, findings_of_urls if "to-receiver" in self._plan.roles else secret_findings
+        if self._plan.index or not roles & {API, "to-receiver"}:
+            return
+        receivers = {
+            name: Answering(one.post.url, one.status_endpoint is not None)
+            for name, one in self.registry.receivers().items()
+        }
+        for finding in look(self._settings, self._answer_urls(), receivers):
+            say = _log.warning if finding.receivers or self._settings.answer_secret else _log.info
+            say("answer_urls", problem=str(finding))
 
 
 def _transport_of(settings: Settings) -> Transport:

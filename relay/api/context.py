@@ -1,6 +1,6 @@
 """What the HTTP API needs of the process it runs in: ports, names, limits, and time."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relay.api.limits import ApiLimits
@@ -18,7 +18,7 @@ from workers.meter import Meter, SilentMeter
 class ApiContext:
     """`ready`: name of each part -> None when it is fine, else what is wrong. `metrics_text`: the exposition format.
 
-    `api_key` None: everybody may call. `answer_secret` empty: answer URLs are off. `answer_body_cap` and
+    `api_key` None: everybody may call. `answer_secrets` empty: answer URLs are off. `answer_body_cap` and
     `max_payload_bytes`: bytes of a body at most. `new_id`: a message id for senders that give none.
     `siblings`: other processes that monitoring means, too, when it asks this one. `web`: which hosts and
     origins are its own.
@@ -31,7 +31,7 @@ class ApiContext:
     metrics_text: Callable[[], bytes]
     ready: Callable[[], Mapping[str, str | None]]
     api_key: str | None = field(repr=False)
-    answer_secret: bytes = field(repr=False)
+    answer_secrets: Sequence[bytes] = field(repr=False)
     max_payload_bytes: int
     answer_body_cap: int
     clock: Clock

@@ -14,7 +14,8 @@ from relay.cli.config import config_option, settings_from
 from relay.cli.cores import available_cores
 from relay.cli.process import run_loop, run_until_signalled
 from relay.cli.processes import group_size, run_processes
-from relay.composition import answer_secret, kafka_log, redis_state
+from relay.composition import kafka_log, redis_state
+from relay.config.answer_urls import answer_secrets
 from relay.config.own_address import check_exposure, check_key
 from relay.config.settings import Settings
 from relay.domain.errors import UserError
@@ -57,7 +58,7 @@ def run(
     check_key(settings)
     if API in wanted:
         check_exposure(settings)
-    plan = Plan(wanted, names(receivers_only, None, "--receivers-only"), answer_secret=answer_secret(settings))
+    plan = Plan(wanted, names(receivers_only, None, "--receivers-only"), answer_secrets=answer_secrets(settings))
     count = group_size(processes or available_cores(), plan, settings.api_port)
     if member is not None:
         index, count, _ = member

@@ -6,7 +6,7 @@ import click
 
 from relay.cli.config import config_option, settings_from
 from relay.cli.run import run_production
-from relay.composition import answer_secret
+from relay.config.answer_urls import answer_secrets
 from relay.domain.errors import UserError
 from relay.plan import API, ROLES, Plan
 
@@ -24,4 +24,4 @@ def worker(role: str, receivers: tuple[str, ...], config_file: Path | None) -> N
         raise UserError(f"--receiver: {role} does not work per receiver")
     settings = settings_from(config_file)
     only = frozenset(receivers) if receivers else None
-    run_production(settings, Plan(frozenset({role}), only, answer_secret=answer_secret(settings)))
+    run_production(settings, Plan(frozenset({role}), only, answer_secrets=answer_secrets(settings)))

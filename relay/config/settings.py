@@ -108,6 +108,15 @@ def _redis_url(value: SecretStr) -> SecretStr:
     return value
 
 
+def _secrets(value: object) -> object:
+    if isinstance(value, str):
+        value = value.replace("\n", ",")  # in a file one a line
+    found = tuple(_items(value, "secrets"))
+    if isinstance(value, str) and not found:
+        raise ValueError("is empty; leave it out, or give it a value")
+    return found
+
+
 def _not_empty(value: SecretStr) -> SecretStr:
     if not value.get_secret_value():
         raise ValueError("is empty; leave it out, or give it a value")
@@ -115,6 +124,7 @@ def _not_empty(value: SecretStr) -> SecretStr:
 
 
 Secret = Annotated[SecretStr, AfterValidator(_not_empty)]
+Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_secrets)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[ByteSize, Field(ge=1)]
@@ -159,8 +169,9 @@ class Settings(BaseSettings):
     """None: half of them."""
     api_body_memory: Size | None = None
     """Bytes of bodies that a process holds at a time, over all requests. None: 64 MiB, or twice the largest body."""
-    answer_secret: Secret | None = None
-    """Signs the tokens of answer URLs. None: whoever wires the process derives one."""
+    answer_secret: Secrets = ()
+    """Signs the tokens of answer URLs: the first one does, and each proves them. None: `relay dev` keeps one by itself,
+    and `relay run` sends no answer URLs."""
     secrets_from: VariableNames = ()
     """Variables that `${NAME}` in receivers.yaml may name; empty: all but the relay's own and credentials of clouds."""
     allow_private_networks: Networks = ()
@@ -346,6 +357,8 @@ def _shown(name: str, value: object) -> str:
         return _without_password(value.get_secret_value())
     if isinstance(value, SecretStr):
         return MASK
+    if name in SECRET_SETTINGS and isinstance(value, tuple):
+        return ",".join([MASK] * len(value))
     if isinstance(value, tuple):
         return ",".join(str(item) for item in value)
     if isinstance(value, bool):

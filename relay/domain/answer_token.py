@@ -2,6 +2,7 @@
 
 import base64
 import hmac
+from collections.abc import Sequence
 from typing import Final
 
 from relay.domain.errors import RelayError
@@ -13,7 +14,7 @@ _MAX_LENGTH: Final = 2_048  # the longest ids make about 850
 
 
 class TokenInvalid(RelayError):
-    """The token was not issued with this secret, or was changed."""
+    """The token was not issued with any of these secrets, or was changed."""
 
 
 class TokenExpired(RelayError):
@@ -26,11 +27,14 @@ def issue(secret: bytes, delivery: DeliveryId, generation: int, expires: int) ->
     return base64.urlsafe_b64encode(_mac(secret, text) + text).rstrip(b"=").decode()
 
 
-def read(secret: bytes, token: str, now: float) -> tuple[DeliveryId, int]:
-    """(delivery, generation) of a token. Raises TokenInvalid or TokenExpired; compares in constant time."""
+def read(secrets: Sequence[bytes], token: str, now: float) -> tuple[DeliveryId, int]:
+    """(delivery, generation) of a token that was issued with any of `secrets`, as while one takes another's place.
+
+    Raises TokenInvalid or TokenExpired; compares in constant time.
+    """
     raw = _decode(token)
     mac, text = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
-    if not hmac.compare_digest(mac, _mac(secret, text)):
+    if not any(hmac.compare_digest(mac, _mac(secret, text)) for secret in secrets):
         raise TokenInvalid("this answer URL is not one of ours")
     generation, expires, receiver, source_id, message_id = text.decode().split("\0")
     if now >= int(expires):

@@ -5,11 +5,13 @@ import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
+from relay.config.answer_urls import answer_secrets
 from relay.config.receivers_file import ReceiversFile
 from relay.config.settings import Settings
 from relay.domain.errors import LogUnavailable
@@ -23,6 +25,7 @@ from relay.state.redis import RedisState
 
 LOG_DB, STATE_DB = 0, 1
 """Apart, so that losing the state can be tried."""
+SECRET_BYTES: Final = 32
 LOOPBACK: Final = tuple(ip_network(text) for text in ("127.0.0.0/8", "::1/128"))
 
 
@@ -66,9 +69,10 @@ class EmbeddedRelay:
             await self._server.stop()
 
     async def _run_relay(self, stop: asyncio.Event, started: Callable[[Relay], Awaitable[None]]) -> None:
+        kept = kept_secret(self._data_dir / "answer_secret")  # also proves what it signed before there was a setting
         plan = Plan(
             with_entries=self._extra,
-            answer_secret=kept_secret(self._data_dir / "answer_secret"),
+            answer_secrets=(*answer_secrets(self._settings), kept),
             tells_attempts=self._tells_attempts,
         )
         log, state = self._open_log(), self._open_state()
@@ -117,15 +121,20 @@ def local(settings: Settings) -> Settings:
 
 
 def kept_secret(path: Path) -> bytes:
-    """32 random bytes that survive a restart, for their owner only."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        fresh = secrets.token_bytes(32)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(fresh)
-        return fresh
+    """32 random bytes that survive a restart, for their owner only.
+
+    Whole or not there at all, also after a crash: with an empty key anybody could sign.
+    """
+    with suppress(FileNotFoundError):
+        kept = path.read_bytes()
+        if len(kept) == SECRET_BYTES:
+            return kept
+    fresh, written = secrets.token_bytes(SECRET_BYTES), path.with_name(f"{path.name}.{os.getpid()}")
+    with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(fresh)
+        os.fsync(file.fileno())
+    written.replace(path)
+    return fresh
 
 
 def with_entries(file: ReceiversFile | None, added: ReceiversFile) -> ReceiversFile:

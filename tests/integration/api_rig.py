@@ -175,7 +175,7 @@ class Rig:
 async def running_api(
     *,
     api_key: str | None = None,
-    answer_secret: bytes = SECRET,
+    answer_secrets: Sequence[bytes] = (SECRET,),
     metrics: Callable[[], bytes] = lambda: b"m 1\n",
     siblings: Siblings | None = None,
     web: WebRules | None = None,
@@ -196,7 +196,7 @@ async def running_api(
         metrics_text=metrics,
         ready=lambda: trouble,
         api_key=api_key,
-        answer_secret=answer_secret,
+        answer_secrets=answer_secrets,
         max_payload_bytes=PAYLOAD_CAP,
         answer_body_cap=ANSWER_CAP,
         clock=clock,

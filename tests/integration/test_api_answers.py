@@ -153,7 +153,7 @@ async def test_urls_that_are_not_ours(rig: Rig) -> None:
 
 
 async def test_without_a_secret_there_are_no_answer_urls() -> None:
-    async with running_api(answer_secret=b"") as rig:
+    async with running_api(answer_secrets=()) as rig:
         problem(await rig.post(url(secret=b""), b"forged"), 404, "not-found")
         assert rig.records(rig.topics.to_sender) == []
 

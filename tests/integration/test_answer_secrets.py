@@ -1,0 +1,55 @@
+"""The secret of answer URLs, from outside: what a key of the API does not make, and what a change of secrets keeps."""
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+from yarl import URL
+
+from relay.sink import Arrival, Sink
+from tests.integration.production import Rig, messages
+from tests.servers.process import RelayProcess
+
+OLD, NEW = "8a1d6f0c2b7e4935" * 2, "51c09be7d2a84f63" * 2
+
+
+async def test_the_key_of_the_api_makes_no_answer_urls_and_that_is_said(rig: Rig) -> None:
+    rig.environ["RELAY_API_KEY"] = "a key that is long enough for it"
+    async with rig.relay("run", "--processes", "1") as relay:
+        said = await relay.line_with('"answer_urls"')
+        assert "RELAY_ANSWER_SECRET is not set" in said
+        assert "nostatus" in said
+        await rig.produce(messages(12))
+        await rig.until(lambda: sum(rig.arrivals().values()) >= 12)
+    arrivals = [arrival for sink in rig.sinks.values() for arrival in sink.received]
+    assert not any("relay-answer-url" in arrival.headers for arrival in arrivals)
+
+
+async def answer(url: str, to: str) -> int:
+    """Status of an answer POSTed to the URL of a delivery, at the address `to`, where the API is now."""
+    at = URL(to).with_path(URL(url).raw_path, encoded=True)
+    async with aiohttp.ClientSession() as session, session.post(at, data=b"done") as response:
+        return response.status
+
+
+@pytest.mark.parametrize(("second", "status"), [(f"{NEW},{OLD}", 200), (NEW, 404)])
+async def test_a_url_lives_through_a_change_of_secrets(tmp_path: Path, second: str, status: int) -> None:
+    arrived = asyncio.Queue[Arrival]()
+    sink = Sink("later", later_polls=1_000_000, on_arrival=arrived.put_nowait)
+    await sink.start()
+    (tmp_path / "receivers.yaml").write_text(yaml.safe_dump({"receivers": {"ci": {"post_endpoint": sink.url}}}))
+    arguments = ("dev", "--port", "0", "--no-demo", "--data-dir", str(tmp_path / "data"))
+    try:
+        async with RelayProcess(*arguments, cwd=tmp_path, environ={"RELAY_ANSWER_SECRET": OLD}) as dev:
+            await dev.line_with("Ready")
+            target = f"{dev.value_of('API')}/v1/sources/app/messages?receiver=ci"
+            async with aiohttp.ClientSession() as session, session.post(target, data=b"{}") as response:
+                assert response.status == 202
+            url = (await asyncio.wait_for(arrived.get(), 40)).headers["relay-answer-url"]
+        async with RelayProcess(*arguments, cwd=tmp_path, environ={"RELAY_ANSWER_SECRET": second}) as dev:
+            await dev.line_with("Ready")
+            assert await answer(url, dev.value_of("API")) == status
+    finally:
+        await sink.stop()
