@@ -13,7 +13,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from relay.domain.errors import PartitionLost, StateRecovering
 from relay.state.connection import Command, Node, unix_seconds
 from relay.state.rows import TAGS
-from relay.state.script import Script, script
+from relay.state.script import Script, script, script_names
 from relay.state.servers import Servers
 from relay.state.shared import Arguments, Connections, SharedConnection
 
@@ -39,6 +39,7 @@ class Calls:
         self._keys = [f"{prefix}relay:{{{tag:02d}}}:".encode() for tag in range(TAGS)]
         self._window_ms = round(window_s * 1000)
         self._clock = clock
+        self._scripts = {name: script(name) for name in script_names()}
         self._passes: dict[int, str] = {}
         self.forgotten: frozenset[int] = frozenset()
         """Of the tags that `lost` told of last, those whose memory is gone, or may lack its end."""
@@ -103,8 +104,8 @@ class Calls:
         """Make the call when this turn of the loop is over."""
         await asyncio.sleep(0)
         del self._joints[name, connections]
-        found = script(name)
         try:
+            found = self._scripts[name]
             joint.tell(await connections.use(lambda shared: self._on(shared, found, joint.parts, decode)))
         except Exception as error:  # noqa: BLE001  told to each of those who asked
             joint.fail(error)

@@ -1,4 +1,7 @@
-"""The Lua scripts: read from `scripts/`, each with the parts that it includes."""
+"""The Lua scripts: read from `scripts/`, each with the parts that it includes.
+
+Whoever runs them reads them all before its first call: with no descriptor left, none could be opened later on.
+"""
 
 import hashlib
 import re
@@ -18,6 +21,12 @@ class Script(NamedTuple):
 
 def _read(name: str) -> str:
     return (files("relay.state") / "scripts" / f"{name}.lua").read_text(encoding="utf-8")
+
+
+def script_names() -> list[str]:
+    """Of every script that can be called; names that begin with `_` are of parts."""
+    files_there = (entry.name for entry in (files("relay.state") / "scripts").iterdir())
+    return sorted(name[:-4] for name in files_there if name.endswith(".lua") and not name.startswith("_"))
 
 
 @cache

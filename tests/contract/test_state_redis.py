@@ -1,5 +1,6 @@
 """What only a real server shows: loss and restarts, memory, expiry, errors, and that the fake does the same."""
 
+import errno
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from redis.asyncio import Redis
 
+import relay.state.script as script_files
 from relay.domain.errors import PartitionLost, StateRecovering, StateUnavailable, UserError
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId, MessageId, digest12
@@ -18,7 +20,7 @@ from relay.state.attempts import Change, Go, Settlement, Wait
 from relay.state.port import Restored
 from relay.state.redis import RedisState
 from relay.state.rows import TAGS, Arrival, Mark, Result, Row, RowKey, Stage, delivery_row, tag_of
-from tests.contract.state_contract import LANE, LIMITS, ask, begun, doubt_of, outcome, peeked, row
+from tests.contract.state_contract import LANE, LIMITS, ask, begun, doubt_of, outcome, peeked, row, settled
 from tests.contract.state_parking_contract import parked
 from tests.servers.valkey import Fsync, ValkeyServer
 
@@ -59,6 +61,22 @@ async def recover(state: RedisState) -> None:
 
 
 class TestStart:
+    async def test_nothing_is_read_later_that_calls_need(
+        self, start: Callable[..., ValkeyServer], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A process that has no descriptor left cannot open a script at its first use."""
+
+        def out_of_descriptors(name: str) -> str:
+            raise OSError(errno.EMFILE, "Too many open files", name)
+
+        async with connected(start()) as state:
+            monkeypatch.setattr(script_files, "_read", out_of_descriptors)
+            script_files.script.cache_clear()
+            await recover(state)
+            assert await begun(state, row(1)) == Go(1, 0.0)
+            assert (await settled(state, row(1), Change.RETRY)).stage is Stage.ENQUEUED
+            assert await state.failed_receivers() == []
+
     async def test_a_server_that_may_evict_is_refused(self, start: Callable[..., ValkeyServer]) -> None:
         server = start(options=("--maxmemory-policy", "allkeys-lru"))
         with pytest.raises(UserError, match="noeviction"):
