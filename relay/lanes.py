@@ -141,5 +141,6 @@ class Lanes:
                 parked_total=settings.parked_total,
             ),
             holding=self._holding,
+            turnstile=self._outside.turnstile,
             linger_s=lambda: gather(self._load(), self._outside.clock.monotonic()),
         )

@@ -25,9 +25,6 @@ from relay.config.references import usable_variables
 from relay.config.registry import Registry
 from relay.config.settings import Settings
 from relay.config.watch import Stamp, file_stamp, watch_file
-from relay.delivery.guard import AddressGuard
-from relay.delivery.lean_transport import LeanTransport
-from relay.delivery.port import Transport
 from relay.domain.errors import LogUnavailable, NotYet, StateRecovering, Unavailable, UserError
 from relay.domain.hop import Hop
 from relay.domain.identity import MessageId
@@ -39,6 +36,7 @@ from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
 from relay.engine.supervisor import Supervisor, telling
 from relay.engine.tasks import end
+from relay.engine.turnstile import Turnstile
 from relay.heap import keep_startup_heap
 from relay.lanes import Lanes
 from relay.log.checks import Finding, findings
@@ -56,6 +54,7 @@ from relay.watch.backlog import BacklogWatch
 from relay.watch.event_loop import LoopWatch
 from relay.watch.shared_clock import ClockWatch, SharedClock
 from relay.watch.topic_checks import LaneChecks, expected_topics, refuse, tell
+from relay.way_out import requests_of, transport_of
 from workers.outside import Outside
 
 FILE_LEASE: Final = "receivers-file"
@@ -128,14 +127,23 @@ class Relay:
             in_doubt_s=settings.dedup_window,
             holding=self._holding,
         )
-        self._transport = _transport_of(settings)
+        seats = requests_of(settings)
+        self._transport = transport_of(settings, seats)
         self._lanes = Lanes(
             settings,
             plan,
             self.registry,
             log,
             state,
-            Outside(self._transport, shared, random.random, f"relay/{__version__}", self._answer_url, self._meter),
+            Outside(
+                self._transport,
+                shared,
+                random.random,
+                f"relay/{__version__}",
+                self._answer_url,
+                self._meter,
+                turnstile=Turnstile(shared, observer, seats),
+            ),
             observer,
             self._patience,
             self._sentry,
@@ -397,14 +405,3 @@ class Relay:
         for finding in look(self._settings, self._answer_urls(), receivers):
             say = _log.warning if finding.receivers or self._settings.answer_secret else _log.info
             say("answer_urls", problem=str(finding))
-
-
-def _transport_of(settings: Settings) -> Transport:
-    """The lean transport; only aiohttp speaks to proxies."""
-    guard = AddressGuard(settings.allow_private_networks, allow_http=bool(settings.allow_http))
-    cap, ca_file = settings.answer_body_cap, str(settings.ca_file) if settings.ca_file else None
-    if settings.egress_proxy is None:
-        return LeanTransport(guard, body_cap=cap, ca_file=ca_file)
-    from relay.delivery.aiohttp_transport import AiohttpTransport
-
-    return AiohttpTransport(guard, body_cap=cap, ca_file=ca_file, proxy=settings.egress_proxy.get_secret_value())

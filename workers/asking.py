@@ -1,7 +1,6 @@
 """Status GETs: one exchange with a receiver, and when to ask again."""
 
 from collections.abc import Callable
-from functools import partial
 
 from relay.domain.exchange import Exchange
 from relay.domain.receiver import PollPolicy, Receiver
@@ -12,14 +11,16 @@ from relay.engine.work import Call, Decision
 from workers.outside import Outside
 
 
-def ask(outside: Outside, receiver: Receiver, url: str, decide: Callable[[StatusReading], Decision]) -> Call[Exchange]:
-    """Ask `receiver` at `url` about a delivery; `decide` says what its word means for it."""
+def ask(
+    outside: Outside, gate: str, receiver: Receiver, url: str, decide: Callable[[StatusReading], Decision]
+) -> Call[Exchange]:
+    """Ask `receiver`, behind `gate`, at `url` about a delivery; `decide` says what its word means for it."""
     request = status_request(url, receiver, user_agent=outside.user_agent, timeout_s=receiver.post.timeout)
 
     def read(exchange: Exchange) -> Decision:
         return decide(read_status(exchange, status_map=receiver.status_map, now=outside.clock.time()))
 
-    return Call(partial(outside.transport.send, request), read)
+    return outside.call(gate, request, read)
 
 
 def ask_again_s(wish_s: float | None, asked: int, policy: PollPolicy) -> float:

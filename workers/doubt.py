@@ -29,7 +29,7 @@ class Doubt:
         receiver = work.receiver
         if can_be_asked(receiver):
             url = _url(receiver, work)
-            return ask(self._outside, receiver, url, partial(self._decide, work, url))
+            return ask(self._outside, work.gate, receiver, url, partial(self._decide, work, url))
         if receiver.on_ambiguous == "dead_letter":
             return Dead("ambiguous", "an attempt was begun, and nobody knows what came of it")
         return _again(work)

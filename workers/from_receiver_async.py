@@ -106,7 +106,7 @@ class FromReceiverAsync:
             return SWITCHED_OFF
         if work.hop.status_url is None:
             return self._later(work, inf, "waiting for the receiver's callback")
-        return ask(self._outside, work.receiver, work.hop.status_url, partial(self._decide, work))
+        return ask(self._outside, work.gate, work.receiver, work.hop.status_url, partial(self._decide, work))
 
     def resume(self, work: Awaited, result: Result) -> Done | Dead:
         if result.outcome == "dead":

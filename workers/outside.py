@@ -2,17 +2,22 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from relay.delivery.port import Transport
+from relay.domain.exchange import Exchange, Request
 from relay.domain.hop import Hop
 from relay.domain.receiver import Receiver
 from relay.engine.clock import Clock
+from relay.engine.turnstile import Turnstile
+from relay.engine.work import Call, Decision
 from workers.meter import Meter, SilentMeter
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """`jitter`: uniform sample of [0, 1). `answer_url`: where a receiver may POST its answer later (None: nowhere)."""
+    """`jitter`: uniform sample of [0, 1). `turnstile`: the process's, which is told of every exchange. `answer_url`:
+    where a receiver may POST its answer later (None: nowhere)."""
 
     transport: Transport
     clock: Clock
@@ -20,3 +25,11 @@ class Outside:
     user_agent: str
     answer_url: Callable[[Receiver, Hop], str | None] = lambda _receiver, _hop: None
     meter: Meter = field(default_factory=SilentMeter)
+    turnstile: Turnstile = field(kw_only=True)
+
+    def call(self, gate: str, request: Request, decide: Callable[[Exchange], Decision]) -> Call[Exchange]:
+        """Make `request` to the endpoint of `gate`; `decide` says what its outcome means, unless that is ours."""
+        return Call(partial(self.transport.send, request), partial(self._heard, gate, request.url, decide))
+
+    def _heard(self, gate: str, url: str, decide: Callable[[Exchange], Decision], exchange: Exchange) -> Decision:
+        return self.turnstile.heard(gate, url, exchange) or decide(exchange)

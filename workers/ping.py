@@ -12,10 +12,10 @@ from relay.state.attempts import Change
 from workers.outside import Outside
 
 
-def ping(outside: Outside, endpoint: Endpoint, token: bytes) -> Call[Exchange]:
-    """The step that sends one. `token`: unique per ping; it becomes the id."""
+def ping(outside: Outside, gate: str, endpoint: Endpoint, token: bytes) -> Call[Exchange]:
+    """The step that sends one to the endpoint behind `gate`. `token`: unique per ping; it becomes the id."""
     request = ping_request(endpoint, token.hex(), now=outside.clock.wall(), user_agent=outside.user_agent)
-    return Call(partial(outside.transport.send, request), partial(_heard, outside, endpoint))
+    return outside.call(gate, request, partial(_heard, outside, endpoint))
 
 
 def _heard(outside: Outside, endpoint: Endpoint, exchange: Exchange) -> Later:

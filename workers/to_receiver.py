@@ -87,7 +87,7 @@ class ToReceiver:
         if not work.receiver.enabled:
             return SWITCHED_OFF
         if work.pinging:
-            return ping(self._outside, work.receiver.post, work.token)
+            return ping(self._outside, work.gate, work.receiver.post, work.token)
         return self._doubt.resolve(work) if work.in_doubt else self._post(work)
 
     def resume(self, work: Delivery, result: Result) -> Done | Dead:
@@ -120,7 +120,7 @@ class ToReceiver:
             user_agent=outside.user_agent,
         )
         begun = outside.clock.monotonic()
-        return Call(partial(outside.transport.send, request), partial(self._heard, work, begun))
+        return outside.call(work.gate, request, partial(self._heard, work, begun))
 
     def _heard(self, work: Delivery, begun: float, exchange: Exchange) -> Decision:
         outside, receiver = self._outside, work.receiver

@@ -158,7 +158,7 @@ class ToSender:
         if work.rules is None or callback is None:
             return Done()
         if work.pinging:
-            return ping(self._outside, callback, work.token)
+            return ping(self._outside, work.gate, callback, work.token)
         return _repeated(work, callback) if work.in_doubt else self._call(work, callback)
 
     def resume(self, work: Callback, result: Result) -> Done | Dead:
@@ -181,7 +181,7 @@ class ToSender:
             user_agent=outside.user_agent,
             attempt=work.attempts,
         )
-        return Call(partial(outside.transport.send, request), partial(self._heard, work, callback))
+        return outside.call(work.gate, request, partial(self._heard, work, callback))
 
     def _heard(self, work: Callback, callback: Endpoint, exchange: Exchange) -> Decision:
         return self._decide(work, callback, classify(exchange, codes=callback.codes, now=self._outside.clock.time()))

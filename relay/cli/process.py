@@ -1,17 +1,26 @@
 """What the commands that keep running share: signals, the event loop, logging."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import uvloop
 
+from relay.limits import raise_descriptor_limit
+
 T = TypeVar("T")
 
 
+_LOOKUPS = "32"
+"""Names that are looked up at a time. With the event loop's own default, 4, a few silent name servers stop them all."""
+
+
 def run_loop(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` on the fast event loop."""
+    """Run `main` on the fast event loop, with as many descriptors as the system grants."""
+    raise_descriptor_limit()
+    os.environ.setdefault("UV_THREADPOOL_SIZE", _LOOKUPS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 

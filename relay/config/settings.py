@@ -183,6 +183,8 @@ class Settings(BaseSettings):
     window_records: Count = 2_000
     window_offsets: Count = 20_000
     hold_max: Duration = 60.0
+    max_requests: Count | None = None
+    """Requests to receivers and callbacks under way at a time, per process. None: as many as descriptors allow."""
     parked_per_receiver: Count = 100_000
     parked_total: Count = 1_000_000
     shutdown_grace: Duration = 30.0

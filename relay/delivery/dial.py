@@ -1,6 +1,8 @@
 """Opening connections: names to addresses, the guard's word on each, TCP and TLS."""
 
 import asyncio
+import encodings.idna  # noqa: F401  names need it, and with no descriptor left it could not be read later on
+import errno
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -25,6 +27,12 @@ _Address = tuple[int, tuple[str | int | bytes, ...]]
 """Family, and what a socket of it connects to."""
 
 
+_NO_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, socket.EAI_MEMORY})
+_UNREACHABLE: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN})
+_TELLING: Final = ("refused", "no_resources", "unreachable", "no_local_address")
+"""Of several addresses, what the host itself said counts most; a family that this machine does not have, least."""
+
+
 class DialError(Exception):
     """No connection. `kind`: as that of NoResponse."""
 
@@ -47,14 +55,20 @@ class Dialler:
         """An open connection; raises DialError."""
         try:
             async with asyncio.timeout(_CONNECT_S):
-                sock = await self._tcp(url.scheme, await self._addresses(url))
+                sock = await self._tcp(await self._addresses(url))
                 return await self._handshaken(sock, url, make)
         except TimeoutError as error:
-            raise DialError("connect_timeout", str(error) or f"no connection within {_CONNECT_S:g} s") from error
+            kind = "dns_silent" if self.is_looking_up(url) else "connect_timeout"
+            raise DialError(kind, str(error) or f"no connection within {_CONNECT_S:g} s") from error
         except ssl.SSLError as error:
             raise DialError("tls", str(error)) from error
         except OSError as error:
-            raise DialError("refused", str(error)) from error
+            raise DialError(_kind_of(error), str(error)) from error
+
+    def is_looking_up(self, url: UrlParts) -> bool:
+        """Whether the name server has not answered yet, about the URL's host."""
+        lookup = self._lookups.get((url.host, url.port))
+        return lookup is not None and not lookup.done()
 
     async def close(self) -> None:
         lookups = list(self._lookups.values())
@@ -97,7 +111,7 @@ class Dialler:
         try:
             return await asyncio.shield(lookup)  # others may wait for it, too
         except (OSError, UnicodeError) as error:
-            raise DialError("dns", f"{host}: {error}") from error
+            raise DialError(_dns_kind_of(error), f"{host}: {error}") from error
 
     def _looked(self, key: tuple[str, int], lookup: asyncio.Task[list[_Address]]) -> None:
         if lookup.cancelled() or lookup.exception() is not None:
@@ -111,10 +125,10 @@ class Dialler:
 
     # --- TCP ----------------------------------------------------------------------------------------------------
 
-    async def _tcp(self, scheme: str, addresses: Sequence[_Address]) -> socket.socket:
+    async def _tcp(self, addresses: Sequence[_Address]) -> socket.socket:
         """A socket connected to the address that answers first; each gets a start over the next."""
         attempts: set[asyncio.Task[socket.socket]] = set()
-        failure: OSError = OSError("the name has no address")
+        failures: list[OSError] = []
         waiting = list(reversed(addresses))
         try:
             while waiting or attempts:
@@ -130,8 +144,8 @@ class Dialler:
                         return attempt.result()
                     if not isinstance(error, OSError):
                         raise error
-                    failure = error
-            raise failure
+                    failures.append(error)
+            raise min(failures, key=_telling, default=OSError("the name has no address"))
         finally:
             for attempt in attempts:
                 attempt.cancel()
@@ -148,6 +162,25 @@ class Dialler:
             sock.close()
             raise
         return sock
+
+
+def _kind_of(error: OSError) -> str:
+    if error.errno in _NO_RESOURCES:
+        return "no_resources"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "no_local_address"
+    return "unreachable" if error.errno in _UNREACHABLE else "refused"
+
+
+def _telling(error: OSError) -> int:
+    return _TELLING.index(_kind_of(error))
+
+
+def _dns_kind_of(error: OSError | UnicodeError) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _NO_RESOURCES:
+        return "no_resources"
+    return "dns_silent" if number == socket.EAI_AGAIN else "dns"
 
 
 def _literal(host: str, port: int) -> _Address:

@@ -15,7 +15,7 @@ from relay.delivery.connection import Connection, Origin
 from relay.delivery.dial import DialError, Dialler
 from relay.delivery.guard import AddressGuard, UrlParts, malformed, url_parts
 from relay.delivery.http1 import BODY_CAP, head_of, start_of_head
-from relay.delivery.pool import Pool
+from relay.delivery.pool import MOST_OPEN, Pool
 from relay.delivery.port import Transport
 from relay.delivery.tls import client_context
 from relay.domain.exchange import Exchange, NoResponse, Request
@@ -33,29 +33,43 @@ class _Route:
 
 
 class _Dialling:
-    """Carries a call until there is a connection for it."""
+    """Carries a call until there is a connection for it. `is_looking_up()`: whether its name has no address yet."""
 
-    __slots__ = ("task",)
+    __slots__ = ("is_looking_up", "task")
 
-    def __init__(self, task: asyncio.Task[None]) -> None:
+    def __init__(self, task: asyncio.Task[None], is_looking_up: Callable[[], bool]) -> None:
         self.task = task
+        self.is_looking_up = is_looking_up
 
     def abandon(self, kind: str, detail: str) -> Exchange:
         self.task.cancel()
-        return NoResponse("connect_timeout" if kind == "timeout" else kind, detail, sent=False)
+        if kind == "timeout":
+            kind = "dns_silent" if self.is_looking_up() else "connect_timeout"
+        return NoResponse(kind, detail, sent=False)
 
 
 class LeanTransport(Transport):
-    """`body_cap`: how many bytes of a response body are read. `ca_file`: PEM file of further trusted authorities."""
+    """`body_cap`: how many bytes of a response body are read. `ca_file`: PEM file of further trusted authorities.
+
+    `most_open`: so many connections at a time, unless requests under way need more: idle ones go first.
+    """
 
     _loop: asyncio.AbstractEventLoop
     _calls: Calls
     _pool: Pool
     _dialler: Dialler
 
-    def __init__(self, guard: AddressGuard, *, body_cap: int = BODY_CAP, ca_file: str | None = None) -> None:
+    def __init__(
+        self,
+        guard: AddressGuard,
+        *,
+        body_cap: int = BODY_CAP,
+        ca_file: str | None = None,
+        most_open: int = MOST_OPEN,
+    ) -> None:
         self._guard = guard
         self._body_cap = body_cap
+        self._most_open = most_open
         self._context = client_context(ca_file)
         self._route = lru_cache(maxsize=_ROUTES_KEPT)(self._find_route)
         self._dials: set[asyncio.Task[None]] = set()
@@ -64,7 +78,7 @@ class LeanTransport(Transport):
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._calls = Calls(self._loop)
-        self._pool = Pool(self._loop)
+        self._pool = Pool(self._loop, self._most_open)
         self._dialler = Dialler(self._loop, self._guard, self._context)
         self._running = True
 
@@ -110,8 +124,9 @@ class LeanTransport(Transport):
         return _Route(parts, (parts.scheme, parts.host, parts.port), start_of_head(parts))
 
     def _dial(self, call: Call, route: _Route, head: bytes, body: bytes) -> None:
+        self._pool.make_room(len(self._dials) + 1)
         dial = self._loop.create_task(self._dial_and_ask(call, route, head, body))
-        call.carrier = _Dialling(dial)
+        call.carrier = _Dialling(dial, partial(self._dialler.is_looking_up, route.url))
         self._dials.add(dial)
         dial.add_done_callback(self._dials.discard)
 
@@ -120,8 +135,13 @@ class LeanTransport(Transport):
         try:
             connection = await self._dialler.connect(route.url, make)
         except DialError as error:
+            if error.kind == "no_resources":
+                self._pool.drop_idle()
             self._calls.finish(call, NoResponse(error.kind, str(error), sent=False))
             return
+        except Exception as error:
+            self._calls.finish(call, NoResponse("failed", f"{type(error).__name__}: {error}", sent=False))
+            raise
         if connection.is_closing():
             self._calls.finish(call, NoResponse("disconnected", "closed before anything was sent", sent=False))
         else:

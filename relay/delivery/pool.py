@@ -11,7 +11,7 @@ ambiguous."""
 
 _PER_ORIGIN: Final = 256
 _IN_ALL: Final = 512
-"""Leaves room for requests under way within the usual limit of 1024 open files."""
+MOST_OPEN: Final = 10_000
 
 _STALE_TRIES: Final = 3
 """A restarted server leaves several dead connections. After so many, a fresh one is the better guess."""
@@ -20,10 +20,12 @@ _SWEEP_S: Final = 1.0
 
 
 class Pool:
-    """All connections of a transport; the idle ones by origin, the one used last to be used next."""
+    """All connections of a transport; the idle ones by origin, the one used last to be used next. Idle ones count
+    towards `most_open`, and give way."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, most_open: int) -> None:
         self._loop = loop
+        self._most_open = most_open
         self._open: set[Connection] = set()
         self._idle: dict[Origin, list[Connection]] = {}
         self._idle_count = 0
@@ -57,9 +59,20 @@ class Pool:
         if len(idle) > _PER_ORIGIN:
             self._drop_first(idle)
         elif self._idle_count > _IN_ALL:
-            self._drop_first(min(filter(None, self._idle.values()), key=lambda idle: idle[0].idle_since or 0.0))
+            self._drop_oldest()
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    def make_room(self, opening: int) -> None:
+        """For so many connections that are about to be opened."""
+        for _ in range(min(self._idle_count, len(self._open) + opening - self._most_open)):
+            self._drop_oldest()
+
+    def drop_idle(self) -> None:
+        """There is nothing left to open connections with: what is not used is given back."""
+        for idle in self._idle.values():
+            while idle:
+                self._drop_first(idle)
 
     def opened(self, connection: Connection) -> None:
         self._open.add(connection)
@@ -82,6 +95,9 @@ class Pool:
             connection.close()
         if self._open:
             await self._all_lost
+
+    def _drop_oldest(self) -> None:
+        self._drop_first(min(filter(None, self._idle.values()), key=lambda idle: idle[0].idle_since or 0.0))
 
     def _drop_first(self, idle: list[Connection]) -> None:
         connection = idle.pop(0)

@@ -31,8 +31,10 @@ class Response(Struct, frozen=True):
 class NoResponse(Struct, frozen=True, gc=False):
     """No status line came. `sent`: whether a byte of the request was written; then the receiver may have acted on it.
 
-    `kind` says what happened, for people: `blocked` (address guard), `dns`, `refused`, `tls`, `connect_timeout`,
-    `timeout`, `disconnected`, `protocol` (not HTTP), `invalid_url`.
+    `kind` says what happened: `blocked` (address guard), `dns`, `refused`, `tls`, `connect_timeout`, `timeout`,
+    `disconnected`, `protocol` (not HTTP), `invalid_url`, `invalid_header`, `failed` (a bug of ours).
+    What may be our own doing (`relay.domain.shortage`): `no_resources` (descriptors, memory), `no_local_address`,
+    `no_proxy`, `unreachable` (no route), `dns_silent` (no name server answers).
     """
 
     kind: str

@@ -25,8 +25,10 @@ _TABLE: Final[dict[int, CodeClass]] = {
     422: "rejected",
 }
 
-_OURS: Final = frozenset({"blocked", "invalid_url", "invalid_header"})
-"""Kinds of NoResponse that say nothing about the receiver: we refused to ask it."""
+_OURS: Final = frozenset(
+    {"blocked", "invalid_url", "invalid_header", "failed", "no_resources", "no_local_address", "no_proxy"}
+)
+"""Kinds of NoResponse that say nothing about the receiver: we refused to ask it, or could not."""
 
 _DETAIL_CHARS: Final = 1000
 

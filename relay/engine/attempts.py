@@ -7,15 +7,17 @@ import secrets
 from collections.abc import Callable, Coroutine
 from functools import partial
 from math import inf
-from typing import Any, Generic, Protocol, TypeGuard
+from typing import Any, Generic, TypeGuard
 
 from relay.domain.errors import PartitionLost
 from relay.domain.hold import hold
 from relay.engine.context import LaneContext
+from relay.engine.ends import Ends
 from relay.engine.gather import Gather
 from relay.engine.pings import LONGEST_CLOSE_S, Pings
 from relay.engine.rows import fill_in, row_of
-from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Resend, W, W_contra, Worker
+from relay.engine.seats import Seats
+from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Resend, W, Worker
 from relay.state.attempts import (
     Ambiguous,
     BeginAsk,
@@ -38,36 +40,6 @@ RATE_PAUSE_S = 0.25
 """Least pause when the rate's slots are used up: they are given out up to 1 s ahead, so several become free at once."""
 
 
-class Ends(Protocol[W_contra]):
-    """Where an attempt leads."""
-
-    def again(self, work: W_contra, due: float) -> None:
-        """Wait until the monotonic time `due`, then begin again; nothing was learned about the work itself."""
-        ...
-
-    def later(self, work: W_contra, later: Later) -> None:
-        """The step said Later, and its row knows."""
-        ...
-
-    def publish(self, work: W_contra, decision: Done | Dead) -> None: ...
-
-    def known(self, work: W_contra) -> None:
-        """Its output is acknowledged already, or a higher generation lives."""
-        ...
-
-    def close(self, gate: str, seconds: float, *, down: bool) -> None:
-        """The endpoint takes nothing now. `down`: for its own reasons, not only because of our pace."""
-        ...
-
-    def heard(self, work: W_contra, *, healthy: bool) -> None:
-        """The endpoint of `work` took a request as it should, or did not."""
-        ...
-
-    def fence(self) -> None:
-        """A newer owner has the lane."""
-        ...
-
-
 class Attempts(Generic[W]):
     """Runs the worker's step for works that order and caps let through."""
 
@@ -80,18 +52,19 @@ class Attempts(Generic[W]):
     ) -> None:
         self._context = context
         self._worker = worker
-        self._ends = ends
+        self._seats: Seats[W] = Seats(context.turnstile, ends)
+        self._ends: Ends[W] = self._seats
         self._spawn = spawn
         self._beginning: Gather[W] = Gather(self._begin, linger_s=context.linger_s)
         self._settling: Gather[tuple[W, Settlement, Decision]] = Gather(self._settle, linger_s=context.linger_s)
-        self._pings: Pings[W] = Pings(context, worker, ends)
+        self._pings: Pings[W] = Pings(context, worker, self._ends)
         self.loops = (self._beginning.run, self._settling.run, self._pings.run)
         self._running = 0
         self._stopping = False
         self._abandoned = False
 
     def __len__(self) -> int:
-        return len(self._beginning) + len(self._settling) + len(self._pings) + self._running
+        return self._seats.waiting + len(self._beginning) + len(self._settling) + len(self._pings) + self._running
 
     def start(self, work: W) -> None:
         """Take `work` up. Exactly one method of Ends is called for it in the end."""
@@ -101,18 +74,28 @@ class Attempts(Generic[W]):
             self._ended(work, end)
         elif work.rules is None:
             self._run(work)
+        elif self._seats.take(work, self._seated):
+            self._beginning.put(work)
+
+    def _seated(self, work: W) -> None:
+        """It has waited for its seat, perhaps too long."""
+        end = self._worker.overdue(work)
+        if end is not None:
+            self._ended(work, end)
         else:
             self._beginning.put(work)
 
     def stop(self) -> None:
         """Begin nothing any more; what is begun and not started yet is released. Outcomes are still stored."""
         self._stopping = True
+        self._seats.stop()
         self._pings.stop()
 
     def abandon(self) -> None:
         """Replies that come from now on are nobody's business here."""
         self._abandoned = True
         self._pings.abandon()
+        self._seats.leave_all()
 
     # begin
 
@@ -274,6 +257,9 @@ class Attempts(Generic[W]):
             case Later() if work.rules is None:
                 self._ends.later(work, decision)
             case Done() | Dead() | Later():
+                if isinstance(decision, Later) and decision.change is Change.RELEASED and decision.due_in_s:
+                    # It could not be sent, whatever it was: nor can what else waits for this endpoint.
+                    self._ends.close(work.gate, min(decision.due_in_s, LONGEST_CLOSE_S), down=False)
                 self._settling.put((work, self._settlement(work, decision), decision))
 
     def _settlement(self, work: W, decision: Done | Dead | Later) -> Settlement:

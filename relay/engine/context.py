@@ -8,6 +8,7 @@ from relay.engine.gather import at_once
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
 from relay.engine.patience import Patience
+from relay.engine.turnstile import Turnstile
 from relay.log.port import Log, TopicPartition
 from relay.state.port import Lane, State
 
@@ -40,6 +41,7 @@ class LaneContext:
     """A lane's identity and surroundings. `tags`: hash tags under which its parked references may be.
 
     `shared`: many receivers in one lane: a closed one is parked out of the others' way, instead of stopping intake.
+    `turnstile`: of the process: who may make a request now.
     `linger_s`: how long begins and outcomes may wait, now, for others that share their call to the state.
     """
 
@@ -54,6 +56,7 @@ class LaneContext:
     patience: Patience
     bounds: Bounds
     holding: Holding
+    turnstile: Turnstile
     linger_s: Callable[[], float] = at_once
 
     @property

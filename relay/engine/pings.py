@@ -96,6 +96,8 @@ class Pings(Generic[W]):
         return Later(0.0, "ping crashed", Change.RELEASED, healthy=False)
 
     def _decided(self, work: W, breaker: BreakerPolicy, down_for_s: float, outcome: Later) -> None:
+        if outcome.due_in_s:  # it could not even be sent
+            self._echoes.close(work.gate, min(outcome.due_in_s, LONGEST_CLOSE_S), down=False)
         held = self._held(breaker, down_for_s, outcome)
         settlement = Settlement(
             row_of(work),

@@ -16,7 +16,8 @@ CLOSED_S: Final = 1.0
 
 
 class Relief(Generic[W]):
-    """Parks what waits in `order`. `standing()`: the lane's only receiver is closed: its backlog stays where it is."""
+    """Parks what waits in `order`. `standing()`: the lane's only receiver is closed: its backlog stays where it is, as
+    it does while the whole process sends nothing."""
 
     def __init__(
         self, context: LaneContext, order: Order[W], parking: Parking[W], standing: Callable[[], bool]
@@ -35,7 +36,7 @@ class Relief(Generic[W]):
         if now - self._relieved_at < RELIEVE_S or not self._parking.has_room:
             return
         self._relieved_at = now
-        if self._standing():
+        if self._standing() or self._context.turnstile.shut:
             return
         waiting = [work for work in self._order.held() if work.due > now + CLOSED_S]
         if self._context.shared:

@@ -133,6 +133,12 @@ class Metrics:
         self.step_crashes_total = self._counter(
             "relay_step_crashes_total", "Unexpected exceptions in a worker's step: bugs", "stage"
         )
+        self.own_shortages_total = self._counter(
+            "relay_own_shortages_total",
+            "Requests that could not be made for want of something of our own: no_resources (descriptors, memory), "
+            "no_local_address, no_proxy; unreachable or dns_silent where everything is. Nobody's attempts",
+            "kind",
+        )
         self.lanes_fenced_total = self._counter(
             "relay_lanes_fenced_total", "Lanes taken over by a newer owner", "topic"
         )

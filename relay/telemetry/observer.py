@@ -48,6 +48,7 @@ class TelemetryObserver:
         self._looked_at = 0.0
         self._not_ready: frozenset[int] = frozenset()
         self._was_ready = False
+        self._short = False
 
     def waiting(self, what: str, error: Unavailable) -> None:
         self._metrics.dependency_waits_total.labels(
@@ -162,6 +163,16 @@ class TelemetryObserver:
         began = self._outages.ends(gate)
         if began is not None:
             self._log.info("endpoint_back", endpoint=gate, down_for_s=round(time.monotonic() - began))
+
+    def short_of(self, kind: str, detail: str) -> None:
+        self._metrics.own_shortages_total.labels(kind).inc()
+        if not self._short:
+            self._short = True
+            self._log.warning("sending_paused", kind=kind, error=detail, counts="as nobody's attempt")
+
+    def enough_again(self, lasted_s: float) -> None:
+        self._short = False
+        self._log.info("sending_again", paused_for_s=round(lasted_s, 1))
 
     def fenced(self, partition: TopicPartition) -> None:
         self._metrics.lanes_fenced_total.labels(partition.topic).inc()

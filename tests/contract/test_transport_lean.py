@@ -1,6 +1,7 @@
 """The transport contract, kept by the lean transport on both kinds of event loop, and what else it promises."""
 
 import asyncio
+import errno
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
@@ -18,7 +19,7 @@ from tests.contract.connection_contract import ConnectionContract
 from tests.contract.raw_server import OK, Server, keeping_alive, not_accepting, replying, resolve_to
 from tests.contract.tls_contract import TlsContract
 from tests.contract.transport_contract import TransportContract
-from tests.contract.transport_rig import TransportRig, post
+from tests.contract.transport_rig import LOOPBACK, TransportRig, post
 
 
 class Lean(TransportRig):
@@ -88,6 +89,30 @@ class TestPool(Lean):
             await self.all_at_once(transport, other, 1)
         assert (server.accepted, other.accepted) == (6, 1)
 
+    async def test_idle_connections_give_way_to_requests(self) -> None:
+        transport = LeanTransport(LOOPBACK, most_open=4)
+        await transport.start()
+        try:
+            async with keeping_alive().running() as server, keeping_alive().running() as other:
+                await self.all_at_once(transport, server, 3)
+                await self.all_at_once(transport, other, 3)
+                await server.closes(2)
+                assert server.accepted == other.accepted == 3
+        finally:
+            await transport.close()
+
+    async def test_idle_connections_are_given_up_when_there_is_nothing_left_to_open_another_with(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def fail(*_: object) -> socket.socket:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        async with keeping_alive().running() as server:
+            await self.all_at_once(transport, server, 3)
+            monkeypatch.setattr(dial.Dialler, "_tcp_to", fail)
+            await transport.exchange(post("http://127.0.0.1:9/"))
+            await server.closes(3)
+
     async def test_after_some_dead_connections_a_fresh_one_is_made(self, transport: Transport) -> None:
         """All were closed behind our back: the request is sent once, and answered."""
         with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(8) as server:
@@ -121,6 +146,82 @@ class TestDialling(Lean):
             await server.closed.wait()
         assert isinstance(result, NoResponse)
         assert (result.kind, result.sent) == ("connect_timeout", False)
+
+    @pytest.mark.parametrize(
+        ("number", "kind"),
+        [
+            *((number, "no_resources") for number in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)),
+            (errno.EADDRNOTAVAIL, "no_local_address"),
+            *((number, "unreachable") for number in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)),
+            (errno.ECONNREFUSED, "refused"),
+            (errno.EACCES, "refused"),
+        ],
+    )
+    async def test_what_is_missing_is_told(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch, number: int, kind: str
+    ) -> None:
+        async def fail(*_: object) -> socket.socket:
+            raise OSError(number, "why")
+
+        monkeypatch.setattr(dial.Dialler, "_tcp_to", fail)
+        result = await transport.exchange(post("http://127.0.0.1:9/"))
+        assert isinstance(result, NoResponse)
+        assert (result.kind, result.sent) == (kind, False)
+
+    async def test_of_several_addresses_what_the_host_said_counts(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def fail(_: object, address: tuple[int, tuple[str, int]]) -> socket.socket:
+            raise OSError({"127.0.0.2": errno.ECONNREFUSED}.get(address[1][0], errno.ENETUNREACH), "why")
+
+        monkeypatch.setattr(dial.Dialler, "_tcp_to", fail)
+        resolve_to(monkeypatch, 9, "127.0.0.1", "127.0.0.2", "127.0.0.3")
+        result = await transport.exchange(post("http://ci.example:9/"))
+        assert isinstance(result, NoResponse)
+        assert result.kind == "refused"
+
+    @pytest.mark.parametrize(
+        ("number", "kind"),
+        [(socket.EAI_AGAIN, "dns_silent"), (socket.EAI_NONAME, "dns"), (errno.EMFILE, "no_resources")],
+    )
+    async def test_why_a_name_has_no_address_is_told(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch, number: int, kind: str
+    ) -> None:
+        async def fail(*_: object) -> object:
+            raise (OSError if number > 0 else socket.gaierror)(number, "why")
+
+        monkeypatch.setattr(dial, "_resolve", fail)
+        result = await transport.exchange(post("http://ci.example/"))
+        assert isinstance(result, NoResponse)
+        assert (result.kind, result.sent) == (kind, False)
+
+    @pytest.mark.parametrize("patience", ["the call's", "the connection's"])
+    async def test_a_name_server_that_says_nothing(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch, patience: str
+    ) -> None:
+        async def hang(*_: object) -> object:
+            return await asyncio.Event().wait()
+
+        monkeypatch.setattr(dial, "_resolve", hang)
+        if patience == "the connection's":
+            monkeypatch.setattr(dial, "_CONNECT_S", 0.05)
+        timeout_s = 0.05 if patience == "the call's" else 1000.0
+        result = await transport.exchange(post("http://ci.example/", timeout_s=timeout_s))
+        assert isinstance(result, NoResponse)
+        assert (result.kind, result.sent) == ("dns_silent", False)
+
+    async def test_whatever_goes_wrong_ends_the_call(
+        self, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def fail(*_: object) -> object:
+            raise RuntimeError("can't start new thread")
+
+        told: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context["exception"])))
+        monkeypatch.setattr(dial, "_resolve", fail)
+        result = await transport.exchange(post("http://ci.example/"))
+        assert isinstance(result, NoResponse)
+        assert (result.kind, result.sent) == ("failed", False)
 
     async def test_many_requests_look_a_name_up_once(
         self, transport: Transport, monkeypatch: pytest.MonkeyPatch

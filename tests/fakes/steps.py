@@ -13,6 +13,7 @@ from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Receiver, Source
 from relay.domain.topics import Topics
+from relay.engine.turnstile import Turnstile
 from relay.engine.work import Call, Decision, W, Worker
 from relay.log.port import Headers, NewRecord, Record
 from workers.letters import Letters
@@ -136,6 +137,7 @@ class Rig:
             "relay/test",
             lambda receiver, hop: f"https://us/{hop.generation}",
             self.meter,
+            turnstile=Turnstile(self.clock),
         )
 
     def know(self, *receivers: Receiver) -> None:

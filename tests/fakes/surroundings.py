@@ -30,12 +30,16 @@ class Surroundings(Transport):
     """Status GETs by message id, also those about messages that never arrived."""
     lose_response: frozenset[int] = frozenset()
     down: set[str] = field(default_factory=set)
+    unsent: dict[str, NoResponse] = field(default_factory=dict)
+    """By path, or `*` for all: what keeps requests from being made, pings and GETs included."""
     troubles: dict[str, Sequence[Exchange | Exception]] = field(default_factory=dict)
     tried: Counter[str] = field(default_factory=Counter)
     """POSTs to receivers by message id, also those that were refused; no pings."""
     pings: list[tuple[float, str]] = field(default_factory=list)
     """When a throw-away ping came, and to which path; also those that were refused."""
     ping_status: int = 204
+    not_made: Counter[str] = field(default_factory=Counter)
+    """Requests that `unsent` kept from being made, by path."""
     slow_s: float = 12.0
     under_way: Counter[str] = field(default_factory=Counter)
     """Requests now, by path."""
@@ -64,6 +68,10 @@ class Surroundings(Transport):
         self.most[path] = max(self.most[path], self.under_way[path])
         try:
             await asyncio.sleep(0.01)
+            unsent = self.unsent.get("*") or self.unsent.get(path.split("/")[1])
+            if unsent is not None:
+                self.not_made[path] += 1
+                return unsent
             if dict(request.headers).get("ce-type") == PING_TYPE:
                 self.pings.append((asyncio.get_running_loop().time(), path))
                 return REFUSED if path.split("/")[1] in self.down else Response(self.ping_status, {}, b"")

@@ -19,6 +19,7 @@ from relay.engine.observer import SilentObserver
 from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
 from relay.engine.supervisor import Supervisor
+from relay.engine.turnstile import SEATS, Turnstile
 from relay.lanes import Lanes
 from relay.log.port import Headers, NewRecord, Record, TopicPartition
 from relay.plan import Plan
@@ -82,6 +83,8 @@ class Told(SilentObserver):
         self.stalled_at: list[tuple[TopicPartition, int]] = []
         self.outages: list[tuple[str, str]] = []
         """Gate and news of endpoints in long outages: `back`, `gone`, `disabled`."""
+        self.shortages: Counter[str] = Counter()
+        """By kind: requests that could not be made for want of something of our own."""
 
     def parked(self, topic: str, count: int) -> None:
         self.parked_records += count
@@ -110,6 +113,9 @@ class Told(SilentObserver):
     def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
         self.outages.append((gate, "gone" if gone else "disabled"))
 
+    def short_of(self, kind: str, detail: str) -> None:
+        self.shortages[kind] += 1
+
 
 class _AskingObserver(SilentObserver):
     """A process's own: hands on to `Told`, and has the state healed at once."""
@@ -125,6 +131,7 @@ class _AskingObserver(SilentObserver):
         self.stalled = told.stalled  # type: ignore[method-assign]
         self.back = told.back  # type: ignore[method-assign]
         self.shut = told.shut  # type: ignore[method-assign]
+        self.short_of = told.short_of  # type: ignore[method-assign]
 
     def state_recovering(self, tags: frozenset[int]) -> None:
         if self.recovery is not None:
@@ -146,6 +153,7 @@ class World:
         self.state_available = True
         self.outside = Surroundings()
         self.told = Told()
+        self.seats = SEATS
         self.known = Known(receivers, sources)
         dedicated = all(receiver.lane == "dedicated" for receiver in receivers)
         self.served = frozenset(receiver.name for receiver in receivers) if dedicated else None  # spares idle lanes
@@ -291,7 +299,9 @@ class Process:
     def _lanes(self, log: Any, state: Any, observer: SilentObserver, patience: Patience) -> Lanes:
         world = self._world
         transport: Any = Fused(self._transport, self.fuse, "http")
-        outside = Outside(transport, self._clock, lambda: 0.5, "relay/test")
+        outside = Outside(
+            transport, self._clock, lambda: 0.5, "relay/test", turnstile=Turnstile(self._clock, observer, world.seats)
+        )
         return Lanes(
             world.settings,
             Plan(receivers=world.served),

@@ -80,8 +80,8 @@ class Rig:
             waiting.append(await self.producer.send(self.topic, value, key=message.source.encode(), headers=headers))
         await asyncio.gather(*waiting)
 
-    def relay(self, *arguments: str) -> RelayProcess:
-        return RelayProcess(*arguments, cwd=self.cwd, environ=self.environ)
+    def relay(self, *arguments: str, descriptors: int | None = None) -> RelayProcess:
+        return RelayProcess(*arguments, cwd=self.cwd, environ=self.environ, descriptors=descriptors)
 
     async def until(self, seen: Callable[[], bool]) -> None:
         """Wait until the receivers and the callback have seen enough; each arrival is looked at."""

@@ -19,6 +19,7 @@ from relay.engine.context import Bounds, LaneContext
 from relay.engine.holding import Holding
 from relay.engine.lane import Lane
 from relay.engine.patience import Patience
+from relay.engine.turnstile import Turnstile
 from relay.engine.work import Worker
 from relay.log.port import Coordinate, Log, NewRecord, Record
 from relay.state.attempts import BeginAsk, Go, Settlement
@@ -100,7 +101,9 @@ class HotPath:
         self._clock = SystemClock()
         self._observer = TelemetryObserver(metrics, SentryReporter(), lambda: None)
         state = cast(State, QuickState())
-        outside = Outside(QuickTransport(), self._clock, lambda: 0.5, "relay/0", meter=MetricsMeter(metrics))
+        turnstile = self._turnstile = Turnstile(self._clock, self._observer)
+        meter = MetricsMeter(metrics)
+        outside = Outside(QuickTransport(), self._clock, lambda: 0.5, "relay/0", meter=meter, turnstile=turnstile)
         letters = Letters(TOPICS, self._clock)
         self._state = state
         self.from_sender = self._lane(
@@ -126,6 +129,7 @@ class HotPath:
             patience=Patience(self._clock, self._observer),
             bounds=Bounds(),
             holding=Holding(cast(Log, self.log), self._state, TOPICS.receiver_config),
+            turnstile=self._turnstile,
         )
         return Lane(context, worker)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import relay.cli.processes
-import relay.process
+import relay.way_out
 from relay.api.siblings import Member
 from relay.config.settings import Settings
 from relay.domain.errors import LogUnavailable, StateUnavailable
@@ -280,7 +280,8 @@ def test_counts_of_several_processes_add_up(tmp_path: Path) -> None:
 PATCHED = {
     "relay.composition": ("kafka_log", "redis_state"),
     "relay.cli.run": ("kafka_log", "redis_state"),
-    "relay.process": ("_transport_of",),
+    "relay.way_out": ("transport_of",),
+    "relay.process": ("transport_of",),
     "relay.cli.processes": ("command",),
 }
 
@@ -300,11 +301,11 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("restored")
 def test_the_ports_of_production_get_points_wherever_they_are_made() -> None:
     entry.install(Failpoints())
-    for module in ("relay.composition", "relay.cli.run", "relay.process"):
+    for module in ("relay.composition", "relay.cli.run", "relay.way_out", "relay.process"):
         for name in PATCHED[module]:
             assert getattr(importlib.import_module(module), name).__module__ == entry.__name__
     settings = Settings(kafka_bootstrap_servers="127.0.0.1:9")
-    assert isinstance(relay.process._transport_of(settings), PointedTransport)
+    assert isinstance(relay.way_out.transport_of(settings, 100), PointedTransport)
 
 
 @pytest.mark.usefixtures("restored")

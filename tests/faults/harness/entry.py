@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import relay.cli.processes
 import relay.composition
-import relay.process
+import relay.way_out
 from relay.api.siblings import Member
 from relay.cli.main import main as relay_main
 from relay.config.settings import Settings
@@ -65,7 +65,7 @@ def planted(name: str) -> AbstractContextManager[None]:
 def install(failpoints: Failpoints) -> None:
     """From now on the ports of production have points."""
     open_log, open_state = relay.composition.kafka_log, relay.composition.redis_state
-    open_transport = relay.process._transport_of
+    open_transport = relay.way_out.transport_of
 
     def log_of(settings: Settings) -> Log:
         return pointed_log(open_log(settings), failpoints)
@@ -73,8 +73,8 @@ def install(failpoints: Failpoints) -> None:
     def state_of(settings: Settings) -> State:
         return pointed_state(open_state(settings), failpoints)
 
-    def transport_of(settings: Settings) -> Transport:
-        return PointedTransport(open_transport(settings), failpoints)
+    def transport_of(settings: Settings, most_open: int) -> Transport:
+        return PointedTransport(open_transport(settings, most_open), failpoints)
 
     replace(open_log, log_of)
     replace(open_state, state_of)

@@ -311,7 +311,7 @@ def fenced_outcome_dropped() -> Iterator[None]:
     """What comes of a request is not stored when its lane has another owner by then."""
 
     async def settle(self: Attempts[AnyWork], batch: list[tuple[AnyWork, Settlement, Decision]]) -> None:
-        lane = self._ends
+        lane = self._seats.ends
         if not (isinstance(lane, Lane) and (lane.fenced or lane.left.is_set())):
             await rightly(self, batch)
 

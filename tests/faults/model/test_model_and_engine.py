@@ -10,6 +10,7 @@ from relay.delivery.port import Transport
 from relay.domain.exchange import Exchange, NoResponse, Request
 from relay.engine.observer import SilentObserver
 from relay.engine.patience import Patience
+from relay.engine.turnstile import Turnstile
 from relay.lanes import Lanes
 from relay.log.port import TopicPartition
 from relay.plan import Plan
@@ -125,7 +126,13 @@ class _OneRole(Process):
             world.known,
             log,
             state,
-            Outside(_Heard(world.outside, self.fuse.names), world.clock, lambda: 0.5, "relay/test"),
+            Outside(
+                _Heard(world.outside, self.fuse.names),
+                world.clock,
+                lambda: 0.5,
+                "relay/test",
+                turnstile=Turnstile(world.clock),
+            ),
             observer,
             patience,
             SilentReporter(),

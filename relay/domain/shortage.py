@@ -1,0 +1,121 @@
+"""Whose fault it is that a request could not be made, and when a process sends nothing at all for a while. Pure.
+
+Descriptors, memory, local addresses and the way out are ours: that they are missing is nobody's attempt. Some failures
+look the same whether the network is away or one receiver's host is; these are ours only when everything that was tried
+lately failed so, at two receivers and two hosts or more, so that one receiver alone can never stop the others.
+"""
+
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+from relay.domain.exchange import Exchange, NoResponse
+
+LATELY_S: Final = 10.0
+"""A destination that was heard of longer ago says nothing about now. After so long without a shortage it is over."""
+FIRST_PAUSE_S: Final = 0.25
+LONGEST_PAUSE_S: Final = 5.0
+HOLD_S: Final = 1.0
+"""How long an endpoint is left alone that could not be tried, as far as the whole process need not pause."""
+_MOST_SUSPECTS: Final = 64
+
+_OF_THE_PROCESS: Final = frozenset({"no_resources"})
+"""Kinds of NoResponse that stop every request."""
+_OURS: Final = frozenset({"no_local_address", "no_proxy"})
+"""Ours whatever happens to others, but others may get through."""
+_PERHAPS_OURS: Final = frozenset({"unreachable", "dns_silent"})
+_UNTRIED: Final = frozenset({"blocked", "invalid_url", "invalid_header", "failed"})
+"""Nothing was tried, so these say nothing about the way out."""
+
+Gate = Literal["open", "ajar", "shut"]
+"""`ajar`: after a pause, one request finds out whether the others may follow."""
+
+
+class Shortage:
+    """One for all requests of a process. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._well_at = float("-inf")
+        self._suspects: dict[str, tuple[str, float]] = {}  # party -> host, when
+        self._hit_at = float("-inf")
+        self._pause_s = 0.0
+        self._shut_until = float("-inf")
+        self._ajar_until = float("-inf")
+        self.since: float | None = None
+        """When the present shortage was first met; None: there is none."""
+
+    def is_ours(self, party: str, url: str, exchange: Exchange, now: float) -> bool:
+        """Whether that `exchange` failed is our own doing; then the process pauses, or may have to.
+
+        `party`: whose endpoint it is. Every exchange has to be told: what others heard decides.
+        """
+        if not isinstance(exchange, NoResponse) or exchange.sent:
+            self._well(now)
+            return False
+        kind = exchange.kind
+        if kind in _OF_THE_PROCESS:
+            self._hit(now)
+            self._pause(now)
+            return True
+        if kind in _OURS or kind in _PERHAPS_OURS:
+            self._suspect(party, url, now)
+            everything = self._is_everything(now)
+            if everything:
+                self._pause(now)
+            if everything or kind in _OURS:
+                self._hit(now)
+                return True
+            return False
+        if kind not in _UNTRIED:
+            self._well(now)
+        return False
+
+    def gate(self, now: float) -> Gate:
+        """What may be sent now."""
+        if now < self._shut_until:
+            return "shut"
+        return "ajar" if now < self._ajar_until else "open"
+
+    def changes_in(self, now: float) -> float:
+        """Seconds until the gate opens further by itself; 0: it is open."""
+        until = self._shut_until if now < self._shut_until else self._ajar_until
+        return max(0.0, until - now)
+
+    def over(self, now: float) -> float | None:
+        """How long the shortage lasted that is over now; None: there is none, or it goes on. Told once."""
+        if self.since is None or now - self._hit_at < LATELY_S or self.gate(now) != "open":
+            return None
+        lasted_s, self.since = self._hit_at - self.since, None
+        return lasted_s
+
+    def _hit(self, now: float) -> None:
+        self._hit_at = now
+        if self.since is None:
+            self.since = now
+
+    def _well(self, now: float) -> None:
+        """Something got out: the way is there."""
+        self._well_at = now
+        if self._suspects:
+            self._suspects.clear()
+        if now >= self._shut_until:
+            self._pause_s = 0.0
+            self._ajar_until = now
+
+    def _suspect(self, party: str, url: str, now: float) -> None:
+        self._suspects.pop(party, None)
+        self._suspects[party] = urlsplit(url).hostname or "", now
+        if len(self._suspects) > _MOST_SUSPECTS:
+            del self._suspects[next(iter(self._suspects))]
+
+    def _is_everything(self, now: float) -> bool:
+        if now - self._well_at < LATELY_S:
+            return False
+        hosts = [host for host, at in self._suspects.values() if now - at < LATELY_S]
+        return len(hosts) > 1 and len(set(hosts)) > 1
+
+    def _pause(self, now: float) -> None:
+        """What was under way may fail during a pause, and makes it no longer."""
+        if now >= self._shut_until:
+            self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+            self._shut_until = now + self._pause_s
+            self._ajar_until = self._shut_until + self._pause_s

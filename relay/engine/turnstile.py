@@ -1,0 +1,85 @@
+"""Every attempt goes through here before it begins: a seat for each request that a process has under way, fair over the
+endpoints, and none while the process is short of something of its own.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from relay.domain.exchange import Exchange, NoResponse
+from relay.domain.fair_share import FairShare
+from relay.domain.shortage import HOLD_S, Shortage
+from relay.engine.clock import Clock
+from relay.engine.observer import Observer, SilentObserver
+from relay.engine.work import Later
+from relay.state.attempts import Change
+
+SEATS: Final = 10_000
+"""Requests under way in one process, unless it is told otherwise."""
+
+
+class Turnstile:
+    """One for all lanes of a process. `most`: requests under way at a time."""
+
+    def __init__(self, clock: Clock, observer: Observer | None = None, most: int = SEATS) -> None:
+        self._clock = clock
+        self._observer = observer or SilentObserver()
+        self._share = FairShare(most)
+        self._shortage = Shortage()
+        self._opening: asyncio.TimerHandle | None = None
+
+    @property
+    def shut(self) -> bool:
+        """Nothing is sent for now: what waits had better stay where it is."""
+        return self._opening is not None
+
+    def pass_through(self, party: str, sit: Callable[[], bool]) -> bool:
+        """Whether `party` has a seat at once; else `sit` is called when it has one."""
+        if self._opening is None and self._share.take(party):
+            return True
+        self._share.wait(party, sit)
+        return False
+
+    def leave(self, party: str) -> None:
+        """A seat is free again."""
+        self._share.leave(party)
+        if self._opening is None and self._share.waiting:
+            self._share.call_up()
+
+    def heard(self, party: str, url: str, exchange: Exchange) -> Later | None:
+        """What came of each request to `url`, of `party`. Where that it failed is our own doing, what follows is
+        this: nobody's attempt, and a wait."""
+        shortage, now = self._shortage, self._clock.monotonic()
+        ours = shortage.is_ours(party, url, exchange, now)
+        if shortage.since is not None:
+            self._tell(exchange, ours=ours, now=now)
+        if not ours or not isinstance(exchange, NoResponse):
+            return None
+        return Later(HOLD_S, f"could not be sent: {exchange.detail}", Change.RELEASED)
+
+    def _tell(self, exchange: Exchange, *, ours: bool, now: float) -> None:
+        if ours and isinstance(exchange, NoResponse):
+            self._observer.short_of(exchange.kind, exchange.detail)
+        lasted_s = self._shortage.over(now)
+        if lasted_s is not None:
+            self._observer.enough_again(lasted_s)
+        self._look(now)
+
+    def _look(self, now: float) -> None:
+        """Open as far as may be, and come back when that changes."""
+        wait_s = self._shortage.changes_in(now)
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
+        if wait_s > 0:
+            self._opening = asyncio.get_running_loop().call_later(wait_s, self._open_further)
+            if self._shortage.gate(now) == "ajar":
+                return
+        elif self._share.waiting:
+            self._share.call_up()
+
+    def _open_further(self) -> None:
+        now = self._clock.monotonic()
+        if self._shortage.gate(now) == "ajar":
+            self._share.call_up(1)
+        self._look(now)

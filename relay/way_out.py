@@ -1,0 +1,32 @@
+"""The way out, as the settings say: the transport to receivers and callbacks, and how many requests it may have."""
+
+from relay.config.settings import Settings
+from relay.delivery.guard import AddressGuard
+from relay.delivery.lean_transport import LeanTransport
+from relay.delivery.port import Transport
+from relay.domain.errors import UserError
+from relay.limits import KEPT, descriptor_limit, most_requests
+
+
+def requests_of(settings: Settings) -> int:
+    """How many requests may be under way at a time. Raises UserError where there are no descriptors for that."""
+    descriptors, wanted = descriptor_limit(), settings.max_requests
+    if wanted is None:
+        return most_requests(descriptors)
+    if wanted > descriptors - KEPT:
+        raise UserError(
+            f"RELAY_MAX_REQUESTS: {wanted} requests need more than the {descriptors} descriptors that this process may "
+            f"have, of which {KEPT} are kept for Kafka, Redis and the API; raise `ulimit -n`, or leave it out"
+        )
+    return wanted
+
+
+def transport_of(settings: Settings, most_open: int) -> Transport:
+    """The lean transport; only aiohttp speaks to proxies."""
+    guard = AddressGuard(settings.allow_private_networks, allow_http=bool(settings.allow_http))
+    cap, ca_file = settings.answer_body_cap, str(settings.ca_file) if settings.ca_file else None
+    if settings.egress_proxy is None:
+        return LeanTransport(guard, body_cap=cap, ca_file=ca_file, most_open=most_open)
+    from relay.delivery.aiohttp_transport import AiohttpTransport
+
+    return AiohttpTransport(guard, body_cap=cap, ca_file=ca_file, proxy=settings.egress_proxy.get_secret_value())
