@@ -31,8 +31,27 @@ class NewRecord(Struct, frozen=True, gc=False):
     headers: Headers = ()
 
 
+class Flaw(Struct, frozen=True, gc=False):
+    """Why a record cannot be taken for what its writer meant. `reason`: `invalid` or `too_large`, for its dead letter;
+    `detail`: for people. `omitted`: what was not kept of it ("value=62914560").
+
+    `first_offset`: nothing could be read of the offsets from this one to the record's, which stands for them all; it
+    has neither key nor value then. None: it is one record, with what could be read of it.
+    """
+
+    reason: str
+    detail: str
+    first_offset: int | None = None
+    omitted: str | None = None
+
+
 class Record(Struct, frozen=True, gc=False):
-    """A record as read. `timestamp_ms`: Unix time of its append by the log's clock (see `TopicState.sender_timed`)."""
+    """A record as read. `timestamp_ms`: Unix time of its append by the log's clock (see `TopicState.sender_timed`).
+
+    `flaw`: None, or what is wrong with it. Logs are written to by many: what one of them did wrong costs its own
+    offset only, or, where no record can be told from the next, those offsets that cannot be read. The name of a header
+    that is not UTF-8 is `relay-raw-` and its bytes, percent-encoded.
+    """
 
     topic: str
     partition: int
@@ -41,6 +60,7 @@ class Record(Struct, frozen=True, gc=False):
     value: bytes | None
     headers: Headers
     timestamp_ms: int
+    flaw: Flaw | None = None
 
     @property
     def coordinate(self) -> Coordinate:
@@ -70,10 +90,11 @@ class Consumer(Protocol):
     async def poll(self, *, max_records: int, timeout_s: float) -> Mapping[TopicPartition, Sequence[Record]]:
         """The next records of the assigned, unpaused partitions; empty after `timeout_s` without any.
 
-        At most `max_records` in all. Raises OffsetMissing when the log has no record at the committed offset
-        any more, or the group has none, ConsumerBroken when this consumer will never return anything again, and
-        ConsumerClosed once it is closed. `close` ends a call that is under way; one that was cancelled may only be
-        followed by `close`. Each call gives other tasks a turn, also when records are at hand.
+        At most `max_records` in all. What cannot be read comes, too, in its place, as a record with a flaw: whoever
+        has finished that one is finished with all offsets that it stands for. Raises OffsetMissing when the log has no
+        record at the committed offset any more, or the group has none, ConsumerBroken when this consumer will never
+        return anything again, and ConsumerClosed once it is closed. `close` ends a call that is under way; one that was
+        cancelled may only be followed by `close`. Each call gives other tasks a turn, also when records are at hand.
         """
         ...
 
@@ -97,7 +118,8 @@ class Consumer(Protocol):
 
 
 class LogReader(Protocol):
-    """Random access, outside of any group."""
+    """Random access, outside of any group. Records with a flaw are as here as any other; offsets of which nothing can
+    be read are left out, and the log of the process says so."""
 
     async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
         """The records at these coordinates, each with its key; None where it is gone.

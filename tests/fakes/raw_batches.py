@@ -1,0 +1,82 @@
+"""Record batches made by hand, as other clients write them, and as nobody should: names and numbers of any kind."""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
+from aiokafka.record.util import calc_crc32c
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+BODY_AT = HEADER.size
+ENCODERS = {0: bytes, 1: gzip_encode, 2: snappy_encode, 3: lz4_encode, 4: zstd_encode}
+
+
+def varint(number: int) -> bytes:
+    """A zigzag number."""
+    number = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def sized(content: bytes | None) -> bytes:
+    return varint(-1) if content is None else varint(len(content)) + content
+
+
+@dataclass(frozen=True)
+class RawRecord:
+    """A record as it goes on the wire. `body`: instead of all that the other fields say."""
+
+    key: bytes | None = b"key"
+    value: bytes | None = b"value"
+    headers: Sequence[tuple[bytes, bytes | None]] = ()
+    header_count: int | None = None
+    body: bytes | None = None
+
+    def encoded(self, delta: int) -> bytes:
+        if self.body is not None:
+            return sized(self.body)
+        count = len(self.headers) if self.header_count is None else self.header_count
+        headers = b"".join(sized(name) + sized(value) for name, value in self.headers)
+        return sized(
+            b"\0" + varint(delta) + varint(delta) + sized(self.key) + sized(self.value) + varint(count) + headers
+        )
+
+
+@dataclass(frozen=True)
+class RawBatch:
+    """`attributes`: in place of the codec's. `deltas`: offsets of the records, relative; None: one after the other."""
+
+    records: Sequence[RawRecord]
+    base: int = 0
+    codec: int = 0
+    attributes: int | None = None
+    last_delta: int | None = None
+    count: int | None = None
+    tail: bytes = b""
+    deltas: Sequence[int] | None = None
+    timestamp: int = field(default=1_700_000_000_000)
+
+    @property
+    def body(self) -> bytes:
+        deltas = self.deltas or range(len(self.records))
+        return b"".join(record.encoded(delta) for record, delta in zip(self.records, deltas, strict=True)) + self.tail
+
+    def encoded(self, body: bytes | None = None) -> bytes:
+        """The batch; `body`: in place of the compressed records."""
+        body = ENCODERS[self.codec](self.body) if body is None else body
+        attributes = self.codec if self.attributes is None else self.attributes
+        last = len(self.records) - 1 if self.last_delta is None else self.last_delta
+        count = len(self.records) if self.count is None else self.count
+        latest = self.timestamp + max(0, last)
+        after_checksum = struct.pack(">hiqqqhii", attributes, last, self.timestamp, latest, -1, -1, -1, count)
+        checksum = calc_crc32c(after_checksum + body)
+        length = BODY_AT - 12 + len(body)
+        return struct.pack(">qiibI", self.base, length, 0, 2, checksum) + after_checksum + body
+
+    def at(self, base: int) -> "RawBatch":
+        return replace(self, base=base)
