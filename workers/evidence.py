@@ -23,7 +23,7 @@ from relay.state.rows import Arrival, Mark, RowKey, Stage, callback_row, deliver
 from workers.failed_messages import Failure, entry_of
 from workers.results import FOR_CONSUMER, has_arrived
 
-_NEVER_ROUTED: Final = frozenset({"id_conflict", "too_large"})
+_NEVER_ROUTED: Final = frozenset({"id_conflict", "too_large", "invalid", "poison"})
 """Dead letters of messages that can be read, and yet never became deliveries."""
 
 

@@ -27,6 +27,7 @@ class Letters:
             attempts=attempts,
             first_failed_ms=int(self._clock.time() * 1000),
             last_status=dead.last_status,
+            omitted=record.flaw.omitted if record.flaw is not None else None,
         )
         replaced = {name for name, _ in extra}
         headers = tuple(pair for pair in record.headers if pair[0] not in replaced) + extra

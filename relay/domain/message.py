@@ -19,6 +19,8 @@ MAX_TEXT_BYTES: Final = 1_024
 """Bytes of a type, time, content type or trace header: they become HTTP headers, which receivers limit too."""
 
 _STRUCTURED: Final = b"application/cloudevents"
+_RAW: Final = "relay-raw-"
+"""Begins the name of a sender's header that nobody can read (see the log port)."""
 _SHOWN: Final = 5
 """Misspelt headers that are named."""
 

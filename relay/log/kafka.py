@@ -18,9 +18,10 @@ from relay.log.kafka_client import KafkaClient, no_topic
 from relay.log.kafka_consumer import KafkaConsumer
 from relay.log.kafka_producer import KafkaProducer
 from relay.log.kafka_reader import KafkaReader
-from relay.log.kafka_settings import Cluster, GroupTiming, KafkaSecurity
+from relay.log.kafka_settings import FETCH_BYTES, Cluster, GroupTiming, KafkaSecurity
 from relay.log.pacing import FetchPace, load_here
-from relay.log.port import Backlog, Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicState
+from relay.log.port import Backlog, Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicPartition, TopicState
+from relay.log.record_batches import Chunk
 
 MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
 """Of payloads, unless said otherwise: senders that have Kafka may send more than the API takes, and are told so."""
@@ -56,7 +57,13 @@ class KafkaLog:
         security = security or KafkaSecurity()
         self.max_record_bytes = max_message_bytes + HEADROOM_BYTES
         self._cluster = Cluster(
-            bootstrap_servers, client_id, security, security.ssl_context(), request_timeout_ms, repeat_s
+            bootstrap_servers,
+            client_id,
+            security,
+            security.ssl_context(),
+            request_timeout_ms,
+            repeat_s,
+            max_record_bytes=self.max_record_bytes,
         )
         self._timing = GroupTiming(
             session_timeout_ms=session_timeout_ms,
@@ -93,6 +100,7 @@ class KafkaLog:
             on_assigned,
             on_revoked,
             self._count_partitions,
+            self._read_again,
             self._pace,
             rank,
         )
@@ -146,6 +154,9 @@ class KafkaLog:
 
     async def _count_partitions(self, topics: Sequence[str]) -> dict[str, int]:
         return {name: len(partitions) for name, partitions in (await self._client.topics(topics)).items()}
+
+    async def _read_again(self, partition: TopicPartition, offset: int) -> Chunk:
+        return await self._client.fetch(partition, offset, max_bytes=FETCH_BYTES)
 
     async def _is_compacted(self, topic: str) -> bool:
         if topic not in self._compacted:

@@ -10,7 +10,6 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.errors import (
-    CorruptRecordException,
     GroupCoordinatorNotAvailableError,
     KafkaConnectionError,
     KafkaError,
@@ -24,12 +23,12 @@ from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
-from aiokafka.record.memory_records import MemoryRecords
 
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka_closing import ends_within
 from relay.log.kafka_settings import Cluster
-from relay.log.port import Record, TopicPartition
+from relay.log.port import TopicPartition
+from relay.log.record_batches import Chunk, decode, whole_size
 
 _RETRY_S: Final = 0.1
 _CLOSE_S: Final = 2.0
@@ -37,6 +36,7 @@ _READ_UNCOMMITTED: Final = 0
 _EARLIEST: Final = -2
 _LATEST: Final = -1
 _NO_OFFSET: Final = -1
+_LARGEST_BATCH: Final = 256 * 1024**2
 
 _NO_COORDINATOR: Final = (
     "the group's coordinator is not there yet (a fresh broker takes a moment; with fewer brokers than its "
@@ -52,13 +52,6 @@ class Replicas(NamedTuple):
     partition: int
     leader: int
     replicas: int
-
-
-class Chunk(NamedTuple):
-    """What one fetch gave. `next_offset`: where to go on; offsets below it that are not here are gone."""
-
-    records: list[Record]
-    next_offset: int
 
 
 @contextmanager
@@ -116,7 +109,8 @@ class KafkaClient:
         return await self._repeated("asking for offsets", lambda client: self._list_offsets(client, wanted, timestamp))
 
     async def fetch(self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait_ms: int = 0) -> Chunk:
-        """Records from `offset` on: at least one if there is any, else none after `max_wait_ms`.
+        """Records from `offset` on: at least one if there is any, else none after `max_wait_ms`. What cannot be read
+        comes as a record with a flaw, and never stops whoever reads.
 
         Raises the library's OffsetOutOfRangeError when `offset` is before the first record or behind the end.
         """
@@ -269,39 +263,15 @@ class KafkaClient:
         while True:
             answer = await self._send(client, await self._leader(client, partition), request)
             _check(getattr(answer, "error_code", 0))
-            [(_, [(_, error, *_, data)])] = answer.topics
+            [(_, [(_, error, highwater, *_, data)])] = answer.topics
             _check(error)
-            chunk = _decoded(partition, offset, data or b"")
+            data = data or b""
+            if len(data) < (size := whole_size(data)) and max_bytes < size <= _LARGEST_BATCH:
+                return await self._fetch(client, partition, offset, size, max_wait_ms)  # of a broker that cuts it
+            chunk = decode(partition, data, start=offset, end=highwater, max_bytes=self._cluster.max_record_bytes)
             if chunk.next_offset > offset or not answer.throttle_time_ms:
                 return chunk
             await asyncio.sleep(answer.throttle_time_ms / 1000)  # empty because of a quota: says nothing of the log
-
-
-def as_record(topic: str, partition: int, raw: Any) -> Record:
-    """A record of the library as ours. A header without a value, which others may write, becomes an empty one."""
-    headers = tuple(raw.headers)
-    for _, value in headers:
-        if value is None:
-            headers = tuple((name, other or b"") for name, other in headers)
-            break
-    return Record(topic, partition, raw.offset, raw.key, raw.value, headers, raw.timestamp)
-
-
-def _decoded(partition: TopicPartition, offset: int, data: bytes) -> Chunk:
-    records: list[Record] = []
-    following = offset
-    batches = MemoryRecords(data)
-    try:
-        while batches.has_next():
-            batch = batches.next_batch()
-            if not batch.validate_crc():
-                raise CorruptRecordException(f"wrong checksum at or behind offset {following}")
-            if not batch.is_control_batch:
-                records += [as_record(*partition, raw) for raw in batch if raw.offset >= offset]
-            following = max(following, batch.next_offset)
-    except ValueError as error:  # a header's name that is not UTF-8
-        raise CorruptRecordException(f"undecodable record at or behind offset {following}: {error}") from error
-    return Chunk(records, following)
 
 
 def _check(code: int) -> None:

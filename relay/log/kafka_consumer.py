@@ -1,9 +1,9 @@
 """A member of a consumer group on Kafka.
 
-The library's getmany(timeout) must not be cancelled, ignores its timeout while partitions are being reassigned, and
-throws away what it fetched for a paused partition. So it is only ever called without a timeout, which does not wait
-at all, for the partitions that are ours and not paused; the waiting is done here. A partition that waits keeps the one
-fetch that it has: the library is not told.
+The library's getmany(timeout) must not be cancelled, ignores its timeout while partitions are being reassigned, throws
+away what it fetched for a paused partition, and loses records where one partition cannot be parsed. So what it fetched
+is taken from it directly (`kafka_fetched`), of the partitions that are ours and not paused; the waiting is done here. A
+partition that waits keeps the one fetch that it has: the library is not told.
 
 The library fetches again as soon as all that it had fetched from a broker has been taken. A busy process holds it back
 for a while (`FetchPace`), by pausing it as a whole: else every fetch would bring one or two records.
@@ -18,7 +18,6 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.errors import (
     CommitFailedError,
-    ConsumerStoppedError,
     IllegalStateError,
     KafkaError,
     NoOffsetForPartitionError,
@@ -27,13 +26,15 @@ from aiokafka.errors import (
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from relay.domain.errors import ConsumerClosed, LogUnavailable, OffsetMissing, PartitionLost
+from relay.log import kafka_fetched as fetched
 from relay.log import kafka_membership as membership
-from relay.log.kafka_client import as_record, described, kafka_errors, no_topic
+from relay.log.kafka_client import described, kafka_errors, no_topic
 from relay.log.kafka_closing import ends_within
 from relay.log.kafka_settings import FETCH_ALL_BYTES, FETCH_BYTES, Cluster, GroupTiming
 from relay.log.kafka_watchdog import Watchdog
 from relay.log.pacing import FetchPace
 from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicPartition
+from relay.log.record_batches import Chunk, as_record
 
 _REVOKE_S: Final = 15.0
 """For `on_revoked` when we leave: requests in flight (5 s) and a last commit. Below the rebalance timeout."""
@@ -51,10 +52,12 @@ _SHARED_WAIT_MS: Final = 500
 """The same with several partitions: one that was paused meanwhile joins only the next fetch."""
 
 CountPartitions = Callable[[Sequence[str]], Awaitable[Mapping[str, int]]]
+ReadAgain = Callable[[TopicPartition, int], Awaitable[Chunk]]
 
 
 class KafkaConsumer:
-    """As the port says. `count_partitions` tells the partitions of those topics that exist."""
+    """As the port says. `count_partitions` tells the partitions of those topics that exist. `read_again` reads on at an
+    offset, whatever is there; raises LogUnavailable and the library's OffsetOutOfRangeError."""
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class KafkaConsumer:
         on_assigned: OnAssigned,
         on_revoked: OnRevoked,
         count_partitions: CountPartitions,
+        read_again: ReadAgain,
         pace: FetchPace,
         rank: int = 0,
     ) -> None:
@@ -76,6 +80,7 @@ class KafkaConsumer:
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._count_partitions = count_partitions
+        self._read_again = read_again
         self._consumer: AIOKafkaConsumer | None = None
         self._told: frozenset[TopicPartition] = frozenset()
         self._readable: frozenset[TopicPartition] = frozenset()
@@ -172,32 +177,53 @@ class KafkaConsumer:
                 consumer, self._consumer = self._consumer, None
                 await _stop(consumer)
 
-    async def _take(self, consumer: AIOKafkaConsumer, max_records: int) -> dict[TopicPartition, list[Record]]:
+    async def _take(self, consumer: AIOKafkaConsumer, max_records: int) -> Mapping[TopicPartition, Sequence[Record]]:
         await self._release()
+        if self._closing:
+            return {}
         ready = self._ready()
         try:
-            if not membership.has_data(consumer, ready):
-                membership.keep_alive(consumer)
-                return {}
-            partitions = [KafkaPartition(*partition) for partition in ready]
-            fetched = await consumer.getmany(*partitions, timeout_ms=0, max_records=max_records)
-        except (NoOffsetForPartitionError, OffsetOutOfRangeError) as error:
-            membership.forget_failed_poll(consumer)
-            raise OffsetMissing(f"{self._group} has no record to go on with: {described(error)}") from error
-        except ConsumerStoppedError:
+            membership.keep_alive(consumer)
+        except KafkaError as error:
+            raise LogUnavailable(f"Kafka: {self._group} cannot go on (coordination): {described(error)}") from error
+        if not membership.has_data(consumer, ready):
             return {}
-        except (KafkaError, ValueError) as error:  # ValueError: a header's name that is not UTF-8
-            membership.forget_failed_poll(consumer)
-            where = _named(sorted(ready)) or "coordination"
-            raise LogUnavailable(f"Kafka: {self._group} cannot go on ({where}): {described(error)}") from error
-        taken = sum(map(len, fetched.values()))
-        self._pace.took(taken)
-        if taken < max_records:  # else more is at hand
+        taken = fetched.take(consumer, ready, max_records, self._read)
+        records: Mapping[TopicPartition, Sequence[Record]] = taken.records
+        if taken.trouble is not None:
+            records = await self._mend(consumer, taken.trouble, max_records)
+        count = sum(map(len, records.values()))
+        self._pace.took(count)
+        if count < max_records:  # else more is at hand
             self._hold(consumer)
-        return {
-            TopicPartition(*partition): [as_record(partition.topic, partition.partition, raw) for raw in records]
-            for partition, records in fetched.items()
-        }
+        return records
+
+    async def _mend(
+        self, consumer: AIOKafkaConsumer, trouble: fetched.Trouble, max_records: int
+    ) -> Mapping[TopicPartition, Sequence[Record]]:
+        """Go on although one partition failed: what the library cannot read of it, we read ourselves."""
+        partition, error = trouble
+        if isinstance(error, NoOffsetForPartitionError | OffsetOutOfRangeError):
+            raise OffsetMissing(f"{self._group} has no record to go on with: {described(error)}") from error
+        if not isinstance(error, fetched.UnreadableError):
+            where = _named([partition])
+            raise LogUnavailable(f"Kafka: {self._group} cannot go on ({where}): {described(error)}") from error
+        before = fetched.standing(consumer, partition)
+        if before is None:
+            return {}
+        try:
+            chunk = await self._read_again(partition, before.position)
+        except OffsetOutOfRangeError as gone:
+            raise OffsetMissing(f"{self._group} has no record to go on with: {described(gone)}") from gone
+        if self._consumer is not consumer or fetched.standing(consumer, partition) != before:
+            return {}  # it went to another member meanwhile, and perhaps came back
+        records = chunk.records[:max_records]
+        beyond = chunk.next_offset if len(records) == len(chunk.records) else records[-1].offset + 1
+        fetched.go_on(consumer, partition, beyond)
+        return {partition: records} if records else {}
+
+    def _read(self, at: TopicPartition, raw: Any) -> Record:
+        return as_record(at, raw, self._cluster.max_record_bytes)
 
     def _hold(self, consumer: AIOKafkaConsumer) -> None:
         """Let records gather at the broker for a while."""

@@ -85,14 +85,6 @@ def keep_alive(consumer: AIOKafkaConsumer) -> None:
         pass
 
 
-def forget_failed_poll(consumer: AIOKafkaConsumer) -> None:
-    """After an exception out of getmany, which would count as a poll under way for ever and so disable
-    `max_poll_interval_ms`."""
-    consumer._subscription._fetch_count = 0
-    with consumer._subscription.fetch_context():
-        pass
-
-
 def drop_fetches(consumer: AIOKafkaConsumer) -> None:
     """Give up the connections on which a fetch waits for its answer, which nobody wants any more.
 

@@ -1,20 +1,26 @@
 """Reading Kafka outside of any group: records by coordinate, a compacted topic as a whole, a topic as it grows."""
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final
 
 from aiokafka.errors import OffsetOutOfRangeError
 
 from relay.domain.errors import OffsetMissing
-from relay.log.kafka_client import Chunk, KafkaClient
+from relay.log.kafka_client import KafkaClient
 from relay.log.kafka_settings import FETCH_BYTES
 from relay.log.port import Coordinate, Record, TopicPartition
+from relay.log.record_batches import Chunk
 
 _RECORD_BYTES: Final = 16_384
 """What a fetch asks for per wanted record: a few typical ones, as wanted records are often neighbours."""
 
 _BULK_BYTES: Final = 1_048_576
 _WAIT_MS: Final = 5_000
+_TOLD: Final = 1_000
+"""Gaps in the log that one reader tells about."""
+
+_log = logging.getLogger(__name__)
 
 IsCompacted = Callable[[str], Awaitable[bool]]
 Wanted = tuple[Coordinate, bytes | None]
@@ -26,6 +32,7 @@ class KafkaReader:
     def __init__(self, client: KafkaClient, is_compacted: IsCompacted) -> None:
         self._client = client
         self._is_compacted = is_compacted
+        self._told: set[Coordinate] = set()
 
     async def read(self, wanted: Sequence[Wanted]) -> list[Record | None]:
         """As the port says.
@@ -70,7 +77,7 @@ class KafkaReader:
         position = max(start, (await self._client.offsets([place], "earliest"))[place])
         while position < stop:
             try:
-                chunk = await self._client.fetch(place, position, max_bytes=_BULK_BYTES)
+                chunk = await self._fetch(place, position, max_bytes=_BULK_BYTES)
             except OffsetOutOfRangeError:
                 first = (await self._client.offsets([place], "earliest"))[place]
                 if first <= position:
@@ -105,9 +112,21 @@ class KafkaReader:
 
     async def _next(self, place: TopicPartition, position: int, *, max_wait_ms: int = 0) -> Chunk:
         try:
-            return await self._client.fetch(place, position, max_bytes=_BULK_BYTES, max_wait_ms=max_wait_ms)
+            return await self._fetch(place, position, max_bytes=_BULK_BYTES, max_wait_ms=max_wait_ms)
         except OffsetOutOfRangeError as error:
             raise OffsetMissing(f"{place.topic}/{place.partition} no longer holds offset {position}") from error
+
+    async def _fetch(self, place: TopicPartition, offset: int, *, max_bytes: int, max_wait_ms: int = 0) -> Chunk:
+        """Without those offsets of which nothing can be read; these are told, once."""
+        chunk = await self._client.fetch(place, offset, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
+        gaps = [record for record in chunk.records if record.is_gap]
+        for gap in gaps:
+            if gap.flaw is not None and gap.coordinate not in self._told and len(self._told) < _TOLD:
+                self._told.add(gap.coordinate)
+                _log.error("offsets_skipped", extra={"problem": gap.flaw.detail})
+        if not gaps:
+            return chunk
+        return Chunk([record for record in chunk.records if not record.is_gap], chunk.next_offset)
 
     async def _read_partition(self, place: TopicPartition, entries: Sequence[Wanted]) -> dict[Wanted, Record]:
         """`entries` are in offset order."""
@@ -118,7 +137,7 @@ class KafkaReader:
             first = todo[0][0].offset
             try:
                 size = min(FETCH_BYTES, _RECORD_BYTES * len(todo))
-                chunk = await self._client.fetch(place, first, max_bytes=size)
+                chunk = await self._fetch(place, first, max_bytes=size)
             except OffsetOutOfRangeError:
                 todo = await self._within(place, todo)
                 continue

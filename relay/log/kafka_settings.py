@@ -62,6 +62,7 @@ class Cluster:
     """A cluster and how we name ourselves there. `servers`: "host:port", comma-separated.
 
     `request_timeout_ms`: for one request, and for a request with its repetitions; a member's own are in GroupTiming.
+    `max_record_bytes`: no larger value is kept of a record that is read.
     """
 
     servers: str
@@ -71,6 +72,7 @@ class Cluster:
     request_timeout_ms: int = 15_000
     repeat_s: float | None = None
     """For how long a request is repeated whose error is a passing one; None: as long as it may take in all."""
+    max_record_bytes: int = 2**31
 
     @property
     def request_timeout_s(self) -> float:

@@ -66,6 +66,11 @@ class Record(Struct, frozen=True, gc=False):
     def coordinate(self) -> Coordinate:
         return Coordinate(self.topic, self.partition, self.offset)
 
+    @property
+    def is_gap(self) -> bool:
+        """It stands for offsets of which nothing could be read."""
+        return self.flaw is not None and self.flaw.first_offset is not None
+
 
 class Assignment(NamedTuple):
     """A partition given to this consumer. `epoch` grows with every change of owner: it fences a former one."""

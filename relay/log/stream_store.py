@@ -17,7 +17,7 @@ from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost
 from relay.domain.topics import TopicSpec
 from relay.log import stream_scripts as scripts
 from relay.log.group_consumer import Commit, Taken
-from relay.log.port import Coordinate, Headers, NewRecord, Record, TopicPartition
+from relay.log.port import Coordinate, Flaw, Headers, NewRecord, Record, TopicPartition
 from relay.log.stream_scripts import FIXED_DIGITS, Keys, end_field, group_field
 
 _FETCH_BYTES: Final = 8 * 1024**2
@@ -268,15 +268,22 @@ class StreamStore:
 
 def _from_entry(at: TopicPartition, entry: _Entry) -> Record:
     entry_id, (_, at_ms, _, packed) = entry
-    key, value, headers = _decode(packed)
     offset = int(entry_id[: entry_id.index(b"-")]) - 1
-    return Record(at.topic, at.partition, offset, key, value, headers, int(at_ms))
+    return _unpacked(at, offset, int(at_ms), packed)
 
 
 def _from_value(at: TopicPartition, value: bytes) -> Record:
-    key, payload, headers = _decode(memoryview(value)[2 * FIXED_DIGITS :])
     offset, at_ms = int(value[:FIXED_DIGITS]), int(value[FIXED_DIGITS : 2 * FIXED_DIGITS])
-    return Record(at.topic, at.partition, offset, key, payload, headers, at_ms)
+    return _unpacked(at, offset, at_ms, memoryview(value)[2 * FIXED_DIGITS :])
+
+
+def _unpacked(at: TopicPartition, offset: int, at_ms: int, packed: bytes | memoryview) -> Record:
+    try:
+        key, value, headers = _decode(packed)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        detail = f"offset {offset} is skipped in {at.topic}/{at.partition}: {error}"
+        return Record(at.topic, at.partition, offset, None, None, (), at_ms, Flaw("invalid", detail, offset))
+    return Record(at.topic, at.partition, offset, key, value, headers, at_ms)
 
 
 def _tombstone(at: TopicPartition, offset: int, at_ms: int, key: bytes) -> Record:

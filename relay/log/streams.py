@@ -5,6 +5,7 @@ epochs are in the server, so that they outlive it.
 """
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -36,6 +37,8 @@ _TRIM_EVERY_S: Final = 60.0
 _FOLLOW_AT_ONCE: Final = 500
 _LOOK_AGAIN_S: Final = 5.0
 """A follower is woken by appends of this process; after one that failed half-way it looks by itself."""
+
+_log = logging.getLogger(__name__)
 
 
 class StreamsLog:
@@ -122,10 +125,10 @@ class StreamsLog:
         return GroupConsumer(self._store, self._watchers, members, topics, on_assigned, on_revoked)
 
     async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
-        return await self._store.read(wanted)
+        return [None if record is None or record.is_gap else record for record in await self._store.read(wanted)]
 
     async def snapshot(self, topic: str, partition: int) -> list[Record]:
-        return await self._store.table(TopicPartition(topic, partition))
+        return _readable(await self._store.table(TopicPartition(topic, partition)))
 
     async def scan(
         self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
@@ -134,7 +137,7 @@ class StreamsLog:
         if (await self._store.spec(topic)).cleanup == "compact":
             records = [
                 record
-                for record in await self._store.table(at)
+                for record in _readable(await self._store.table(at))
                 if start <= record.offset and (end is None or record.offset < end)
             ]
             for first in range(0, len(records), batch):
@@ -148,7 +151,7 @@ class StreamsLog:
             except OffsetMissing:
                 position = max(position + 1, (await self._store.span(at)).first)
                 continue
-            yield fetched
+            yield _readable(fetched)
             position += len(fetched)
 
     async def follow(self, topic: str) -> AsyncIterator[Record | None]:
@@ -157,7 +160,7 @@ class StreamsLog:
             span = await self._store.span(at)
             if compact:
                 follower.position = span.end
-                for record in await self._store.table(at):
+                for record in _readable(await self._store.table(at)):
                     if record.offset < span.end:  # younger ones come as changes
                         yield record
             else:
@@ -178,11 +181,11 @@ class StreamsLog:
         """The records from the follower's position on, a batch of them; the position moves behind them."""
         if compact:
             follower.position, records = await self._store.changes(at, follower.position)
-            return records
+            return _readable(records)
         fetched = await self._store.fetch({at: follower.position}, _FOLLOW_AT_ONCE)
         records = fetched.get(at, [])
         follower.position += len(records)
-        return records
+        return _readable(records)
 
     @contextmanager
     def _following(self, partition: TopicPartition) -> Iterator["_Follower"]:
@@ -228,6 +231,14 @@ class _Follower:
     """`position`: offset of the next record that it has not seen."""
 
     position: int = 0
+
+
+def _readable(records: Sequence[Record]) -> list[Record]:
+    """Without those offsets of which nothing can be read; these are told."""
+    for record in records:
+        if record.flaw is not None and record.is_gap:
+            _log.error("offsets_skipped", extra={"problem": record.flaw.detail})
+    return [record for record in records if not record.is_gap]
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

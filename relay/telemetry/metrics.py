@@ -139,6 +139,11 @@ class Metrics:
             "no_local_address, no_proxy; unreachable or dns_silent where everything is. Nobody's attempts",
             "kind",
         )
+        self.offsets_skipped_total = self._counter(
+            "relay_offsets_skipped_total",
+            "Offsets of which nothing could be read (a damaged batch), passed over under a dead letter",
+            "topic",
+        )
         self.lanes_fenced_total = self._counter(
             "relay_lanes_fenced_total", "Lanes taken over by a newer owner", "topic"
         )

@@ -133,6 +133,12 @@ class TelemetryObserver:
         self._metrics.failed_total.labels(_receiver_of(gate), reason).inc()
         self._log.warning("dead_letter", stage=stage, endpoint=gate, reason=reason)
 
+    def skipped(self, partition: TopicPartition, first: int, last: int, why: str) -> None:
+        self._metrics.offsets_skipped_total.labels(partition.topic).inc(last - first + 1)
+        place = {"topic": partition.topic, "partition": partition.partition, "first": first, "last": last}
+        self._log.error("offsets_skipped", **place, problem=why)
+        self._sentry.report_failure("-", "offsets_skipped", "system", partition.topic, 0, None)
+
     def parked(self, topic: str, count: int) -> None:
         self._metrics.parked_total.labels(topic).inc(count)
 

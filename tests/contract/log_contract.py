@@ -35,6 +35,10 @@ class LogRig(Protocol):
         """Remove the records of that partition before `at`, as retention would."""
         ...
 
+    async def spoil(self, topic: str) -> None:
+        """Append one record to partition 0 that cannot be read, or not as its writer meant it."""
+        ...
+
 
 def unique(stem: str) -> str:
     return f"{stem}-{uuid.uuid4().hex[:12]}"
@@ -792,6 +796,81 @@ class LogContract:
         assert {each.first for each in await rig.log.backlogs({topic: group}) if each.partition[1] == last[1]} == {
             last.offset
         }
+
+    # what cannot be read
+
+    async def test_what_cannot_be_read_comes_in_its_place_and_costs_nothing_else(self, rig: LogRig) -> None:
+        group, others = unique("group"), unique("group")
+        topic = await topic_for(rig.log, group)
+        neighbour = await topic_for(rig.log, group)
+        await rig.log.append(keyed(topic, 3))
+        await rig.spoil(topic)
+        await rig.spoil(topic)
+        await rig.log.append([*keyed(topic, 2), *keyed(neighbour, 40)])
+
+        member = await started(Member(rig.log, group, topic, neighbour))
+        records = await member.take(47)
+
+        there = [record for record in records if record.topic == topic]
+        assert [record.offset for record in there] == list(range(7))
+        assert [record.flaw is None for record in there] == [True] * 3 + [False] * 2 + [True] * 2
+        assert values([record for record in there if record.flaw is None]) == [b"0", b"1", b"2", b"0", b"1"]
+        assert {record.flaw.reason for record in there if record.flaw} == {"invalid"}
+        assert values([record for record in records if record.topic == neighbour]) == [b"%d" % n for n in range(40)]
+        await member.consumer.commit({TopicPartition(topic, 0): 5})
+        await member.consumer.close()
+
+        await rig.log.create([], {topic: others})
+        again = await started(Member(rig.log, group, topic))
+        assert [record.offset for record in await again.take(2)] == [5, 6]
+        await again.consumer.close()
+
+    async def test_polls_go_on_when_only_what_cannot_be_read_is_there(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        member = await started(Member(rig.log, group, topic))
+        await rig.spoil(topic)
+        assert [record.flaw is None for record in await member.take(1)] == [False]
+        await rig.spoil(topic)
+        assert [record.flaw is None for record in await member.take(1)] == [False]
+        await rig.log.append(keyed(topic, 1))
+        assert values(await member.take(1)) == [b"0"]
+        await member.consumer.close()
+
+    async def test_no_more_than_asked_for_comes_with_what_cannot_be_read(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        await rig.spoil(topic)
+        await rig.log.append(keyed(topic, 5))
+        await rig.spoil(topic)
+        member = await started(Member(rig.log, group, topic))
+        seen: list[int] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while sum(seen) < 7:
+                seen.append(sum(map(len, (await member.poll(max_records=2)).values())))
+        assert max(seen) <= 2
+        assert [record.offset for record in member.records] == list(range(7))
+        await member.consumer.close()
+
+    async def test_other_readers_pass_over_what_cannot_be_read(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log)
+        at = await rig.log.append(keyed(topic, 2))
+        await rig.spoil(topic)
+        at += await rig.log.append(keyed(topic, 2))
+
+        read = await rig.log.read([(each, b"key-0") for each in at])
+        assert [record and record.value for record in read] == [b"0", b"1", b"0", b"1"]
+        [spoilt] = await rig.log.read([(Coordinate(topic, 0, 2), b"k")])
+        assert spoilt is None or spoilt.flaw is not None
+        found = [record for batch in await scanned(rig.log, topic, 0) for record in batch]
+        assert [record.offset for record in found if record.flaw is None] == [0, 1, 3, 4]
+        followed: list[Record] = []
+        async with asyncio.timeout(PATIENCE_S):
+            async for record in rig.log.follow(topic):
+                if record is None:
+                    break
+                followed.append(record)
+        assert [record.offset for record in followed if record.flaw is None] == [0, 1, 3, 4]
 
     # crashes
 

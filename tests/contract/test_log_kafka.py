@@ -32,6 +32,7 @@ from tests.contract.log_contract import (
     unique,
     values,
 )
+from tests.fakes.raw_batches import RawBatch, RawRecord, produce_raw
 from tests.servers.kafka import Broker, KafkaBroker, own_broker
 
 __all__ = ["own_broker"]
@@ -70,6 +71,9 @@ class KafkaRig:
         await admin.start()
         await admin.delete_records({KafkaPartition(at.topic, at.partition): RecordsToDelete(at.offset)})
         await admin.close()
+
+    async def spoil(self, topic: str) -> None:
+        await produce_raw(self._client, topic, RawBatch([RawRecord(headers=[(b"\xff", b"")])]))
 
 
 async def vanish(log: KafkaLog) -> list[tuple[str, str]]:

@@ -29,6 +29,9 @@ class MemoryRig:
     async def drop_before(self, at: Coordinate) -> None:
         self.broker.drop_before(at)
 
+    async def spoil(self, topic: str) -> None:
+        self.broker.spoil(topic)
+
 
 class TestMemoryLog(LogContract):
     @pytest_asyncio.fixture

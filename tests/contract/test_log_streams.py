@@ -19,6 +19,7 @@ from relay.domain.topics import TopicSpec
 from relay.embedded.valkey import ValkeyServer
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
 from relay.log.stream_scripts import CHANGES_KEPT
+from relay.log.stream_store import Slice
 from relay.log.streams import StreamsLog
 from tests.contract.log_contract import PATIENCE_S, LogContract, Member, keyed, settle, started, topic_for, values
 
@@ -50,20 +51,27 @@ class StreamsRig:
 
     def __init__(self, server: ValkeyServer) -> None:
         self.server = server
-        self.log: Log = self._new()
+        self._client = self._new()
+        self.log: Log = self._client
 
     def _new(self) -> StreamsLog:
         return StreamsLog(self.server.url(0), prefix="t:", max_message_bytes=self.max_message_bytes)
 
     async def reopen(self) -> Log:
         await self.log.close()  # to the server, the same as a process that dies: connections end, nothing else is said
-        self.log = self._new()
+        self._client = self._new()
+        self.log = self._client
         await self.log.start()
         return self.log
 
     async def drop_before(self, at: Coordinate) -> None:
         async with Redis.from_url(self.server.url(0)) as redis:
             await redis.xtrim(f"t:log:records:{at.topic}/{at.partition}", minid=f"{at.offset + 1}-0", approximate=False)
+
+    async def spoil(self, topic: str) -> None:
+        store = self._client._store
+        await store.append([Slice(TopicPartition(topic, 0), await store.spec(topic), [(b"k", b"rubbish")], 0)])
+        self._client._watchers.notify({topic})
 
 
 class TestStreamsLog(LogContract):

@@ -14,6 +14,7 @@ from relay.log.port import (
     Backlog,
     Consumer,
     Coordinate,
+    Flaw,
     NewRecord,
     OnAssigned,
     OnRevoked,
@@ -40,9 +41,13 @@ class _Partition:
 
     def table(self) -> dict[bytes | None, Record]:
         """The newest record of each key, tombstones left out, in offset order."""
-        newest = {record.key: record for record in self.records}
+        newest = {record.key: record for record in _readable(self.records)}
         kept = sorted((r for r in newest.values() if r.value is not None), key=lambda record: record.offset)
         return {record.key: record for record in kept}
+
+
+def _readable(records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if not record.is_gap]
 
 
 class MemoryBroker:
@@ -74,6 +79,16 @@ class MemoryBroker:
     def drop_before(self, at: Coordinate) -> None:
         """Remove the records of that partition before `at`, as retention would."""
         self[TopicPartition(at.topic, at.partition)].first = at.offset
+
+    def spoil(self, topic: str, *, gap: bool = True) -> Record:
+        """Append what nobody can read to the first partition: nothing of it, or not as its writer meant it."""
+        partition = self[TopicPartition(topic, 0)]
+        flaw = Flaw("invalid", "it cannot be read", first_offset=partition.end if gap else None)
+        value = None if gap else b"spoilt"
+        record = Record(topic, 0, partition.end, None, value, (), self.now_ms(), flaw)
+        partition.records.append(record)
+        self.watchers.notify({topic})
+        return record
 
     def spec(self, topic: str) -> TopicSpec:
         if topic not in self.specs:
@@ -157,7 +172,8 @@ class MemoryLog:
         partition = self._broker[TopicPartition(at.topic, at.partition)]
         if self._broker.spec(at.topic).cleanup == "compact":
             return partition.table().get(key)
-        return partition.get(at.offset)
+        record = partition.get(at.offset)
+        return None if record is None or record.is_gap else record
 
     async def snapshot(self, topic: str, partition: int) -> list[Record]:
         await self._turn()
@@ -170,7 +186,7 @@ class MemoryLog:
         at = self._broker[TopicPartition(topic, partition)]
         position, stop = start, at.end if end is None else min(end, at.end)
         while (position := max(position, at.first)) < stop:
-            yield at.records[position : min(position + batch, stop)]
+            yield _readable(at.records[position : min(position + batch, stop)])
             position += batch
             await self._turn()
 
@@ -179,7 +195,7 @@ class MemoryLog:
         partition = self._broker[TopicPartition(topic, 0)]
         position = partition.end
         compact = self._broker.spec(topic).cleanup == "compact"
-        for record in partition.table().values() if compact else partition.records[partition.first :]:
+        for record in partition.table().values() if compact else _readable(partition.records[partition.first :]):
             yield record
         yield None
         with self._broker.watchers.watching(topic) as wake:
@@ -187,7 +203,8 @@ class MemoryLog:
                 wake.clear()
                 while position < partition.end:
                     position += 1
-                    yield partition.records[position - 1]
+                    if not partition.records[position - 1].is_gap:
+                        yield partition.records[position - 1]
                 await wake.wait()
                 await self._turn()
 
