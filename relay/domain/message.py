@@ -113,7 +113,7 @@ def sender_headers(headers: Headers) -> Headers:
 
     A dead letter of that stage carries these, or a sender could name any receiver in `relay-receiver`.
     """
-    return tuple(pair for pair in headers if not pair[0].startswith("relay-"))
+    return tuple(pair for pair in headers if not pair[0].startswith("relay-") or pair[0].startswith(_RAW))
 
 
 def _from_headers(value: bytes, named: Mapping[str, bytes]) -> Message:

@@ -198,8 +198,12 @@ def _unpacked(header: _Header, batch: memoryview) -> bytes:
 
 
 def _records(at: TopicPartition, header: _Header, data: bytes, start: int, max_bytes: int) -> Iterator[Record]:
-    """Each record stands in a frame of its own, so that the next one can be found behind it, whatever is in it."""
+    """Each record stands in a frame of its own, so that the next one can be found behind it, whatever is in it.
+
+    Where there are as many records as offsets, their places tell these. What the records say was a client's to make up.
+    """
     previous, last, position = header.base_offset - 1, header.base_offset + header.last_delta, 0
+    dense = header.records == header.last_delta + 1
     for _ in range(header.records):
         if previous == last:
             return
@@ -210,7 +214,7 @@ def _records(at: TopicPartition, header: _Header, data: bytes, start: int, max_b
         except _Unreadable as error:
             yield from _rest(at, max(start, previous + 1), last, error)
             return
-        record = _Parser(data, position, position + size).record(at, header, previous, max_bytes)
+        record = _Parser(data, position, position + size).record(at, header, previous, max_bytes, dense=dense)
         position, previous = position + size, record.offset
         if record.offset >= start:
             yield record
@@ -246,8 +250,9 @@ class _Parser:
         self._value: bytes | None = None
         self._flaw: Flaw | None = None
 
-    def record(self, at: TopicPartition, header: _Header, previous: int, max_bytes: int) -> Record:
-        """`previous`: the offset before; a record that tells none that can be is taken for the one behind it."""
+    def record(self, at: TopicPartition, header: _Header, previous: int, max_bytes: int, *, dense: bool) -> Record:
+        """`previous`: the offset before; a record that tells none that can be is taken for the one behind it. `dense`:
+        so is every one."""
         offset, timestamp = previous + 1, header.max_timestamp
         try:
             self._position += 1  # attributes: unused
@@ -255,9 +260,10 @@ class _Parser:
             if not header.attributes & _APPEND_TIME:
                 timestamp = header.first_timestamp + delta
             told = header.base_offset + self._varint()
-            if not previous < told <= header.base_offset + header.last_delta:
-                raise _Unreadable("an offset that cannot be")
-            offset = told
+            if not dense:
+                if not previous < told <= header.base_offset + header.last_delta:
+                    raise _Unreadable("an offset that cannot be")
+                offset = told
             self._key = self._bytes("key")
             self._value = self._bytes("value")
             self._read_headers()

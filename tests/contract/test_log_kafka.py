@@ -2,8 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from relay.log import kafka_membership as membership
 from relay.log import pacing
 from relay.log.kafka import KafkaLog
 from relay.log.pacing import FetchPace
-from relay.log.port import Coordinate, Log, NewRecord
+from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
 from tests.contract.log_contract import (
     PATIENCE_S,
     LogContract,
@@ -309,3 +310,54 @@ async def test_a_topic_that_grew_is_used_in_full(kafka_broker: Broker) -> None:
             assert running is not None
             await running.producer.client.force_metadata_update()  # what it does by itself every five minutes
             used = {at.partition for at in await log.append(records)}
+
+
+@pytest.mark.parametrize("deltas", [(0, 5, 2), (0, 1, 99), (4, 3, 2)])
+async def test_offsets_that_a_client_made_up_do_no_harm(kafka_broker: Broker, deltas: tuple[int, ...]) -> None:
+    """The broker takes them as they are."""
+    async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
+        group = unique("group")
+        topic = await topic_for(log, group)
+        await produce_raw(log, topic, RawBatch([RawRecord(value=b"%d" % n) for n in range(3)], deltas=deltas))
+        await log.append(keyed(topic, 2))
+        member = await started(Member(log, group, topic))
+        records = await member.take(5)
+        assert [record.offset for record in records] == list(range(5))
+        assert values(records) == [b"0", b"1", b"2", b"0", b"1"]
+
+
+def on_disk(broker: KafkaBroker, topic: str) -> Path:
+    [segment] = (broker.data / f"{topic}-0").glob("*.log")
+    return segment
+
+
+async def test_batches_that_were_damaged_on_disk_are_skipped_and_say_so(own_broker: KafkaBroker) -> None:
+    """Checksum, codec, frame of the records: of three good batches each one in the middle."""
+    damage: list[Callable[[RawBatch], bytes]] = [
+        lambda batch: batch.encoded()[:-1] + b"?",
+        lambda batch: RawBatch(batch.records, attributes=6, base=batch.base).encoded(),
+        lambda batch: batch.encoded(b"\x01" + b"\0" * (len(batch.body) - 1)),
+    ]
+    async with opened(own_broker.bootstrap, request_timeout_ms=15_000) as log, asyncio.timeout(2 * PATIENCE_S):
+        group = unique("group")
+        topics = [await topic_for(log, group) for _ in damage]
+        for topic, damaged in zip(topics, damage, strict=True):
+            batches = [RawBatch([RawRecord(value=b"%d" % (2 * n + m)) for m in (0, 1)], base=2 * n) for n in range(3)]
+            for batch in batches:
+                await produce_raw(log, topic, batch.at(0))
+            with on_disk(own_broker, topic).open("r+b") as segment:
+                segment.seek(len(batches[0].encoded()))
+                segment.write(damaged(batches[1]))
+
+        member = await started(Member(log, group, *topics))
+        await settle([member], lambda: len(member.records) == 5 * len(topics))
+        for topic in topics:
+            records = [record for record in member.records if record.topic == topic]
+            assert values([record for record in records if not record.is_gap]) == [b"0", b"1", b"4", b"5"]
+            [gap] = [record for record in records if record.is_gap]
+            assert gap.flaw is not None
+            assert (gap.flaw.first_offset, gap.offset) == (2, 3)
+            assert "offsets 2 to 3 are skipped" in gap.flaw.detail
+            assert member.ends([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 6}
+            found = [record async for batch in log.scan(topic, 0) for record in batch]
+            assert values(found) == [b"0", b"1", b"4", b"5"]

@@ -2,8 +2,12 @@
 
 import json
 
+import aiohttp
 import pytest
 
+from relay.log.kafka import KafkaLog
+from relay.log.partitioner import partition_of
+from tests.fakes.raw_batches import RawBatch, RawRecord, produce_raw
 from tests.integration.production import Rig, Sent
 
 pytestmark = pytest.mark.kafka
@@ -48,3 +52,59 @@ async def test_each_bad_record_is_one_dead_letter_and_good_ones_pass(rig: Rig) -
         assert notices["large"] == "too_large"
         text = "\n".join(running.lines)
         assert "Traceback" not in text
+
+
+def raw(message_id: str, value: bytes = b"{}", *, name: bytes | None = None) -> RawRecord:
+    headers = {**GOOD, "ce_id": message_id.encode()}
+    more = [] if name is None else [(name, b"caf\xe9")]
+    return RawRecord(b"source-0", value, [*((key.encode(), text) for key, text in headers.items()), *more])
+
+
+BOMBS = {1: 62_914_560, 2: 8_388_608, 3: 33_554_432, 4: 62_914_560}
+"""Bytes of a record under each codec; on the wire they are between 2 kB and 400 kB."""
+
+
+async def test_what_clients_of_another_make_can_write_costs_its_own_offset_only(rig: Rig) -> None:
+    """Records that explode, names that are not UTF-8, and offsets that were made up; all of them pass the broker."""
+    log = KafkaLog(rig.environ["RELAY_KAFKA_BOOTSTRAP_SERVERS"])
+    await log.start()
+    partition = partition_of(b"source-0", 10)
+    try:
+        await produce_raw(log, rig.topic, RawBatch([raw("first")]), partition=partition)
+        for codec, size in BOMBS.items():
+            batch = RawBatch([raw(f"bomb-{codec}", bytes(size)), raw(f"behind-{codec}")], codec=codec)
+            await produce_raw(log, rig.topic, batch, partition=partition)
+        named = RawBatch([raw("before"), raw("odd", name=b"na\xefve"), raw("after")], codec=2)
+        await produce_raw(log, rig.topic, named, partition=partition)
+        made_up = RawBatch([raw("zero"), raw("one"), raw("two")], deltas=(0, 5, 2))
+        await produce_raw(log, rig.topic, made_up, partition=partition)
+    finally:
+        await log.close()
+    good = ["first", *(f"behind-{codec}" for codec in BOMBS), "before", "after", "zero", "one", "two"]
+
+    async with rig.relay("run", "--processes", "1") as running:
+        started = json.loads(await running.line_with('"started"'))
+        await rig.until(lambda: rig.answered() >= set(good))
+        letters = {letter["message_id"]: letter for letter in await rig.dead_letters(started["api"], len(BOMBS) + 1)}
+        reasons = {name: letter["reason"] for name, letter in letters.items()}
+        assert reasons == {f"bomb-{codec}": "too_large" for codec in BOMBS} | {"odd": "invalid"}
+        assert [arrival.message_id for arrival in rig.sinks["circleci"].received] == good
+        headers = {name: await _headers(started["api"], letter) for name, letter in letters.items()}
+        for codec, size in BOMBS.items():
+            assert headers[f"bomb-{codec}"]["relay-omitted"] == f"value={size}"
+        assert headers["odd"]["relay-raw-na%EFve"] == "caf\ufffd"
+        assert headers["odd"]["relay-origin"].startswith(f"{rig.topic}/{partition}/")
+        await rig.until(
+            lambda: {a.headers["relay-message-id"] for a in rig.callback.received} >= {"bomb-1", "bomb-4", "odd"}
+        )
+        text = "\n".join(running.lines)
+        assert "Traceback" not in text
+        assert '"waiting"' not in text
+
+
+async def _headers(api: str, letter: dict[str, object]) -> dict[str, str]:
+    async with (
+        aiohttp.ClientSession(api) as session,
+        session.get(f"/v1/failed/{letter['partition']}/{letter['offset']}") as response,
+    ):
+        return dict((await response.json())["headers"])

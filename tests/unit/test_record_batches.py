@@ -91,8 +91,6 @@ BODIES = {
     "a header's name beyond its end": b"\0\2\2\2a\2b\2\x50x",
     "a header's value beyond its end": b"\0\2\2\2a\2b\2\2n\x50x",
     "bytes behind its headers": b"\0\2\2\2a\2b\0more",
-    "an offset that cannot be": b"\0\2\x7f\2a\2b\0",
-    "an offset that was there before": b"\0\2\0\2a\2b\0",
 }
 
 
@@ -101,6 +99,20 @@ BODIES = {
 def test_a_record_that_is_damaged_inside_costs_its_own_offset(body: bytes, codec: int) -> None:
     chunk = read(RawBatch([GOOD[0], RawRecord(body=body), GOOD[2]], base=10, codec=codec).encoded())
     assert (good(chunk), chunk.next_offset) == ({10: b"v0", 12: b"v2"}, 13)
+    assert [(first, offset) for first, offset, _ in flaws(chunk)] == [(None, 11)]
+
+
+@pytest.mark.parametrize("deltas", [(0, 0, 1), (0, 5, 2), (0, 1, 99), (-7, -7, -7)])
+@codecs
+def test_offsets_that_a_client_made_up_do_not_count(codec: int, deltas: Sequence[int]) -> None:
+    chunk = read(RawBatch(GOOD[:3], base=10, codec=codec, deltas=deltas).encoded(), end=20)
+    assert (good(chunk), chunk.next_offset) == ({10: b"v0", 11: b"v1", 12: b"v2"}, 13)
+
+
+@pytest.mark.parametrize("deltas", [(0, 0, 3), (0, -7, 3), (0, 99, 3)])
+def test_made_up_offsets_among_such_as_are_gone_cost_their_own_records(deltas: Sequence[int]) -> None:
+    chunk = read(RawBatch(GOOD[:3], base=10, deltas=deltas, last_delta=5).encoded(), end=20)
+    assert (sorted(good(chunk)), chunk.next_offset) == ([10, 13], 16)
     assert [(first, offset) for first, offset, _ in flaws(chunk)] == [(None, 11)]
 
 
