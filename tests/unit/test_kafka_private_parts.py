@@ -16,9 +16,10 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection
-from aiokafka.consumer.fetcher import Fetcher
+from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
+from aiokafka.errors import RecordTooLargeError
 from aiokafka.producer.message_accumulator import MessageBatch
 from aiokafka.structs import TopicPartition
 
@@ -32,9 +33,10 @@ PRIVATE: Final[dict[str, set[str]]] = {
     "coordinator": {"_coordination_task"},
     "fetcher": {
         *("_fetch_task", "_records", "_in_flight", "_wait_consume_future"),
-        *("_create_fetch_waiter", "_notify"),
+        *("_create_fetch_waiter", "_notify", "_prefetch_backoff"),
     },
-    "subscriptions": {"_fetch_count"},
+    "fetch result": {"_assignment"},
+    "fetch error": {"_error"},
     "client": {"_conns"},
     "connection": {"_requests"},
     "producer": {"_message_accumulator", "_sender"},
@@ -46,8 +48,12 @@ PRIVATE: Final[dict[str, set[str]]] = {
 UNDOCUMENTED: Final[dict[str, set[str]]] = {
     "coordinator": {"generation", "check_errors"},
     "subscriptions": {"subscription", "fetch_context"},
-    "assignment": {"state_value", "tps"},
-    "partition state": {"position", "has_valid_position", "highwater", "timestamp", "pause", "resume"},
+    "assignment": {"state_value", "tps", "active"},
+    "fetch result": {"getall", "has_more"},
+    "partition state": {
+        *("position", "has_valid_position", "highwater", "timestamp"),
+        *("pause", "resume", "consumed_to"),
+    },
     "connection": {"close"},
     "producer": {"client", "create_batch"},
     "sender": {"sender_task", "close"},
@@ -74,6 +80,8 @@ async def library() -> AsyncIterator[dict[str, Any]]:
         "subscriptions": subscriptions,
         "assignment": assignment,
         "partition state": assignment.state_value(PLACE),
+        "fetch result": FetchResult(PLACE, assignment=assignment, partition_records=None, backoff=0.0),
+        "fetch error": FetchError(error=RecordTooLargeError(), backoff=0.0),
         "client": client,
         "connection": AIOKafkaConnection("127.0.0.1", 9),
         "producer": producer,
@@ -105,7 +113,6 @@ async def test_the_shapes_are_as_we_take_them(library: dict[str, Any]) -> None:
     assert isinstance(library["client"]._conns, dict)
     assert not library["connection"]._requests
     assert library["coordinator"].generation == -1
-    assert library["subscriptions"]._fetch_count == 0
     assert ConnectionGroup.DEFAULT != ConnectionGroup.COORDINATION
 
 
