@@ -13,6 +13,7 @@ from relay.engine.holding import Holding
 from relay.engine.lane import Lane
 from relay.engine.observer import Observer
 from relay.engine.patience import Patience
+from relay.engine.roster import Roster
 from relay.engine.runner import Runner
 from relay.engine.supervisor import OpenService
 from relay.engine.work import Worker
@@ -64,6 +65,8 @@ class Lanes:
         self._observer = observer
         self._patience = patience
         self._load = load
+        self.roster = Roster()
+        """Which lanes are served here; somebody has to run it."""
         self._topics = topics = Topics(settings.topic_prefix)
         self._holding = Holding(log, state, topics.receiver_config)
         letters = Letters(topics, outside.clock)
@@ -143,4 +146,5 @@ class Lanes:
             holding=self._holding,
             turnstile=self._outside.turnstile,
             linger_s=lambda: gather(self._load(), self._outside.clock.monotonic()),
+            roster=self.roster,
         )

@@ -193,6 +193,7 @@ class Relay:
             background = [
                 start("follow the registry", self._follow_registry()),
                 start("recovery", self._recovery.run()),
+                start("signs of life", self._lanes.roster.run(self._state, self._clock)),
                 start("clock watch", ClockWatch(self._clock, self.metrics).run()),
                 start("log watch", self._watch("log", LOG_LOOK_S, partial(self._log.describe, topics))),
                 start("state watch", self._watch("state", STATE_LOOK_S, partial(self._state.messages, [NOBODY]))),

@@ -16,7 +16,7 @@ from relay.state.rows import delivery_row
 RATE_SLACK = 1.03
 """Starts are paced this much slower than the limit, so that jitter on the way does not let the endpoint see more."""
 
-OFF_S = 30.0
+OFF_S = 5.0
 SWITCHED_OFF = Later(OFF_S, "the receiver is switched off", Change.RELEASED, pause_s=OFF_S)
 """As a pause, renewed until the receiver is enabled again: nothing is sent, no attempt counts, but time passes."""
 
@@ -24,11 +24,11 @@ SWITCHED_OFF = Later(OFF_S, "the receiver is switched off", Change.RELEASED, pau
 class Delivery(Work):
     """One message on its way to one receiver."""
 
-    __slots__ = ("asked", "hop", "receiver")
+    __slots__ = ("asked", "hop", "receiver", "said")
 
     def __init__(self, record: Record, hop: Hop, receiver: Receiver) -> None:
         row = delivery_row(hop.delivery)
-        super().__init__(record, row, hop.generation, _queue(receiver, hop.delivery), row.owner)
+        super().__init__(record, row, hop.generation, order_key(receiver, hop.delivery), row.owner)
         if hop.generation > 0 or not hop.accepted_ms:
             # a replay is a new life: its age counts from the replay, which appended this record
             hop = structs.replace(hop, accepted_ms=record.timestamp_ms)
@@ -38,6 +38,8 @@ class Delivery(Work):
         self.attempts = hop.attempt
         self.asked = 0
         """Status GETs made about the attempt in doubt."""
+        self.said: str | None = None
+        """What came of the last attempt that failed, in words, while this process knows it."""
 
     @property
     def delivery(self) -> DeliveryId:
@@ -102,7 +104,8 @@ def interval_s(endpoint: Endpoint) -> float:
     return endpoint.window_size * RATE_SLACK / endpoint.rate_limit if endpoint.rate_limit else 0.0
 
 
-def _queue(receiver: Receiver, delivery: DeliveryId) -> bytes | None:
+def order_key(receiver: Receiver, delivery: DeliveryId) -> bytes | None:
+    """Digest of what `delivery` has to stay in order with; None: of nothing."""
     match receiver.ordering:
         case "source":
             return _order_key(receiver.name, delivery.source_id)

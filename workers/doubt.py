@@ -31,7 +31,8 @@ class Doubt:
             url = _url(receiver, work)
             return ask(self._outside, work.gate, receiver, url, partial(self._decide, work, url))
         if receiver.on_ambiguous == "dead_letter":
-            return Dead("ambiguous", "an attempt was begun, and nobody knows what came of it")
+            said = f": {work.said}" if work.said else ""
+            return Dead("ambiguous", f"an attempt was begun, and nobody knows what came of it{said}")
         return _again(work)
 
     def _decide(self, work: Delivery, url: str, reading: StatusReading) -> Decision:
@@ -67,5 +68,6 @@ def _url(receiver: Receiver, work: Delivery) -> str:
 
 def _again(work: Delivery) -> Resend | Dead:
     if work.attempts >= work.receiver.post.retry.max_attempts:
-        return Dead("exhausted", f"given up after {work.attempts} attempts; the last one got no answer")
+        said = work.said or "it got no answer"
+        return Dead("exhausted", f"given up after {work.attempts} attempts; the last: {said}")
     return Resend()

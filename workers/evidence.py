@@ -85,7 +85,8 @@ def _hop_of(record: Record, letter: DeadLetter) -> Hop | None:
 def _ended(record: Record, letter: DeadLetter, hop: Hop, topics: Topics) -> Mark | None:
     if letter.stage == topics.to_sender:
         row = callback_row(hop.delivery, hop.generation, failed=hop.outcome == "failed")
-        return Mark(row, hop.generation, Stage.DONE, code=to_code(Handover.FAILED, letter.attempts))
+        at = (record.partition, record.offset)
+        return Mark(row, hop.generation, Stage.DONE, at, to_code(Handover.FAILED, letter.attempts))
     if letter.stage.startswith((topics.to_receiver(""), topics.pending(""))):
         return _failed(hop.delivery, hop.generation, record, letter)
     return None

@@ -11,9 +11,11 @@ from relay.engine.work import Dead, Later
 
 @dataclass(frozen=True, slots=True)
 class Setback:
-    """`whole`: the whole endpoint is to be left alone. `counted`: this used up an attempt."""
+    """`detail`: what happened, in words. `whole`: the whole endpoint is to be left alone. `counted`: this used up an
+    attempt."""
 
     why: str
+    detail: str
     status: int | None
     retry_after_s: float | None
     healthy: bool | None
@@ -21,14 +23,14 @@ class Setback:
     whole: bool = False
 
 
-def setback_of(outcome: NotNow | Ambiguous | NotProcessed) -> Setback:
-    """`outcome`, as far as it matters for trying again."""
+def setback_of(outcome: NotNow | Ambiguous | NotProcessed, detail: str) -> Setback:
+    """`outcome`, as far as it matters for trying again. `detail`: of the exchange behind it."""
     health = healthy(outcome)
     match outcome:
         case NotNow(retry_after_s, status, counted):
-            return Setback("not now", status, retry_after_s, health, counted, whole=True)
+            return Setback("not now", detail, status, retry_after_s, health, counted, whole=True)
         case Ambiguous(retry_after_s, last_status, kind) | NotProcessed(retry_after_s, last_status, kind):
-            return Setback(kind, last_status, retry_after_s, health)
+            return Setback(kind, detail, last_status, retry_after_s, health)
     assert_never(outcome)
 
 
@@ -49,11 +51,12 @@ def after(setback: Setback, *, attempts: int, age_s: float, policy: RetryPolicy,
                 last_status=setback.status,
                 healthy=setback.healthy,
                 pause_s=max(delay_s, asked_s) if setback.whole else 0.0,
+                detail=setback.detail,
             )
         case GiveUp(reason):
             return Dead(
                 reason,
-                f"given up after {attempts} attempts; the last: {setback.why}",
+                f"given up after {attempts} attempts; the last: {setback.detail}",
                 setback.status,
                 setback.healthy,
                 pause_s=max(backoff(tried, policy, jitter), asked_s) if setback.whole else 0.0,

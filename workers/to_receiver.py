@@ -17,6 +17,7 @@ from msgspec import structs
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange
+from relay.domain.failure import failure_detail
 from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.identity import webhook_id
 from relay.domain.outcome import (
@@ -81,7 +82,8 @@ class ToReceiver:
         work.follow(receiver)
         if work.rest_s(self._outside.clock.time()) > 0:
             return None
-        return Dead("expired", f"not delivered within max_age after {work.attempts} attempts")
+        said = f"; the last: {work.said}" if work.said else ""
+        return Dead("expired", f"not delivered within max_age after {work.attempts} attempts{said}")
 
     def step(self, work: Delivery) -> Step:
         if not work.receiver.enabled:
@@ -128,7 +130,7 @@ class ToReceiver:
         outside.meter.posted(receiver.name, outside.clock.monotonic() - begun)
         outcome = classify(exchange, codes=receiver.post.codes, now=now)
         self._count(work, outcome, now)
-        return self._decide(work, outcome)
+        return self._decide(work, outcome, exchange)
 
     def _count(self, work: Delivery, outcome: Outcome, now: float) -> None:
         meter, name, age_s = self._outside.meter, work.receiver.name, work.age_s(now)
@@ -139,7 +141,7 @@ class ToReceiver:
 
     # what the response means
 
-    def _decide(self, work: Delivery, outcome: Outcome) -> Decision:
+    def _decide(self, work: Delivery, outcome: Outcome, exchange: Exchange) -> Decision:
         health = healthy(outcome)
         match outcome:
             case Answered(status, content_type, body, truncated):
@@ -149,34 +151,49 @@ class ToReceiver:
                 return Done(stage=Stage.PUBLISHED, result=Result("delivered", status), healthy=health)
             case Accepted():
                 return Done(stage=Stage.AWAITING, result=_accepted(work, outcome), healthy=health)
+        return self._failed(work, outcome, failure_detail(exchange, work.receiver.post))
+
+    def _failed(
+        self, work: Delivery, outcome: Gone | Rejected | Ambiguous | NotNow | NotProcessed, detail: str
+    ) -> Decision:
+        health = healthy(outcome)
+        work.said = detail
+        match outcome:
             case Gone(status):
-                return Dead("gone", "the receiver says that it is gone", status, health, pause_s=inf)
-            case Rejected(status, detail):
+                return Dead("gone", f"the receiver says that it is gone: {detail}", status, health, pause_s=inf)
+            case Rejected(status):
                 return Dead("rejected", detail, status, health)
             case Ambiguous():
-                return self._ambiguous(work, outcome)
+                return self._ambiguous(work, outcome, detail)
             case NotNow() | NotProcessed():
-                return self._retry(work, outcome)
+                return self._retry(work, outcome, detail)
         assert_never(outcome)
 
-    def _ambiguous(self, work: Delivery, outcome: Ambiguous) -> Decision:
+    def _ambiguous(self, work: Delivery, outcome: Ambiguous, detail: str) -> Decision:
         if can_be_asked(work.receiver):
-            return self._ask_later(work, outcome)
+            return self._ask_later(work, outcome, detail)
         if work.receiver.on_ambiguous == "dead_letter":
-            detail = f"nobody knows what became of it: {outcome.kind}"
-            return Dead("ambiguous", detail, outcome.status, healthy(outcome))
-        return self._retry(work, outcome)
+            said = f"nobody knows what became of it: {detail}"
+            return Dead("ambiguous", said, outcome.status, healthy(outcome))
+        return self._retry(work, outcome, detail)
 
-    def _ask_later(self, work: Delivery, outcome: Ambiguous) -> Later:
+    def _ask_later(self, work: Delivery, outcome: Ambiguous, detail: str) -> Later:
         """Backoff before the question, not after it: a 404 is then followed by the next POST at once."""
         outside = self._outside
         usual_s = backoff(work.attempts, work.receiver.post.retry, outside.jitter)
         wait_s = min(max(usual_s, outcome.retry_after_s or 0.0), work.rest_s(outside.clock.time()))
-        return Later(wait_s, outcome.kind, Change.DOUBT, last_status=outcome.status, healthy=healthy(outcome))
+        return Later(
+            wait_s,
+            outcome.kind,
+            Change.DOUBT,
+            last_status=outcome.status,
+            healthy=healthy(outcome),
+            detail=detail,
+        )
 
-    def _retry(self, work: Delivery, outcome: NotNow | Ambiguous | NotProcessed) -> Later | Dead:
+    def _retry(self, work: Delivery, outcome: NotNow | Ambiguous | NotProcessed, detail: str) -> Later | Dead:
         return after(
-            setback_of(outcome),
+            setback_of(outcome, detail),
             attempts=work.attempts,
             age_s=work.age_s(self._outside.clock.time()),
             policy=work.receiver.post.retry,

@@ -15,6 +15,7 @@ from msgspec import structs
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange
+from relay.domain.failure import failure_detail
 from relay.domain.handover import Handover, handover, to_code
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.identity import DeliveryId
@@ -51,7 +52,7 @@ from workers.setback import after, setback_of
 class Callback(Work):
     """An answer or a failure notice on its way to the sender."""
 
-    __slots__ = ("delivery_key", "failed", "hop", "how", "source")
+    __slots__ = ("delivery_key", "failed", "hop", "how", "said", "source")
 
     def __init__(self, record: Record, hop: Hop, source: Source) -> None:
         self.failed = hop.outcome == "failed"
@@ -59,6 +60,8 @@ class Callback(Work):
         super().__init__(record, row, hop.generation, None, row.owner)
         self.hop = hop
         self.delivery_key: RowKey = delivery_row(hop.delivery)
+        self.said: str | None = None
+        """What came of the last call that failed, in words, while this process knows it."""
         self.follow(source)
 
     @property
@@ -80,7 +83,8 @@ class Callback(Work):
 class CallbackTable:
     """Two rows: the callback's own while it is under way, and the delivery's, which remembers that it is done.
 
-    A notice's end is in its own row: the delivery has failed before the notice is even written.
+    A notice's end is in its own row: the delivery has failed before the notice is even written. Of a callback that was
+    given up its own row stays, too: it says where the dead letter is.
     """
 
     def __init__(self, state: State, clock: Clock) -> None:
@@ -102,8 +106,13 @@ class CallbackTable:
         ]
 
     async def mark(self, works: Sequence[tuple[Callback, Outcome]]) -> None:
-        await self._state.mark([_end(work, outcome) for work, outcome in works])
-        over = [row_of(work) for work, _ in works if work.rules is not None and not work.failed]
+        given_up = [_given_up(work, outcome) for work, outcome in works if isinstance(outcome.decision, Dead)]
+        await self._state.mark(given_up + [_end(work, outcome) for work, outcome in works])
+        over = [
+            row_of(work)
+            for work, outcome in works
+            if not (work.rules is None or work.failed or isinstance(outcome.decision, Dead))
+        ]
         if over:
             await self._state.forget(over)
 
@@ -119,6 +128,11 @@ def _end(work: Callback, outcome: Outcome) -> Mark:
         return Mark(row_of(work), work.generation, Stage.DONE, code=code)
     at = (work.record.partition, work.record.offset)
     return Mark(work.delivery_key, work.generation, Stage.DONE, at, code)
+
+
+def _given_up(work: Callback, outcome: Outcome) -> Mark:
+    at = (outcome.at[0].partition, outcome.at[0].offset) if outcome.at else None
+    return Mark(row_of(work), work.generation, Stage.DONE, at, to_code(Handover.FAILED, work.attempts))
 
 
 class ToSender:
@@ -151,7 +165,10 @@ class ToSender:
             return None
         if work.age_s(self._outside.clock.time()) < callback.retry.max_age:
             return None
-        return Dead("callback_exhausted", f"the callback took nothing within max_age, in {work.attempts} attempts")
+        said = f"; the last: {work.said}" if work.said else ""
+        return Dead(
+            "callback_exhausted", f"the callback took nothing within max_age, in {work.attempts} attempts{said}"
+        )
 
     def step(self, work: Callback) -> Step:
         callback = work.source.callback
@@ -184,23 +201,26 @@ class ToSender:
         return outside.call(work.gate, request, partial(self._heard, work, callback))
 
     def _heard(self, work: Callback, callback: Endpoint, exchange: Exchange) -> Decision:
-        return self._decide(work, callback, classify(exchange, codes=callback.codes, now=self._outside.clock.time()))
+        outcome = classify(exchange, codes=callback.codes, now=self._outside.clock.time())
+        return self._decide(work, callback, outcome, exchange)
 
-    def _decide(self, work: Callback, callback: Endpoint, outcome: PostOutcome) -> Decision:
+    def _decide(self, work: Callback, callback: Endpoint, outcome: PostOutcome, exchange: Exchange) -> Decision:
         match outcome:
             case Answered(status) | Delivered(status) | Accepted(status):
                 self._count(work)
                 return Done(result=Result("delivered", status), healthy=healthy(outcome))
             case Gone(status) | Rejected(status):
-                detail = f"the sender's callback answered {status}"
-                return Dead("callback_rejected", detail, status, healthy(outcome))
+                return Dead("callback_rejected", failure_detail(exchange, callback), status, healthy(outcome))
             case NotNow() | Ambiguous() | NotProcessed():
-                return self._retry(work, callback, outcome)
+                return self._retry(work, callback, outcome, failure_detail(exchange, callback))
         assert_never(outcome)
 
-    def _retry(self, work: Callback, callback: Endpoint, outcome: NotNow | Ambiguous | NotProcessed) -> Later | Dead:
+    def _retry(
+        self, work: Callback, callback: Endpoint, outcome: NotNow | Ambiguous | NotProcessed, detail: str
+    ) -> Later | Dead:
+        work.said = detail
         decision = after(
-            setback_of(outcome),
+            setback_of(outcome, detail),
             attempts=work.attempts,
             age_s=work.age_s(self._outside.clock.time()),
             policy=callback.retry,
@@ -218,7 +238,8 @@ class ToSender:
 def _repeated(work: Callback, callback: Endpoint) -> Resend | Dead:
     """An earlier call has no known outcome: call again, as the id is the same and the sender can tell a repeat."""
     if work.attempts >= callback.retry.max_attempts:
-        return Dead("callback_exhausted", f"given up after {work.attempts} attempts; the last one got no answer")
+        said = work.said or "it got no answer"
+        return Dead("callback_exhausted", f"given up after {work.attempts} attempts; the last: {said}")
     return Resend()
 
 

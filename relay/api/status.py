@@ -1,6 +1,6 @@
 """GET of a message: what became of it. Nothing is kept for this; it is read from the rows and the records."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -9,7 +9,16 @@ from aiohttp import web
 
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.reading import MESSAGE_PATH, message_in_path
-from relay.api.view import Found, MessageView, delivery_view, has_failed, is_owed, message_view
+from relay.api.surroundings import Surroundings
+from relay.api.view import (
+    Found,
+    MessageView,
+    delivery_view,
+    has_failed,
+    is_given_up,
+    is_owed,
+    message_view,
+)
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import DeliveryId, MessageId
@@ -18,10 +27,11 @@ from relay.domain.receiver import Source
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
 from relay.log.port import Coordinate, LogReader, Record
+from relay.state.onlooker import Watched
 from relay.state.port import State
 from relay.state.rows import MessageRow, MessageStage, Row, Stage, callback_row, delivery_row
 
-_NO_ROW: Final = Row()
+_NOTHING: Final = Watched(Row())
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,7 @@ class StatusReader:
         self._topics = topics
         self._directory = directory
         self._clock = clock
+        self._surroundings = Surroundings(log, state, topics, directory)
 
     async def view(self, identity: MessageId) -> MessageView | None:
         """The message and its deliveries; None where nothing is known of it."""
@@ -72,14 +83,20 @@ class StatusReader:
     async def view_of(self, known: KnownMessage, *, duplicate: bool = False) -> MessageView:
         """The message with its deliveries as they are now."""
         deliveries = self._deliveries(known.message)
-        rows = await self._state.peek([delivery_row(delivery) for delivery in deliveries]) if deliveries else []
-        return await self._assembled(known, deliveries, rows, duplicate=duplicate)
+        seen = await self._state.watch([delivery_row(delivery) for delivery in deliveries]) if deliveries else []
+        now = self._clock.time()
+        found = [Found(delivery, one) for delivery, one in zip(deliveries, seen, strict=True)]
+        source = self._directory.source(known.message.source_id)
+        found = await self._with_callbacks(await self._with_records(found), source)
+        unrouted = None if known.routed else known.at
+        found = await self._surroundings.look(found, source, known.received_ms, unrouted, now)
+        return self._told(known, found, source, now, duplicate=duplicate)
 
     def fresh_view(self, known: KnownMessage) -> MessageView:
         """A message that was accepted this moment: nothing has become of its deliveries yet."""
         source = self._directory.source(known.message.source_id)
-        found = [Found(delivery, _NO_ROW) for delivery in self._deliveries(known.message)]
-        return self._told(known, found, source, duplicate=False)
+        found = [Found(delivery, _NOTHING) for delivery in self._deliveries(known.message)]
+        return self._told(known, found, source, self._clock.time(), duplicate=False)
 
     def _deliveries(self, message: Message) -> list[DeliveryId]:
         names = message.receivers
@@ -90,16 +107,9 @@ class StatusReader:
                 names = ()  # too many subscribe: such a message goes to nobody
         return [DeliveryId(name, *message.id) for name in names]
 
-    async def _assembled(
-        self, known: KnownMessage, deliveries: Sequence[DeliveryId], rows: Sequence[Row], *, duplicate: bool
+    def _told(
+        self, known: KnownMessage, found: list[Found], source: Source, now: float, *, duplicate: bool
     ) -> MessageView:
-        source = self._directory.source(known.message.source_id)
-        found = [Found(delivery, row) for delivery, row in zip(deliveries, rows, strict=True)]
-        found = await self._with_callbacks(await self._with_answers(found), source)
-        return self._told(known, found, source, duplicate=duplicate)
-
-    def _told(self, known: KnownMessage, found: list[Found], source: Source, *, duplicate: bool) -> MessageView:
-        now = self._clock.time()
         return message_view(
             known.message.id,
             known.message.event_type,
@@ -109,29 +119,49 @@ class StatusReader:
             duplicate=duplicate,
         )
 
-    async def _with_answers(self, found: list[Found]) -> list[Found]:
-        """Answers are read where their records are, all in one call."""
-        wanted = {
-            one.delivery: Coordinate(self._topics.to_sender, *one.row.at)
+    async def _with_records(self, found: list[Found]) -> list[Found]:
+        """Answers and dead letters are read where their records are, all in one call."""
+        places = {one.delivery: at for one in found if (at := self._place(one.row)) is not None}
+        records = await self._read_all(places)
+        return [
+            replace(one, letter=records.get(one.delivery))
+            if one.row.stage is Stage.FAILED
+            else replace(one, record=records.get(one.delivery))
             for one in found
-            if one.row.at is not None and one.row.stage in (Stage.PUBLISHED, Stage.DONE)
-        }
-        if not wanted:
-            return found
-        records = await self._log.read([(at, None) for at in wanted.values()])
-        by_delivery: dict[DeliveryId, Record | None] = dict(zip(wanted, records, strict=True))
-        return [replace(one, record=by_delivery.get(one.delivery)) for one in found]
+        ]
+
+    def _place(self, row: Row) -> Coordinate | None:
+        """Of the record that a row points at."""
+        if row.at is None or row.stage < Stage.PUBLISHED:
+            return None
+        topics = self._topics
+        return Coordinate(topics.failed_messages if row.stage is Stage.FAILED else topics.to_sender, *row.at)
+
+    async def _read_all(self, places: Mapping[DeliveryId, Coordinate]) -> Mapping[DeliveryId, Record | None]:
+        if not places:
+            return {}
+        return dict(zip(places, await self._log.read([(at, None) for at in places.values()]), strict=True))
 
     async def _with_callbacks(self, found: list[Found], source: Source) -> list[Found]:
+        """The rows of callbacks that are owed or were given up, and the dead letters of the latter."""
         keys = {
             one.delivery: callback_row(one.delivery, one.row.generation, failed=has_failed(one.row))
             for one in found
-            if is_owed(one, source)
+            if is_owed(one, source) or is_given_up(one.row)
         }
         if not keys:
             return found
-        rows = dict(zip(keys, await self._state.peek(list(keys.values())), strict=True))
-        return [replace(one, callback=rows.get(one.delivery)) for one in found]
+        rows = dict(zip(keys, await self._state.watch(list(keys.values())), strict=True))
+        letters = await self._read_all(
+            {
+                delivery: Coordinate(self._topics.failed_messages, *seen.row.at)
+                for delivery, seen in rows.items()
+                if is_given_up(seen.row) and seen.row.at is not None
+            }
+        )
+        return [
+            replace(one, callback=rows.get(one.delivery), callback_letter=letters.get(one.delivery)) for one in found
+        ]
 
 
 class StatusResource:

@@ -7,9 +7,10 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import isfinite
 from typing import Final
 
+from relay.api.waiting import Wait, WaitKind, next_attempt
+from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import InvalidRecord
 from relay.domain.handover import Handover, from_code, handover
 from relay.domain.hop import decode_hop
@@ -18,6 +19,7 @@ from relay.domain.progress import CallbackStatus, Status, least_advanced
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Source
 from relay.log.port import Record
+from relay.state.onlooker import Watched
 from relay.state.rows import Result, Row, Stage
 
 _REASONS: Final = {code: reason for reason, code in REASON_CODES.items()}
@@ -36,23 +38,39 @@ class AnswerView:
 
 @dataclass(frozen=True, slots=True)
 class CallbackView:
-    """How the result's way to the sender's callback is going; `attempts` of a finished one: at most 63 are counted."""
+    """How the result's way to the sender's callback is going; `attempts` of a finished one: at most 63 are counted.
+    `last_status`, `detail`: of what went wrong last; not kept of one that was delivered."""
 
     status: CallbackStatus
     attempts: int
+    last_status: int | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitView:
+    """Why it does not go on, since when, and until when at the earliest (RFC 3339; null: not known, or no such end)."""
+
+    kind: WaitKind
+    since: str | None
+    until: str | None
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryView:
-    """One delivery. `next_attempt_at`: RFC 3339. `callback` None: there is none to tell about."""
+    """One delivery. `next_attempt_at`: RFC 3339. `waiting_for` None: it is over, or nothing is in its way. `detail`:
+    what went wrong last, in words. `callback` None: there is none to tell about."""
 
     receiver: str
     status: Status
     generation: int
     attempts: int
     next_attempt_at: str | None
+    waiting_for: WaitView | None
     last_status: int | None
     reason: str | None
+    detail: str | None
     answer: AnswerView | None
     callback: CallbackView | None
 
@@ -73,13 +91,21 @@ class MessageView:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of a delivery. `record`: the one on `to_sender` that its row points at. `callback`: the row of
-    the callback that its result is owed, if it is (`is_owed`)."""
+    """What is known of a delivery. `record`: the one on `to_sender` that its row points at, `letter`: the dead letter.
+    `callback`: the row of the callback that its result is owed, if it is (`is_owed`), or was given up;
+    `callback_letter`: the dead letter of that. `wait`: why it does not go on."""
 
     delivery: DeliveryId
-    row: Row
+    seen: Watched
     record: Record | None = None
-    callback: Row | None = None
+    letter: Record | None = None
+    callback: Watched | None = None
+    callback_letter: Record | None = None
+    wait: Wait | None = None
+
+    @property
+    def row(self) -> Row:
+        return self.seen.row
 
 
 def message_view(
@@ -107,9 +133,8 @@ def message_view(
 
 def delivery_view(found: Found, source: Source, now: float) -> DeliveryView:
     """`now`: Unix seconds."""
-    row = found.row
+    row, wait = found.row, found.wait
     answer = _answer(found)
-    waits = row.stage in _UNFINISHED and row.due_in_s > 0 and isfinite(row.due_in_s)
     last_status = row.last_status
     unwanted = _has_answer(row) and _handover(found, source) is Handover.UNWANTED
     return DeliveryView(
@@ -117,12 +142,22 @@ def delivery_view(found: Found, source: Source, now: float) -> DeliveryView:
         status="done" if unwanted else status_of(row),
         generation=row.generation,
         attempts=row.attempts,
-        next_attempt_at=rfc3339(now + row.due_in_s) if waits else None,
+        next_attempt_at=_moment(next_attempt(row, wait, now)) if row.stage in _UNFINISHED else None,
+        waiting_for=None if wait is None else _wait_view(wait),
         last_status=answer.status if last_status is None and answer is not None else last_status,
         reason=reason_of(row),
+        detail=_detail(found),
         answer=answer,
         callback=_callback(found, source),
     )
+
+
+def _wait_view(wait: Wait) -> WaitView:
+    return WaitView(wait.kind, _moment(wait.since), _moment(wait.until), wait.detail)
+
+
+def _moment(seconds: float | None) -> str | None:
+    return None if seconds is None else rfc3339(seconds)
 
 
 def status_of(row: Row) -> Status:
@@ -149,6 +184,20 @@ def reason_of(row: Row) -> str | None:
     if row.stage is Stage.RESULT and row.result is not None:
         return row.result.reason
     return row.reason if row.stage in _UNFINISHED else None
+
+
+def _detail(found: Found) -> str | None:
+    """What went wrong, or at least did last time."""
+    row = found.row
+    if row.stage is Stage.FAILED:
+        return _letter_detail(found.letter)
+    if has_failed(row):
+        return (row.result and row.result.detail) or None
+    return found.seen.detail if row.stage in _UNFINISHED else None
+
+
+def _letter_detail(record: Record | None) -> str | None:
+    return None if record is None else parse_dead_letter(record.headers).detail or None
 
 
 def is_owed(found: Found, source: Source) -> bool:
@@ -224,24 +273,32 @@ def _answer_of(status: int | None, content_type: str | None, body: bytes) -> Ans
 
 
 def _callback(found: Found, source: Source) -> CallbackView | None:
+    callback = found.callback
     if found.row.stage is Stage.DONE:
-        return _ended(found.row.code)
-    row = found.callback
-    if row is None or not is_owed(found, source):
+        return _ended(found.row.code, found.callback_letter)
+    if callback is None or not is_owed(found, source):
         return None
+    row = callback.row
     if row.stage is Stage.DONE:
-        return _ended(row.code)
+        return _ended(row.code, found.callback_letter)
     under_way = row.stage in (Stage.SENDING, Stage.RESULT)
-    return CallbackView("retrying" if row.attempts > under_way else "pending", row.attempts)
+    status: CallbackStatus = "retrying" if row.attempts > under_way else "pending"
+    return CallbackView(status, row.attempts, row.last_status, callback.detail or row.reason)
 
 
-def _ended(code: int) -> CallbackView | None:
+def is_given_up(row: Row) -> bool:
+    """Whether a finished row, of a delivery or of a callback, says that the sender's callback was given up."""
+    return row.stage is Stage.DONE and from_code(row.code).how is Handover.FAILED
+
+
+def _ended(code: int, letter: Record | None) -> CallbackView | None:
     """Of what was handed over without a call (left for a consumer, or unwanted) there is no callback to tell about."""
     how, attempts = from_code(code)
     match how:
         case Handover.DELIVERED:
             return CallbackView("delivered", attempts) if attempts else None
         case Handover.FAILED:
-            return CallbackView("failed", attempts)
+            last_status = None if letter is None else parse_dead_letter(letter.headers).last_status
+            return CallbackView("failed", attempts, last_status, _letter_detail(letter))
         case Handover.UNWANTED | Handover.KEPT:
             return None

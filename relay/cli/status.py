@@ -1,34 +1,71 @@
-"""`relay status`: where a message is, and its answers."""
+"""`relay status`: where a message is, why it waits, and its answers."""
 
+import asyncio
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from relay.cli.client import ApiFailed, Client, with_client
+from relay.cli.client import ApiBusy, ApiFailed, Client, with_client
 from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.table import output_option, print_json, print_table
 from relay.domain import progress
 
 ANSWER_CHARS = 60
+WATCH_EVERY_S = 0.5
+_COLUMNS = ("RECEIVER", "STATUS", "ATTEMPTS", "LAST", "REASON", "WAITING FOR", "CALLBACK", "ANSWER")
 
 
 @click.command()
 @click.argument("source_id")
 @click.argument("message_id")
+@click.option("--watch", is_flag=True, help="Go on until it is over, and show each change.")
 @api_option
 @config_option
 @output_option
-def status(source_id: str, message_id: str, api: str | None, config_file: Path | None, output: str) -> None:
-    """Show where a message is, and its answers."""
+def status(
+    source_id: str, message_id: str, watch: bool, api: str | None, config_file: Path | None, output: str
+) -> None:
+    """Show where a message is, why it waits, and its answers.
+
+    The exit code is 1 when a delivery failed, or the way of its result to the sender.
+    """
 
     async def work(client: Client) -> Any:
+        if watch:
+            tell = _print_line if output == "json" else _print_change
+            return await watch_until_over(client, source_id, message_id, tell)
         return await client.message(source_id, message_id)
 
     state = with_client(settings_from(config_file), api, work)
     if state is None:
         raise ApiFailed(f"nobody knows a message {message_id!r} of source {source_id!r}")
-    show(state, output)
+    if not watch:
+        show(state, output)
+    if has_failed(state):
+        click.get_current_context().exit(1)
+
+
+async def watch_until_over(client: Client, source_id: str, message_id: str, tell: Callable[[Any], None]) -> Any:
+    """The message's state once it is over; None where nobody knows it. `tell` is called with each change of it, but not
+    for times and words that change while nothing happens."""
+    told = None
+    while True:
+        try:
+            state = await client.message(source_id, message_id)
+        except ApiBusy:
+            await asyncio.sleep(WATCH_EVERY_S)
+            continue
+        if state is None:
+            return None
+        if _essence(state) != told:
+            tell(state)
+            told = _essence(state)
+        if is_over(state):
+            return state
+        await asyncio.sleep(WATCH_EVERY_S)
 
 
 def show(state: Any, output: str) -> None:
@@ -39,22 +76,42 @@ def show(state: Any, output: str) -> None:
     duplicate = "  (duplicate)" if state.get("duplicate") else ""
     click.echo(f"{state['source_id']}  {state['message_id']}  {state['status']}{duplicate}")
     if state["deliveries"]:
-        print_table(
-            ("RECEIVER", "STATUS", "ATTEMPTS", "LAST", "REASON", "ANSWER"),
-            [row_of(each) for each in state["deliveries"]],
-        )
+        print_table(_COLUMNS, [row_of(each) for each in state["deliveries"]])
+    for each in state["deliveries"]:
+        for name, words in _said(each):
+            click.echo(f"{each['receiver']} {name}: {words}")
 
 
 def row_of(delivery: Any) -> tuple[str, ...]:
-    """A delivery as cells: receiver, status, attempts, last HTTP status, reason, answer."""
+    """A delivery as cells: receiver, status, attempts, last HTTP status, reason, what it waits for, how its callback is
+    going, answer."""
     return (
         delivery["receiver"],
         delivery["status"],
         str(delivery["attempts"]),
         str(delivery["last_status"] or "-"),
         delivery["reason"] or "-",
+        waiting_text(delivery["waiting_for"]),
+        callback_text(delivery["callback"]),
         answer_text(delivery["answer"]),
     )
+
+
+def waiting_text(waiting_for: Any) -> str:
+    """What a delivery waits for, and until when, in a few words."""
+    if not waiting_for:
+        return "-"
+    until = f" until {waiting_for['until']}" if waiting_for["until"] else ""
+    return f"{waiting_for['kind']}{until}"
+
+
+def callback_text(callback: Any) -> str:
+    """How the result's way to the sender is going, in a few words: state, calls, last HTTP status."""
+    if not callback:
+        return "-"
+    calls = f", {callback['attempts']} calls" if callback["attempts"] != 1 else ", 1 call"
+    last = f", last {callback['last_status']}" if callback["last_status"] else ""
+    return f"{callback['status']}{calls}{last}"
 
 
 def answer_text(answer: Any) -> str:
@@ -74,6 +131,34 @@ def is_over(state: Any) -> bool:
 def has_failed(state: Any) -> bool:
     """Whether anything about it went wrong for good: a delivery, or the way of its result to the sender."""
     return progress.has_failed(state["status"], _progress(state))
+
+
+def _said(delivery: Any) -> list[tuple[str, str]]:
+    """What does not fit into a cell."""
+    waiting_for, callback = delivery["waiting_for"], delivery["callback"]
+    said = [("detail", delivery["detail"])]
+    if waiting_for:
+        said.append((f"waits for {waiting_for['kind']} since {waiting_for['since'] or '?'}", waiting_for["detail"]))
+    if callback:
+        said.append((f"callback {callback['status']}", callback["detail"]))
+    return [(name, words) for name, words in said if words]
+
+
+def _essence(state: Any) -> list[Any]:
+    """What makes a state another one."""
+    return [
+        [each[name] for name in ("status", "generation", "attempts", "last_status", "reason", "answer")]
+        + [(each["waiting_for"] or {}).get("kind"), callback_text(each["callback"])]
+        for each in state["deliveries"]
+    ]
+
+
+def _print_change(state: Any) -> None:
+    show(state, "table")
+
+
+def _print_line(state: Any) -> None:
+    click.echo(json.dumps(state, ensure_ascii=False))
 
 
 def _progress(state: Any) -> list[progress.Progress]:

@@ -30,8 +30,6 @@ _OURS: Final = frozenset(
 )
 """Kinds of NoResponse that say nothing about the receiver: we refused to ask it, or could not."""
 
-_DETAIL_CHARS: Final = 1000
-
 
 class Answered(Struct, frozen=True, gc=False):
     """Delivered, and the body is the answer. `truncated`: only the start of it came."""
@@ -89,10 +87,9 @@ class Gone(Struct, frozen=True, gc=False):
 
 
 class Rejected(Struct, frozen=True, gc=False):
-    """The receiver will never take this message. `detail`: the start of its explanation, printable."""
+    """The receiver will never take this message."""
 
     status: int
-    detail: str
 
 
 Outcome = Answered | Delivered | Accepted | NotNow | Ambiguous | NotProcessed | Gone | Rejected
@@ -125,7 +122,7 @@ def _of_response(response: Response, code_class: CodeClass, now: float) -> Outco
         case "not_processed":
             return NotProcessed(wait_s, status, _fault(status))
         case "rejected":
-            return Rejected(status, _detail(response))
+            return Rejected(status)
         case "gone":
             return Gone(status)
     assert_never(code_class)
@@ -180,10 +177,3 @@ def _fault(status: int) -> str:
     if status < 400:
         return "redirect"
     return "client_error" if status < 500 else "server_error"
-
-
-def _detail(response: Response) -> str:
-    """The start of a refusal's body, on one line, without what a terminal would interpret."""
-    text = response.body[: 4 * _DETAIL_CHARS].decode(errors="replace")
-    printable = "".join(char if char.isprintable() else " " for char in text)
-    return " ".join(printable.split())[:_DETAIL_CHARS]

@@ -275,6 +275,7 @@ class Attempts(Generic[W]):
                     counted=decision.counted,
                     last_status=decision.last_status,
                     reason=decision.reason,
+                    detail=decision.detail,
                     healthy=decision.healthy,
                     pause_s=_finite(decision.pause_s),
                     breaker=breaker,

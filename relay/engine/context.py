@@ -1,13 +1,14 @@
 """What every part of a lane shares: who it is, the ports, the bounds."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from relay.engine.clock import Clock
 from relay.engine.gather import at_once
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
 from relay.engine.patience import Patience
+from relay.engine.roster import Roster
 from relay.engine.turnstile import Turnstile
 from relay.log.port import Log, TopicPartition
 from relay.state.port import Lane, State
@@ -43,6 +44,7 @@ class LaneContext:
     `shared`: many receivers in one lane: a closed one is parked out of the others' way, instead of stopping intake.
     `turnstile`: of the process: who may make a request now.
     `linger_s`: how long begins and outcomes may wait, now, for others that share their call to the state.
+    `roster`: where it is told that this lane is served.
     """
 
     lane: Lane
@@ -58,6 +60,7 @@ class LaneContext:
     holding: Holding
     turnstile: Turnstile
     linger_s: Callable[[], float] = at_once
+    roster: Roster = field(default_factory=Roster)
 
     @property
     def partition(self) -> TopicPartition:

@@ -77,6 +77,7 @@ class Lane(Generic[W]):
         """Set when records were offered or have ended; the lanes of a runner share one."""
         self.left = asyncio.Event()
         """Set when nothing of this lane counts for the watermark any more; requests may still be under way."""
+        context.roster.enter(context.partition, self._order, self.left)
         self.fenced_at: float | None = None
         """Monotonic time when a newer owner was met."""
 

@@ -3,7 +3,7 @@
 import heapq
 from collections import deque
 from collections.abc import Callable
-from itertools import count
+from itertools import count, islice
 from typing import Generic
 
 from relay.engine.work import W
@@ -134,6 +134,10 @@ class Order(Generic[W]):
             self._keys[key] = deque((head, *(work for work in followers if work.parked_at is not None)))
         self.waiting -= len(out)
         return out
+
+    def heads(self, limit: int) -> list[W]:
+        """The first of each order key that others wait behind; up to `limit` of them, those of the oldest keys."""
+        return list(islice((line[0] for line in self._keys.values() if len(line) > 1), limit))
 
     def held(self) -> list[W]:
         """Heads that wait for their time."""

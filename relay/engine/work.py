@@ -31,7 +31,8 @@ class Done(Struct, frozen=True):
 
 
 class Later(Struct, frozen=True):
-    """Not now; again in `due_in_s`. `change`: RETRY (not processed), DOUBT (nobody knows), RELEASED (never sent)."""
+    """Not now; again in `due_in_s`. `change`: RETRY (not processed), DOUBT (nobody knows), RELEASED (never sent).
+    `detail`: what happened, in words."""
 
     due_in_s: float
     reason: str
@@ -40,6 +41,7 @@ class Later(Struct, frozen=True):
     last_status: int | None = None
     healthy: bool | None = None
     pause_s: float = 0.0
+    detail: str | None = None
 
 
 class Dead(Struct, frozen=True):

@@ -22,6 +22,7 @@ from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.topics import Topics
 from relay.log.port import Record
 from relay.state.attempts import Settlement
+from relay.state.onlooker import Watched
 from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
@@ -52,8 +53,8 @@ class AwayState(MemoryState):
     async def arrive(self, arrivals: Sequence[Arrival]) -> list[MessageRow | None]:
         return await self._unless_away("arrive", super().arrive(arrivals))
 
-    async def peek(self, rows: Sequence[RowKey]) -> list[Row]:
-        return await self._unless_away("peek", super().peek(rows))
+    async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
+        return await self._unless_away("watch", super().watch(rows))
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Row | None]:
         return await self._unless_away("settle", super().settle(settlements))

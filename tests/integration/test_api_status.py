@@ -38,7 +38,7 @@ async def test_an_unknown_message(rig: Rig) -> None:
 
 async def test_status_needs_the_state_and_the_log(rig: Rig) -> None:
     await rig.post(CI, ce_id="m-1")
-    rig.state.away = {"peek"}
+    rig.state.away = {"watch"}
     response = await rig.get("/v1/sources/app/messages/m-1")
     problem(response, 503, "unavailable")
     assert "Retry-After" in response.headers
@@ -94,10 +94,10 @@ async def test_the_callback_is_told_while_it_is_under_way_and_after(rig: Rig) ->
     await rig.post("/v1/sources/calls/messages?receiver=ci", ce_id="m-1")
     delivery = DeliveryId("ci", "calls", "m-1")
     at = await publish(rig, "ci", b"yes", source="calls", stage=Stage.PUBLISHED)
-    assert (await callback_of(rig)) == {"status": "pending", "attempts": 0}
+    assert (await callback_of(rig)) == {"status": "pending", "attempts": 0, "last_status": None, "detail": None}
 
     await rig.state.mark([Mark(delivery_row(delivery), 0, Stage.DONE, at, to_code(Handover.DELIVERED, 3))])
-    assert (await callback_of(rig)) == {"status": "delivered", "attempts": 3}
+    assert (await callback_of(rig)) == {"status": "delivered", "attempts": 3, "last_status": None, "detail": None}
 
 
 async def test_between_the_stored_answer_and_its_record_the_message_is_not_over(rig: Rig) -> None:

@@ -12,11 +12,14 @@ from relay.api.view import (
     CallbackView,
     DeliveryView,
     Found,
+    WaitView,
     delivery_view,
     message_view,
     rfc3339,
     status_of,
 )
+from relay.api.waiting import Wait
+from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.handover import Handover, to_code
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId, MessageId
@@ -24,6 +27,7 @@ from relay.domain.progress import PROGRESS, Status
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Source
 from relay.log.port import Record
+from relay.state.onlooker import Watched
 from relay.state.rows import Result, Row, Stage
 
 DELIVERY = DeliveryId("ci", "app", "m-1")
@@ -33,9 +37,22 @@ NOW = 1_700_000_000.0
 
 
 def view(
-    row: Row, source: Source = QUIET, *, record: Record | None = None, callback: Row | None = None
+    row: Row,
+    source: Source = QUIET,
+    *,
+    record: Record | None = None,
+    callback: Row | None = None,
+    letter: Record | None = None,
+    wait: Wait | None = None,
 ) -> DeliveryView:
-    return delivery_view(Found(DELIVERY, row, record, callback), source, NOW)
+    called = None if callback is None else Watched(callback, detail="because")
+    found = Found(DELIVERY, Watched(row, detail="what happened"), record, letter, called, letter, wait)
+    return delivery_view(found, source, NOW)
+
+
+def letter_of(detail: str, last_status: int | None) -> Record:
+    letter = DeadLetter("exhausted", detail, "to_receiver_ci", None, 3, 0, last_status)
+    return Record("failed_messages", 0, 0, b"app", b"x", dead_letter_headers((), letter), 0)
 
 
 def answer_of(delivery: DeliveryId, body: bytes = b"yes") -> Record:
@@ -117,20 +134,53 @@ def test_the_next_attempt_is_told_only_of_what_waits() -> None:
     ],
 )
 def test_how_the_callback_is_going(row: Row, callback: Row | None, told: CallbackView | None) -> None:
-    assert view(row, CALLED, callback=callback).callback == told
+    found = view(row, CALLED, callback=callback).callback
+    assert (found and (found.status, found.attempts)) == (told and (told.status, told.attempts))
+
+
+def test_a_callback_under_way_says_what_came_of_the_last_call() -> None:
+    row = Row(Stage.ENQUEUED, attempts=1, last_status=500, reason="server_error")
+    told = view(Row(Stage.PUBLISHED), CALLED, callback=row).callback
+    assert told == CallbackView("retrying", 1, 500, "because")
+
+
+@pytest.mark.parametrize("row", [Row(Stage.DONE, code=to_code(Handover.FAILED, 20)), Row(Stage.FAILED)])
+def test_one_that_was_given_up_says_why_as_its_dead_letter_does(row: Row) -> None:
+    callback = Row(Stage.DONE, code=to_code(Handover.FAILED, 20), at=(0, 0))
+    told = view(row, CALLED, callback=callback, letter=letter_of("refused", 422)).callback
+    assert told == CallbackView("failed", 20, 422, "refused")
+
+
+def test_what_went_wrong_is_told_in_words() -> None:
+    assert view(Row(Stage.ENQUEUED, attempts=1, reason="refused")).detail == "what happened"
+    assert view(Row(Stage.FAILED), letter=letter_of("the last: refused", None)).detail == "the last: refused"
+    dead = Result("dead", 422, reason="rejected", detail="no such branch")
+    assert view(Row(Stage.RESULT, result=dead)).detail == "no such branch"
+    assert view(Row(Stage.DONE)).detail is None
+
+
+def test_why_it_waits_is_told_with_times() -> None:
+    told = view(Row(Stage.ENQUEUED), wait=Wait("rate", NOW - 1, NOW + 2.5, "the receiver takes 1 in 5 s"))
+    since, until = "2023-11-14T22:13:19.000Z", "2023-11-14T22:13:22.500Z"
+    assert told.waiting_for == WaitView("rate", since, until, "the receiver takes 1 in 5 s")
+    assert told.next_attempt_at == until
+    assert view(Row(Stage.AWAITING), wait=Wait("answer", None, NOW, "")).next_attempt_at is None
 
 
 def test_an_empty_answer_owes_no_callback_where_only_others_are_wanted() -> None:
     source = Source("app", CALLED.callback, answers="non_empty")
     row = Row(Stage.PUBLISHED, at=(0, 0))
     assert view(row, source, record=answer_of(DELIVERY, b""), callback=Row()).callback is None
-    assert view(row, source, record=answer_of(DELIVERY), callback=Row()).callback == CallbackView("pending", 0)
+    told = view(row, source, record=answer_of(DELIVERY), callback=Row()).callback
+    assert told is not None
+    assert told.status == "pending"
 
 
 @pytest.mark.parametrize("result", [Result("answered", 200, body=b"yes"), Result("delivered", 204)])
 def test_a_result_is_owed_to_a_consumer_until_its_record_is_there(result: Result) -> None:
     told = view(Row(Stage.RESULT, result=result), Source("app", kafka=True), callback=Row())
-    assert (told.status, told.callback) == ("response_received_from_receiver", CallbackView("pending", 0))
+    assert told.callback is not None
+    assert (told.status, told.callback.status) == ("response_received_from_receiver", "pending")
 
 
 @pytest.mark.parametrize("stage", [Stage.RESULT, Stage.PUBLISHED])

@@ -148,7 +148,7 @@ def test_a_dead_letter_of_a_callback_ends_only_the_callback(failed: bool) -> Non
     hop = Hop(DELIVERY, origin=ORIGIN, generation=2, outcome="failed" if failed else "answered", reason="expired")
     found = evidence.failed(buried(record(TOPICS.to_sender, encode_hop(hop)), "callback_exhausted", hop), TOPICS)
     code = to_code(Handover.FAILED, 5)
-    assert found.mark == Mark(callback_row(DELIVERY, 2, failed=failed), 2, Stage.DONE, code=code)
+    assert found.mark == Mark(callback_row(DELIVERY, 2, failed=failed), 2, Stage.DONE, (3, 17), code)
 
 
 @pytest.mark.parametrize("topic", [TOPICS.to_receiver("ci"), TOPICS.pending("ci"), TOPICS.to_sender])

@@ -210,13 +210,17 @@ def test_the_wait_goes_to_pending_with_the_payload(rig: Rig, lane: str, topic: s
 async def test_429_is_not_counted_and_pauses_the_whole_receiver(rig: Rig) -> None:
     rig.reply(429, retry_after="120")
     decision = await posted(rig, attempt=4)  # the last that may be counted
-    assert decision == Later(120, "not now", Change.RETRY, counted=False, last_status=429, healthy=None, pause_s=120)
+    assert decision == Later(
+        120, "not now", Change.RETRY, counted=False, last_status=429, pause_s=120, detail=f"POST {POST}: 429"
+    )
 
 
 async def test_503_is_counted_and_pauses_the_whole_receiver(rig: Rig) -> None:
     rig.reply(503)
     decision = await posted(rig, attempt=2)
-    assert decision == Later(10, "not now", Change.RETRY, last_status=503, healthy=False, pause_s=10)
+    assert decision == Later(
+        10, "not now", Change.RETRY, last_status=503, healthy=False, pause_s=10, detail=f"POST {POST}: 503"
+    )
 
 
 async def test_the_last_503_still_pauses_the_receiver(rig: Rig) -> None:
@@ -259,9 +263,10 @@ async def test_not_processed_is_tried_again_with_backoff(rig: Rig, status: int) 
 
 @pytest.mark.parametrize("kind", ["dns", "refused", "tls", "connect_timeout", "protocol"])
 async def test_what_was_never_sent_is_tried_again_without_a_doubt(rig: Rig, kind: str) -> None:
-    rig.http.replies = [NoResponse(kind, "", sent=False)]
+    rig.http.replies = [NoResponse(kind, "why", sent=False)]
     decision = await posted(rig, ASKED)
-    assert decision == Later(5, kind, Change.RETRY, healthy=False)
+    detail = f"POST {POST}: {kind.replace('_', ' ')}: why"
+    assert decision == Later(5, kind, Change.RETRY, healthy=False, detail=detail)
 
 
 async def test_a_refusal_of_our_own_guard_says_nothing_about_the_receiver(rig: Rig) -> None:
@@ -281,7 +286,8 @@ async def test_retry_after_lengthens_a_retry(rig: Rig) -> None:
 async def test_attempts_end_it_first(rig: Rig) -> None:
     rig.reply(404)
     decision = await posted(rig, attempt=4)
-    assert decision == Dead("exhausted", "given up after 4 attempts; the last: client_error", 404, healthy=False)
+    told = f"given up after 4 attempts; the last: POST {POST}: 404"
+    assert decision == Dead("exhausted", told, 404, healthy=False)
 
 
 async def test_age_ends_it_first(rig: Rig) -> None:
@@ -317,7 +323,7 @@ async def test_the_machines_own_clock_signs_and_the_shared_one_judges(rig: Rig, 
 @pytest.mark.parametrize("status", [400, 413, 415, 422])
 async def test_a_rejected_message_is_dead_at_once(rig: Rig, status: int) -> None:
     rig.reply(status, b"no such\nbranch")
-    assert await posted(rig) == Dead("rejected", "no such branch", status, healthy=True)
+    assert await posted(rig) == Dead("rejected", f"POST {POST}: {status}: no such branch", status, healthy=True)
 
 
 async def test_gone_pauses_the_receiver_until_somebody_resumes_it(rig: Rig) -> None:

@@ -36,6 +36,7 @@ ANSWERED = Hop(
 DELIVERED = structs.replace(ANSWERED, outcome="delivered", content_type=None, answer_status=204)
 FAILED = Hop(DELIVERY, attempt=20, generation=1, outcome="failed", answer_status=500, reason="exhausted")
 LANE = Lane(TOPICS.to_sender, 3, 1)
+CALL = "POST https://sender.example/results"
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ async def test_a_notice_about_a_message_that_never_got_a_receiver(rig: Rig) -> N
 async def test_a_refusal_is_the_end(rig: Rig, status: int) -> None:
     rig.reply(status)
     decision = await called(rig)
-    assert decision == Dead("callback_rejected", f"the sender's callback answered {status}", status, healthy=True)
+    assert decision == Dead("callback_rejected", f"{CALL}: {status}", status, healthy=True)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ async def test_no_luck_is_tried_again(rig: Rig, reply: NoResponse | Response) ->
 async def test_429_is_not_counted_and_pauses_the_callback(rig: Rig) -> None:
     rig.reply(429, retry_after="120")
     decision = await called(rig, attempt=4)
-    assert decision == Later(120, "not now", counted=False, last_status=429, pause_s=120)
+    assert decision == Later(120, "not now", counted=False, last_status=429, pause_s=120, detail=f"{CALL}: 429")
 
 
 async def test_503_is_counted(rig: Rig) -> None:
@@ -150,7 +151,8 @@ async def test_503_is_counted(rig: Rig) -> None:
 async def test_attempts_end_it(rig: Rig) -> None:
     rig.reply(500)
     decision = await called(rig, attempt=4)
-    assert decision == Dead("callback_exhausted", "given up after 4 attempts; the last: status", 500, healthy=False)
+    told = f"given up after 4 attempts; the last: {CALL}: 500"
+    assert decision == Dead("callback_exhausted", told, 500, healthy=False)
 
 
 def test_age_ends_it(rig: Rig) -> None:
@@ -250,7 +252,8 @@ def test_a_callback_keeps_to_its_own_limits(rig: Rig) -> None:
 
 async def ended(state: MemoryState, step: ToSender, work: Callback, decision: Done | Dead) -> Row:
     """The delivery's row after the end of `work`."""
-    await step.table.mark([(work, Outcome(decision, ()))])
+    at = (Coordinate(TOPICS.failed_messages, 2, 9),) if isinstance(decision, Dead) else ()
+    await step.table.mark([(work, Outcome(decision, at))])
     return (await state.peek([delivery_row(DELIVERY)]))[0]
 
 
@@ -277,8 +280,11 @@ async def test_the_delivery_remembers_how_it_ended(
     again = admitted(step)
     assert await step.table.intake(LANE, [again]) == [Seen.FINISHED if again.rules else Seen.READY]
     assert await ended(state, step, again, Done()) == row
-    own = callback_row(DELIVERY, 0, failed=False)
-    assert (await state.peek([own]))[0].stage is Stage.NONE  # no second memory of the same
+    (own,) = await state.peek([callback_row(DELIVERY, 0, failed=False)])
+    if isinstance(decision, Dead):
+        assert (own.stage, own.at, own.code) == (Stage.DONE, (2, 9), row.code)  # where its dead letter is
+    else:
+        assert own.stage is Stage.NONE  # no second memory of the same
 
 
 async def test_a_parked_answer_owes_its_tombstone_although_nobody_is_to_be_called_any_more(rig: Rig) -> None:

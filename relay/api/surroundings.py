@@ -1,0 +1,202 @@
+"""What is around deliveries that wait: who serves their lanes, what keeps their endpoints, what heads their order keys.
+
+A few calls to the state for a whole message, and none for one that is over.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from relay.api.view import Found, is_owed
+from relay.api.waiting import Around, Head, Held, LaneSeen, Wait, before_routing, of_callback, of_delivery
+from relay.domain.directory import Directory
+from relay.domain.errors import InvalidRecord
+from relay.domain.hop import decode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.receiver import Endpoint, Source
+from relay.domain.topics import SHARED, Topics, lane_of
+from relay.engine.parked_copy import parked_key, unwrap
+from relay.log.partitioner import partition_of
+from relay.log.port import Coordinate, LogReader, Record, TopicPartition
+from relay.state.onlooker import LineHead, ParkedHead, Served
+from relay.state.port import State
+from relay.state.rows import RowKey, Stage, delivery_row
+from workers.delivery import order_key
+
+_WAITING: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
+_TO_BE_SENT: Final = frozenset({Stage.NONE, Stage.ENQUEUED})
+_STAGE: Final = "to_receiver"
+"""The one whose records are kept in order."""
+
+_Lanes = Mapping[DeliveryId, tuple[TopicPartition, ...]]
+_Signs = Mapping[TopicPartition, Served | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """All that was seen around the deliveries of one message. `held`: by owner. `received`, `now`: Unix seconds."""
+
+    lanes: _Lanes
+    signs: _Signs
+    held: Mapping[str, Held]
+    heads: Mapping[DeliveryId, Head]
+    received: float | None
+    now: float
+
+    def lane_of(self, one: Found) -> LaneSeen:
+        """Of the partitions that it has to pass, the first that nobody serves, else the last."""
+        found = [self._seen(lane) for lane in self.lanes[one.delivery]]
+        return next((lane for lane in found if lane.unserved), found[-1])
+
+    def _seen(self, lane: TopicPartition) -> LaneSeen:
+        sign = self.signs[lane]
+        return LaneSeen(*lane, None if sign is None else sign.ago_s)
+
+
+class Surroundings:
+    """Looks around for those who ask why. Its methods raise what the two ports do."""
+
+    def __init__(self, log: LogReader, state: State, topics: Topics, directory: Directory) -> None:
+        self._log = log
+        self._state = state
+        self._topics = topics
+        self._directory = directory
+        self._partitions = {spec.name: spec.partitions for spec in topics.fixed()}
+
+    async def look(
+        self, found: Sequence[Found], source: Source, received_ms: int | None, unrouted: Coordinate | None, now: float
+    ) -> list[Found]:
+        """`found` with why each waits. `unrouted`: where the message is, while not all its deliveries are under way.
+        `now`: when their rows were read."""
+        lanes = {one.delivery: passed for one in found if (passed := self._lanes_of(one, source, unrouted))}
+        if not lanes:
+            return list(found)
+        waiting = [one for one in found if one.delivery in lanes]
+        signs, held = await asyncio.gather(self._signs(lanes), self._held(waiting, source))
+        heads = await self._heads(waiting, lanes, signs)
+        received = None if received_ms is None else received_ms / 1000
+        seen = _Seen(lanes, signs, held, heads, received, now)
+        return [replace(one, wait=self._wait(one, source, seen)) if one.delivery in lanes else one for one in found]
+
+    def _wait(self, one: Found, source: Source, seen: _Seen) -> Wait | None:
+        lane, now = seen.lane_of(one), seen.now
+        if one.row.stage not in _WAITING:
+            since = one.record.timestamp_ms / 1000 if one.record is not None else None
+            held = seen.held.get(f"s:{source.source_id}")
+            return of_callback(one.callback, held, lane, since, now) if one.callback is not None else None
+        if lane.topic == self._topics.from_sender:
+            return before_routing(lane, seen.received, now)
+        receiver = self._directory.receiver(one.delivery.receiver)
+        if receiver is None:
+            return None
+        around = Around(receiver, lane, seen.held[f"r:{receiver.name}"], seen.heads.get(one.delivery))
+        return of_delivery(one.seen, around, seen.received, now)
+
+    # lanes
+
+    def _lanes_of(self, one: Found, source: Source, unrouted: Coordinate | None) -> tuple[TopicPartition, ...]:
+        """The partitions that have to be served for it to go on; none where it is over."""
+        topics, row = self._topics, one.row
+        if row.stage in _WAITING:
+            if unrouted is not None and row.stage is Stage.NONE:
+                return (TopicPartition(topics.from_sender, unrouted.partition),)
+            return self._lane_of_receiver(one)
+        if one.callback is None or one.callback.row.stage is Stage.DONE or not is_owed(one, source):
+            return ()
+        passed = TopicPartition(topics.to_sender, self._partition(topics.to_sender, source.source_id))
+        if row.stage is Stage.FAILED and row.at is not None and one.callback.row.stage is Stage.NONE:
+            return TopicPartition(topics.failed_messages, row.at[0]), passed
+        return (passed,)
+
+    def _lane_of_receiver(self, one: Found) -> tuple[TopicPartition, ...]:
+        receiver = self._directory.receiver(one.delivery.receiver)
+        if receiver is None:
+            return ()
+        lane = lane_of(receiver)
+        topic = self._topics.pending(lane) if one.row.stage is Stage.AWAITING else self._topics.to_receiver(lane)
+        if lane == SHARED:
+            return (TopicPartition(topic, self._partition(topic, receiver.name)),)
+        return (TopicPartition(topic, partition_of(one.delivery.source_id.encode(), receiver.partitions)),)
+
+    def _partition(self, topic: str, key: str) -> int:
+        return partition_of(key.encode(), self._partitions[topic])
+
+    async def _signs(self, lanes: _Lanes) -> _Signs:
+        each = list({lane for passed in lanes.values() for lane in passed})
+        return dict(zip(each, await self._state.signs(each), strict=True))
+
+    # endpoints
+
+    async def _held(self, waiting: Sequence[Found], source: Source) -> Mapping[str, Held]:
+        endpoints = dict(self._endpoints(waiting, source))
+        owners = list(endpoints)
+        health, openings = await asyncio.gather(self._state.endpoints(owners), self._state.openings(owners))
+        return {
+            owner: Held(endpoint, of, opening)
+            for (owner, endpoint), of, opening in zip(endpoints.items(), health, openings, strict=True)
+        }
+
+    def _endpoints(self, waiting: Sequence[Found], source: Source) -> Iterable[tuple[str, Endpoint]]:
+        for one in waiting:
+            if one.row.stage in _WAITING:
+                receiver = self._directory.receiver(one.delivery.receiver)
+                if receiver is not None:
+                    yield f"r:{receiver.name}", receiver.post
+            elif source.callback is not None:
+                yield f"s:{source.source_id}", source.callback
+
+    # lines
+
+    async def _heads(self, waiting: Sequence[Found], lanes: _Lanes, signs: _Signs) -> Mapping[DeliveryId, Head]:
+        """What comes before each: as a lane has it in memory, or else as it is parked."""
+        keys = {one.delivery: key for one in waiting if (key := self._order_key(one)) is not None}
+        if not keys:
+            return {}
+        first = await self._parked_heads(keys, lanes)
+        for delivery, key in keys.items():
+            sign = signs[lanes[delivery][-1]]
+            head = next((head for head in sign.heads if head.queue == key), None) if sign is not None else None
+            if head is not None:
+                first[delivery] = head
+        others = {of: head for of, head in first.items() if head.row != delivery_row(of).digest}
+        rows = [RowKey(f"r:{delivery.receiver}", head.row) for delivery, head in others.items()]
+        seen = await self._state.watch(rows) if rows else []
+        return {
+            delivery: Head(head.source_id, head.message_id, one)
+            for (delivery, head), one in zip(others.items(), seen, strict=True)
+        }
+
+    def _order_key(self, one: Found) -> bytes | None:
+        receiver = self._directory.receiver(one.delivery.receiver)
+        if receiver is None or one.row.stage not in _TO_BE_SENT:
+            return None
+        return order_key(receiver, one.delivery)
+
+    async def _parked_heads(self, keys: Mapping[DeliveryId, bytes], lanes: _Lanes) -> dict[DeliveryId, LineHead]:
+        asked = [(lanes[delivery][-1], f"r:{delivery.receiver}", key) for delivery, key in keys.items()]
+        found = await asyncio.gather(*(self._state.parked_heads(lane, [(owner, key)]) for lane, owner, key in asked))
+        heads = {
+            delivery: (owner, key, head)
+            for delivery, (_, owner, key), (head,) in zip(keys, asked, found, strict=True)
+            if head is not None
+        }
+        if not heads:
+            return {}
+        wanted = [(head.at, parked_key(_STAGE, RowKey(owner, head.row))) for owner, _, head in heads.values()]
+        copies = await self._log.read(wanted)
+        return {
+            delivery: _line_head(key, head, copy)
+            for (delivery, (_, key, head)), copy in zip(heads.items(), copies, strict=True)
+        }
+
+
+def _line_head(key: bytes, head: ParkedHead, copy: Record | None) -> LineHead:
+    """Named as its copy says; without a name where that has just gone."""
+    try:
+        if copy is not None:
+            delivery = decode_hop(unwrap(copy).record.headers).delivery
+            return LineHead(key, head.row, delivery.source_id, delivery.message_id)
+    except InvalidRecord:
+        pass
+    return LineHead(key, head.row, "", "")

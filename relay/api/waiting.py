@@ -1,0 +1,250 @@
+"""Why a delivery does not go on, as far as can be told from outside: pure functions from rows and what is around them.
+
+Times are Unix seconds, and None where they are not known, or where there is none.
+"""
+
+from dataclasses import dataclass
+from math import isinf
+from typing import Final, Literal, NamedTuple
+
+from relay.domain.hold import Hold, HoldReason
+from relay.domain.receiver import Endpoint, Receiver
+from relay.engine.roster import UNSERVED_S
+from relay.state.onlooker import Openings, Watched
+from relay.state.port import EndpointHealth
+from relay.state.rows import Row, Stage
+
+WaitKind = Literal[
+    "retry",
+    "rate",
+    "paused",
+    "offline",
+    "breaker",
+    "order",
+    "in_doubt",
+    "answer",
+    "callback",
+    "no_worker",
+    "settling",
+    "switched_off",
+]
+_NEXT: Final = frozenset({"retry", "rate", "paused", "breaker", "settling", "in_doubt"})
+"""What is waited for before the next attempt; it is made when that is over."""
+_HOLDS: Final[dict[HoldReason, str]] = {
+    "paused": "paused by hand",
+    "gone": "paused, as it said that it is gone",
+    "disabled": "paused, as it was down for too long",
+}
+
+
+class Wait(NamedTuple):
+    """`since`: when it began to wait, or to fail. `until`: when it goes on, at the earliest."""
+
+    kind: WaitKind
+    since: float | None
+    until: float | None
+    detail: str
+
+
+class LaneSeen(NamedTuple):
+    """The partition that has a delivery now, and how long ago its owner was last alive; None: it never was."""
+
+    topic: str
+    partition: int
+    ago_s: float | None
+
+    @property
+    def unserved(self) -> bool:
+        return self.ago_s is None or self.ago_s > UNSERVED_S
+
+
+class Head(NamedTuple):
+    """Another delivery, that heads the order key."""
+
+    source_id: str
+    message_id: str
+    seen: Watched
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An endpoint, and what keeps requests from it."""
+
+    endpoint: Endpoint
+    health: EndpointHealth
+    openings: Openings
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is around a delivery on its way to `receiver`. `head` None: nothing comes before it."""
+
+    receiver: Receiver
+    lane: LaneSeen
+    held: Held
+    head: Head | None = None
+
+
+def before_routing(lane: LaneSeen, since: float | None, now: float) -> Wait | None:
+    """Of a message that is not on its way to its receivers yet."""
+    return _unserved(lane, since, now)
+
+
+def of_delivery(seen: Watched, around: Around, received: float | None, now: float) -> Wait | None:
+    """Why a delivery without a result does not go on. `received`: when the log took its message. None: nothing is in
+    its way."""
+    row = seen.row
+    since = received if seen.since_s is None else now - seen.since_s
+    if not around.receiver.enabled:
+        return Wait("switched_off", since, None, "the receiver is switched off (enabled: false)")
+    if (unserved := _unserved(around.lane, since, now)) is not None:
+        return unserved
+    match row.stage:
+        case Stage.NONE | Stage.ENQUEUED | Stage.SENDING:
+            return _of_post(seen, around, since, now)
+        case Stage.AWAITING:
+            return _of_answer(row, around, since, now)
+        case _:
+            return None
+
+
+def of_callback(callback: Watched, held: Held | None, lane: LaneSeen, since: float | None, now: float) -> Wait:
+    """Why a result has not come back to its sender. `held` None: there is a consumer for it, and no endpoint."""
+    since = since if callback.since_s is None or since is not None else now - callback.since_s
+    unserved = _unserved(lane, since, now)
+    if unserved is not None:
+        return unserved
+    own = _own(callback, held.endpoint, now) if held is not None else None
+    other = _endpoint_hold(held, since, now) if held is not None else None
+    why = _later(own, other)
+    if why is None:
+        return Wait("callback", since, None, "the result is on its way to the sender")
+    return Wait("callback", since, why.until, why.detail)
+
+
+def next_attempt(row: Row, wait: Wait | None, now: float) -> float | None:
+    """When the next attempt may be made: when what its row says, and what it waits for, are over."""
+    due = now + row.due_in_s if row.due_in_s > 0 and not isinf(row.due_in_s) else None
+    if wait is None or wait.kind not in _NEXT or wait.until is None:
+        return due
+    return wait.until if due is None else max(due, wait.until)
+
+
+def _unserved(lane: LaneSeen, since: float | None, now: float) -> Wait | None:
+    if not lane.unserved:
+        return None
+    where = f"no worker serves {lane.topic}/{lane.partition}"
+    if lane.ago_s is None:
+        return Wait("no_worker", since, None, f"{where}, and none is known to have done so")
+    return Wait("no_worker", now - lane.ago_s, None, f"{where}; the last one was seen {lane.ago_s:.0f} s ago")
+
+
+def _of_post(seen: Watched, around: Around, since: float | None, now: float) -> Wait | None:
+    post = around.receiver.post
+    if seen.under_way and (under_way := _under_way(seen, post, now)) is not None:
+        return under_way
+    wait = _later(_own(seen, post, now), _endpoint_hold(around.held, since, now))
+    if wait is not None:
+        return wait
+    slow, behind = _rate(around.held, since, now), _behind(around.head, since)
+    if slow is not None and (around.head is None or not _waits_itself(around.head.seen)):
+        return slow
+    return behind or slow
+
+
+def _under_way(seen: Watched, post: Endpoint, now: float) -> Wait | None:
+    begun, number = now - (seen.since_s or 0.0), seen.row.attempts
+    if seen.starts_in_s > 0:
+        return Wait("rate", begun, now + seen.starts_in_s, f"attempt {number} has its slot, at {_rate_of(post)}")
+    until = begun + post.timeout
+    if now >= until:
+        return None
+    return Wait("answer", begun, until, f"attempt {number} is under way")
+
+
+def _own(seen: Watched, endpoint: Endpoint, now: float) -> Wait | None:
+    """What the delivery itself waits for, whatever becomes of others."""
+    row, since = seen.row, None if seen.since_s is None else now - seen.since_s
+    due = now + row.due_in_s if row.due_in_s > 0 else None
+    number, words = row.attempts, seen.detail or row.reason
+    said = f": {words}" if words else ""
+    if row.stage is Stage.SENDING:
+        settled = (since or now) + endpoint.settle_s
+        if now < settled:
+            detail = f"attempt {number} may still arrive, as nothing is known of it{said}"
+            return Wait("settling", since, max(settled, due or 0.0), detail)
+        return Wait("in_doubt", since, due, f"nobody knows whether attempt {number} arrived{said}")
+    if due is not None:
+        return Wait("retry", since, due, f"attempt {number} did not succeed{said}")
+    return None
+
+
+def _endpoint_hold(held: Held, since: float | None, now: float) -> Wait | None:
+    health = held.health
+    if health.paused_for_s > 0:
+        if isinf(health.paused_for_s):
+            return _held(health.hold, since)
+        return Wait(
+            "paused",
+            since,
+            now + health.paused_for_s,
+            "nothing is sent for now: it asked for that, or was switched off a moment ago",
+        )
+    if health.breaker == "closed":
+        return None
+    failing, until = now - health.failing_for_s, now + held.openings.probe_in_s
+    if health.failing_for_s >= held.endpoint.breaker.offline.after:
+        return Wait("offline", failing, until, f"down for {health.failing_for_s:.0f} s; only pings are sent")
+    return Wait(
+        "breaker", failing, until, f"it failed {health.failures} times in a row; one attempt is let through next"
+    )
+
+
+def _held(hold: Hold | None, since: float | None) -> Wait:
+    if hold is None:
+        return Wait("paused", since, None, "paused until somebody resumes it")
+    words = f"{_HOLDS[hold.reason]}{f' ({hold.detail})' if hold.detail else ''}, until somebody resumes it"
+    return Wait("paused", hold.since, None, words)
+
+
+def _later(own: Wait | None, hold: Wait | None) -> Wait | None:
+    """That of the two which ends later."""
+    if own is None or hold is None:
+        return own or hold
+    if hold.until is None:
+        return hold
+    return hold if own.until is None or hold.until > own.until else own
+
+
+def _rate(held: Held, since: float | None, now: float) -> Wait | None:
+    wait_s = held.openings.rate_in_s
+    if wait_s <= 0 or held.endpoint.rate_limit is None:
+        return None
+    return Wait("rate", since, now + wait_s, f"the receiver takes {_rate_of(held.endpoint)}")
+
+
+def _rate_of(endpoint: Endpoint) -> str:
+    return f"{endpoint.rate_limit} in {endpoint.window_size:g} s"
+
+
+def _behind(head: Head | None, since: float | None) -> Wait | None:
+    if head is None or head.seen.row.stage >= Stage.ACCEPTED:
+        return None
+    return Wait("order", since, None, f"message {head.message_id!r} of source {head.source_id!r} comes first")
+
+
+def _waits_itself(seen: Watched) -> bool:
+    """Whether it is not only held up as all others of its endpoint are."""
+    return seen.row.stage is Stage.SENDING or seen.row.due_in_s > 0
+
+
+def _of_answer(row: Row, around: Around, since: float | None, now: float) -> Wait:
+    receiver, health = around.receiver, around.held.health
+    until = None if since is None else since + receiver.answer_deadline
+    if receiver.status_endpoint is None and not row.polls:
+        return Wait("answer", since, until, "the receiver accepted it, and is to POST its answer")
+    if health.paused_for_s > 0:
+        hold = _endpoint_hold(around.held, since, now)
+        if hold is not None:
+            return hold
+    return Wait("answer", since, until, f"the receiver accepted it; it was asked for its answer {row.polls} times")

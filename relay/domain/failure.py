@@ -1,0 +1,45 @@
+"""What went wrong with a request, in words for the people who run the other side: where it went, and what came back.
+
+Made for failures only. Secrets of the endpoint are masked, also where the other side repeats them.
+"""
+
+from typing import Final
+
+from relay.domain.exchange import Exchange, NoResponse, Response
+from relay.domain.receiver import Endpoint
+from relay.domain.secrecy import masked_url, redacted
+
+SHOWN_BYTES: Final = 256
+"""Of a response's body."""
+_LOOKED_AT: Final = 4096
+"""A secret that begins in what is shown is found whole."""
+
+
+def failure_detail(exchange: Exchange, endpoint: Endpoint, *, url: str | None = None, method: str = "POST") -> str:
+    """One line. `url`: where it went, if not to the endpoint's own URL."""
+    where = f"{method} {masked_url(url or endpoint.url)}"
+    match exchange:
+        case NoResponse(kind, detail):
+            words = f"{where}: {kind.replace('_', ' ')}" + (f": {detail}" if detail else "")
+        case Response():
+            words = f"{where}: {exchange.status}{_location(exchange)}"
+    return _one_line(redacted(words, endpoint.secrets)) + _body(exchange, endpoint)
+
+
+def _location(response: Response) -> str:
+    location = response.headers.get("location")
+    return f", Location: {masked_url(location)}" if location and 300 <= response.status < 400 else ""
+
+
+def _body(exchange: Exchange, endpoint: Endpoint) -> str:
+    if isinstance(exchange, NoResponse) or not exchange.body:
+        return ""
+    text = redacted(exchange.body[:_LOOKED_AT].decode(errors="replace"), endpoint.secrets)
+    shown = _one_line(text).encode()
+    cut = shown[:SHOWN_BYTES].decode(errors="ignore")
+    return f": {cut}{'...' if len(shown) > SHOWN_BYTES or exchange.truncated else ''}"
+
+
+def _one_line(text: str) -> str:
+    """Without what a terminal would interpret."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())

@@ -1,0 +1,69 @@
+"""Signs of life: which lanes this process serves, and which records head lines in them. For those who look only."""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+from relay.domain.errors import Unavailable
+from relay.engine.clock import Clock
+from relay.engine.order import Order
+from relay.log.port import Headers, TopicPartition
+from relay.state.onlooker import LineHead, Sign
+from relay.state.port import State
+
+SIGN_EVERY_S: Final = 3.0
+UNSERVED_S: Final = 10.0
+"""A lane without a sign for so long is served by nobody: signs that follow each other are never so far apart."""
+HEADS: Final = 50
+"""So many lines of a lane are told of."""
+
+
+class Roster:
+    """The lanes of one process. All their signs go out together, a few times a minute, whatever the traffic."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[TopicPartition, tuple[Order[Any], asyncio.Event]] = {}
+        self._new: set[TopicPartition] = set()
+        self._entered = asyncio.Event()
+
+    def enter(self, partition: TopicPartition, order: Order[Any], left: asyncio.Event) -> None:
+        """It is served from now on, until `left` is set."""
+        self._lanes[partition] = order, left
+        self._new.add(partition)
+        self._entered.set()
+
+    async def run(self, state: State, clock: Clock) -> None:
+        next_round = clock.monotonic()
+        while True:
+            if clock.monotonic() >= next_round:
+                next_round = clock.monotonic() + SIGN_EVERY_S
+                await self._sign(state, list(self._lanes))
+            else:
+                await self._sign(state, self._new)
+            await clock.wait(self._entered, max(0.0, next_round - clock.monotonic()))
+            self._entered.clear()
+
+    async def _sign(self, state: State, partitions: Iterable[TopicPartition]) -> None:
+        signs = [sign for partition in partitions if (sign := self._sign_of(partition)) is not None]
+        self._new.clear()
+        if signs:
+            with suppress(Unavailable):  # who looks meanwhile is told so anyway
+                await state.sign(signs)
+
+    def _sign_of(self, partition: TopicPartition) -> Sign | None:
+        order, left = self._lanes[partition]
+        if left.is_set():
+            del self._lanes[partition]
+            return None
+        heads = (
+            LineHead(head.queue, head.row.digest, *_ids(head.record.headers))
+            for head in order.heads(HEADS)
+            if head.queue is not None and head.row is not None
+        )
+        return Sign(*partition, tuple(heads))
+
+
+def _ids(headers: Headers) -> tuple[str, str]:
+    named = dict(headers)
+    return named.get("ce_source", b"").decode(errors="replace"), named.get("ce_id", b"").decode(errors="replace")

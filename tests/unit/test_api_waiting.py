@@ -1,0 +1,186 @@
+"""Why a delivery does not go on: each kind, and which of several counts."""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from relay.api.waiting import Around, Head, Held, LaneSeen, Wait, before_routing, next_attempt, of_callback, of_delivery
+from relay.domain.hold import Hold
+from relay.domain.receiver import Endpoint, Receiver
+from relay.engine.roster import UNSERVED_S
+from relay.state.onlooker import Openings, Watched
+from relay.state.port import EndpointHealth
+from relay.state.rows import Row, Stage
+
+NOW = 1_700_000_000.0
+RECEIVED = NOW - 100
+POST = Endpoint("https://ci.example/hooks", rate_limit=1, window_size=5)
+CI = Receiver("ci", POST, status_endpoint="https://ci.example/hooks/{message_id}")
+SERVED = LaneSeen("to_receiver_ci", 0, 1.0)
+UNSERVED = LaneSeen("to_receiver_ci", 0, UNSERVED_S + 30)
+NEVER_SERVED = LaneSeen("to_receiver_ci", 0, None)
+UP = EndpointHealth("closed", 0.0, 0)
+FREE = Openings(0.0, 0.0)
+
+NEW = Watched(Row())
+UNDER_WAY = Watched(Row(Stage.SENDING, attempts=2), since_s=4.0, under_way=True)
+FAILED = Watched(Row(Stage.ENQUEUED, attempts=2, due_in_s=50.0, reason="refused"), since_s=10.0, detail="refused: no")
+IN_DOUBT = Watched(Row(Stage.SENDING, attempts=2, reason="timeout"), since_s=POST.settle_s + 1)
+UNSETTLED = replace(IN_DOUBT, since_s=POST.settle_s - 5)
+AWAITING = Watched(Row(Stage.AWAITING, polls=3), since_s=60.0)
+
+
+def waits(
+    seen: Watched,
+    *,
+    lane: LaneSeen = SERVED,
+    health: EndpointHealth = UP,
+    openings: Openings = FREE,
+    head: Head | None = None,
+    receiver: Receiver = CI,
+) -> Wait | None:
+    return of_delivery(seen, Around(receiver, lane, Held(receiver.post, health, openings), head), RECEIVED, NOW)
+
+
+def kind(wait: Wait | None) -> str | None:
+    return wait and wait.kind
+
+
+def test_nothing_is_in_the_way_of_what_has_just_come() -> None:
+    assert waits(NEW) is None
+    assert waits(Watched(Row(Stage.ACCEPTED))) is None
+
+
+def test_a_receiver_that_is_switched_off() -> None:
+    off = replace(CI, enabled=False)
+    for seen in (NEW, FAILED, AWAITING):
+        wait = waits(seen, receiver=off, lane=UNSERVED)
+        assert wait is not None
+        assert (wait.kind, wait.until) == ("switched_off", None)
+
+
+@pytest.mark.parametrize("seen", [NEW, FAILED, IN_DOUBT, AWAITING, UNDER_WAY, Watched(Row(Stage.ACCEPTED))])
+def test_a_lane_that_nobody_serves(seen: Watched) -> None:
+    wait = waits(seen, lane=UNSERVED)
+    assert wait is not None
+    assert (wait.kind, wait.since, wait.until) == ("no_worker", NOW - UNSERVED_S - 30, None)
+    assert "to_receiver_ci/0" in wait.detail
+    assert kind(waits(seen, lane=NEVER_SERVED)) == "no_worker"
+
+
+def test_a_lane_that_was_never_served_has_waited_since_the_message_came() -> None:
+    wait = waits(NEW, lane=NEVER_SERVED)
+    assert wait is not None
+    assert wait.since == RECEIVED
+    assert before_routing(SERVED, RECEIVED, NOW) is None
+    assert kind(before_routing(UNSERVED, RECEIVED, NOW)) == "no_worker"
+
+
+def test_a_retry_says_until_when_and_what_happened() -> None:
+    wait = waits(FAILED)
+    assert wait == Wait("retry", NOW - 10, NOW + 50, "attempt 2 did not succeed: refused: no")
+    assert next_attempt(FAILED.row, wait, NOW) == NOW + 50
+
+
+def test_a_post_under_way_waits_for_its_answer() -> None:
+    wait = waits(UNDER_WAY)
+    assert wait == Wait("answer", NOW - 4, NOW + 11, "attempt 2 is under way")
+    assert next_attempt(UNDER_WAY.row, wait, NOW) is None
+
+
+def test_after_its_time_it_settles_and_then_is_in_doubt() -> None:
+    assert kind(waits(replace(UNDER_WAY, since_s=POST.timeout + 1))) == "settling"
+    settling = waits(UNSETTLED)
+    assert settling is not None
+    assert (settling.kind, settling.until) == ("settling", NOW + 5)
+    assert kind(waits(IN_DOUBT)) == "in_doubt"
+    assert kind(waits(replace(UNDER_WAY, since_s=POST.settle_s + 1))) == "in_doubt"
+
+
+def test_a_pause_and_its_end() -> None:
+    wait = waits(NEW, health=EndpointHealth("closed", inf, 0))
+    assert wait is not None
+    assert (wait.kind, wait.until) == ("paused", None)
+    assert next_attempt(NEW.row, wait, NOW) is None
+    wait = waits(NEW, health=EndpointHealth("closed", 20.0, 0))
+    assert wait is not None
+    assert (wait.kind, wait.until) == ("paused", NOW + 20)
+    assert next_attempt(NEW.row, wait, NOW) == NOW + 20
+    assert kind(waits(AWAITING, health=EndpointHealth("closed", inf, 0))) == "paused"
+
+
+def test_a_hold_says_since_when_and_why() -> None:
+    hold = Hold("gone", NOW - 500, "410 to attempt 3")
+    wait = waits(NEW, health=EndpointHealth("closed", inf, 0, hold=hold))
+    told = "paused, as it said that it is gone (410 to attempt 3), until somebody resumes it"
+    assert wait == Wait("paused", NOW - 500, None, told)
+
+
+def test_an_open_breaker_and_a_long_outage() -> None:
+    open_ = EndpointHealth("open", 0.0, 10, 30.0)
+    wait = waits(NEW, health=open_, openings=Openings(0.0, 12.0))
+    assert wait is not None
+    assert (wait.kind, wait.since, wait.until) == ("breaker", NOW - 30, NOW + 12)
+    assert next_attempt(NEW.row, wait, NOW) == NOW + 12
+    wait = waits(NEW, health=replace(open_, failing_for_s=POST.breaker.offline.after))
+    assert wait is not None
+    assert (wait.kind, wait.since) == ("offline", NOW - POST.breaker.offline.after)
+
+
+def test_of_its_own_wait_and_its_endpoints_the_later_end_counts() -> None:
+    openings = Openings(0.0, 12.0)
+    assert kind(waits(FAILED, health=EndpointHealth("open", 0.0, 10, 30.0), openings=openings)) == "retry"
+    soon = replace(FAILED, row=replace(FAILED.row, due_in_s=5.0))
+    assert kind(waits(soon, health=EndpointHealth("open", 0.0, 10, 30.0), openings=openings)) == "breaker"
+    assert kind(waits(FAILED, health=EndpointHealth("closed", inf, 0))) == "paused"
+    assert kind(waits(IN_DOUBT, health=EndpointHealth("closed", 20.0, 0))) == "paused"
+
+
+def test_a_rate_that_is_used_up() -> None:
+    wait = waits(NEW, openings=Openings(3.0, 0.0))
+    assert wait == Wait("rate", RECEIVED, NOW + 3, "the receiver takes 1 in 5 s")
+    slot = waits(replace(UNDER_WAY, starts_in_s=0.5))
+    assert slot is not None
+    assert (slot.kind, slot.until) == ("rate", NOW + 0.5)
+    unlimited = replace(CI, post=replace(POST, rate_limit=None))
+    assert waits(NEW, openings=Openings(3.0, 0.0), receiver=unlimited) is None
+
+
+@pytest.mark.parametrize("head", [FAILED, UNDER_WAY, IN_DOUBT, NEW])
+def test_another_that_heads_the_order_key(head: Watched) -> None:
+    wait = waits(NEW, head=Head("github", "m-0", head))
+    assert wait == Wait("order", RECEIVED, None, "message 'm-0' of source 'github' comes first")
+
+
+def test_a_head_that_has_been_delivered_is_in_nobodys_way() -> None:
+    assert waits(NEW, head=Head("github", "m-0", AWAITING)) is None
+
+
+def test_a_head_that_waits_for_the_rate_as_all_do_is_not_what_is_waited_for() -> None:
+    used_up = Openings(3.0, 0.0)
+    assert kind(waits(NEW, head=Head("github", "m-0", NEW), openings=used_up)) == "rate"
+    assert kind(waits(NEW, head=Head("github", "m-0", FAILED), openings=used_up)) == "order"
+
+
+def test_an_answer_that_comes_later_has_a_deadline() -> None:
+    wait = waits(AWAITING)
+    assert wait is not None
+    assert (wait.kind, wait.since, wait.until) == ("answer", NOW - 60, NOW - 60 + CI.answer_deadline)
+    assert "3 times" in wait.detail
+    told = waits(replace(AWAITING, row=Row(Stage.AWAITING)), receiver=replace(CI, status_endpoint=None))
+    assert told is not None
+    assert "POST" in told.detail
+    assert kind(waits(Watched(Row(Stage.AWAITING)))) == "answer"  # since when is not known after a loss of the state
+
+
+def test_a_callback_says_what_keeps_it() -> None:
+    up, down = Held(POST, UP, FREE), Held(POST, EndpointHealth("closed", inf, 0), FREE)
+    first = of_callback(Watched(Row()), up, SERVED, NOW - 9, NOW)
+    assert first == Wait("callback", NOW - 9, None, "the result is on its way to the sender")
+    retry = of_callback(FAILED, up, SERVED, None, NOW)
+    assert retry == Wait("callback", NOW - 10, NOW + 50, "attempt 2 did not succeed: refused: no")
+    paused = of_callback(FAILED, down, SERVED, NOW - 9, NOW)
+    assert (paused.kind, paused.until, paused.detail) == ("callback", None, "paused until somebody resumes it")
+    assert of_callback(FAILED, up, UNSERVED, NOW - 9, NOW).kind == "no_worker"
+    assert of_callback(Watched(Row()), None, SERVED, NOW - 9, NOW).kind == "callback"

@@ -1,0 +1,118 @@
+"""Signs of life: who serves a lane says so at once, then regularly, and no more when it left."""
+
+import asyncio
+from collections.abc import Sequence
+
+from relay.domain.errors import StateUnavailable
+from relay.domain.hop import Hop, encode_hop
+from relay.domain.identity import DeliveryId
+from relay.engine.order import Order
+from relay.engine.roster import SIGN_EVERY_S, UNSERVED_S, Roster
+from relay.engine.work import Work
+from relay.log.port import Record, TopicPartition
+from relay.state.onlooker import LineHead, Served, Sign
+from relay.state.rows import delivery_row
+from tests.fakes.state import MemoryState
+from tests.fakes.virtual_time import LoopClock, run_virtually
+
+LANE = TopicPartition("to_receiver_ci", 0)
+KEY = b"github------"
+
+
+def work(message_id: str) -> Work:
+    delivery = DeliveryId("ci", "github", message_id)
+    row = delivery_row(delivery)
+    return Work(Record(LANE.topic, 0, 1, None, b"", encode_hop(Hop(delivery)), 0), row, 0, KEY, row.owner)
+
+
+class AwayState(MemoryState):
+    """Takes no signs while it `is_away`."""
+
+    is_away = True
+
+    def __init__(self, other: MemoryState) -> None:
+        super().__init__()
+        self._other = other
+
+    async def sign(self, signs: Sequence[Sign]) -> None:
+        if self.is_away:
+            raise StateUnavailable("away")
+        await self._other.sign(signs)
+
+
+class World:
+    """A roster that runs, and the state that it signs in."""
+
+    def __init__(self) -> None:
+        self.roster = Roster()
+        self.order: Order[Work] = Order()
+        self.left = asyncio.Event()
+        self.state = MemoryState(clock=asyncio.get_running_loop().time)
+        self.running = asyncio.create_task(self.roster.run(self.state, LoopClock()))
+
+    async def sign(self) -> Served | None:
+        return (await self.state.signs([LANE]))[0]
+
+
+def test_a_lane_is_signed_for_at_once_and_until_it_is_left() -> None:
+    async def main() -> None:
+        world = World()
+        await asyncio.sleep(1)  # virtual
+        assert await world.sign() is None
+        world.roster.enter(LANE, world.order, world.left)
+        await asyncio.sleep(0.1)
+        first = await world.sign()
+        assert first is not None
+        assert first.ago_s < 0.2
+        for _ in range(20):
+            await asyncio.sleep(SIGN_EVERY_S)
+            sign = await world.sign()
+            assert sign is not None
+            assert sign.ago_s <= SIGN_EVERY_S < UNSERVED_S
+        world.left.set()
+        await asyncio.sleep(UNSERVED_S + SIGN_EVERY_S)
+        sign = await world.sign()
+        assert sign is not None
+        assert sign.ago_s > UNSERVED_S
+        world.running.cancel()
+
+    run_virtually(main())
+
+
+def test_a_sign_names_the_heads_that_others_wait_behind() -> None:
+    async def main() -> None:
+        world = World()
+        head, second = work("m-1"), work("m-2")
+        world.order.add(head, 0.0)
+        world.roster.enter(LANE, world.order, world.left)
+        await asyncio.sleep(0.1)
+        sign = await world.sign()
+        assert sign is not None
+        assert sign.heads == ()  # nobody waits behind it
+        world.order.add(second, 0.0)
+        await asyncio.sleep(SIGN_EVERY_S)
+        sign = await world.sign()
+        assert sign is not None
+        assert head.row is not None
+        assert sign.heads == (LineHead(KEY, head.row.digest, "github", "m-1"),)
+        world.running.cancel()
+
+    run_virtually(main())
+
+
+def test_a_state_that_is_away_is_signed_in_later() -> None:
+    async def main() -> None:
+        world = World()
+        away = AwayState(world.state)
+        roster = Roster()
+        running = asyncio.create_task(roster.run(away, LoopClock()))
+        roster.enter(LANE, world.order, world.left)
+        await asyncio.sleep(1)
+        assert await world.sign() is None
+        away.is_away = False
+        await asyncio.sleep(SIGN_EVERY_S)
+        assert await world.sign() is not None
+        running.cancel()
+        world.running.cancel()
+
+    run_virtually(main())
