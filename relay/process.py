@@ -16,8 +16,7 @@ from relay.api.batch import largest_body
 from relay.api.limits import limits_of
 from relay.api.siblings import Member, Siblings
 from relay.api.web_rules import WebRules
-from relay.config.answer_urls import Answering, AnswerUrls, secret_findings
-from relay.config.answer_urls import findings as findings_of_urls
+from relay.config.answer_urls import AnswerUrls
 from relay.config.apply import apply_file
 from relay.config.own_address import own_names, own_url
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
@@ -50,6 +49,7 @@ from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter
 from relay.unfinished import unfinished
+from relay.watch.answer_urls import tell_answer_urls
 from relay.watch.backlog import BacklogWatch
 from relay.watch.event_loop import LoopWatch
 from relay.watch.shared_clock import ClockWatch, SharedClock
@@ -204,7 +204,7 @@ class Relay:
                 await self._unless_stopped(self._check_lanes(), stop)
             self._trouble["receivers"] = None
             self._warn_of_unknown_receivers()
-            self._tell_answer_urls()
+            tell_answer_urls(self._settings, self._plan, self._answer_urls(), self.registry.receivers())
             background += [
                 start("stop watch", self._tell_draining(stop)),
                 start("lane checks", self._check_new_lanes()),
@@ -393,16 +393,3 @@ class Relay:
 
     def _answer_urls(self) -> AnswerUrls:
         return AnswerUrls(self._plan.answer_secrets, self._settings.public_url or self.api_url)
-
-    def _tell_answer_urls(self) -> None:
-        """What is off about answer URLs: once for all processes of a group."""
-        roles, look = self._plan.roles, findings_of_urls if "to-receiver" in self._plan.roles else secret_findings
-        if self._plan.index or not roles & {API, "to-receiver"}:
-            return
-        receivers = {
-            name: Answering(one.post.url, one.status_endpoint is not None)
-            for name, one in self.registry.receivers().items()
-        }
-        for finding in look(self._settings, self._answer_urls(), receivers):
-            say = _log.warning if finding.receivers or self._settings.answer_secret else _log.info
-            say("answer_urls", problem=str(finding))

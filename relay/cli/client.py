@@ -4,17 +4,20 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import aiohttp
 
 from relay import __version__
+from relay.config.entries import check_url
 from relay.config.own_address import own_url
 from relay.config.settings import Settings
-from relay.domain.errors import RelayError
+from relay.domain.errors import RelayError, UserError
 
 T = TypeVar("T")
+
+PROBLEM: Final = "application/problem+json"
 
 
 class ApiFailed(RelayError):
@@ -52,50 +55,84 @@ class Client:
         missing_ok: bool = False,
     ) -> Answer | None:
         """None where the API says 404 and `missing_ok`."""
-        sent = self._headers | dict(headers or {})
+        status, media_type, text = await self._text(method, path, body, self._headers | dict(headers or {}), params)
+        answer = _json(text)
+        if not isinstance(answer, dict) or 300 <= status < 400:
+            if status == 503:  # of a proxy in front of it
+                raise ApiBusy(f"{method} {path}: {status} from {self._base}")
+            raise self._stranger(status, media_type)
+        if status < 400:
+            return Answer(status, answer)
+        if media_type != PROBLEM:
+            raise self._stranger(status, media_type)
+        if status == 404 and missing_ok:
+            return None
+        failure = ApiBusy if status == 503 else ApiFailed
+        hint = "; set RELAY_API_KEY to the key of the API" if status == 401 else ""
+        raise failure(f"{method} {path}: {status} {_told(answer)}{hint}")
+
+    async def _text(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        params: list[tuple[str, str]] | None,
+    ) -> tuple[int, str, str]:
+        """Status, media type and body of a response."""
         try:
             async with self._session.request(
-                method, self._base + path, data=body, headers=sent, params=params
+                method, self._base + path, data=body, headers=headers, params=params, allow_redirects=False
             ) as response:
-                text = await response.text()
+                return response.status, response.content_type, (await response.read()).decode(errors="replace")
         except (aiohttp.ClientConnectionError, TimeoutError) as error:
             raise ApiFailed(f"no relay answers at {self._base}: is `relay dev` or `relay run` up? ({error})") from error
-        if response.status == 404 and missing_ok:
-            return None
-        if response.status >= 400:
-            failure = ApiBusy if response.status == 503 else ApiFailed
-            raise failure(f"{method} {path}: {response.status} {_problem(text)}")
-        return Answer(response.status, json.loads(text))
+        except (aiohttp.ClientError, ValueError) as error:  # no HTTP, or something that a URL or a header cannot say
+            raise ApiFailed(f"{method} {self._base}: {error}") from error
+
+    def _stranger(self, status: int, media_type: str) -> ApiFailed:
+        return ApiFailed(
+            f"what answers at {self._base} is no relay (status {status}, {media_type}): is it the URL of the API?"
+            " --api or RELAY_API_URL says where that is"
+        )
+
+    async def _wanted(self, call: Awaitable[Answer | None], *fields: str) -> Any:
+        """The body of an answer, which has these fields; None where there was none."""
+        answer = await call
+        if answer is not None and not all(name in answer.body for name in fields):
+            raise self._stranger(answer.status, "JSON of another kind")
+        return answer.body if answer else None
 
     async def message(self, source_id: str, message_id: str) -> Any:
         """The message's state; None while nobody knows it."""
-        path = f"/v1/sources/{quote(source_id, safe='')}/messages/{quote(message_id, safe='')}"
-        answer = await self.call("GET", path, missing_ok=True)
-        return answer.body if answer else None
+        path = f"/v1/sources/{_quoted(source_id)}/messages/{_quoted(message_id)}"
+        return await self._wanted(self.call("GET", path, missing_ok=True), "status", "deliveries")
 
     async def failed(self, *, receiver: str | None = None, limit: int = 50) -> Any:
         """The newest dead letters, of one receiver or of all."""
         params = [("limit", str(limit))] + ([("receiver", receiver)] if receiver else [])
-        answer = await self.call("GET", "/v1/failed", params=params)
-        return answer.body["items"] if answer else []
+        return (await self._wanted(self.call("GET", "/v1/failed", params=params), "items"))["items"]
 
     async def failed_at(self, partition: int, offset: int) -> Any:
         """One dead letter, with its headers and payload."""
-        answer = await self.call("GET", f"/v1/failed/{partition}/{offset}")
-        return answer.body if answer else None
+        return await self._wanted(self.call("GET", f"/v1/failed/{partition}/{offset}"), "payload", "headers")
 
     async def endpoint(
-        self, name: str, action: str | None = None, said: dict[str, str] | None = None, *, callback: bool = False
+        self,
+        name: str,
+        action: str | None = None,
+        said: dict[str, str] | None = None,
+        *,
+        callback: bool = False,
+        missing_ok: bool = False,
     ) -> Any:
         """A receiver's health, or that of a source's callback; `action`: `pause` or `resume` it first, with `said`."""
-        quoted = quote(name, safe="")
+        quoted = _quoted(name)
         path = f"/v1/sources/{quoted}/callback" if callback else f"/v1/receivers/{quoted}"
         if action is None:
-            answer = await self.call("GET", path)
-        else:
-            body, headers = json.dumps(said or {}).encode(), {"content-type": "application/json"}
-            answer = await self.call("POST", f"{path}/{action}", body=body, headers=headers)
-        return answer.body if answer else None
+            return await self._wanted(self.call("GET", path, missing_ok=missing_ok), "condition")
+        body, headers = json.dumps(said or {}).encode(), {"content-type": "application/json"}
+        return await self._wanted(self.call("POST", f"{path}/{action}", body=body, headers=headers), "condition")
 
     async def send(
         self,
@@ -110,16 +147,29 @@ class Client:
         """Post a message; returns its state."""
         headers = {"content-type": content_type}
         if message_id is not None:
-            headers["ce-id"] = quote(message_id, safe=" !#$&'()*+,/:;=?@[]~-._")
+            headers["ce-id"] = quote(message_id, safe=" !#$&'()*+,/:;=?@[]~-._", errors="surrogateescape")
         params = [("receiver", name) for name in receivers] + ([("type", event_type)] if event_type else [])
-        path = f"/v1/sources/{quote(source_id, safe='')}/messages"
-        answer = await self.call("POST", path, body=payload, headers=headers, params=params)
-        return answer.body if answer else None
+        path = f"/v1/sources/{_quoted(source_id)}/messages"
+        sent = self.call("POST", path, body=payload, headers=headers, params=params)
+        return await self._wanted(sent, "message_id", "status", "deliveries")
+
+
+def api_base(settings: Settings, api: str | None) -> str:
+    """The URL of the API: `--api`, else RELAY_API_URL, else where a relay with these settings would be on this machine.
+
+    Raises UserError for what is no URL.
+    """
+    if api is None:
+        return settings.api_url or own_url(settings.api_host, settings.api_port)
+    try:
+        return check_url(api)
+    except ValueError as error:
+        raise UserError(f"--api: {api!r}: {error}; for example http://127.0.0.1:{settings.api_port}") from None
 
 
 def with_client(settings: Settings, api: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
     """Run `work(client)` against the API at `api`, or where the settings say it is."""
-    base = api or settings.public_url or own_url(settings.api_host, settings.api_port)
+    base = api_base(settings, api)
     key = settings.api_key.get_secret_value() if settings.api_key else None
 
     async def main() -> T:
@@ -130,9 +180,18 @@ def with_client(settings: Settings, api: str | None, work: Callable[[Client], Aw
     return asyncio.run(main())
 
 
-def _problem(text: str) -> str:
+def _json(text: str) -> Any:
+    """None for what is none."""
     try:
-        problem = json.loads(text)
-        return f"{problem.get('title', '')}: {problem.get('detail', '')}".strip(": ")
-    except (ValueError, AttributeError):
-        return text[:200]
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _told(problem: dict[str, Any]) -> str:
+    return f"{problem.get('title', '')}: {problem.get('detail', '')}".strip(": ")
+
+
+def _quoted(text: str) -> str:
+    """For a path; bytes of the command line that are no UTF-8 stay what they are, and the API says so."""
+    return quote(text, safe="", errors="surrogateescape")

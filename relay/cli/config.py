@@ -1,20 +1,23 @@
 """`relay config`: the settings in force and where they came from, a check of them, and the schema of receivers.yaml."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from relay.cli.table import output_option, print_json, print_table
+from relay.config.own_address import check_exposure, check_key
 from relay.config.receivers_file import ReceiversFile, load_receivers_file, receivers_schema
 from relay.config.references import usable_variables
 from relay.config.settings import CONFIG_FILE, Settings, load_settings, sources_of
+from relay.domain.errors import UserError
 
 config_option = click.option(
     "--config", "config_file", type=click.Path(dir_okay=False, path_type=Path), help="YAML file with settings."
 )
 
-api_option = click.option("--api", help="URL of the relay's API. Default: from the settings.")
+api_option = click.option("--api", help="URL of the relay's API. Default: RELAY_API_URL, or this machine's.")
 
 
 def settings_from(config_file: Path | None) -> Settings:
@@ -52,19 +55,39 @@ def show(config_file: Path | None, output: str) -> None:
 
 @config.command()
 @config_option
-def check(config_file: Path | None) -> None:
+@output_option
+def check(config_file: Path | None, output: str) -> None:
     """Check the settings and the receivers file."""
     origins = sources_of({CONFIG_FILE: config_file}, os.environ)
     settings = settings_from(config_file)
     given = sum(origin.source != "default" for origin in origins)
-    click.echo(f"settings: ok, {given} given, {len(origins) - given} left at their defaults")
     is_default = any(origin.name == "receivers_file" and origin.source == "default" for origin in origins)
-    if is_default and not settings.receivers_file.exists():
+    is_there = not is_default or settings.receivers_file.exists()
+    file = load_receivers_file(settings.receivers_file) if is_there else None
+    notes = list(_exposure(settings))
+    if output == "json":
+        refused = refusals(file, settings) if file else {}
+        counts = {"receivers": len(file.receivers), "sources": len(file.sources)} if file else {}
+        known = {"file": str(file.origin) if file else None, **counts, "refused": refused, "notes": notes}
+        print_json({"given": given, "defaults": len(origins) - given, **known})
+        return
+    click.echo(f"settings: ok, {given} given, {len(origins) - given} left at their defaults")
+    for note in notes:
+        click.echo(f"note: {note}")
+    if file is None:
         click.echo(f"{settings.receivers_file}: not there, so no receivers are declared in a file")
         return
-    file = load_receivers_file(settings.receivers_file)
     click.echo(f"{file.origin}: ok, receivers: {len(file.receivers)}, sources: {len(file.sources)}")
     tell_refused(file, settings)
+
+
+def _exposure(settings: Settings) -> Iterator[str]:
+    """What `relay run` refuses to serve the API with; workers do not mind."""
+    for look in (check_exposure, check_key):
+        try:
+            look(settings)
+        except UserError as error:
+            yield f"`relay run` does not start with this: {error}"
 
 
 @config.command()

@@ -59,9 +59,17 @@ def dev(
     given = {CONFIG_FILE: config_file, "api_port": port, "receivers_file": receivers_file}
     settings = load_settings({name: value for name, value in given.items() if value is not None}, os.environ)
     check_exposure(settings)
+    _check_receivers_file(settings)
     configure(settings.log_format, settings.log_level)
     with _directory(data_dir, ephemeral=ephemeral) as directory:
         run_loop(Dev(settings, directory, demo=not no_demo, ephemeral=ephemeral).run())
+
+
+def _check_receivers_file(settings: Settings) -> None:
+    """One that was named has to be there; the default may come later, or never."""
+    path = settings.receivers_file
+    if "receivers_file" in settings.model_fields_set and not path.exists():
+        raise UserError(f"--receivers (RELAY_RECEIVERS_FILE): {path} is not there")
 
 
 @contextmanager
@@ -79,12 +87,23 @@ def _directory(given: Path | None, *, ephemeral: bool) -> Iterator[Path]:
         yield directory
 
 
+def _port(settings: Settings) -> int:
+    """The port of the API: the default gives way to a free one; one that was asked for does not."""
+    port = free_port(settings.api_host, settings.api_port)
+    if port != settings.api_port and "api_port" in settings.model_fields_set:
+        raise UserError(
+            f"--port (RELAY_API_PORT): {settings.api_port} on {settings.api_host} cannot be had, it is probably in use;"
+            " choose another one, or 0 for a free one"
+        )
+    return port
+
+
 class Dev:
     """One run of `relay dev`."""
 
     def __init__(self, settings: Settings, directory: Path, *, demo: bool, ephemeral: bool) -> None:
         self._wanted_port = settings.api_port
-        self._settings = settings.model_copy(update={"api_port": free_port(settings.api_host, settings.api_port)})
+        self._settings = settings.model_copy(update={"api_port": _port(settings)})
         self._directory = directory
         self._demo = demo
         self._ephemeral = ephemeral

@@ -5,10 +5,11 @@ from typing import Any
 
 import click
 
-from relay.cli.client import Client, with_client
+from relay.cli.client import ApiFailed, Client, with_client
 from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.table import output_option, print_json, print_table
 from relay.domain.errors import UserError
+from relay.domain.hop import NO_RECEIVER
 
 _COLUMNS = ("PLACE", "RECEIVER", "REASON", "CLASS", "ATTEMPTS", "LAST", "FAILED AT", "SOURCE", "MESSAGE")
 
@@ -28,7 +29,11 @@ def list_(receiver: str | None, limit: int, api: str | None, config_file: Path |
     """List the newest dead letters."""
 
     async def work(client: Client) -> Any:
-        return await client.failed(receiver=receiver, limit=limit)
+        letters = await client.failed(receiver=receiver, limit=limit)
+        named = receiver if receiver != NO_RECEIVER else None
+        if named and not letters and await client.endpoint(named, missing_ok=True) is None:
+            raise ApiFailed(f"there is no receiver named {named!r}, and no dead letter of one")
+        return letters
 
     letters = with_client(settings_from(config_file), api, work)
     if output == "json":

@@ -1,6 +1,8 @@
 """The `relay` command and its subcommands. Each one's module is imported only when it is used."""
 
 import importlib
+import os
+import sys
 
 import click
 
@@ -25,7 +27,18 @@ class Lazy(click.Group):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from relay.cli.version import version_text
+
+        click.echo(version_text())
+        ctx.exit()
+
+
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Print the version."
+)
 def relay() -> None:
     """A webhook relay that brings the receiver's answer back to the sender."""
 
@@ -36,6 +49,8 @@ def run() -> int:
         return relay(standalone_mode=False) or 0
     except click.exceptions.Abort:
         return INTERRUPTED
+    except BrokenPipeError:
+        return _reader_gone()
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -46,6 +61,12 @@ def run() -> int:
         for line in str(known).splitlines():
             click.echo(f"error: {line}", err=True)
         return 2 if isinstance(known, UserError) else 1
+
+
+def _reader_gone() -> int:
+    """Whoever read our output, as `head` does, has enough. What Python would still write at its end goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def _known(error: BaseException) -> RelayError | None:

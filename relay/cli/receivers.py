@@ -9,9 +9,11 @@ import click
 
 from relay.cli.config import api_option, config_option, refusals, settings_from, tell_refused
 from relay.cli.table import output_option, print_json, print_table
+from relay.config.answer_urls import Answering, AnswerUrls, answer_secrets, findings
 from relay.config.apply import Diff, apply_file, preview_file
 from relay.config.durations import format_duration
 from relay.config.entries import EndpointEntry, ReceiverEntry
+from relay.config.own_address import own_url
 from relay.config.problems import SECRET_FIELDS
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.references import is_public
@@ -33,14 +35,32 @@ def receivers() -> None:
 @receivers.command()
 @click.argument("file", type=_path, required=False)
 @config_option
-def check(file: Path | None, config_file: Path | None) -> None:
+@output_option
+def check(file: Path | None, config_file: Path | None, output: str) -> None:
     """Check FILE (default: the setting receivers_file) and say what was understood."""
     settings = settings_from(config_file)
     known = load_receivers_file(file or settings.receivers_file)
+    notes = _notes(known, settings)
+    if output == "json":
+        words = {name: _in_words(entry) for name, entry in known.receivers.items()}
+        found = {"file": str(known.origin), "receivers": words, "sources": list(known.sources)}
+        print_json({**found, "refused": refusals(known, settings), "notes": notes})
+        return
     click.echo(f"{known.origin}: ok, receivers: {len(known.receivers)}, sources: {len(known.sources)}")
     for name, entry in known.receivers.items():
         click.echo(f"  {name}: {_in_words(entry)}")
     tell_refused(known, settings)
+    for note in notes:
+        click.echo(f"note: {note}")
+
+
+def _notes(file: ReceiversFile, settings: Settings) -> list[str]:
+    """What would be off about answer URLs in `relay run`."""
+    base = settings.public_url or own_url(settings.api_host, settings.api_port)
+    receivers = {
+        name: Answering(one.post_endpoint, one.status_endpoint is not None) for name, one in file.receivers.items()
+    }
+    return [str(finding) for finding in findings(settings, AnswerUrls(answer_secrets(settings), base), receivers)]
 
 
 @receivers.command(name="list")
@@ -69,11 +89,16 @@ def list_(file: Path | None, config_file: Path | None, output: str) -> None:
 @_file_option
 @config_option
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
-def apply(file: Path | None, config_file: Path | None, dry_run: bool) -> None:
+@output_option
+def apply(file: Path | None, config_file: Path | None, dry_run: bool, output: str) -> None:
     """Create the topics of new receivers, and announce the file's receivers and sources to all processes."""
     settings = settings_from(config_file)
     known = load_receivers_file(file or settings.receivers_file)
     diff = asyncio.run(_apply(settings, known, dry_run))
+    if output == "json":
+        changes = {"added": list(diff.added), "changed": list(diff.changed), "removed": list(diff.removed)}
+        print_json({**changes, "applied": not dry_run, "refused": refusals(known, settings)})
+        return
     for sign, keys in (("+", diff.added), ("~", diff.changed), ("-", diff.removed)):
         for key in keys:
             click.echo(f"{sign} {key}")
@@ -87,9 +112,10 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool) -> None:
 @api_option
 @config_option
 @click.option("--reason", default="", help="Why, for whoever looks at it later.")
-def pause(name: str, callback: bool, api: str | None, config_file: Path | None, reason: str) -> None:
+@output_option
+def pause(name: str, callback: bool, api: str | None, config_file: Path | None, reason: str, output: str) -> None:
     """Send NAME nothing until it is resumed. Its messages wait, and their max_age goes on."""
-    _act(name, "pause", callback, api, config_file, {"reason": reason})
+    _act(name, "pause", callback, api, config_file, output, {"reason": reason})
 
 
 @receivers.command()
@@ -97,10 +123,11 @@ def pause(name: str, callback: bool, api: str | None, config_file: Path | None, 
 @_callback_option
 @api_option
 @config_option
-def resume(name: str, callback: bool, api: str | None, config_file: Path | None) -> None:
+@output_option
+def resume(name: str, callback: bool, api: str | None, config_file: Path | None, output: str) -> None:
     """Send to NAME again: after a pause by hand, after it said that it was gone (410), or was down for so long that it
     was disabled. A long outage is forgotten at once."""
-    _act(name, "resume", callback, api, config_file)
+    _act(name, "resume", callback, api, config_file, output)
 
 
 @receivers.command()
@@ -108,9 +135,10 @@ def resume(name: str, callback: bool, api: str | None, config_file: Path | None)
 @_callback_option
 @api_option
 @config_option
-def health(name: str, callback: bool, api: str | None, config_file: Path | None) -> None:
+@output_option
+def health(name: str, callback: bool, api: str | None, config_file: Path | None, output: str) -> None:
     """Show whether NAME is offline, disabled or paused, and since when; its breaker, and what waits for it."""
-    _act(name, None, callback, api, config_file)
+    _act(name, None, callback, api, config_file, output)
 
 
 def _act(
@@ -119,6 +147,7 @@ def _act(
     callback: bool,
     api: str | None,
     config_file: Path | None,
+    output: str,
     said: dict[str, str] | None = None,
 ) -> None:
     from relay.cli.client import Client, with_client  # the other commands do without an HTTP client
@@ -126,7 +155,11 @@ def _act(
     async def work(client: Client) -> Any:
         return await client.endpoint(name, action, said, callback=callback)
 
-    click.echo(f"{name}: {_health(with_client(settings_from(config_file), api, work))}")
+    known = with_client(settings_from(config_file), api, work)
+    if output == "json":
+        print_json(known)
+    else:
+        click.echo(f"{name}: {_health(known)}")
 
 
 def _health(known: dict[str, Any]) -> str:

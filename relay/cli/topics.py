@@ -28,12 +28,16 @@ def topics() -> None:
 
 @topics.command()
 @config_option
-def apply(config_file: Path | None) -> None:
+@output_option
+def apply(config_file: Path | None, output: str) -> None:
     """Create the topics that are missing: the fixed ones, and those of the receivers file's receivers."""
     settings = settings_from(config_file)
     wanted = _wanted(settings)
     specs = [each.spec for each in wanted.expected]
     created = asyncio.run(_create(settings, specs, wanted.groups))
+    if output == "json":
+        print_json({"created": list(created), "there": len(specs) - len(created)})
+        return
     for name in created:
         click.echo(f"created  {name}")
     click.echo(f"{len(created)} created, {len(specs) - len(created)} were there")

@@ -5,9 +5,19 @@ import platform
 import click
 
 from relay import __version__
+from relay.cli.table import output_option, print_json
+
+
+def version_text() -> str:
+    """In a line."""
+    return f"relay {__version__} (Python {platform.python_version()})"
 
 
 @click.command()
-def version() -> None:
+@output_option
+def version(output: str) -> None:
     """Print the version."""
-    click.echo(f"relay {__version__} (Python {platform.python_version()})")
+    if output == "json":
+        print_json({"version": __version__, "python": platform.python_version()})
+    else:
+        click.echo(version_text())

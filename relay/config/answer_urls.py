@@ -1,7 +1,7 @@
 """Answer URLs: the secrets that sign them, where they lead, and in words for people what is off about them."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -62,31 +62,27 @@ class Finding(NamedTuple):
         return f"{self.problem}: {', '.join(self.receivers[:_NAMED])}{f' and {more} more' if more > 0 else ''}"
 
 
-def findings(settings: Settings, urls: AnswerUrls, receivers: Mapping[str, Answering]) -> list[Finding]:
-    """What is off for a process that sends `relay-answer-url`."""
-    found = list(_secret_findings(settings, urls, receivers))
-    if urls.secrets and urls.base is None:
+def findings(
+    settings: Settings, urls: AnswerUrls, receivers: Mapping[str, Answering], *, sends: bool = True
+) -> list[Finding]:
+    """What is off for a process that sends `relay-answer-url`; for one that does not, what is about the secrets."""
+    found = []
+    if not urls.secrets:
+        problem = "relay-answer-url is off, for RELAY_ANSWER_SECRET is not set (make one with: openssl rand -hex 32)"
+        found.append(_off(problem, receivers))
+    elif sends and urls.base is None:
         problem = "relay-answer-url is off, for this process does not serve the API, and RELAY_PUBLIC_URL is not set"
         found.append(_off(problem, receivers))
-    elif urls.secrets and urls.base is not None and _is_local(urls.base):
+    elif sends and urls.base is not None and _is_local(urls.base):
         elsewhere = tuple(sorted(name for name, one in receivers.items() if not _is_local(one.endpoint)))
         if elsewhere:
             problem = f"relay-answer-url leads to {urls.base}, which only this machine reaches; set RELAY_PUBLIC_URL to"
             found.append(Finding(f"{problem} where these receivers reach the API", elsewhere))
-    return found
-
-
-def secret_findings(settings: Settings, urls: AnswerUrls, receivers: Mapping[str, Answering]) -> list[Finding]:
-    """What is off for one that takes answers, and sends no URLs."""
-    return list(_secret_findings(settings, urls, receivers))
-
-
-def _secret_findings(settings: Settings, urls: AnswerUrls, receivers: Mapping[str, Answering]) -> Iterable[Finding]:
-    if not urls.secrets:
-        problem = "relay-answer-url is off, for RELAY_ANSWER_SECRET is not set (make one with: openssl rand -hex 32)"
-        yield _off(problem, receivers)
     if any(len(each.get_secret_value()) < SHORTEST_SECRET for each in settings.answer_secret):
-        yield Finding(f"RELAY_ANSWER_SECRET is shorter than {SHORTEST_SECRET} characters: it could be guessed", ())
+        found.append(
+            Finding(f"RELAY_ANSWER_SECRET is shorter than {SHORTEST_SECRET} characters: it can be guessed", ())
+        )
+    return found
 
 
 def _off(problem: str, receivers: Mapping[str, Answering]) -> Finding:

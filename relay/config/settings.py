@@ -158,6 +158,8 @@ class Settings(BaseSettings):
     api_port: Port = 8080
     public_url: Annotated[str, AfterValidator(_public_url)] | None = None
     """Where receivers reach the API; without a slash at the end."""
+    api_url: Annotated[str, AfterValidator(_public_url)] | None = None
+    """Where the commands find the API. None: at `api_host` and `api_port`."""
     api_key: Secret | None = None
     api_insecure: bool = False
     """Serve the API beyond this machine although there is no key."""

@@ -108,9 +108,10 @@ class Sink:
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, host, port).start()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             await self._runner.cleanup()
-            raise UserError(f"cannot listen on {host}:{port}: {error.strerror}; try another --port") from error
+            why = getattr(error, "strerror", None) or error
+            raise UserError(f"cannot listen on {host}:{port}: {why}; try another --host or --port") from error
         self._address = (host, self._runner.addresses[0][1])
 
     async def stop(self) -> None:

@@ -1,0 +1,254 @@
+"""Mistakes on the command line: each gets a line that says what, where and what to do, and never a traceback."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import click
+import pytest
+from aiohttp import web
+
+from relay.cli.commands import COMMANDS
+from relay.cli.group import relay
+from tests.integration.api_rig import running_api
+
+NO_REPORT = {"bench", "config schema", "demo", "dev", "run", "sink", "worker"}
+"""Commands that run on, or print what is for programs anyway. The benchmark has results in files."""
+
+
+def called(
+    *arguments: str | bytes, environ: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The command, with none of our settings but `environ`."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
+    return subprocess.run(
+        [sys.executable, "-m", "relay", *arguments],
+        env=clean | dict(environ or {}),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def busy_port() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        yield str(taken.getsockname()[1])
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    assert done.returncode == code, done
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.stdout == ""
+    assert "error: " in done.stderr.lower()
+    for word in words:
+        assert word in done.stderr
+
+
+STATUS = ("status", "app", "m-1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "code", "words"),
+    [
+        ((*STATUS, "--api", "127.0.0.1:8080"), {}, 2, ("--api", "'127.0.0.1:8080'", "http://127.0.0.1:8080")),
+        ((*STATUS, "--api", "localhost:8080"), {}, 2, ("--api", "'localhost:8080'", "http://")),
+        ((*STATUS, "--api", "http://"), {}, 2, ("--api", "http://127.0.0.1:8080")),
+        ((*STATUS, "--api", "http://127.0.0.1:9"), {}, 1, ("no relay answers at http://127.0.0.1:9", "relay dev")),
+        ((*STATUS, "--api", "http://a..b"), {}, 1, ("a..b",)),
+        (STATUS, {"RELAY_API_URL": "localhost:8080"}, 2, ("RELAY_API_URL", "https://host/path")),
+        (STATUS, {"RELAY_API_URL": "http://127.0.0.1:9", "RELAY_PUBLIC_URL": "https://relay.example"}, 1, (":9",)),
+        (STATUS, {"RELAY_API_HOST": "::", "RELAY_API_PORT": "9"}, 1, ("no relay answers at http://[::1]:9",)),
+        (STATUS, {"RELAY_API_HOST": "0.0.0.0", "RELAY_API_PORT": "9"}, 1, ("http://127.0.0.1:9",)),  # noqa: S104
+        (("run",), {"RELAY_API_HOST": "::"}, 2, ("RELAY_API_HOST", "RELAY_API_KEY")),
+        (("run", "--processes", "1"), {"RELAY_API_HOST": "a..b", "RELAY_API_INSECURE": "1"}, 2, ("a..b", "api_host")),
+        (("run", "--roles", "apy"), {}, 2, ("--roles", "'apy'")),
+        (("dev", "--ephemeral", "--receivers", "nope.yaml"), {}, 2, ("--receivers", "nope.yaml is not there")),
+        (("dev", "--ephemeral"), {"RELAY_RECEIVERS_FILE": "no.yaml"}, 2, ("RELAY_RECEIVERS_FILE", "no.yaml")),
+        (("sink", "--host", "a..b"), {}, 2, ("a..b", "--host")),
+        (("trigger", "github.nothing"), {}, 2, ("'github.nothing'", "github.push")),
+        (("config", "show", "--config", "nope.yaml"), {}, 2, ("nope.yaml",)),
+        (("receivers", "check", "."), {}, 2, ("'.' is a directory",)),
+        (("recover", "--data-dir", "."), {}, 2, ("--data-dir",)),
+    ],
+)
+def test_a_mistake_is_said_in_a_line(
+    arguments: tuple[str, ...], environ: dict[str, str], code: int, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = called(*arguments, environ=environ, cwd=tmp_path)
+    lines = [line for line in done.stderr.splitlines() if not line.startswith('{"timestamp"')]
+    done.stderr = "\n".join(lines)
+    refused(done, code, *words)
+
+
+@pytest.mark.parametrize("command", [("dev", "--ephemeral"), ("sink",)])
+def test_a_busy_port_that_was_asked_for_is_an_error(command: tuple[str, ...], busy_port: str, tmp_path: Path) -> None:
+    refused(called(*command, "--port", busy_port, cwd=tmp_path), 2, busy_port, "--port")
+
+
+def test_a_busy_port_in_the_environment_is_one_too(busy_port: str, tmp_path: Path) -> None:
+    done = called("dev", "--ephemeral", environ={"RELAY_API_PORT": busy_port}, cwd=tmp_path)
+    refused(done, 2, busy_port, "RELAY_API_PORT")
+
+
+# --- what answers is no relay -----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def answering(response: web.Response) -> AsyncIterator[str]:
+    """A server that says the same to everybody."""
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=response.status, body=response.body, headers=response.headers)
+
+    runner = web.ServerRunner(web.Server(handle))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+HTML = {"content-type": "text/html"}
+JSON = {"content-type": "application/json"}
+COMMANDS_TO_IT = [
+    STATUS,
+    ("failed", "list"),
+    ("failed", "show", "1/2"),
+    ("receivers", "health", "ci"),
+    ("receivers", "pause", "ci"),
+    ("trigger", "github.push"),
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS_TO_IT)
+@pytest.mark.parametrize(
+    "response",
+    [
+        web.Response(text="<h1>Hello</h1>", headers=HTML),
+        web.Response(status=404, text="<h1>Not here</h1>", headers=HTML),
+        web.Response(status=302, text="", headers=HTML | {"location": "https://login.example/"}),
+        web.Response(body=b"[]", headers=JSON),
+        web.Response(body=b'{"hello": "world"}', headers=JSON),
+        web.Response(status=500, body=b'{"error": "x"}', headers=JSON),
+        web.Response(body=b"\xff\xfe", headers=JSON),
+        web.Response(body=b"", headers=JSON),
+    ],
+    ids=["html", "html-404", "redirect", "list", "other-json", "other-error", "no-utf8", "empty"],
+)
+async def test_what_is_no_relay_is_said(arguments: tuple[str, ...], response: web.Response) -> None:
+    async with answering(response) as url:
+        done = await asyncio.to_thread(called, *arguments, "--api", url)
+    refused(done, 1, url, "is no relay", "RELAY_API_URL")
+
+
+async def test_what_is_no_http_is_said() -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.example ESMTP\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        refused(await asyncio.to_thread(called, *STATUS, "--api", url), 1, url)
+
+
+# --- what the API says ------------------------------------------------------------------------------------------
+
+
+async def test_the_commands_go_where_they_are_told_to_not_where_others_are() -> None:
+    async with running_api() as rig:
+        environ = {"RELAY_API_URL": rig.url, "RELAY_PUBLIC_URL": "http://127.0.0.1:9"}
+        done = await asyncio.to_thread(called, "receivers", "health", "ci", "-o", "json", environ=environ)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["condition"] == "up"
+
+
+async def test_a_receiver_that_nobody_has_is_said() -> None:
+    async with running_api() as rig:
+        for arguments in (
+            ("failed", "list", "--receiver", "nobody"),
+            ("trigger", "github.push", "--receiver", "nobody"),
+            ("receivers", "health", "nobody"),
+        ):
+            refused(await asyncio.to_thread(called, *arguments, "--api", rig.url), 1, "nobody")
+        known = await asyncio.to_thread(called, "failed", "list", "--receiver", "ci", "-o", "json", "--api", rig.url)
+        assert (known.returncode, json.loads(known.stdout)) == (0, [])
+
+
+async def test_bytes_that_are_no_text_are_said() -> None:
+    async with running_api() as rig:
+        for arguments in (
+            ("status", b"\xff", "m-1"),
+            ("status", "app", b"\xff"),
+            ("trigger", "github.push", "--source", b"\xff"),
+            ("trigger", "github.push", "--receiver", b"\xff"),
+        ):
+            done = await asyncio.to_thread(called, *arguments, "--api", rig.url)
+            assert done.returncode == 1, done
+            assert "Traceback" not in done.stderr
+
+
+async def test_a_missing_key_is_said_with_the_setting() -> None:
+    async with running_api(api_key="the key of this test") as rig:
+        refused(await asyncio.to_thread(called, *STATUS, "--api", rig.url), 1, "401", "RELAY_API_KEY")
+
+
+# --- all commands -----------------------------------------------------------------------------------------------
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(relay)
+    for name in COMMANDS:
+        command = relay.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {each}", one) for each, one in command.commands.items())
+        else:
+            yield name, command
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in commands()} - NO_REPORT))
+def test_every_command_that_reports_does_so_for_programs_too(name: str) -> None:
+    options = {option for parameter in dict(commands())[name].params for option in parameter.opts}
+    assert "-o" in options
+
+
+def test_the_version_is_an_option_and_a_command() -> None:
+    assert called("--version").stdout == called("version").stdout
+    assert called("--version").stdout.startswith("relay ")
+    assert json.loads(called("version", "-o", "json").stdout)["version"] in called("--version").stdout
+
+
+def test_checks_report_for_programs(tmp_path: Path) -> None:
+    (tmp_path / "receivers.yaml").write_text(
+        "receivers: {ci: {post_endpoint: 'https://ci.example/', secret: '${NOWHERE}'}}"
+    )
+    found = json.loads(called("receivers", "check", "-o", "json", cwd=tmp_path).stdout)
+    assert (list(found["receivers"]), found["sources"]) == (["ci"], [])
+    assert "NOWHERE" in found["refused"]["receivers.ci"]
+    assert "RELAY_ANSWER_SECRET is not set" in found["notes"][0]
+    found = json.loads(called("config", "check", "-o", "json", cwd=tmp_path).stdout)
+    assert (found["receivers"], found["notes"]) == (1, [])
+    exposed = {"RELAY_API_HOST": "::"}
+    assert "RELAY_API_KEY" in called("config", "check", environ=exposed, cwd=tmp_path).stdout
+
+
+def test_a_reader_that_has_enough_is_no_error_of_ours() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "relay", "config", "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
