@@ -86,13 +86,18 @@ def can_be_asked(receiver: Receiver) -> bool:
 def rules_of(receiver: Receiver) -> GateRules:
     """What the engine keeps to when it sends to a receiver from one of its partitions."""
     post = receiver.post
-    return _rules(interval_s(post), post.settle_s, post.breaker, in_flight_per_lane(receiver), can_be_asked(receiver))
+    asked = can_be_asked(receiver)
+    once = not asked and receiver.on_ambiguous == "dead_letter"
+    return _rules(interval_s(post), post.settle_s, post.breaker, in_flight_per_lane(receiver), asked, once)
 
 
 @lru_cache(maxsize=4_096)
-def _rules(interval_s: float, settle_s: float, breaker: BreakerPolicy, in_flight: int, asked: bool) -> GateRules:
+def _rules(
+    interval_s: float, settle_s: float, breaker: BreakerPolicy, in_flight: int, asked: bool, once: bool
+) -> GateRules:
     """Remembered: most receivers have the same ones."""
-    return GateRules(Limits(interval_s, settle_s, breaker, settle_s), in_flight, ask_first=asked)
+    limits = Limits(interval_s, settle_s, breaker, settle_s)
+    return GateRules(limits, in_flight, ask_first=asked, at_most_once=once)
 
 
 def in_flight_per_lane(receiver: Receiver) -> int:

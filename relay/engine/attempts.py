@@ -135,6 +135,7 @@ class Attempts(Generic[W]):
             attempts=work.attempts,
             resolved=work.resolved,
             ask_first=rules.ask_first,
+            recorded_ms=work.record.timestamp_ms if rules.at_most_once else None,
         )
 
     def _act(self, work: W, verdict: Go | Ping | Ambiguous | Have | Stale | Fenced, asked_at: float) -> None:

@@ -79,6 +79,8 @@ class GateRules:
     limits: Limits
     max_in_flight: int
     ask_first: bool = False
+    at_most_once: bool = False
+    """Nobody can be asked about it, and what is in doubt may not be sent again."""
 
 
 class Work:

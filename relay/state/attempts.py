@@ -39,6 +39,8 @@ class BeginAsk(Struct, frozen=True, gc=False):
     receiver's consent (`on_ambiguous: resend`) to POST although that attempt is in doubt. It holds, however long the
     next attempt has to wait, while no other one was begun; it does not shorten settling.
     `ask_first`: in doubt after a loss of state, a delivery without a row is AMBIGUOUS (the receiver can be asked).
+    `recorded_ms`: of one that may be sent at most once, when its record was appended (Unix ms): in doubt after a loss
+    it is AMBIGUOUS without a row if that was before the loss, or as long as there are gaps (`State.gaps`).
     """
 
     row: RowKey
@@ -49,6 +51,7 @@ class BeginAsk(Struct, frozen=True, gc=False):
     attempts: int = 0
     resolved: int | None = None
     ask_first: bool = False
+    recorded_ms: int | None = None
 
 
 class Go(NamedTuple):

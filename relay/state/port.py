@@ -78,6 +78,14 @@ class Restored(Enum):
     PUT_BACK = "put_back"
 
 
+class Gap(NamedTuple):
+    """Finished rows of a tag may be missing. `since`: when the loss was noticed; `kept_until`: rows of what ended
+    before then are there (0: none is known to be). Unix seconds."""
+
+    since: float
+    kept_until: float
+
+
 @dataclass(frozen=True, slots=True)
 class EndpointHealth:
     """`paused_for_s`: inf when it is held until somebody resumes it, which `hold` tells about. `failures`: in the
@@ -159,6 +167,11 @@ class State(Protocol):
         """Raise stages after the hop record's acknowledgement. Finished rows move to their compact form."""
         ...
 
+    async def remember(self, marks: Sequence[Mark]) -> None:
+        """What the log proves of rows that may have been lost: as `mark`, but only where nothing of this generation or
+        a later one is known, or no more than that it is AWAITING or PUBLISHED."""
+        ...
+
     async def forget(self, rows: Sequence[RowKey]) -> None:
         """Drop unfinished rows (callbacks whose end is recorded in the delivery's row)."""
         ...
@@ -209,6 +222,15 @@ class State(Protocol):
     async def ready(self, tags: Sequence[int], *, in_doubt_s: float) -> None:
         """Recovery is complete for these tags. For `in_doubt_s` (if memory was really lost), deliveries without a row
         count as in doubt. A server run that lost nothing (fsynced on every write) gets no doubt."""
+        ...
+
+    async def gaps(self) -> dict[int, Gap]:
+        """Tags whose memory was lost, and whose finished rows are not all back. Tags that are not ready have one, too:
+        they raise StateRecovering."""
+        ...
+
+    async def close_gaps(self, gaps: Mapping[int, Gap]) -> None:
+        """All that the log proves of these is remembered. A gap that was opened since stays."""
         ...
 
     async def lease(self, name: str, owner: str, ttl_s: float) -> bool:

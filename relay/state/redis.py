@@ -14,7 +14,7 @@ from relay.state.attempts import BeginAsk, Settlement, Verdict
 from relay.state.batch import Batch
 from relay.state.calls import Calls, Decode
 from relay.state.onlooker import Openings, ParkedHead, Served, Sign, Watched
-from relay.state.port import Counts, Due, EndpointHealth, FailedEntry, IntakeAsk, Lane, Parked, Restored
+from relay.state.port import Counts, Due, EndpointHealth, FailedEntry, Gap, IntakeAsk, Lane, Parked, Restored
 from relay.state.problems import check, problems_of
 from relay.state.rows import TAGS, Arrival, Mark, MessageRow, Row, RowKey
 from relay.state.servers import servers_of
@@ -137,6 +137,11 @@ class RedisState:
         arguments = {tag: _encode((_digests(part), _joined(list(map(wire.pack_mark, part))))) for tag, part in parts}
         await self._calls.run("mark", arguments, _numbers)
 
+    async def remember(self, marks: Sequence[Mark]) -> None:
+        parts = _of_rows(marks).parts()
+        arguments = {tag: _encode((_digests(part), _joined(list(map(wire.pack_mark, part))))) for tag, part in parts}
+        await self._calls.run("remember", arguments, _numbers)
+
     async def forget(self, rows: Sequence[RowKey]) -> None:
         parts = Batch(rows, [tag_of(row.owner) for row in rows]).parts()
         await self._calls.run("forget", {tag: b"".join(row.digest for row in part) for tag, part in parts}, _numbers)
@@ -209,6 +214,14 @@ class RedisState:
         in_doubt_ms = round(in_doubt_s * 1000)
         arguments = {tag: _encode((self._calls.pass_of(tag), in_doubt_ms)) for tag in tags}
         await self._calls.run("ready", arguments, _numbers)
+
+    async def gaps(self) -> dict[int, Gap]:
+        found = await self._calls.run("gaps", dict.fromkeys(range(TAGS), b""), _numbers)
+        return {tag: Gap(said[0] / 1000, said[1] / 1000) for tag, said in found.items() if said}
+
+    async def close_gaps(self, gaps: Mapping[int, Gap]) -> None:
+        arguments = {tag: _encode([round(gap.since * 1000)]) for tag, gap in gaps.items()}
+        await self._calls.run("close_gap", arguments, _numbers)
 
     async def lease(self, name: str, owner: str, ttl_s: float) -> bool:
         tag = tag_of(f"l:{name}")

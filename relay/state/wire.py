@@ -199,14 +199,18 @@ def limits_of(ask: BeginAsk) -> tuple[object, ...]:
 
 
 _BEGIN: Final = struct.Struct(">BQQHH").pack
-_DOUBT: Final = struct.Struct(">Q").pack
+_NUMBER: Final = struct.Struct(">Q").pack
 
 
 def pack_begin(ask: BeginAsk, limits_index: int) -> bytes:
     resolved = ask.resolved
-    flags = (ask.kind is Kind.POLL) + 2 * (resolved is not None) + 4 * ask.ask_first
+    recorded = ask.recorded_ms
+    flags = (ask.kind is Kind.POLL) + 2 * (resolved is not None) + 4 * ask.ask_first + 8 * (recorded is not None)
     packed = _BEGIN(flags, ask.generation, ask.attempts, limits_index, len(ask.token)) + ask.token
-    return packed if resolved is None else packed + _DOUBT(resolved)
+    for number in (resolved, recorded):
+        if number is not None:
+            packed += _NUMBER(max(0, number))
+    return packed
 
 
 def policy_of(settlement: Settlement) -> tuple[object, ...]:

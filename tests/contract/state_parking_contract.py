@@ -7,10 +7,10 @@ import pytest
 from relay.domain.errors import PartitionLost, StateRecovering
 from relay.domain.identity import MessageId
 from relay.log.port import Coordinate
-from relay.state.attempts import Ambiguous, Go, Kind, Wait
-from relay.state.port import Counts, Due, IntakeAsk, Parked, Restored
+from relay.state.attempts import Ambiguous, Change, Go, Kind, Wait
+from relay.state.port import Counts, Due, Gap, IntakeAsk, Parked, Restored
 from relay.state.rows import TAGS, Arrival, Mark, Row, Stage, tag_of
-from tests.contract.state_contract import LANE, WINDOW_S, Rig, ask, begun, doubt_of, peeked, row
+from tests.contract.state_contract import ANSWER, LANE, WINDOW_S, Rig, ask, begun, doubt_of, outcome, peeked, row
 
 QUEUE = bytes(range(12))
 TAG = tag_of("r:ci")
@@ -200,6 +200,71 @@ class LifeContract:
         assert await begun(rig.state, row(2)) == Go(1, 0.0)
         await rig.elapse(475)
         assert await begun(rig.state, row(3), ask_first=True) == Go(1, 0.0)
+
+    async def test_at_most_once_a_missing_row_is_in_doubt_before_the_loss_and_in_the_gap(self, rig: Rig) -> None:
+        await rig.lose()
+        await self.recover(rig)
+        lost_ms = round((await rig.state.gaps())[TAG].since * 1000)
+        before, since = lost_ms - 1, lost_ms + 1
+        assert await begun(rig.state, row(1), recorded_ms=since) == Wait(25.0, "settling")
+        await rig.elapse(25)
+        for recorded_ms in (before, since):
+            assert isinstance(await begun(rig.state, row(1), recorded_ms=recorded_ms), Ambiguous)
+        await rig.state.close_gaps(await rig.state.gaps())
+        assert isinstance(await begun(rig.state, row(1), recorded_ms=before), Ambiguous)
+        assert await begun(rig.state, row(1), recorded_ms=since) == Go(1, 0.0)
+        await rig.elapse(475)
+        assert await begun(rig.state, row(2), recorded_ms=before) == Go(1, 0.0)
+
+    async def test_a_loss_leaves_a_gap_until_it_is_closed(self, rig: Rig) -> None:
+        assert await rig.state.gaps() == {}
+        await rig.lose()
+        with pytest.raises(StateRecovering):
+            await rig.state.gaps()
+        await self.recover(rig)
+        first = await rig.state.gaps()
+        assert first == dict.fromkeys(range(TAGS), Gap(first[TAG].since, 0.0))
+        await rig.elapse(5)
+        await rig.lose()
+        await self.recover(rig)
+        await rig.state.close_gaps(first)
+        second = await rig.state.gaps()
+        assert second[TAG].since == first[TAG].since + 5, "that one was noticed later"
+        await rig.state.close_gaps({TAG: second[TAG]})
+        assert await rig.state.gaps() == {tag: gap for tag, gap in second.items() if tag != TAG}
+
+    async def test_a_new_installation_has_no_gap(self, rig: Rig) -> None:
+        await rig.lose()
+        await self.recover(rig, in_doubt_s=0)
+        assert await rig.state.gaps() == {}
+
+    async def test_what_the_log_proves_is_remembered_where_nothing_is_known(self, rig: Rig) -> None:
+        finished = Mark(row(1), 0, Stage.DONE, (3, 70_000), 9)
+        await rig.state.remember([finished, Mark(row(2), 0, Stage.FAILED, (4, 5), 7), Mark(row(3), 0, Stage.AWAITING)])
+        told = await rig.state.peek([row(1), row(2), row(3)])
+        assert [(each.stage, each.at, each.code) for each in told] == [
+            (Stage.DONE, (3, 70_000), 9),
+            (Stage.FAILED, (4, 5), 7),
+            (Stage.AWAITING, None, 0),
+        ]
+        await rig.state.remember([Mark(row(1), 0, Stage.FAILED, (1, 1), 1), Mark(row(1), 1, Stage.DONE, (5, 6), 0)])
+        assert (await peeked(rig.state, row(1))).generation == 1
+        await rig.state.remember([finished])
+        assert (await peeked(rig.state, row(1))).at == (5, 6), "a later life is known"
+
+    async def test_what_is_under_way_is_left_alone(self, rig: Rig) -> None:
+        """Whoever is at it will say how it ends."""
+        await begun(rig.state, row(1))
+        await begun(rig.state, row(2))
+        await rig.state.settle([outcome(row(2), Change.RETRY, due_in_s=60)])
+        await begun(rig.state, row(3))
+        await rig.state.settle([outcome(row(3), Change.RESULT, result=ANSWER)])
+        before = await rig.state.peek([row(1), row(2), row(3)])
+        await rig.state.remember([Mark(row(number), 0, Stage.DONE, (0, 1)) for number in (1, 2, 3)])
+        assert await rig.state.peek([row(1), row(2), row(3)]) == before
+        await rig.state.mark([Mark(row(3), 0, Stage.PUBLISHED, (0, 9))])
+        await rig.state.remember([Mark(row(3), 0, Stage.DONE, (0, 9))])
+        assert (await peeked(rig.state, row(3))).stage is Stage.DONE
 
     async def test_making_ready_what_is_ready_brings_no_doubt(self, rig: Rig) -> None:
         await rig.state.ready(range(TAGS), in_doubt_s=500)

@@ -69,6 +69,7 @@ asks = st.builds(
     attempts=st.sampled_from([0, 0, 3]),
     resolved=st.sampled_from([None, *(BEGIN_MS + passed for passed in (0, 10_000, 25_000, 61_000))]),
     ask_first=st.booleans(),
+    recorded_ms=st.sampled_from([None, None, BEGIN_MS - 1, BEGIN_MS + 1]),
 )
 results = st.sampled_from([None, Result("answered", 200, "a/b", b"\xfe" * 40)])
 settlements = st.builds(
@@ -144,6 +145,8 @@ calls = st.one_of(
     call("begin", lanes, st.lists(asks, max_size=4)),
     call("settle", st.lists(settlements, max_size=4)),
     call("mark", st.lists(marks, max_size=2)),
+    call("remember", st.lists(marks, max_size=2)),
+    call("gaps"),
     call("park", lanes, st.lists(references, max_size=3)),
     call("restore", lanes, st.lists(references, max_size=2)),
     call("unpark", lanes, st.lists(st.tuples(rows, queues), max_size=2)),

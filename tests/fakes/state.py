@@ -10,9 +10,9 @@ from relay.domain.identity import MessageId
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
 from relay.state.onlooker import LineHead, Openings, ParkedHead, Served, Sign, Watched
-from relay.state.port import Counts, Due, EndpointHealth, FailedEntry, IntakeAsk, Lane, Parked, Restored
+from relay.state.port import Counts, Due, EndpointHealth, FailedEntry, Gap, IntakeAsk, Lane, Parked, Restored
 from relay.state.rows import TAGS, Arrival, Mark, MessageRow, MessageStage, Row, RowKey, Stage, tag_of
-from tests.fakes.state_rows import Beginning, Rows, finished_until, mark, settle
+from tests.fakes.state_rows import Beginning, Rows, finished_until, mark, remember, settle
 
 _NEWEST_FAILED = 10_000
 _SIGN_KEPT_S = 7 * 86_400
@@ -80,6 +80,7 @@ class _Tag:
     ready: bool | None = None
     doubt_until: float = 0.0
     lost_at: float = 0.0
+    gap: Gap | None = None
     messages: dict[MessageId, tuple[MessageRow, float]] = field(default_factory=dict)
     lanes: dict[tuple[str, int], _LaneIndex] = field(default_factory=dict)
     failed: dict[str, dict[Coordinate, FailedEntry]] = field(default_factory=dict)
@@ -208,7 +209,8 @@ class MemoryState:
         verdicts = []
         for ask in asks:
             tag = self._of(ask.row.owner)
-            beginning = Beginning(tag.rows, self.now, tag.doubt_until, tag.lost_at, tag.lane(lane).references)
+            references, is_open = tag.lane(lane).references, tag.gap is not None
+            beginning = Beginning(tag.rows, self.now, tag.doubt_until, tag.lost_at, is_open, references)
             verdicts.append(beginning.verdict(ask))
         return verdicts
 
@@ -220,6 +222,11 @@ class MemoryState:
         self._reach_owners(one.row.owner for one in marks)
         for one in marks:
             mark(self._of(one.row.owner).rows, one, self.now)
+
+    async def remember(self, marks: Sequence[Mark]) -> None:
+        self._reach_owners(one.row.owner for one in marks)
+        for one in marks:
+            remember(self._of(one.row.owner).rows, one, self.now)
 
     async def forget(self, rows: Sequence[RowKey]) -> None:
         self._reach_owners(row.owner for row in rows)
@@ -306,6 +313,17 @@ class MemoryState:
         for tag in (self._tags[number] for number in tags):
             if not tag.ready:
                 tag.ready, tag.doubt_until = True, max(tag.doubt_until, self.now + in_doubt_s)
+                tag.gap = Gap(tag.lost_at, 0.0) if in_doubt_s > 0 else None
+
+    async def gaps(self) -> dict[int, Gap]:
+        self._reach(range(TAGS))
+        return {number: tag.gap for number, tag in enumerate(self._tags) if tag.gap is not None}
+
+    async def close_gaps(self, gaps: Mapping[int, Gap]) -> None:
+        self._reach(gaps)
+        for number, gap in gaps.items():
+            if self._tags[number].gap == gap:
+                self._tags[number].gap = None
 
     async def lease(self, name: str, owner: str, ttl_s: float) -> bool:
         holder, until = self._leases.get(name, (owner, math.inf))

@@ -228,6 +228,7 @@ class Beginning:
     now: float
     doubt_until: float
     lost_at: float
+    gap: bool
     kept: Container[bytes]
 
     def verdict(self, ask: BeginAsk) -> Verdict:
@@ -269,10 +270,16 @@ class Beginning:
         self.rows.store(ask.row.digest, row, self.now)
         return Go(row.attempts, slot - self.now)
 
+    def _may_be_lost(self, ask: BeginAsk) -> bool:
+        if self.now >= self.doubt_until:
+            return False
+        recorded_ms = ask.recorded_ms
+        return ask.ask_first or (recorded_ms is not None and (self.gap or recorded_ms < self.lost_at * 1000))
+
     def _unresolved(self, ask: BeginAsk, row: StoredRow) -> Verdict | None:
         began, attempts = row.began, row.attempts
         if row.stage is not Stage.SENDING:
-            if row.stage is not Stage.NONE or not ask.ask_first or self.now >= self.doubt_until:
+            if row.stage is not Stage.NONE or not self._may_be_lost(ask):
                 return None
             began, attempts = self.lost_at, ask.attempts
         left = began + ask.limits.settle_s - self.now
@@ -385,3 +392,11 @@ def mark(rows: Rows, one: Mark, now: float) -> None:
         return
     row.code = one.code
     rows.keep(digest, row, now)
+
+
+def remember(rows: Rows, one: Mark, now: float) -> None:
+    """Mark a row that nothing more is known of than that it waits for such an end."""
+    row = rows.load(one.row.digest, now)
+    known = row is not None and row.generation >= one.generation
+    if row is None or not known or row.stage in (Stage.NONE, Stage.AWAITING, Stage.PUBLISHED):
+        mark(rows, one, now)

@@ -1,6 +1,8 @@
 -- `life` says whose memory this is: '<ready or recovering> <node>\n', then MessagePack of a map:
 --   pass name of the recovery pass, fsync whether every write is fsynced, lossy whether anything can be missing,
---   since when its loss was noticed (ms), doubt until when a missing row proves nothing (ms)
+--   since when its loss was noticed (ms), doubt until when a missing row proves nothing (ms), open whether finished rows
+--   may be missing that the log proves, kept those of what ended until then are there (ms), seen when it was last known
+--   that this memory was read or written (ms)
 local function about_life(life)
   return cmsgpack.unpack(string.sub(life, string.find(life, '\n', 1, true) + 1))
 end

@@ -1,12 +1,12 @@
 --include _life _fence _tables _usual _forms
 -- Arguments: MessagePack of {lane, its epoch, limits {{owner, interval us, settle ms, probe ms, offline after ms},
 -- ...}, row digests, asks}, the last two one after the other; an ask: flags, generation, attempts, index into limits, a
--- byte of length, token, with RESOLVED the doubt. Reply: verdicts: the number of the attempt that may start at once, or
+-- byte of length, token, with RESOLVED the doubt, with AT_MOST_ONCE when it was recorded (ms). Reply: verdicts: the number of the attempt that may start at once, or
 -- {code, number, number, row}.
-local ASK, DOUBT = '>BI8I8I2I2c0', '>I8'
+local ASK, NUMBER = '>BI8I8I2I2c0', '>I8'
 local GO, WAIT, AMBIGUOUS, HAVE, STALE, PING = 1, 2, 3, 4, 5, 6
 local RATE, PAUSE, BREAKER, SETTLING, OFFLINE, DISABLED = 0, 1, 2, 3, 4, 5
-local POLL, RESOLVED, ASK_FIRST = 1, 2, 4
+local POLL, RESOLVED, ASK_FIRST, AT_MOST_ONCE = 1, 2, 4, 8
 local AHEAD_US = 1000000 -- how far ahead a slot of the rate may be reserved
 local PROBE_WAIT_MS = 1000 -- others look again so often, for a probe may end long before its lease
 
@@ -46,15 +46,23 @@ local function general()
     return { HAVE, 0, 0, shown(ask.digest, row, call('HEXISTS', P .. 'ref:' .. ask.lane, ask.digest) == 1, false) }
   end
 
+  -- Whether an attempt may have been lost together with its row.
+  local function may_be_lost(ask)
+    if not has(ask.flags, ASK_FIRST) and not ask.recorded then
+      return false
+    end
+    T.loss = T.loss or about_life(T.life)
+    if now >= (T.loss.doubt or 0) then
+      return false
+    end
+    return has(ask.flags, ASK_FIRST) or T.loss.open or ask.recorded < T.loss.since
+  end
+
   -- The verdict of an earlier attempt that may have reached the receiver; nil: there is none.
   local function unresolved(row, ask)
     local begun, attempts = row.t, row.a
     if row.s ~= SENDING then
-      if row.s ~= NONE or not has(ask.flags, ASK_FIRST) then
-        return nil
-      end
-      T.loss = T.loss or about_life(T.life)
-      if now >= (T.loss.doubt or 0) then
+      if row.s ~= NONE or not may_be_lost(ask) then
         return nil
       end
       begun, attempts = T.loss.since, ask.attempts
@@ -152,7 +160,11 @@ local function general()
       flags, generation, attempts, index, token, at = struct.unpack(ASK, asks, at)
       local resolved
       if has(flags, RESOLVED) then
-        resolved, at = struct.unpack(DOUBT, asks, at)
+        resolved, at = struct.unpack(NUMBER, asks, at)
+      end
+      local recorded
+      if has(flags, AT_MOST_ONCE) then
+        recorded, at = struct.unpack(NUMBER, asks, at)
       end
       local row = load_row(digest)
       if row and row.g > generation then
@@ -163,7 +175,7 @@ local function general()
         end
         local ask = {
           lane = lane, digest = digest, flags = flags, attempts = attempts, limits = limits[index], token = token,
-          resolved = resolved,
+          resolved = resolved, recorded = recorded,
         }
         verdicts[i] = (has(flags, POLL) and poll or post)(ask, row)
       end

@@ -1,7 +1,7 @@
 --include _life _tables _usual _forms _finished
 -- Arguments: MessagePack of {row digests, marks}, both one after the other; a mark: generation, stage, partition or -1,
 -- offset, code.
-local FORM = '>I8Bi4i8B'
+local FORM = '>I8Bi4i8B' -- as MARK of _raising.lua
 
 -- The finished form of an outcome that is marked DONE, and so is over.
 local function finished(packed, partition, offset, code)
@@ -50,24 +50,7 @@ local function usual(list, marks)
 end
 
 local function general()
---include _packing _rows
-  local function raise(digest, row, stage, partition, offset, code)
-    row.s = stage
-    row.r, row.k, row.u = nil, nil, nil
-    row.t = stage == AWAITING and now or nil
-    if partition >= 0 and stage >= PUBLISHED then
-      row.x, row.y = partition, offset
-    elseif stage == FAILED then
-      row.x, row.y = nil, nil
-    end
-    if stage < DONE then
-      store_row(digest, row)
-    else
-      row.c = code
-      finish_row(digest, row)
-    end
-  end
-
+--include _packing _rows _raising
   return function(list, marks)
     local at = 1
     for _, digest in ipairs(want_rows(list)) do

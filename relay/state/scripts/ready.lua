@@ -15,7 +15,9 @@ return serve(function(arguments)
   end
   if about.lossy then
     about.doubt = math.max(about.doubt or 0, now + doubt_ms)
+    about.open = about.open and doubt_ms > 0 or nil
   end
+  about.seen = now
   write_life('ready', about)
   return NOTHING
 end)
