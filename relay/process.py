@@ -42,6 +42,7 @@ from relay.log.checks import Finding, findings
 from relay.log.pacing import load_here
 from relay.log.port import Log
 from relay.plan import API, Plan
+from relay.rebuilding import Rebuilding
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
 from relay.telemetry.meter import MetricsMeter
@@ -210,6 +211,7 @@ class Relay:
                 start("lane checks", self._check_new_lanes()),
                 start("refused receivers", self._count_refused()),
                 start("backlog watch", self._backlog_watch().run()),
+                start("rebuilding", self._rebuilding().run()),
             ]
             if await self._unless_stopped(self._recovery.healed.wait(), stop):
                 keep_startup_heap()
@@ -287,6 +289,19 @@ class Relay:
     def _backlog_watch(self) -> BacklogWatch:
         receivers, owner = self.registry.receivers, self._owner
         return BacklogWatch(self._log, self._state, self._topics, receivers, self._clock, self.metrics, owner=owner)
+
+    def _rebuilding(self) -> Rebuilding:
+        return Rebuilding(
+            self._log,
+            self._state,
+            self._topics,
+            self._clock,
+            self._patience,
+            self.metrics,
+            owner=self._owner,
+            window_s=self._settings.dedup_window,
+            rate=self._settings.rebuild_rate,
+        )
 
     async def _apply_file(self) -> None:
         """Bring the receivers file into force: by one process at a time, and to the same end whoever does it."""

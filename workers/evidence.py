@@ -4,7 +4,6 @@ A row may only be written where the log shows that the output which it stands fo
 function says None where a record leaves that open: what is not remembered is at worst done again.
 """
 
-from collections.abc import Set
 from typing import Final, NamedTuple
 
 from relay.domain.dead_letter import DeadLetter, original_headers, parse_dead_letter
@@ -16,7 +15,6 @@ from relay.domain.message import message_digest, parse_message
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Source
 from relay.domain.topics import Topics
-from relay.engine.parked_copy import parked_key
 from relay.log.port import Record
 from relay.state.port import FailedEntry
 from relay.state.rows import Arrival, Mark, RowKey, Stage, callback_row, delivery_row
@@ -158,8 +156,8 @@ def _code(record: Returned, source: Source, *, is_notice: bool) -> int:
     return to_code(Handover.KEPT, 0) if record.callback is None else to_code(how, 1)
 
 
-def is_over(record: Returned, committed: int, parked: Set[bytes]) -> bool:
+def is_over(record: Returned, committed: int, *, parked: bool) -> bool:
     """Whether the stage behind `to_sender` is finished with `record`: its group has committed beyond it (`committed`:
-    the next offset), and no parked copy of it is left (`parked`: their keys, read after `committed`)."""
+    the next offset), and no parked copy of it may be left (`parked`: one may, as its row says after `committed`)."""
     below = record.at[1] < committed
-    return below and (record.callback is None or parked_key("to_sender", record.callback) not in parked)
+    return below and (record.callback is None or not parked)

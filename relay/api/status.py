@@ -1,13 +1,13 @@
 """GET of a message: what became of it. Nothing is kept for this; it is read from the rows and the records."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 from aiohttp import web
 
-from relay.api.problems import NOT_FOUND, Problem
+from relay.api.problems import NOT_FOUND, RETRY_AFTER_S, UNAVAILABLE, Problem
 from relay.api.reading import MESSAGE_PATH, message_in_path
 from relay.api.surroundings import Surroundings
 from relay.api.view import (
@@ -29,7 +29,7 @@ from relay.engine.clock import Clock
 from relay.log.port import Coordinate, LogReader, Record
 from relay.state.onlooker import Watched
 from relay.state.port import State
-from relay.state.rows import MessageRow, MessageStage, Row, Stage, callback_row, delivery_row
+from relay.state.rows import MessageRow, MessageStage, Row, Stage, callback_row, delivery_row, tag_of
 
 _NOTHING: Final = Watched(Row())
 
@@ -90,7 +90,13 @@ class StatusReader:
         found = await self._with_callbacks(await self._with_records(found), source)
         unrouted = None if known.routed else known.at
         found = await self._surroundings.look(found, source, known.received_ms, unrouted, now)
-        return self._told(known, found, source, now, duplicate=duplicate)
+        view = self._told(known, found, source, now, duplicate=duplicate)
+        unknown = [f"r:{one.delivery.receiver}" for one in found if one.row.stage is Stage.NONE]
+        return replace(view, rebuilding=True) if unknown and await self.has_gap(unknown) else view
+
+    async def has_gap(self, owners: Iterable[str]) -> bool:
+        """Whether the state may have lost what it knew of these, and has not read all of it back from the log."""
+        return bool(await self._state.gaps(sorted(set(map(tag_of, owners)))))
 
     def fresh_view(self, known: KnownMessage) -> MessageView:
         """A message that was accepted this moment: nothing has become of its deliveries yet."""
@@ -174,7 +180,11 @@ class StatusResource:
         router.add_get(MESSAGE_PATH, self.get)
 
     async def get(self, request: web.Request) -> web.Response:
-        view = await self._reader.view(message_in_path(request))
+        identity = message_in_path(request)
+        view = await self._reader.view(identity)
+        if view is None and await self._reader.has_gap([f"s:{identity.source_id}"]):
+            detail = "What was known of finished messages was lost, and is being read back from the log."
+            raise Problem(UNAVAILABLE, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
         if view is None:
             raise Problem(NOT_FOUND, "No such message is known: it never came, is still on its way, or was long ago.")
         return json_response(200, view)

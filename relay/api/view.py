@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from msgspec import UNSET, UnsetType
+
 from relay.api.waiting import Wait, WaitKind, next_attempt
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import InvalidRecord
@@ -75,9 +77,10 @@ class DeliveryView:
     callback: CallbackView | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageView:
-    """A message and its deliveries. `received_at`: when the log took it (RFC 3339)."""
+    """A message and its deliveries. `received_at`: when the log took it (RFC 3339). `rebuilding`, only where it is so:
+    the state lost its memory, and more than this may be known of the deliveries when it has been read back."""
 
     source_id: str
     message_id: str
@@ -86,6 +89,7 @@ class MessageView:
     status: Status
     received_at: str | None
     duplicate: bool
+    rebuilding: bool | UnsetType = UNSET
     deliveries: tuple[DeliveryView, ...]
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -29,17 +30,16 @@ from relay.engine.recovery import LEASE_S, Recovery, keeping_lease
 from relay.log.port import Log
 from relay.log.streams import StreamsLog
 from relay.rebuild import Read, Rebuild
+from relay.rebuilding import LEASE, LONGEST_LIFE
 from relay.state.port import Restored, State
 from relay.state.redis import RedisState
+from relay.state.rows import TAGS
 from relay.watch.shared_clock import SharedClock
 
 T = TypeVar("T")
 
-DEDUP_LEASE: Final = "recovery-dedup"
 LOOK_S: Final = 0.5
 TELL_S: Final = 5.0
-LONGEST_LIFE: Final = 1.5
-"""Of a finished row, in dedup windows: what is older would be forgotten by now."""
 _COLUMNS: Final = ("kind", "name", "parked", "put_back", "tombstones")
 _ROWS: Final = ("enqueued", "done", "published", "awaiting", "failed", "indexed")
 
@@ -58,8 +58,8 @@ def recover(
 ) -> None:
     """Put back into the state what it lost, from the log.
 
-    A running relay does this by itself, but for --dedup: after Redis lost everything, that makes finished messages
-    known again. Safe to repeat, and while the relay runs.
+    A running relay does this by itself, with --dedup slowly and in the background: that makes finished messages known
+    again after Redis lost everything. Safe to repeat, and while the relay runs.
     """
     settings = settings_from(config_file)
     run = _Run(settings, data_dir, dedup=dedup, dry_run=dry_run, wait=not no_wait)
@@ -121,10 +121,13 @@ class _Run:
             return await rebuild.run()
 
         async def alone() -> list[Read] | None:
-            if not await state.lease(DEDUP_LEASE, owner, LEASE_S):
+            if not await state.lease(LEASE, owner, LEASE_S):
                 return None
-            async with keeping_lease(state, clock, DEDUP_LEASE, owner):
-                return await rebuild.run()
+            async with keeping_lease(state, clock, LEASE, owner):
+                gaps = await state.gaps(range(TAGS))
+                reads = await rebuild.run()
+                await state.close_gaps(gaps)
+                return reads
 
         return await self._when_free(alone)
 
@@ -206,18 +209,16 @@ class _Progress:
     def __init__(self) -> None:
         self._clock = SystemClock()
         self._told_at = self._clock.monotonic()
-        self._records = 0
-        self._before: tuple[str, int] = ("", 0)
+        self._records: Counter[str] = Counter()  # by topic
+        self._before = 0
 
     def tell(self, read: Read) -> None:
-        topic, records = self._before
-        self._records += read.records - (records if topic == read.topic else 0)
-        self._before = read.topic, read.records
-        now = self._clock.monotonic()
+        self._records[read.topic] = read.records
+        now, records = self._clock.monotonic(), self._records.total()
         if now - self._told_at >= TELL_S:
-            rate = self._records / (now - self._told_at)
+            rate = (records - self._before) / (now - self._told_at)
             click.echo(f"{read.topic}: {read.records:,} records so far, {rate:,.0f} a second", err=True)
-            self._told_at, self._records = now, 0
+            self._told_at, self._before = now, records
 
 
 # --- output -----------------------------------------------------------------------------------------------------

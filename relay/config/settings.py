@@ -190,6 +190,8 @@ class Settings(BaseSettings):
     parked_per_receiver: Count = 100_000
     parked_total: Count = 1_000_000
     shutdown_grace: Duration = 30.0
+    rebuild_rate: Count = 5_000
+    """Records a second that are read, at most, to make finished messages known again after Redis lost its memory."""
     metrics_port: Port | None = None
     log_format: Annotated[Literal["auto", "json", "console"], BeforeValidator(_lowered)] = "auto"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lowered)] = "info"

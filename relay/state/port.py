@@ -224,9 +224,8 @@ class State(Protocol):
         count as in doubt. A server run that lost nothing (fsynced on every write) gets no doubt."""
         ...
 
-    async def gaps(self) -> dict[int, Gap]:
-        """Tags whose memory was lost, and whose finished rows are not all back. Tags that are not ready have one, too:
-        they raise StateRecovering."""
+    async def gaps(self, tags: Sequence[int]) -> dict[int, Gap]:
+        """Of those of `tags` whose memory was lost, and whose finished rows are not all back."""
         ...
 
     async def close_gaps(self, gaps: Mapping[int, Gap]) -> None:

@@ -215,8 +215,8 @@ class RedisState:
         arguments = {tag: _encode((self._calls.pass_of(tag), in_doubt_ms)) for tag in tags}
         await self._calls.run("ready", arguments, _numbers)
 
-    async def gaps(self) -> dict[int, Gap]:
-        found = await self._calls.run("gaps", dict.fromkeys(range(TAGS), b""), _numbers)
+    async def gaps(self, tags: Sequence[int]) -> dict[int, Gap]:
+        found = await self._calls.run("gaps", dict.fromkeys(tags, b""), _numbers)
         return {tag: Gap(said[0] / 1000, said[1] / 1000) for tag, said in found.items() if said}
 
     async def close_gaps(self, gaps: Mapping[int, Gap]) -> None:

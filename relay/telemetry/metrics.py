@@ -123,6 +123,16 @@ class Metrics:
             "One recovery pass: so long the lanes of its tags stood still",
             _RECOVERY_SECONDS,
         )
+        self.state_tags_rebuilding = self._gauge(
+            "relay_state_tags_rebuilding",
+            "Hash tags of the state, of 64, whose finished messages are not all known again since it lost its memory",
+        ).labels()
+        self.rebuild_records_total = self._counter(
+            "relay_rebuild_records_total", "Records read to make finished messages known again", "topic"
+        )
+        self.rebuild_reached_seconds = self._gauge(
+            "relay_rebuild_reached_seconds", "How far back from now they are known again, while that goes on"
+        ).labels()
         self.parked_put_back_total = self._plain_counter(
             "relay_parked_put_back_total",
             "Parked records that no reference knew of any more, put back into the due index",

@@ -315,9 +315,9 @@ class MemoryState:
                 tag.ready, tag.doubt_until = True, max(tag.doubt_until, self.now + in_doubt_s)
                 tag.gap = Gap(tag.lost_at, 0.0) if in_doubt_s > 0 else None
 
-    async def gaps(self) -> dict[int, Gap]:
-        self._reach(range(TAGS))
-        return {number: tag.gap for number, tag in enumerate(self._tags) if tag.gap is not None}
+    async def gaps(self, tags: Sequence[int]) -> dict[int, Gap]:
+        self._reach(tags)
+        return {tag: gap for tag in tags if (gap := self._tags[tag].gap) is not None}
 
     async def close_gaps(self, gaps: Mapping[int, Gap]) -> None:
         self._reach(gaps)

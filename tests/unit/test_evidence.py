@@ -8,7 +8,6 @@ from relay.domain.hop import Hop, Outcome, encode_hop
 from relay.domain.message import Message, message_digest, message_headers
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Source
-from relay.engine.parked_copy import parked_key
 from relay.engine.work import Dead
 from relay.log.port import Coordinate, Headers, NewRecord, Record
 from relay.state.rows import Arrival, Mark, Stage, callback_row, delivery_row
@@ -120,13 +119,11 @@ def test_a_notice_says_how_its_own_way_ended_and_nothing_of_the_delivery() -> No
 
 
 def test_over_is_what_lies_before_the_commit_and_is_not_parked() -> None:
-    found, key = answer(), parked_key("to_sender", callback_row(DELIVERY, 2, failed=False))
-    assert evidence.is_over(found, 18, set())
-    assert not evidence.is_over(found, 17, set())
-    assert not evidence.is_over(found, 0, set())
-    assert not evidence.is_over(found, 18, {key})
-    assert evidence.is_over(found, 18, {parked_key("to_sender", callback_row(DELIVERY, 1, failed=False))})
-    assert evidence.is_over(found, 18, {parked_key("to_receiver", callback_row(DELIVERY, 2, failed=False))})
+    found = answer()
+    assert evidence.is_over(found, 18, parked=False)
+    assert not evidence.is_over(found, 17, parked=False)
+    assert not evidence.is_over(found, 0, parked=False)
+    assert not evidence.is_over(found, 18, parked=True)
 
 
 # --- failed_messages --------------------------------------------------------------------------------------------
