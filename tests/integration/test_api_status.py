@@ -15,7 +15,7 @@ from relay.domain.receiver import BreakerPolicy
 from relay.log.port import NewRecord
 from relay.state.attempts import BeginAsk, Change, Go, Limits, Settlement
 from relay.state.port import Lane
-from relay.state.rows import Arrival, Mark, Result, RowKey, Stage, delivery_row
+from relay.state.rows import TAGS, Arrival, Mark, Result, RowKey, Stage, delivery_row
 from tests.integration.api_rig import Rig, document, problem, running_api
 
 CI = "/v1/sources/app/messages?receiver=ci"
@@ -49,6 +49,23 @@ async def test_status_needs_the_state_and_the_log(rig: Rig) -> None:
     rig.state.lose()
     found = problem(await rig.get("/v1/sources/app/messages/m-1"), 503, "unavailable")
     assert "recovered" in found["detail"]
+
+
+async def test_after_a_loss_nobody_is_told_that_a_message_is_unknown_until_all_is_read_back(rig: Rig) -> None:
+    rig.state.lose()
+    await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=60)
+    response = await rig.get("/v1/sources/app/messages/m-1")
+    problem(response, 503, "unavailable")
+    assert int(response.headers["Retry-After"]) > 0
+    await rig.post(CI, ce_id="m-2")
+    assert document(await rig.get("/v1/sources/app/messages/m-2"))["rebuilding"] is True
+    await rig.state.mark([Mark(delivery_row(DeliveryId("ci", "app", "m-2")), 0, Stage.DONE)])
+    assert "rebuilding" not in document(await rig.get("/v1/sources/app/messages/m-2")), "more cannot be known"
+
+    await rig.state.close_gaps(await rig.state.gaps(range(TAGS)))
+    problem(await rig.get("/v1/sources/app/messages/m-1"), 404, "not-found")
+    await rig.post(CI, ce_id="m-3")
+    assert "rebuilding" not in document(await rig.get("/v1/sources/app/messages/m-3"))
 
 
 @pytest.mark.parametrize("value", [b"nonsense", b'{"source_id": "app", "message_id": "m-2", "payload": 1}'])

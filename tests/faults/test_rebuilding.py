@@ -1,0 +1,206 @@
+"""A relay rebuilds its memory by itself: slowly, by one process at a time, until nothing is missing; meanwhile what is
+not known counts as in doubt."""
+
+import asyncio
+import io
+import json
+import tracemalloc
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, cast
+
+from relay.domain.hop import Hop, encode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.message import Message
+from relay.domain.receiver import Source
+from relay.domain.topics import Topics
+from relay.engine.observer import SilentObserver
+from relay.engine.patience import Patience
+from relay.log.port import Backlog, Log, Record, TopicPartition
+from relay.rebuild import Rebuild
+from relay.rebuilding import Rebuilding
+from relay.state.port import State
+from relay.state.rows import TAGS, Mark, Row, RowKey, Stage, delivery_row
+from relay.telemetry.logging import configure
+from relay.telemetry.metrics import Metrics
+from tests.fakes.log import MemoryLog
+from tests.fakes.strikes import Fuse
+from tests.fakes.virtual_time import virtually
+from tests.fakes.world import Process, World, message, receiver
+
+COUNT = 60
+
+
+async def _lived(*, on_ambiguous: Any = "resend", status: bool = False) -> World:
+    """A relay that has delivered and answered, and then lost its state."""
+    world = World([receiver("r", "/answer", status=status, on_ambiguous=on_ambiguous)])
+    await world.create()
+    await world.send(*_sent())
+    await world.run(Fuse(), 20, until=lambda: len(world.outside.results()) == COUNT)
+    world.state.lose()
+    return world
+
+
+def _sent(start: int = 0, count: int = COUNT) -> list[Message]:
+    return [message(number, "a", "r") for number in range(start, start + count)]
+
+
+async def _rebuilding(world: World, owner: str, *, rate: int = 1_000, metrics: Metrics | None = None) -> Rebuilding:
+    log = MemoryLog(world.broker)
+    await log.start()
+    patience = Patience(world.clock, SilentObserver())
+    return Rebuilding(
+        log,
+        world.state,
+        world.topics,
+        world.clock,
+        patience,
+        metrics or Metrics("1"),
+        owner=owner,
+        window_s=world.settings.dedup_window,
+        rate=rate,
+    )
+
+
+async def _closed(world: World) -> float:
+    """When there was no gap any more, by the loop's time."""
+    while await world.state.gaps(range(TAGS)):
+        await world.clock.sleep(0.5)
+    return world.clock.monotonic()
+
+
+async def _finished(world: World) -> int:
+    rows = await world.state.peek([delivery_row(DeliveryId("r", *one.id)) for one in _sent()])
+    return sum(row.stage is Stage.DONE for row in rows)
+
+
+@virtually
+async def test_it_begins_by_itself_keeps_to_its_rate_and_ends() -> None:
+    world = await _lived()
+    out, metrics = io.StringIO(), Metrics("1")
+    configure("json", stream=out)
+    process = Process(world)
+    await process.ended(1)
+    begun = world.clock.monotonic()
+    rebuilding = await _rebuilding(world, "one", rate=5, metrics=metrics)
+    task = asyncio.create_task(rebuilding.run())
+    await asyncio.sleep(1)
+    assert b"relay_state_tags_rebuilding 64" in metrics.render()
+    took_s = await _closed(world) - begun
+    task.cancel()
+    await process.stop()
+    assert took_s >= 2 * COUNT / 5, "from_sender and to_sender"
+    assert await _finished(world) == COUNT
+    events = [json.loads(line) for line in out.getvalue().splitlines()]
+    told = [event for event in events if event["event"].startswith("rebu")]
+    assert told[0]["event"] == "rebuild_begun"
+    assert told[-1]["event"] == "rebuilt"
+    assert told[-1]["rows"] == {"enqueued": COUNT, "done": COUNT}
+    assert "rebuild_progress" in [event["event"] for event in told]
+    assert b'relay_rebuild_records_total{topic="to_sender"} 60' in metrics.render()
+    assert b"relay_state_tags_rebuilding 0" in metrics.render()
+
+
+@virtually
+async def test_one_process_does_it_and_another_goes_on_when_it_dies() -> None:
+    world = await _lived()
+    process = Process(world)
+    await process.ended(1)
+    first = asyncio.create_task((await _rebuilding(world, "first", rate=5)).run())
+    await asyncio.sleep(5)
+    second = asyncio.create_task((await _rebuilding(world, "second", rate=1_000)).run())
+    await asyncio.sleep(5)
+    assert await world.state.gaps(range(TAGS)), "the second waits for the first, or it would be over"
+    first.cancel()
+    await _closed(world)
+    second.cancel()
+    await process.stop()
+    assert await _finished(world) == COUNT
+
+
+@virtually
+async def test_a_second_loss_meanwhile_starts_it_anew() -> None:
+    world = await _lived()
+    process = Process(world)
+    await process.ended(1)
+    task = asyncio.create_task((await _rebuilding(world, "one", rate=10)).run())
+    await asyncio.sleep(5)
+    world.state.lose()
+    await asyncio.sleep(40)  # a lane finds out, and a pass makes it ready
+    await _closed(world)
+    task.cancel()
+    await process.stop()
+    assert await _finished(world) == COUNT
+
+
+@virtually
+async def test_what_may_be_sent_at_most_once_is_not_sent_again_before_or_after() -> None:
+    """And what is new is sent, once nothing can be missing any more."""
+    world = await _lived(on_ambiguous="dead_letter")
+    process = Process(world)
+    await process.ended(1)
+    await world.send(*_sent(count=5), *_sent(start=COUNT, count=1))
+    await process.ended(60)  # longer than a POST may take to arrive
+    assert world.told.dead_letters["ambiguous"] == 6, "nobody can tell the new one from the others yet"
+    task = asyncio.create_task((await _rebuilding(world, "one")).run())
+    await _closed(world)
+    await world.send(*_sent(start=5, count=COUNT - 5), *_sent(start=COUNT + 1, count=3))
+    await process.ended(60)
+    task.cancel()
+    await process.stop()
+    arrived = world.outside.arrived("/answer")
+    assert arrived == [one.message_id for one in (*_sent(), *_sent(start=COUNT + 1, count=3))]
+    assert world.told.dead_letters["ambiguous"] == 6
+
+
+# --- memory -----------------------------------------------------------------------------------------------------
+
+MANY = 20_000
+BODY = b"x" * 2_000
+
+
+class _LongLog:
+    """MANY answers on `to_sender`, made when they are asked for."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    async def backlogs(self, groups: dict[str, str]) -> list[Backlog]:
+        at = TopicPartition(self._topics.to_sender, 0)
+        return [Backlog("relay.to-sender", at, 0, MANY, MANY)]
+
+    async def scan(
+        self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
+    ) -> AsyncIterator[Sequence[Record]]:
+        for first in range(start, end or MANY, batch):
+            yield [self._record(offset) for offset in range(first, min(first + batch, end or MANY))]
+
+    def _record(self, offset: int) -> Record:
+        hop = Hop(DeliveryId("r", "a", f"a-{offset}"), outcome="answered", answer_status=200)
+        return Record(self._topics.to_sender, 0, offset, b"a", BODY + b"%d" % offset, encode_hop(hop), 1_000 + offset)
+
+
+class _NoState:
+    """Remembers nothing."""
+
+    def __init__(self) -> None:
+        self.marks = 0
+
+    async def peek(self, rows: Sequence[RowKey]) -> list[Row]:
+        return [Row()] * len(rows)
+
+    async def remember(self, marks: Sequence[Mark]) -> None:
+        self.marks += len(marks)
+
+
+async def test_its_memory_does_not_grow_with_the_log() -> None:
+    topics, state = Topics(), _NoState()
+    log = cast(Log, _LongLog(topics))
+    rebuild = Rebuild(log, cast(State, state), topics, lanes=(), source=Source, since_ms=0.0)
+    tracemalloc.start()
+    try:
+        (read,) = await rebuild.run()
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (read.records, state.marks) == (MANY, MANY)
+    assert most < 10 * 2**20, "a few batches, of the 40 MiB that are read"
