@@ -25,8 +25,7 @@ from relay.telemetry.metrics import Metrics
 
 T = TypeVar("T")
 
-LEASE: Final = "recovery-dedup"
-"""Whoever rebuilds has it, by itself or by hand."""
+LEASE: Final = "rebuilding"
 LOOK_S: Final = 2.0
 AGAIN_S: Final = 30.0
 TELL_S: Final = 10.0
@@ -77,7 +76,7 @@ class Rebuilding:
                 if gaps and await self._state.lease(LEASE, self._owner, LEASE_S):
                     async with keeping_lease(self._state, self._clock, LEASE, self._owner):
                         await self._fill(gaps)
-            except (Unavailable, MemoryLostAgain):
+            except (Unavailable, MemoryLostAgain, _ClosedByOthersError):
                 pass  # it is looked at again
             except RelayError as error:
                 _log.error("rebuild_failed", error=str(error), again_in_s=AGAIN_S)
@@ -100,7 +99,7 @@ class Rebuilding:
             tags=gaps.keys(),
             everything=any(not gap.kept_until for gap in gaps.values()),
             told=self._tell,
-            pace=_Slowly(self._clock, self._patience, self._rate),
+            pace=_Slowly(self._clock, self._patience, self._rate, self._still_open),
         )
         reads = await rebuild.run()
         await self._patience.until_done("end the rebuild", lambda: self._state.close_gaps(gaps))
@@ -109,6 +108,9 @@ class Rebuilding:
         rows = sum((read.rows for read in reads), Counter[str]())
         seconds = round(self._clock.monotonic() - begun, 3)
         _log.info("rebuilt", tags=len(gaps), records=sum(read.records for read in reads), rows=rows, seconds=seconds)
+
+    async def _still_open(self) -> bool:
+        return bool(await self._state.gaps(range(TAGS)))
 
     def _since_s(self, gaps: Mapping[int, Gap]) -> float:
         kept_until = min(gap.kept_until for gap in gaps.values())
@@ -127,19 +129,31 @@ class Rebuilding:
             _log.info("rebuild_progress", topic=read.topic, records=records, rows=dict(read.rows), reached=reached)
 
 
-class _Slowly:
-    """Repeats what finds log or state away, and leaves time between the records."""
+class _ClosedByOthersError(RelayError):
+    """All that was missing is back, and this process need not go on."""
 
-    def __init__(self, clock: Clock, patience: Patience, rate: int) -> None:
+
+class _Slowly:
+    """Repeats what finds log or state away, leaves time between the records, and gives up when there is nothing left to
+    be done: `relay recover --dedup` was quicker."""
+
+    def __init__(self, clock: Clock, patience: Patience, rate: int, still_open: Callable[[], Awaitable[bool]]) -> None:
         self._clock = clock
         self._patience = patience
         self._rate = rate
+        self._still_open = still_open
+        self._looked_at = clock.monotonic()
 
     async def until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         return await self._patience.until_done(what, call)
 
     async def after(self, records: int) -> None:
         await self._clock.sleep(records / self._rate)
+        now = self._clock.monotonic()
+        if now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            if not await self._still_open():
+                raise _ClosedByOthersError
 
 
 def _moment(seconds: float) -> str | None:

@@ -30,7 +30,7 @@ from relay.engine.recovery import LEASE_S, Recovery, keeping_lease
 from relay.log.port import Log
 from relay.log.streams import StreamsLog
 from relay.rebuild import Read, Rebuild
-from relay.rebuilding import LEASE, LONGEST_LIFE
+from relay.rebuilding import LONGEST_LIFE
 from relay.state.port import Restored, State
 from relay.state.redis import RedisState
 from relay.state.rows import TAGS
@@ -38,6 +38,8 @@ from relay.watch.shared_clock import SharedClock
 
 T = TypeVar("T")
 
+DEDUP_LEASE: Final = "recovery-dedup"
+"""Of those who do it by hand; a relay that does it slowly, in the background, sees that it need not go on."""
 LOOK_S: Final = 0.5
 TELL_S: Final = 5.0
 _COLUMNS: Final = ("kind", "name", "parked", "put_back", "tombstones")
@@ -121,9 +123,9 @@ class _Run:
             return await rebuild.run()
 
         async def alone() -> list[Read] | None:
-            if not await state.lease(LEASE, owner, LEASE_S):
+            if not await state.lease(DEDUP_LEASE, owner, LEASE_S):
                 return None
-            async with keeping_lease(state, clock, LEASE, owner):
+            async with keeping_lease(state, clock, DEDUP_LEASE, owner):
                 gaps = await state.gaps(range(TAGS))
                 reads = await rebuild.run()
                 await state.close_gaps(gaps)

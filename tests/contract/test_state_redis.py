@@ -17,7 +17,7 @@ from relay.domain.errors import PartitionLost, StateRecovering, StateUnavailable
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId, MessageId, digest12
 from relay.state.attempts import Change, Go, Settlement, Wait
-from relay.state.port import Restored
+from relay.state.port import Gap, Restored
 from relay.state.redis import RedisState
 from relay.state.rows import TAGS, Arrival, Mark, Result, Row, RowKey, Stage, delivery_row, tag_of
 from tests.contract.state_contract import LANE, LIMITS, ask, begun, doubt_of, outcome, peeked, row, settled
@@ -137,6 +137,34 @@ class TestLoss:
             await recover(state)
             assert (await peeked(state, row())).stage is Stage.SENDING
             assert await begun(state, row(2), ask_first=True) == Go(1, 0.0)
+
+    async def test_what_ended_before_the_memory_was_last_seen_need_not_be_rebuilt(
+        self, start: Callable[..., ValkeyServer]
+    ) -> None:
+        """It came back without its end; only an empty one has everything to learn anew."""
+        server, now = start(fsync="everysec"), [1e9]
+        async with self.in_flight(server, lambda: now[0]) as state:
+            now[0] += 3_600
+            await state.lost()  # as every process asks, twice a minute
+            async with Redis.from_url(server.url) as client:
+                await client.waitaof(1, 0, 10_000)
+            now[0] += 60
+            server.restart()
+            await state.lost()
+            await recover(state)
+            assert await state.gaps([0]) == {0: Gap(since=1e9 + 3_660, kept_until=1e9 + 3_600)}
+            await state.close_gaps(await state.gaps([0]))
+            assert await state.gaps([0, 1]) == {1: Gap(since=1e9 + 3_660, kept_until=1e9 + 3_600)}
+            await self.emptied(server)
+            now[0] += 60
+            await state.lost()
+            await recover(state)
+            assert await state.gaps([0, 1]) == dict.fromkeys([0, 1], Gap(since=1e9 + 3_720, kept_until=0.0))
+
+    @staticmethod
+    async def emptied(server: ValkeyServer) -> None:
+        async with Redis.from_url(server.url) as client:
+            await client.flushall()
 
     @pytest.mark.parametrize("fsync", ["no", "everysec"])
     async def test_a_restart_that_may_have_lost_something_does(

@@ -118,6 +118,23 @@ async def test_one_process_does_it_and_another_goes_on_when_it_dies() -> None:
 
 
 @virtually
+async def test_it_ends_when_somebody_was_quicker() -> None:
+    world = await _lived()
+    out = io.StringIO()
+    configure("json", stream=out)
+    process = Process(world)
+    await process.ended(1)
+    rebuilding = asyncio.create_task((await _rebuilding(world, "one", rate=1)).run())
+    await asyncio.sleep(5)
+    await world.state.close_gaps(await world.state.gaps(range(TAGS)))
+    await asyncio.sleep(600)
+    rebuilding.cancel()
+    await process.stop()
+    assert await world.state.lease("rebuilding", "anybody", 1), "it was given back"
+    assert "rebuilt" not in [json.loads(line)["event"] for line in out.getvalue().splitlines()]
+
+
+@virtually
 async def test_a_second_loss_meanwhile_starts_it_anew() -> None:
     world = await _lived()
     process = Process(world)
