@@ -15,8 +15,19 @@ from msgspec import structs
 
 from relay.domain.directory import Directory
 from relay.domain.hop import Hop, decode_hop, encode_hop
+from relay.domain.identity import webhook_id
 from relay.domain.receiver import Receiver
-from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StatusReading, Working
+from relay.domain.requests import is_of_receiver
+from relay.domain.status import (
+    AnswerReady,
+    AskLater,
+    NeverSeen,
+    StatusGone,
+    StatusReading,
+    Working,
+    status_url,
+    unaskable,
+)
 from relay.domain.topics import Topics
 from relay.engine.rows import RowTable
 from relay.engine.work import Dead, Decision, Done, GateRules, Later, Step, Work
@@ -25,7 +36,7 @@ from relay.state.attempts import Kind, Limits
 from relay.state.port import State
 from relay.state.rows import Result, Stage, delivery_row
 from workers.asking import ask, ask_again_s
-from workers.delivery import SWITCHED_OFF, in_flight_per_lane, receiver_or_stand_in, still_there
+from workers.delivery import SWITCHED_OFF, can_be_asked, in_flight_per_lane, receiver_or_stand_in, still_there
 from workers.letters import Letters
 from workers.outside import Outside
 from workers.results import answered
@@ -51,6 +62,29 @@ class Awaited(Work):
         self.receiver = receiver
         limits = Limits(0.0, receiver.post.settle_s, receiver.post.breaker, receiver.post.settle_s)
         self.rules = GateRules(limits, in_flight_per_lane(receiver))
+
+    @property
+    def status_url(self) -> str | None:
+        """Where to ask. What the record says counts only on the receiver's own origins: it may be forged, or the
+        receiver has moved since; then its template is asked, if the ids are enough for that."""
+        url, receiver, delivery = self.hop.status_url, self.receiver, self.hop.delivery
+        if url is None or is_of_receiver(url, receiver):
+            return url
+        if (
+            receiver.status_endpoint is None
+            or not can_be_asked(receiver)
+            or unaskable(receiver.status_endpoint, delivery)
+        ):
+            return None
+        identity = webhook_id(delivery.source_id, delivery.message_id)
+        return status_url(receiver.status_endpoint, delivery, webhook_id=identity, response_body=b"")
+
+    @property
+    def not_asked(self) -> str:
+        """Why there is no place to ask at."""
+        if self.hop.status_url is not None:
+            return "the place to ask at that its record names is not the receiver's"
+        return self.hop.not_asked or "its 202 named no place to ask at"
 
     @property
     def forgotten(self) -> bool:
@@ -104,9 +138,10 @@ class FromReceiverAsync:
     def step(self, work: Awaited) -> Step:
         if not work.receiver.enabled:
             return SWITCHED_OFF
-        if work.hop.status_url is None:
+        url = work.status_url
+        if url is None:
             return self._later(work, inf, "waiting for the receiver's callback")
-        return ask(self._outside, work.gate, work.receiver, work.hop.status_url, partial(self._decide, work))
+        return ask(self._outside, work.gate, work.receiver, url, partial(self._decide, work))
 
     def resume(self, work: Awaited, result: Result) -> Done | Dead:
         if result.outcome == "dead":
@@ -127,7 +162,7 @@ class FromReceiverAsync:
             return Done(stage=Stage.PUBLISHED, result=Result("delivered", 202))
         if work.forgotten:
             return Dead(FORGOT, "the receiver accepted the message, and then said that it never saw it", 404)
-        nowhere = "" if work.hop.status_url else "; its 202 named no place to ask at"
+        nowhere = "" if work.status_url else f"; {work.not_asked}"
         return Dead("answer_timeout", f"no answer within {receiver.answer_deadline:g} s{nowhere}")
 
     def _decide(self, work: Awaited, reading: StatusReading) -> Decision:
@@ -164,5 +199,5 @@ class FromReceiverAsync:
         """Of what the receiver asked for, or the policy's first step, the part that is not over yet."""
         deadline_s = work.receiver.answer_deadline
         wish_s = work.hop.ask_after_s if work.hop.ask_after_s is not None else work.receiver.poll.base
-        wait_s = deadline_s if work.hop.status_url is None else min(wish_s, deadline_s)
+        wait_s = deadline_s if work.status_url is None else min(wish_s, deadline_s)
         return max(0.0, wait_s - work.age_s(self._outside.clock.time()))

@@ -1,7 +1,8 @@
 """ToReceiver: POSTs each delivery to its receiver, and takes its answer.
 
 1. read the record; a receiver that was removed: dead letter (`unknown_receiver`);
-2. too old: dead letter (`expired`); a receiver that is switched off: wait;
+2. too old: dead letter (`expired`); ids that must not go into the status endpoint's path: likewise (`invalid`); a
+   receiver that is switched off: wait;
 3. an earlier attempt in doubt: ask the receiver whether it has the message (`doubt.py`);
 4. POST (the engine has written the intent right before); to one that is offline, a ping in its place (`ping.py`);
 5. the response says what follows: an answer for `to_sender`, a wait for one on `pending_from_receiver_*`, another
@@ -35,7 +36,7 @@ from relay.domain.outcome import (
 )
 from relay.domain.requests import post_request
 from relay.domain.schedule import backoff
-from relay.domain.status import StatusTemplateError, location_url, status_url
+from relay.domain.status import StatusTemplateError, location_url, status_url, unaskable
 from relay.domain.topics import Topics, lane_of
 from relay.engine.rows import RowTable
 from relay.engine.work import Call, Dead, Decision, Done, Later, Step
@@ -81,7 +82,9 @@ class ToReceiver:
             return receiver
         work.follow(receiver)
         if work.rest_s(self._outside.clock.time()) > 0:
-            return None
+            endpoint = receiver.status_endpoint
+            fault = unaskable(endpoint, work.hop.delivery) if endpoint is not None else None
+            return None if fault is None else Dead("invalid", fault)
         said = f"; the last: {work.said}" if work.said else ""
         return Dead("expired", f"not delivered within max_age after {work.attempts} attempts{said}")
 
@@ -207,6 +210,7 @@ class ToReceiver:
             sequence=work.sequence,
             status_url=result.status_url,
             ask_after_s=result.ask_after_s,
+            not_asked=result.detail,
         )
         topic = self._topics.pending(lane_of(work.receiver))
         return NewRecord(topic, work.record.key, work.record.value, encode_hop(hop))
@@ -220,6 +224,6 @@ def _accepted(work: Delivery, outcome: Accepted) -> Result:
         identity = webhook_id(delivery.source_id, delivery.message_id)
         try:
             url = status_url(receiver.status_endpoint, delivery, webhook_id=identity, response_body=outcome.body)
-        except StatusTemplateError:
-            url = None  # it can still use the answer URL; else the deadline ends it
+        except StatusTemplateError as error:  # it can still use the answer URL; else the deadline ends it
+            return Result("accepted", outcome.status, detail=str(error), ask_after_s=outcome.ask_after_s)
     return Result("accepted", outcome.status, status_url=url, ask_after_s=outcome.ask_after_s)

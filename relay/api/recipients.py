@@ -1,9 +1,11 @@
 """Whether a message has anybody to go to, as far as this process knows the receivers."""
 
-from relay.api.problems import NO_RECEIVER, UNKNOWN_RECEIVER, Problem, problem_of
+from relay.api.problems import NO_RECEIVER, UNFIT_ID, UNKNOWN_RECEIVER, Problem, problem_of
 from relay.domain.directory import Directory, why_unknown
 from relay.domain.errors import InvalidRecord
+from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
+from relay.domain.status import unaskable
 
 
 class Recipients:
@@ -22,7 +24,16 @@ class Recipients:
         key = message.event_type if names is None else names
         if key not in self._problems:
             self._problems[key] = self._subscribers_problem(message) if names is None else self._names_problem(names)
-        return self._problems[key]
+        problem = self._problems[key]
+        return self._id_problem(message, names[0]) if problem is None and names and len(names) == 1 else problem
+
+    def _id_problem(self, message: Message, name: str) -> Problem | None:
+        """Of several receivers the others get theirs, and the delivery to this one fails by itself."""
+        receiver = self._directory.receiver(name)
+        if receiver is None or receiver.status_endpoint is None:
+            return None
+        fault = unaskable(receiver.status_endpoint, DeliveryId(name, message.source_id, message.message_id))
+        return None if fault is None else Problem(UNFIT_ID, f"{fault}. The message was not accepted.")
 
     def _names_problem(self, names: tuple[str, ...]) -> Problem | None:
         unknown = [name for name in names if self._directory.receiver(name) is None]

@@ -25,7 +25,8 @@ class Hop(Struct, frozen=True, gc=False):
 
     `content_type`: of the value. `attempt`: POSTs so far. `sequence`: grows along the order key. `origin`: where the
     message first was on `from_sender`, `accepted_ms` when (Unix ms; 0: not known). `reason`: why it failed.
-    `status_url`: where to ask for the answer, `ask_after_s`: how long to wait first (seconds).
+    `status_url`: where to ask for the answer, `ask_after_s`: how long to wait first (seconds); or why nobody may be
+    asked (`not_asked`).
     """
 
     delivery: DeliveryId
@@ -43,6 +44,7 @@ class Hop(Struct, frozen=True, gc=False):
     reason: str | None = None
     status_url: str | None = None
     ask_after_s: float | None = None
+    not_asked: str | None = None
     traceparent: str | None = None
 
 
@@ -71,6 +73,8 @@ def encode_hop(hop: Hop) -> Headers:
         headers.append(("relay-reason", hop.reason.encode(errors="replace")))
     if hop.status_url is not None:
         headers.append(("relay-status-url", hop.status_url.encode(errors="replace")))
+    if hop.not_asked is not None:
+        headers.append(("relay-not-asked", hop.not_asked.encode(errors="replace")))
     if hop.traceparent is not None:
         headers.append(("traceparent", hop.traceparent.encode(errors="replace")))
     if hop.sequence is not None:
@@ -198,6 +202,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "relay-reason": ("reason", bytes.decode),
     "relay-status-url": ("status_url", bytes.decode),
     "relay-ask-after": ("ask_after_s", _seconds),
+    "relay-not-asked": ("not_asked", bytes.decode),
     "traceparent": ("traceparent", bytes.decode),
 }
 """Which field of a hop a header is, and how it is read."""

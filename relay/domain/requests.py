@@ -11,6 +11,7 @@ from relay.domain.hop import Hop
 from relay.domain.identity import callback_id, webhook_id
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.signing import sign
+from relay.domain.status import same_origin
 
 _Pairs = tuple[tuple[str, str], ...]
 
@@ -94,8 +95,19 @@ def ping_request(endpoint: Endpoint, ping_id: str, *, now: float, user_agent: st
     return _post(endpoint, headers, PING_BODY, user_agent)
 
 
+def is_of_receiver(url: str, receiver: Receiver) -> bool:
+    """Whether `url` is on an origin that is configured for the receiver: others must not get its credentials."""
+    configured = (receiver.post.url, receiver.status_endpoint)
+    return any(endpoint is not None and same_origin(url, endpoint) for endpoint in configured)
+
+
 def status_request(url: str, receiver: Receiver, *, user_agent: str, timeout_s: float) -> Request:
-    """The GET that asks `receiver` at `url` what became of a delivery; with the receiver's own static headers."""
+    """The GET that asks `receiver` at `url` what became of a delivery; with the receiver's own static headers.
+
+    Raises ValueError for a URL that is not the receiver's, wherever it came from: nobody else gets its credentials.
+    """
+    if not is_of_receiver(url, receiver):
+        raise ValueError("the status URL is on an origin that is not the receiver's")
     headers = (("user-agent", header_value(user_agent)), *_own_headers(receiver.post.headers))
     return Request("GET", url, headers, timeout_s=timeout_s)
 

@@ -1,7 +1,9 @@
 """The status GET: where to ask for a delivery's answer, and what the response means."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, urldefrag, urljoin, urlsplit
 
@@ -10,6 +12,7 @@ import msgspec
 from relay.domain.errors import RelayError
 from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.identity import DeliveryId
+from relay.domain.path_values import path_fault, shown
 from relay.domain.receiver import StatusMap
 from relay.domain.schedule import parse_retry_after
 
@@ -22,7 +25,8 @@ _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 
 class StatusTemplateError(RelayError):
-    """A placeholder of the status endpoint has no value in the POST's answer: this delivery cannot be asked about."""
+    """A placeholder of the status endpoint has no value in the POST's answer, or one that must not go into the path:
+    this delivery cannot be asked about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +94,61 @@ def status_url(template: str, delivery: DeliveryId, *, webhook_id: str, response
     """Where to GET the state of `delivery`. Values are percent-encoded; without placeholders the ids become query
     parameters. `response_body`: of the POST's response, for `{response.<field>}` (dots lead into nested objects).
 
-    Raises StatusTemplateError when the body does not hold such a field as a non-empty string or an integer.
+    Raises StatusTemplateError when the body does not hold such a field as a non-empty string or an integer, or when
+    it or an id must not go into the path.
     """
-    ids = {"message_id": delivery.message_id, "source_id": delivery.source_id, "webhook_id": webhook_id}
+    ids = _ids(delivery, webhook_id)
     if not _PLACEHOLDER.search(template):
-        query = "&".join(f"{name}={_encoded(value)}" for name, value in ids.items())
+        query = "&".join(f"{name}={quote(value, safe='')}" for name, value in ids.items())
         return f"{template}{'&' if '?' in template else '?'}{query}"
 
-    def value_of(match: re.Match[str]) -> str:
-        name = match.group(1)
-        return _encoded(ids[name] if name in ids else _response_field(name, response_body))
+    def value_of(name: str) -> str:
+        return ids[name] if name in ids else _response_field(name, response_body)
 
-    return _PLACEHOLDER.sub(value_of, template)
+    def encoded(match: re.Match[str]) -> str:
+        return quote(value_of(match[1]), safe="")
+
+    path, mark, query = template.partition("?")
+    for segment in _segments(path):
+        fault = _segment_fault(segment, {name: value_of(name) for name in _PLACEHOLDER.findall(segment)})
+        if fault is not None:
+            raise StatusTemplateError(fault)
+    return _PLACEHOLDER.sub(encoded, path) + mark + _PLACEHOLDER.sub(encoded, query)
 
 
-def _encoded(value: str) -> str:
-    # A value of dots alone would be a path segment that leads upwards; quote() leaves dots as they are.
-    return value.replace(".", "%2E") if value in (".", "..") else quote(value, safe="")
+def unaskable(template: str, delivery: DeliveryId) -> str | None:
+    """Why `delivery` must not be asked about at a status endpoint of this template, as far as its ids say so."""
+    if not _segments_of_ids(template):
+        return None
+    ids = _ids(delivery, "")
+    return next(filter(None, (_segment_fault(segment, ids) for segment in _segments_of_ids(template))), None)
+
+
+def _ids(delivery: DeliveryId, webhook_id: str) -> dict[str, str]:
+    return {"message_id": delivery.message_id, "source_id": delivery.source_id, "webhook_id": webhook_id}
+
+
+def _segments(path: str) -> list[str]:
+    """Those of a template's path that hold placeholders."""
+    return [segment for segment in path.split("/") if "{" in segment]
+
+
+@lru_cache(maxsize=4096)
+def _segments_of_ids(template: str) -> tuple[str, ...]:
+    """Those that hold the sender's ids. Others that stand beside them are not known before the POST."""
+    path = template.partition("?")[0]
+    return tuple(segment for segment in _segments(path) if "{message_id}" in segment or "{source_id}" in segment)
+
+
+def _segment_fault(segment: str, values: Mapping[str, str]) -> str | None:
+    """What is wrong with putting `values` into `segment`. A placeholder without a value is taken for a letter."""
+    whole = _PLACEHOLDER.sub(lambda match: values.get(match[1], "x"), segment)
+    for name in _PLACEHOLDER.findall(segment):
+        value = values.get(name)
+        fault = path_fault(value, whole) if value is not None else None
+        if value is not None and fault is not None:
+            return f"{{{name}}} of the status endpoint's path would be {shown(value)!r}, which {fault}"
+    return None
 
 
 def _response_field(name: str, body: bytes) -> str:

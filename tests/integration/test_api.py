@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from relay.domain.coordinate import Coordinate
 from relay.domain.identity import DeliveryId, MessageId, webhook_id
 from relay.domain.message import Message, message_digest, parse_message
+from relay.domain.receiver import Endpoint, Receiver
 from relay.log.partitioner import partition_of
 from relay.log.port import TopicPartition
 from relay.state.attempts import Change, Settlement
@@ -181,6 +182,16 @@ async def test_receivers_nobody_knows_are_named(rig: Rig) -> None:
     assert [error["parameter"] for error in found["errors"]] == ["receiver", "receiver"]
     assert "nobody, neither" in found["detail"]
     assert rig.records(rig.topics.from_sender) == []
+
+
+async def test_an_id_that_could_not_be_asked_about_is_told_at_the_door(rig: Rig) -> None:
+    asked = Receiver("asked", Endpoint("https://a.example/x"), status_endpoint="https://a.example/x/{message_id}")
+    rig.directory.receivers["asked"] = asked
+    found = problem(await rig.post("/v1/sources/app/messages?receiver=asked", ce_id="../admin"), 422, "unfit-id")
+    assert "{message_id}" in found["detail"]
+    assert rig.records(rig.topics.from_sender) == []
+    assert (await rig.post("/v1/sources/app/messages?receiver=asked&receiver=ci", ce_id="../admin")).status == 202
+    assert (await rig.post(CI, ce_id="../other")).status == 202
 
 
 async def test_without_a_receiver_the_message_goes_to_subscribers(rig: Rig) -> None:

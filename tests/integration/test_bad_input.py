@@ -26,6 +26,8 @@ BAD: dict[str, tuple[bytes | None, dict[str, bytes], str]] = {
     "null value": (None, GOOD | {"ce_id": b"null"}, "invalid"),
     "unknown receiver": (b"{}", GOOD | {"ce_id": b"unknown", "ce_receiver": b"nobody"}, "unknown_receiver"),
     "nobody subscribes": (b"{}", {"ce_id": b"lost", "ce_source": b"source-0"}, "unknown_receiver"),
+    "an id that names another path": (b"{}", GOOD | {"ce_id": b"../admin"}, "invalid"),
+    "an id that does once it is decoded": (b"{}", GOOD | {"ce_id": b"%2e%2E"}, "invalid"),
     "too large": (b"x" * (1024 * 1024 + 1), GOOD | {"ce_id": b"large"}, "too_large"),
 }
 

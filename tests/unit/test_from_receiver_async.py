@@ -194,6 +194,38 @@ async def test_without_a_url_it_waits_for_the_callback_until_the_deadline(rig: R
     assert rig.http.requests == []
 
 
+FORGED = [
+    "https://evil.example/jobs/5",
+    "http://ci.example/jobs/5",
+    "https://ci.example:8443/x",
+    "https://ci.example@evil",
+]
+
+
+@pytest.mark.parametrize("url", FORGED)
+async def test_a_forged_place_to_ask_at_gets_no_credentials(rig: Rig, url: str) -> None:
+    rig.reply(404)
+    hop = structs.replace(HOP, status_url=url)
+    step = worker(rig, ASKED)
+    await stepped(step, step.admit(hop_record(PENDING, hop)))
+    assert [request.url for request in rig.http.requests] == ["https://ci.example/jobs/m-1"], (
+        "the template knows better"
+    )
+
+    only_its_answer_knows = replace(ASKED, status_endpoint="https://ci.example/jobs/{response.id}")
+    step = worker(rig, only_its_answer_knows)
+    await stepped(step, step.admit(hop_record(PENDING, hop)))
+    assert len(rig.http.requests) == 1
+    dead = at_deadline(rig, only_its_answer_knows, hop)
+    assert isinstance(dead, Dead)
+    assert (dead.reason, "is not the receiver's" in dead.detail) == ("answer_timeout", True)
+
+
+def test_why_nobody_was_asked_is_told_at_the_deadline(rig: Rig) -> None:
+    dead = at_deadline(rig, ASKED, structs.replace(CALLBACK_ONLY, not_asked="{response.id} would be '..'"))
+    assert dead == Dead("answer_timeout", "no answer within 600 s; {response.id} would be '..'")
+
+
 async def test_a_receiver_that_is_switched_off_is_not_asked(rig: Rig) -> None:
     decision = await heard(rig, 200, receiver=replace(ASKED, enabled=False))
     assert isinstance(decision, Later)

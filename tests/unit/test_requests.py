@@ -283,3 +283,12 @@ def test_an_attribute_is_encoded_as_cloudevents_has_it(text: str, value: str) ->
 @pytest.mark.parametrize("text", ['multipart/x; boundary="a b%"', "Bearer a/b+c==", "text/plain;\tcharset=utf-8", ""])
 def test_a_good_header_value_is_left_alone(text: str) -> None:
     assert header_value(text) == text
+
+
+@pytest.mark.parametrize(
+    "url", ["https://evil.example/x", "http://ci.example/x", "https://ci.example:444/x", "nonsense"]
+)
+def test_no_url_that_is_not_the_receivers_gets_its_credentials(url: str) -> None:
+    to = receiver(headers=(("authorization", "Bearer token"),))
+    with pytest.raises(ValueError, match="not the receiver's"):
+        status_request(url, to, user_agent="relay/1.0", timeout_s=1)

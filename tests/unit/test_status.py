@@ -1,5 +1,7 @@
 """Where the status GET goes, and what its response means."""
 
+import json
+import posixpath
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
@@ -22,6 +24,7 @@ from relay.domain.status import (
     read_status,
     same_origin,
     status_url,
+    unaskable,
 )
 
 DELIVERY = DeliveryId("ci", "git/hub", "m 1")
@@ -37,8 +40,8 @@ def url(template: str, body: bytes = b"", delivery: DeliveryId = DELIVERY) -> st
 
 def test_values_are_percent_encoded() -> None:
     assert (
-        url("https://ci.example/{source_id}/{message_id}?w={webhook_id}")
-        == "https://ci.example/git%2Fhub/m%201?w=msg_abc"
+        url("https://ci.example/x/{message_id}?w={webhook_id}&s={source_id}")
+        == "https://ci.example/x/m%201?w=msg_abc&s=git%2Fhub"
     )
 
 
@@ -53,15 +56,80 @@ def test_without_placeholders_the_ids_become_query_parameters(template: str, sep
 @pytest.mark.parametrize(
     ("body", "value"),
     [
-        (b'{"id": "a/b"}', "a%2Fb"),
+        (b'{"id": "a.b;c"}', "a.b%3Bc"),
         (b'{"id": 17}', "17"),
         (b'{"id": 123456789012345678901234567890}', "123456789012345678901234567890"),
-        (b'{"id": ".."}', "%2E%2E"),
+        (b'{"id": "50%"}', "50%25"),
         (b'{"x": [1, {}], "id": "\xc3\xa9"}', "%C3%A9"),
     ],
 )
 def test_fields_of_the_posts_response(body: bytes, value: str) -> None:
     assert url("https://ci.example/p/{response.id}/x", body) == f"https://ci.example/p/{value}/x"
+
+
+ELSEWHERE = [
+    *(
+        "..",
+        ".",
+        "../admin",
+        "a/b",
+        "/",
+        "a\\b",
+        "%2e%2e",
+        "%2E.",
+        ".%2e",
+        "%252e%252e",
+        "%2f",
+        "a%2Fb",
+        "%252F",
+        "%5c",
+    ),
+    *("..;x", "%2e%2e;x=1", "..%3bx", "a\tb", "a%00", "a%250a", "a\x7f", "\u2028", "%c2%85", " ..", "%20.."),
+]
+HARMLESS = ["m 1", "...", "a..b", "v1.2", "50%", "100%25", "a;b", "ü", "%", "%2", "a%3Fb?c#d", "x@y:z", "%25252e"]
+
+
+@pytest.mark.parametrize("value", ELSEWHERE)
+@pytest.mark.parametrize("place", ["message_id", "source_id", "response.id"])
+def test_what_could_lead_elsewhere_never_goes_into_a_path(value: str, place: str) -> None:
+    delivery = DeliveryId("ci", value if place == "source_id" else "s", value if place == "message_id" else "m")
+    body = json.dumps({"id": value}).encode()
+    template = f"https://ci.example/x/{{{place}}}/y"
+    with pytest.raises(StatusTemplateError, match=place):
+        url(template, body, delivery)
+    assert (unaskable(template, delivery) is not None) == (place != "response.id")
+    asked = url(f"https://ci.example/x?y={{{place}}}", body, delivery)
+    assert parse_qs(urlsplit(asked).query)["y"] == [value]
+    assert unaskable(f"https://ci.example/x?y={{{place}}}", delivery) is None
+
+
+@pytest.mark.parametrize("value", HARMLESS)
+def test_harmless_values_are_encoded_and_asked_about(value: str) -> None:
+    delivery = DeliveryId("ci", "s", value)
+    assert unaskable("https://ci.example/{message_id}", delivery) is None
+    path = url("https://ci.example/x/{message_id}", b"", delivery).removeprefix("https://ci.example/x/")
+    assert unquote(path) == value
+    assert path.isascii()
+    assert not {"/", "?", "#", "\\"} & set(path)
+
+
+@pytest.mark.parametrize("template", [".{message_id}", "{message_id}.", "{source_id}{message_id}", "{message_id};v=1"])
+def test_dots_that_only_come_together_in_the_path(template: str) -> None:
+    value = ".." if ";" in template else "."
+    assert unaskable(f"https://ci.example/{template}", DeliveryId("ci", ".", value)) is not None
+
+
+@given(st.text(min_size=1))
+def test_no_server_finds_another_path_however_often_it_decodes(value: str) -> None:
+    try:
+        found = url("https://ci.example/base/{response.id}/end", json.dumps({"id": value}).encode())
+    except StatusTemplateError:
+        return
+    path = urlsplit(found).path
+    for _ in range(3):
+        assert posixpath.normpath(path).startswith("/base/")
+        assert path.count("/") == 3
+        path = unquote(path)
 
 
 def test_dots_lead_into_nested_objects() -> None:
@@ -127,7 +195,10 @@ ids = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_si
 @given(ids, ids)
 def test_an_id_cannot_leave_its_place(source_id: str, message_id: str) -> None:
     delivery = DeliveryId("ci", source_id, message_id)
-    parts = urlsplit(url("https://ci.example/a/{source_id}/{message_id}/z", delivery=delivery))
+    template = "https://ci.example/a/{source_id}/{message_id}/z"
+    if unaskable(template, delivery):
+        return
+    parts = urlsplit(url(template, delivery=delivery))
     assert parts.netloc == "ci.example"
     assert [unquote(part) for part in parts.path.split("/")] == ["", "a", source_id, message_id, "z"]
     assert not {".", ".."} & set(parts.path.split("/"))

@@ -11,6 +11,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import NoResponse, Response
 from relay.domain.handover import Handed, Handover, from_code
 from relay.domain.hop import Hop
+from relay.domain.identity import DeliveryId
 from relay.domain.receiver import CodeClasses, Endpoint, Receiver, RetryPolicy, SigningPolicy, Source
 from relay.engine.work import Dead, Decision, Done, Later, Resend
 from relay.log.port import Record
@@ -168,8 +169,6 @@ def test_without_an_answer_an_empty_one_goes_to_the_sender(rig: Rig) -> None:
         (PLAIN, {"location": "https://evil.example/5"}, b"{}", None),
         (PLAIN, {"location": "http://ci.example/5"}, b"{}", None),
         (replace(PLAIN, status_endpoint=POST + "/{response.id}"), {}, b'{"id":5}', "https://ci.example/hooks/5"),
-        (replace(PLAIN, status_endpoint=POST + "/{response.id}"), {}, b'{"number":5}', None),
-        (replace(PLAIN, status_endpoint=POST + "/{response.id}"), {}, b"", None),
     ],
 )
 async def test_202_says_where_to_ask(
@@ -180,6 +179,35 @@ async def test_202_says_where_to_ask(
     result = Result("accepted", 202, status_url=url)
     assert decision == Done(stage=Stage.AWAITING, result=result, healthy=True)
     assert rig.meter.told[-1] == ("delivered", "ci", 60)
+
+
+@pytest.mark.parametrize("body", [b'{"number":5}', b"", b'{"id":".."}', b'{"id":"a/b"}', b'{"id":"%252e%252e"}'])
+async def test_a_202_that_names_no_place_fit_to_ask_at_is_waited_for_all_the_same(rig: Rig, body: bytes) -> None:
+    rig.http.replies = [Response(202, {}, body)]
+    decision = await posted(rig, replace(PLAIN, status_endpoint=POST + "/{response.id}"))
+    assert isinstance(decision, Done)
+    assert (decision.stage, decision.result is not None) == (Stage.AWAITING, True)
+    result = decision.result or Result("dead")
+    assert result.status_url is None
+    assert "{response.id}" in (result.detail or "")
+    step = worker(rig, PLAIN)
+    resumed = step.resume(step.admit(hop_record(TO_CI, HOP)), result)
+    assert isinstance(resumed, Done)
+    record = only(resumed.records)
+    assert hop_of(record).not_asked == result.detail
+
+
+@pytest.mark.parametrize("message_id", ["..", ".", "../admin", "a%2Fb", "%2e%2e", "%252E.", "..;x", "a\\b", "%00"])
+def test_ids_that_must_not_go_into_its_status_path_end_before_the_post(rig: Rig, message_id: str) -> None:
+    hop = structs.replace(HOP, delivery=DeliveryId("ci", "github", message_id))
+    step = worker(rig, ASKED)
+    dead = step.overdue(step.admit(hop_record(TO_CI, hop)))
+    assert isinstance(dead, Dead)
+    assert dead.reason == "invalid"
+    assert "{message_id}" in dead.detail
+    for unconcerned in (PLAIN, replace(PLAIN, status_endpoint=POST + "?id={message_id}")):
+        step = worker(rig, unconcerned)
+        assert step.overdue(step.admit(hop_record(TO_CI, hop))) is None
 
 
 async def test_202_says_when_to_ask_first(rig: Rig) -> None:
