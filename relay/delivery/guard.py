@@ -1,13 +1,15 @@
 """Which URLs and addresses the relay may talk to: the defence against being used to reach internal networks.
 
-Names are judged where it counts, at the address that is about to be dialled, so that neither DNS tricks nor odd
-spellings of a host get past.
+Names are judged where it counts, at the address that is about to be dialled, so that DNS tricks do not get past. What
+spells an address, in whatever form, is that address before any rule: behind an egress proxy nobody else looks at it.
 """
 
 import re
 from collections.abc import Sequence
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final, NamedTuple
+
+from relay.delivery.hosts import ends_in_number, ipv4_of
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -49,8 +51,8 @@ _URL = re.compile(rf"(?i:(https?))://(\[[0-9A-Fa-f:.]+\]|{_LABEL}(?:\.{_LABEL})*
 
 
 class UrlParts(NamedTuple):
-    """A URL as it is requested. `scheme` and `host` in lower case, the latter with the brackets of an IPv6 address;
-    `target` begins with a slash."""
+    """A URL as it is requested. `scheme` and `host` in lower case, the latter with the brackets of an IPv6 address, or
+    the usual spelling of an IPv4 address; `target` begins with a slash."""
 
     scheme: str
     host: str
@@ -100,6 +102,11 @@ def _bad_authority(url: str) -> str | None:
             IPv6Address(match[2][1:-1])
         except AddressValueError:
             return "the URL's host is no IPv6 address"
+    elif ends_in_number(match[2]):
+        try:
+            ipv4_of(match[2])
+        except ValueError:
+            return "the URL's host ends in a number, and is no IPv4 address"
     return None
 
 
@@ -110,7 +117,8 @@ def url_parts(url: str) -> UrlParts:
         raise ValueError(f"malformed URL: {url!r}")
     scheme, target = match[1].lower(), match[4] or "/"
     port = int(match[3] or (443 if scheme == "https" else 80))
-    return UrlParts(scheme, match[2].lower(), port, target if target.startswith("/") else f"/{target}")
+    host = str(ipv4_of(match[2])) if ends_in_number(match[2]) else match[2].lower()
+    return UrlParts(scheme, host, port, target if target.startswith("/") else f"/{target}")
 
 
 class AddressGuard:
@@ -134,6 +142,8 @@ class AddressGuard:
         try:
             ip_address(host)
         except ValueError:
+            if _is_loopback_name(host) and all(map(self.check_address, _LOOPBACK)):
+                return self.check_address(_LOOPBACK[0])  # a proxy would look it up, and find itself
             # A name. If some networks are allowed, the dialled address decides.
             return None if scheme == "https" or self._allow_http or self._allowed else _NO_HTTP
         return self.check_dial(scheme, host)
@@ -163,7 +173,13 @@ class AddressGuard:
         return inner is not None and any(inner in net for net in self._allowed)
 
 
+_LOOPBACK: Final = ("127.0.0.1", "::1")
 _NO_HTTP: Final = "plain http is only for allowed networks; use https"
+
+
+def _is_loopback_name(host: str) -> bool:
+    """RFC 6761, section 6.3."""
+    return f".{host.removesuffix('.')}".endswith(".localhost")
 
 
 def _parsed(ip: str) -> Address:

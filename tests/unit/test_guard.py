@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from relay.delivery.guard import AddressGuard, UrlParts, embedded_ipv4, malformed, url_parts
+from relay.delivery.hosts import ends_in_number
 
 PUBLIC = AddressGuard()
 
@@ -217,6 +218,8 @@ def test_plain_http_may_be_allowed_everywhere_without_opening_networks() -> None
 def test_what_is_checked_is_what_is_dialled(url: str) -> None:
     if malformed(url):
         return
+    if ends_in_number(url_parts(url).host):
+        return
     parsed = URL(url, encoded=True)
     assert parsed.scheme in ("http", "https")
     assert parsed.raw_user is None
@@ -226,6 +229,40 @@ def test_what_is_checked_is_what_is_dialled(url: str) -> None:
     parts = url_parts(url)
     assert (parts.scheme, parts.host.strip("[]"), parts.port) == (parsed.scheme, parsed.raw_host.lower(), parsed.port)
     assert parts.target in (parsed.raw_path_qs, f"{parsed.raw_path_qs}?")  # yarl drops an empty query
+
+
+forms = st.sampled_from(["{}", "{:#x}", "0X{:X}", "0{:o}", "0000{:o}"])
+
+
+@given(st.lists(st.integers(0, 255), max_size=3), st.data())
+def test_what_spells_an_address_is_that_address(first: list[int], data: st.DataObject) -> None:
+    last = data.draw(st.integers(0, 256 ** (4 - len(first)) - 1))
+    spelled = ".".join(data.draw(forms).format(number) for number in (*first, last)) + data.draw(
+        st.sampled_from(["", "."])
+    )
+    address = IPv4Address(bytes(first) + last.to_bytes(4 - len(first), "big"))
+    assert url_parts(f"https://{spelled}:8443/x") == UrlParts("https", str(address), 8443, "/x")
+    assert PUBLIC.check_url(f"https://{spelled}/") == PUBLIC.check_url(f"https://{address}/")
+
+
+@pytest.mark.parametrize("host", ["0x", "0x.0x", "4294967295", "1.2.3.4."])
+def test_odd_spellings_that_are_addresses(host: str) -> None:
+    assert malformed(f"https://{host}/") is None
+    IPv4Address(url_parts(f"https://{host}/").host)
+
+
+@pytest.mark.parametrize(
+    "host", ["4294967296", "0x100000000", "256.1", "1.256.1", "1.2.3.256", "08", "1.2.3.4.5", "a.1", "a.0x"]
+)
+def test_what_ends_in_a_number_and_is_no_address_is_nothing(host: str) -> None:
+    assert malformed(f"https://{host}/") == "the URL's host ends in a number, and is no IPv4 address"
+
+
+def test_localhost_is_loopback_for_whoever_looks_it_up() -> None:
+    for host in ("localhost", "LocalHost.", "a.localhost"):
+        assert "not a public address" in (PUBLIC.check_url(f"https://{host}/") or "")
+        assert AddressGuard([ip_network("::1/128")]).check_url(f"https://{host}/") is None
+    assert PUBLIC.check_url("https://notlocalhost/") is None
 
 
 @pytest.mark.parametrize(
