@@ -4,6 +4,7 @@ from relay.config.settings import Settings
 from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
 from relay.delivery.port import Transport
+from relay.delivery.proxy import EgressProxy, proxy_of
 from relay.domain.errors import UserError
 from relay.limits import KEPT, descriptor_limit, most_requests
 
@@ -22,11 +23,20 @@ def requests_of(settings: Settings) -> int:
 
 
 def transport_of(settings: Settings, most_open: int) -> Transport:
-    """The lean transport; only aiohttp speaks to proxies."""
-    guard = AddressGuard(settings.allow_private_networks, allow_http=bool(settings.allow_http))
-    cap, ca_file = settings.answer_body_cap, str(settings.ca_file) if settings.ca_file else None
-    if settings.egress_proxy is None:
-        return LeanTransport(guard, body_cap=cap, ca_file=ca_file, most_open=most_open)
-    from relay.delivery.aiohttp_transport import AiohttpTransport
+    """Raises UserError."""
+    return LeanTransport(
+        AddressGuard(settings.allow_private_networks, allow_http=bool(settings.allow_http)),
+        body_cap=settings.answer_body_cap,
+        ca_file=str(settings.ca_file) if settings.ca_file else None,
+        proxy=_proxy_of(settings),
+        most_open=most_open,
+    )
 
-    return AiohttpTransport(guard, body_cap=cap, ca_file=ca_file, proxy=settings.egress_proxy.get_secret_value())
+
+def _proxy_of(settings: Settings) -> EgressProxy | None:
+    if settings.egress_proxy is None:
+        return None
+    try:
+        return proxy_of(settings.egress_proxy.get_secret_value(), settings.no_proxy)
+    except ValueError as error:
+        raise UserError(f"RELAY_EGRESS_PROXY: {error}") from error

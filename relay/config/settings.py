@@ -33,7 +33,12 @@ SECRET_SETTINGS: Final = frozenset(
     {"kafka_sasl_password", "redis_url", "api_key", "answer_secret", "sentry_dsn", "egress_proxy"}
 )
 """Settings whose values no message may repeat."""
-_ALSO_FROM: Final = {"SENTRY_DSN": "sentry_dsn", "SENTRY_ENVIRONMENT": "sentry_environment"}
+_ALSO_FROM: Final = {
+    "no_proxy": "no_proxy",
+    "NO_PROXY": "no_proxy",
+    "SENTRY_DSN": "sentry_dsn",
+    "SENTRY_ENVIRONMENT": "sentry_environment",
+}
 _REDIS_SCHEMES: Final = {"unix", *(tls + kind for tls in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster"))}
 _HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]*:[0-9a-f:.]*")
 _VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*")
@@ -70,6 +75,10 @@ def _variable_name(text: str) -> str:
     if not _VARIABLES.fullmatch(text):
         raise ValueError(f"{text!r} is not the name of an environment variable, nor its beginning and a *")
     return text
+
+
+def _direct(value: object) -> object:
+    return tuple(str(item) for item in _items(value, "hosts and networks, as ci.internal,10.0.0.0/8"))
 
 
 def _lowered(value: object) -> object:
@@ -202,6 +211,8 @@ class Settings(BaseSettings):
     egress_proxy: Secret | None = None
     """`http://[user:password@]host:port`, through which receivers and callbacks are reached. Where a name leads is then
     the proxy's business: only literal addresses are checked here."""
+    no_proxy: Annotated[tuple[str, ...], BeforeValidator(_direct)] = ()
+    """What is reached without the proxy: `*`, names (with all under them), addresses and networks; `host:port`, too."""
 
     @classmethod
     def settings_customise_sources(

@@ -13,12 +13,19 @@ from typing import Final
 
 from relay.delivery.connection import Connection
 from relay.delivery.guard import AddressGuard, UrlParts
+from relay.delivery.proxy import EgressProxy, TunnelRefused, is_answered
 
 _CONNECT_S: Final = 5.0
 """Longest time for DNS, TCP and TLS together: an address that does not answer by then is not going to."""
 
+_PROXY_S: Final = 3.0
+"""Of that, the longest time until the egress proxy is reached."""
+
 _STAGGER_S: Final = 0.25
 """How long an address is waited for before the next is tried as well (RFC 8305, section 5)."""
+
+_RECEIVED: Final = 4096
+"""Bytes of a proxy's answer that are read at a time."""
 
 _NAMES_KEPT_S: Final = 10.0
 _NAMES_KEPT: Final = 1024
@@ -42,11 +49,21 @@ class DialError(Exception):
 
 
 class Dialler:
-    """Opens connections to what `guard` lets pass. Addresses of names are kept for some seconds, since many requests
-    dial at once; each is judged whenever it is dialled."""
+    """Opens connections to what `guard` lets pass, through `proxy` where it takes the URL.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, guard: AddressGuard, context: ssl.SSLContext) -> None:
+    Addresses of names are kept for some seconds, since many requests dial at once; each is judged whenever it is
+    dialled.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        guard: AddressGuard,
+        context: ssl.SSLContext,
+        proxy: EgressProxy | None = None,
+    ) -> None:
         self._loop = loop
+        self._proxy = proxy
         self._guard = guard
         self._context = context
         self._lookups: dict[tuple[str, int], asyncio.Task[list[_Address]]] = {}
@@ -55,7 +72,11 @@ class Dialler:
         """An open connection; raises DialError."""
         try:
             async with asyncio.timeout(_CONNECT_S):
-                sock = await self._tcp(await self._addresses(url))
+                proxy = self._proxy
+                if proxy is not None and proxy.takes(url):
+                    sock = await self._through(proxy, url)
+                else:
+                    sock = await self._tcp(await self._addresses(url))
                 return await self._handshaken(sock, url, make)
         except TimeoutError as error:
             kind = "dns_silent" if self.is_looking_up(url) else "connect_timeout"
@@ -86,19 +107,52 @@ class Dialler:
         )
         return connection
 
+    # --- by way of a proxy ---------------------------------------------------------------------------------------
+
+    async def _through(self, proxy: EgressProxy, url: UrlParts) -> socket.socket:
+        """A socket to the proxy; for https a tunnel. That it cannot be reached is not the receiver's fault."""
+        try:
+            async with asyncio.timeout(_PROXY_S):
+                sock = await self._tcp(await self._found(proxy.host, proxy.port))
+        except (DialError, OSError) as error:  # also TimeoutError
+            kind = error.kind if isinstance(error, DialError) else _kind_of(error)
+            why = f"the egress proxy cannot be reached: {error or 'it does not answer'}"
+            raise DialError(kind if kind == "no_resources" else "no_proxy", why) from error
+        if url.scheme == "https":
+            try:
+                await self._tunnel(sock, proxy.connect_head(url))
+            except TunnelRefused as error:
+                sock.close()
+                raise DialError("no_proxy" if error.ours else "refused", str(error)) from error
+            except BaseException:
+                sock.close()
+                raise
+        return sock
+
+    async def _tunnel(self, sock: socket.socket, head: bytes) -> None:
+        await self._loop.sock_sendall(sock, head)
+        received = b""
+        while not is_answered(received):
+            more = await self._loop.sock_recv(sock, _RECEIVED)
+            if not more:
+                raise TunnelRefused("closed the connection instead of answering CONNECT")
+            received += more
+
     # --- addresses ----------------------------------------------------------------------------------------------
 
     async def _addresses(self, url: UrlParts) -> list[_Address]:
         """Where the URL leads, as far as the guard lets it."""
-        host = url.host.strip("[]")
-        try:
-            found = [_literal(host, url.port)]
-        except ValueError:
-            found = await self._looked_up(host, url.port)
+        found = await self._found(url.host.strip("[]"), url.port)
         refusals = [self._guard.check_dial(url.scheme, str(address[0])) for _, address in found]
         if refusals and all(refusals):
             raise DialError("blocked", refusals[0] or "")
         return [address for address, refusal in zip(found, refusals, strict=True) if not refusal]
+
+    async def _found(self, host: str, port: int) -> list[_Address]:
+        try:
+            return [_literal(host, port)]
+        except ValueError:
+            return await self._looked_up(host, port)
 
     async def _looked_up(self, host: str, port: int) -> list[_Address]:
         key = host, port

@@ -53,11 +53,12 @@ _labels: Final = _Labels()
 _lower_names: Final = _LowerNames()
 
 
-def start_of_head(url: UrlParts) -> str:
-    """What follows the method, down to the Host line, whose end is not included."""
+def start_of_head(url: UrlParts, *, absolute: bool = False) -> str:
+    """What follows the method, down to the Host line, whose end is not included. `absolute`: as a proxy wants it."""
     host = url.host.rstrip(".")
     named = host if url.port == _DEFAULT_PORTS[url.scheme] else f"{host}:{url.port}"
-    return f" {url.target} HTTP/1.1\r\nHost: {named}"
+    target = f"{url.scheme}://{named}{url.target}" if absolute else url.target
+    return f" {target} HTTP/1.1\r\nHost: {named}"
 
 
 def head_of(request: Request, start: str) -> bytes:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final
 
+from msgspec import structs
+
 from relay.delivery.calls import Call, Calls
 from relay.delivery.connection import Connection, Origin
 from relay.delivery.dial import DialError, Dialler
@@ -17,6 +19,7 @@ from relay.delivery.guard import AddressGuard, UrlParts, malformed, url_parts
 from relay.delivery.http1 import BODY_CAP, head_of, start_of_head
 from relay.delivery.pool import MOST_OPEN, Pool
 from relay.delivery.port import Transport
+from relay.delivery.proxy import EgressProxy
 from relay.delivery.tls import client_context
 from relay.domain.exchange import Exchange, NoResponse, Request
 
@@ -25,11 +28,12 @@ _ROUTES_KEPT: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """What a URL means for a request. `start`: of the request's head."""
+    """What a URL means for a request. `start`: of the request's head. `credentials`: for a proxy that forwards it."""
 
     url: UrlParts
     origin: Origin
     start: str
+    credentials: tuple[tuple[str, str], ...] = ()
 
 
 class _Dialling:
@@ -51,6 +55,7 @@ class _Dialling:
 class LeanTransport(Transport):
     """`body_cap`: how many bytes of a response body are read. `ca_file`: PEM file of further trusted authorities.
 
+    `proxy`: what it takes goes through it; where a name leads is then its business, only literal addresses are judged.
     `most_open`: so many connections at a time, unless requests under way need more: idle ones go first.
     """
 
@@ -65,10 +70,12 @@ class LeanTransport(Transport):
         *,
         body_cap: int = BODY_CAP,
         ca_file: str | None = None,
+        proxy: EgressProxy | None = None,
         most_open: int = MOST_OPEN,
     ) -> None:
         self._guard = guard
         self._body_cap = body_cap
+        self._proxy = proxy
         self._most_open = most_open
         self._context = client_context(ca_file)
         self._route = lru_cache(maxsize=_ROUTES_KEPT)(self._find_route)
@@ -79,7 +86,7 @@ class LeanTransport(Transport):
         self._loop = asyncio.get_running_loop()
         self._calls = Calls(self._loop)
         self._pool = Pool(self._loop, self._most_open)
-        self._dialler = Dialler(self._loop, self._guard, self._context)
+        self._dialler = Dialler(self._loop, self._guard, self._context, self._proxy)
         self._running = True
 
     async def close(self) -> None:
@@ -101,6 +108,8 @@ class LeanTransport(Transport):
         if isinstance(route, NoResponse):
             self._loop.call_soon(done, route)
             return
+        if route.credentials:
+            request = structs.replace(request, headers=request.headers + route.credentials)
         try:
             head = head_of(request, route.start)
         except ValueError as error:
@@ -121,7 +130,12 @@ class LeanTransport(Transport):
         if fault := self._guard.check_host(url):
             return NoResponse("blocked", fault, sent=False)
         parts = url_parts(url)
-        return _Route(parts, (parts.scheme, parts.host, parts.port), start_of_head(parts))
+        origin, proxy = (parts.scheme, parts.host, parts.port), self._proxy
+        if proxy is None or parts.scheme == "https" or not proxy.takes(parts):
+            return _Route(parts, origin, start_of_head(parts))
+        login = proxy.authorization
+        credentials = () if login is None else (("Proxy-Authorization", login),)
+        return _Route(parts, origin, start_of_head(parts, absolute=True), credentials)
 
     def _dial(self, call: Call, route: _Route, head: bytes, body: bytes) -> None:
         self._pool.make_room(len(self._dials) + 1)

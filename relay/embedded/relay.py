@@ -115,9 +115,10 @@ async def _tell(started: Callable[[Relay], Awaitable[None]], relay: Relay) -> No
 
 
 def local(settings: Settings) -> Settings:
-    """The settings, with this machine's own addresses allowed."""
+    """The settings, with this machine's own addresses allowed, and reached without any proxy."""
     allowed = (*settings.allow_private_networks, *LOOPBACK)
-    return settings.model_copy(update={"allow_private_networks": allowed})
+    direct = (*settings.no_proxy, "localhost", *map(str, LOOPBACK))
+    return settings.model_copy(update={"allow_private_networks": allowed, "no_proxy": direct})
 
 
 def kept_secret(path: Path) -> bytes:

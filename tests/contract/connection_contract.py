@@ -228,8 +228,6 @@ class ConnectionContract(TransportRig):
 
     @pytest.mark.parametrize("junk", [b"zz", b"HTTP/1.1 20", OK], ids=["junk", "half of another", "another"])
     async def test_what_follows_a_response_ends_the_connection(self, transport: Transport, junk: bytes) -> None:
-        if not self.minds_what_follows_a_response:
-            pytest.skip("up to the library")
         await self.served_by_two_connections(transport, OK + junk)
 
     async def served_by_two_connections(self, transport: Transport, reply: bytes) -> None:
@@ -248,9 +246,6 @@ class ConnectionContract(TransportRig):
         assert server.accepted == 1
 
     async def test_what_nobody_asked_for_ends_an_idle_connection(self, transport: Transport) -> None:
-        if not self.minds_what_follows_a_response:
-            pytest.skip("up to the library")
-
         async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await server.read_request(reader)
             writer.write(OK)

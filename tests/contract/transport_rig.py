@@ -23,15 +23,6 @@ def post(
 class TransportRig:
     """Subclasses `make` a transport. Fixture `certificate`: see there."""
 
-    # What a library decides for itself:
-    switching_protocols_is_a_response = False
-    """Whether 101 counts as a final response; nobody asked for another protocol, so it should not."""
-    minds_what_follows_a_response = True
-    """Whether bytes behind a response, at once or later, make it end the connection. Where not, they may be taken for
-    the beginning of the next response."""
-    caps_framing = True
-    """Whether a trailer without end is hung up on, instead of read until the time is over."""
-
     def make(self, guard: AddressGuard, *, body_cap: int, ca_file: str | None) -> Transport:
         raise NotImplementedError
 

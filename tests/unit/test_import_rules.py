@@ -92,7 +92,7 @@ def test_imports_point_one_way(module: str) -> None:
         ("relay.engine.lane", "def f():\n    from relay.state.redis import RedisState"),
         ("relay.engine.lane", "from aiohttp import ClientSession"),
         ("relay.engine.lane", "import workers.to_sender"),
-        ("workers.to_sender", "from relay.delivery import aiohttp_transport"),
+        ("workers.to_sender", "from relay.delivery import lean_transport"),
         ("workers.to_sender", "import structlog"),
         ("relay.log.streams", "from relay.engine.lane import Lane"),
         ("relay.api.app", "from relay.cli.main import main"),
