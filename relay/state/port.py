@@ -24,7 +24,8 @@ from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
 
 class Lane(NamedTuple):
     """One partition of a topic and its owner's epoch. A begin, due or park with an epoch below the highest one seen
-    is refused as FENCED (a whole call: PartitionLost); a higher one is remembered, so the fence heals after a loss."""
+    is refused as FENCED (a whole call: PartitionLost); a higher one is remembered, so the fence heals after a loss.
+    Groups that count anew (deleted, forgotten, rebuilt) stay below it: see `begin_anew`."""
 
     topic: str
     partition: int
@@ -203,6 +204,19 @@ class State(Protocol):
     async def parked(self, owners: Sequence[str]) -> list[Counts]: ...
 
     async def parked_total(self) -> Counts: ...
+
+    # owners
+    async def epochs(self, lane: Lane, tags: Sequence[int]) -> dict[int, int]:
+        """The highest epoch seen of the lane, in each of these tags; those that saw none are left out."""
+        ...
+
+    async def begin_anew(self, lane: Lane, seen: Mapping[int, int]) -> bool:
+        """Make `lane.epoch` the highest one seen, in each tag of `seen` (tag -> epoch) where it is exactly the one
+        given; what that owner had in hand is due. False where it was another one: nothing was changed in that tag.
+
+        Only for an owner whom its group has confirmed after `epochs` gave `seen`: see `relay.engine.fences`.
+        """
+        ...
 
     # life and recovery
     async def lost(self) -> frozenset[int]:

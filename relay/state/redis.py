@@ -189,6 +189,16 @@ class RedisState:
         counts = [count for (count,) in found.values()]
         return Counts(sum(one.retries for one in counts), sum(one.polls for one in counts))
 
+    # owners
+    async def epochs(self, lane: Lane, tags: Sequence[int]) -> dict[int, int]:
+        found = await self._calls.run("epochs", dict.fromkeys(tags, _encode(lane_key(lane))), _numbers)
+        return {tag: highest for tag, numbers in found.items() for highest in numbers}
+
+    async def begin_anew(self, lane: Lane, seen: Mapping[int, int]) -> bool:
+        arguments = {tag: _encode((lane_key(lane), lane.epoch, epoch)) for tag, epoch in seen.items()}
+        done = await self._calls.run("begin_anew", arguments, _bools)
+        return all(said for (said,) in done.values())
+
     # life and recovery
     async def lost(self) -> frozenset[int]:
         """A recovery pass has to begin with this call: what it finds is what `restore` and `ready` then belong to.

@@ -19,6 +19,7 @@ from tests.contract.state_contract import (
 )
 from tests.contract.state_endpoints_contract import EndpointsContract, FailedContract
 from tests.contract.state_onlooker_contract import OnlookerContract
+from tests.contract.state_owners_contract import OwnersContract
 from tests.contract.state_parking_contract import LifeContract, ParkingContract
 from tests.contract.turned_clock import TurnedClock, age_keys
 from tests.fakes.state import MemoryState
@@ -35,6 +36,7 @@ class StateContract(
     ParkingContract,
     LifeContract,
     OnlookerContract,
+    OwnersContract,
 ):
     pass
 

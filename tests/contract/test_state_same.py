@@ -153,6 +153,8 @@ calls = st.one_of(
     call("intend_to_park", lanes, st.lists(st.tuples(rows, generations), max_size=1)),
     call("take_due", lanes, st.just([0]), named=leased),
     call("next_due", lanes, st.just([0])),
+    call("epochs", lanes, st.just([0])),
+    call("begin_anew", lanes, st.fixed_dictionaries({0: st.sampled_from([4, 5, 6])})),
     call("intake", lanes, st.lists(st.builds(IntakeAsk, rows, generations, queues), max_size=4)),
     call("peek", st.lists(rows, max_size=4)),
     call("forget", st.lists(rows, max_size=1)),

@@ -1,6 +1,7 @@
 """The state in memory: every rule of the port, a clock that tests turn, and memory that they can lose."""
 
 import math
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,64 +13,11 @@ from relay.state.attempts import BeginAsk, Settlement, Verdict
 from relay.state.onlooker import LineHead, Openings, ParkedHead, Served, Sign, Watched
 from relay.state.port import Counts, Due, EndpointHealth, FailedEntry, Gap, IntakeAsk, Lane, Parked, Restored
 from relay.state.rows import TAGS, Arrival, Mark, MessageRow, MessageStage, Row, RowKey, Stage, tag_of
+from tests.fakes.state_parking import LaneIndex
 from tests.fakes.state_rows import Beginning, Rows, finished_until, mark, remember, settle
 
 _NEWEST_FAILED = 10_000
 _SIGN_KEPT_S = 7 * 86_400
-
-
-@dataclass(slots=True)
-class _LaneIndex:
-    """Parked references of one lane and tag. `due` holds the heads of queues, and what has no queue."""
-
-    epoch: int = -1
-    references: dict[bytes, Parked] = field(default_factory=dict)
-    due: dict[bytes, float] = field(default_factory=dict)
-    hand: dict[bytes, int] = field(default_factory=dict)
-    """Lent references, and the epochs of who has them."""
-
-    def head(self, queue: bytes) -> bytes | None:
-        ranked = [(one.order, member) for member, one in self.references.items() if one.queue == queue]
-        return min(ranked)[1] if ranked else None
-
-    def parked_head(self, queue: bytes) -> ParkedHead | None:
-        head = self.head(queue)
-        return None if head is None else ParkedHead(head, self.references[head].at)
-
-    def promote(self, queue: bytes | None, now: float) -> bool:
-        """Whether the head of `queue` is due; one that waited behind another is due now."""
-        head = None if queue is None else self.head(queue)
-        return head is not None and self.due.setdefault(head, now) <= now
-
-    def put(self, one: Parked, now: float) -> None:
-        member = one.row.digest
-        self.hand.pop(member, None)
-        before = None if one.queue is None else self.head(one.queue)
-        former = self.references.get(member)
-        self.references[member] = one
-        if former is not None and former.queue != one.queue:
-            self.due.pop(member, None)
-            self.promote(former.queue, now)
-        if one.queue is not None and self.head(one.queue) != member:
-            self.due.pop(member, None)
-            self.promote(one.queue, now)
-            return
-        if before is not None and before != member:
-            self.due.pop(before, None)
-        self.due[member] = now + max(0.0, one.due_in_s)
-
-    def drop(self, member: bytes, queue: bytes | None, now: float) -> bool:
-        one = self.references.pop(member, None)
-        self.due.pop(member, None)
-        self.hand.pop(member, None)
-        return self.promote(queue if one is None or one.queue is None else one.queue, now)
-
-    def take_back(self, epoch: int, now: float) -> None:
-        """What a former owner had in hand is due."""
-        for member in [member for member, owner in self.hand.items() if owner < epoch]:
-            del self.hand[member]
-            if member in self.due:
-                self.due[member] = min(self.due[member], now)
 
 
 @dataclass(slots=True)
@@ -82,11 +30,11 @@ class _Tag:
     lost_at: float = 0.0
     gap: Gap | None = None
     messages: dict[MessageId, tuple[MessageRow, float]] = field(default_factory=dict)
-    lanes: dict[tuple[str, int], _LaneIndex] = field(default_factory=dict)
+    lanes: dict[tuple[str, int], LaneIndex] = field(default_factory=dict)
     failed: dict[str, dict[Coordinate, FailedEntry]] = field(default_factory=dict)
 
-    def lane(self, lane: Lane) -> _LaneIndex:
-        return self.lanes.setdefault((lane.topic, lane.partition), _LaneIndex())
+    def lane(self, lane: Lane) -> LaneIndex:
+        return self.lanes.setdefault((lane.topic, lane.partition), LaneIndex())
 
 
 class MemoryState:
@@ -280,6 +228,23 @@ class MemoryState:
     async def parked_total(self) -> Counts:
         self._reach(range(TAGS))
         return _count(one for tag in self._tags for one in _references(tag))
+
+    # owners
+    async def epochs(self, lane: Lane, tags: Sequence[int]) -> dict[int, int]:
+        self._reach(tags)
+        found = {tag: self._tags[tag].lane(lane).epoch for tag in tags}
+        return {tag: epoch for tag, epoch in found.items() if epoch >= 0}
+
+    async def begin_anew(self, lane: Lane, seen: Mapping[int, int]) -> bool:
+        self._reach(seen)
+        done = True
+        for tag, epoch in seen.items():
+            index = self._tags[tag].lane(lane)
+            if index.epoch == epoch:
+                index.epoch = lane.epoch
+                index.take_back(sys.maxsize, self.now)
+            done = done and index.epoch == lane.epoch
+        return done
 
     # life and recovery
     async def lost(self) -> frozenset[int]:

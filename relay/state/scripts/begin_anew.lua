@@ -1,0 +1,13 @@
+--include _life _fence _parking
+-- Arguments: MessagePack of {lane, its epoch, the epoch that was seen}. Reply: {whether the epoch is the lane's now}:
+-- not where it is neither what was seen nor set already.
+return serve_ready(function(arguments)
+  local lane, epoch, seen = unpack(cmsgpack.unpack(arguments))
+  local highest = highest_epoch(lane)
+  if highest ~= seen then
+    return { highest == epoch }
+  end
+  call('SET', epoch_key(lane), epoch)
+  take_back(lane, math.huge) -- epochs of before say nothing about who came first
+  return { true }
+end)

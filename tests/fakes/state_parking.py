@@ -1,0 +1,60 @@
+"""Parked references of a lane in the memory of the state's fake: due times, queues, and who has what in hand."""
+
+from dataclasses import dataclass, field
+
+from relay.state.onlooker import ParkedHead
+from relay.state.port import Parked
+
+
+@dataclass(slots=True)
+class LaneIndex:
+    """Parked references of one lane and tag. `due` holds the heads of queues, and what has no queue."""
+
+    epoch: int = -1
+    references: dict[bytes, Parked] = field(default_factory=dict)
+    due: dict[bytes, float] = field(default_factory=dict)
+    hand: dict[bytes, int] = field(default_factory=dict)
+    """Lent references, and the epochs of who has them."""
+
+    def head(self, queue: bytes) -> bytes | None:
+        ranked = [(one.order, member) for member, one in self.references.items() if one.queue == queue]
+        return min(ranked)[1] if ranked else None
+
+    def parked_head(self, queue: bytes) -> ParkedHead | None:
+        head = self.head(queue)
+        return None if head is None else ParkedHead(head, self.references[head].at)
+
+    def promote(self, queue: bytes | None, now: float) -> bool:
+        """Whether the head of `queue` is due; one that waited behind another is due now."""
+        head = None if queue is None else self.head(queue)
+        return head is not None and self.due.setdefault(head, now) <= now
+
+    def put(self, one: Parked, now: float) -> None:
+        member = one.row.digest
+        self.hand.pop(member, None)
+        before = None if one.queue is None else self.head(one.queue)
+        former = self.references.get(member)
+        self.references[member] = one
+        if former is not None and former.queue != one.queue:
+            self.due.pop(member, None)
+            self.promote(former.queue, now)
+        if one.queue is not None and self.head(one.queue) != member:
+            self.due.pop(member, None)
+            self.promote(one.queue, now)
+            return
+        if before is not None and before != member:
+            self.due.pop(before, None)
+        self.due[member] = now + max(0.0, one.due_in_s)
+
+    def drop(self, member: bytes, queue: bytes | None, now: float) -> bool:
+        one = self.references.pop(member, None)
+        self.due.pop(member, None)
+        self.hand.pop(member, None)
+        return self.promote(queue if one is None or one.queue is None else one.queue, now)
+
+    def take_back(self, epoch: int, now: float) -> None:
+        """What a former owner had in hand is due."""
+        for member in [member for member, owner in self.hand.items() if owner < epoch]:
+            del self.hand[member]
+            if member in self.due:
+                self.due[member] = min(self.due[member], now)
