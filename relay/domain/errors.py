@@ -1,5 +1,7 @@
 """One tree of errors. A class exists only where some caller acts differently on it."""
 
+from collections.abc import Iterable
+
 
 class RelayError(Exception):
     """Base of every error that this project raises on purpose."""
@@ -53,7 +55,14 @@ class ConsumerClosed(RelayError):
 
 
 class OffsetMissing(RelayError):
-    """The log no longer holds the offset to read next, or the group never committed one. Never "latest": an alarm."""
+    """The log does not hold the offset to read next, or the group never committed one: an alarm. Never "latest".
+
+    `partitions`: (topic, partition) of those concerned.
+    """
+
+    def __init__(self, message: str, partitions: Iterable[tuple[str, int]] = ()) -> None:
+        super().__init__(message)
+        self.partitions = frozenset(partitions)
 
 
 class InvalidRecord(RelayError):

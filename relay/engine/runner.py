@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol
 
-from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, PartitionLost
+from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, PartitionLost, Unavailable
 from relay.engine.clock import Clock
+from relay.engine.fences import begin_anew
 from relay.engine.lane import LINGER_S, Lane
 from relay.engine.patience import Patience
 from relay.engine.standstill import Standstill
@@ -22,8 +23,16 @@ TELL_EVERY_S = 1.0
 WAITING_S = 2.0
 """A rebalance among the living takes less."""
 REVOKE_GRACE_S = 5.0
-FENCED_S = 60.0
-"""A fenced lane is revoked soon. Later than this, owner and epoch do not go together, and only a restart helps."""
+FENCED_S = 5.0
+"""A fenced lane is revoked soon: with the next heartbeat. Later than this the group is asked whose it is."""
+FENCED_LOOK_S = 5.0
+"""And again so often, while it does not answer."""
+LOST_S = 60.0
+"""It has said for so long that the lane is another's, and has not taken it away: this member is not in step with it."""
+
+
+Broken = ConsumerBroken | OffsetMissing | PartitionLost
+"""What ends a member, and not the process: another one in its place may do better."""
 
 
 class OpenConsumer(Protocol):
@@ -63,7 +72,8 @@ class Runner(Generic[W]):
         self._told_at = -TELL_EVERY_S
         self._waiting_since = 0.0
         self._stopping = False
-        self._broken: ConsumerBroken | OffsetMissing | None = None
+        self._fences_looked_at = -FENCED_LOOK_S
+        self._broken: Broken | None = None
         self._progress = asyncio.Event()  # of any lane
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -104,12 +114,13 @@ class Runner(Generic[W]):
             self._throttle()
             self._tell()
             try:
+                await self._look_at_fences()
                 wanted = POLL_RECORDS * max(1, len(self._lanes))
                 batches = await self._consumer.poll(max_records=wanted, timeout_s=POLL_S)
             except LogUnavailable as error:
                 await self._patience.pause("poll", error)
                 continue
-            except (ConsumerBroken, OffsetMissing) as error:
+            except (ConsumerBroken, OffsetMissing, PartitionLost) as error:
                 self._broken = error  # what is in flight ends properly before it is raised
                 return
             for partition, records in batches.items():
@@ -121,9 +132,7 @@ class Runner(Generic[W]):
             running.lane.offer(records)
 
     def _throttle(self) -> None:
-        """Backpressure: a lane at its bound gets nothing until something ended. Raises PartitionLost."""
-        for running in self._lanes.values():
-            self._check_fence(running.lane)
+        """Backpressure: a lane at its bound gets nothing until something ended."""
         waiting: set[TopicPartition] = set()
         for partition, running in self._lanes.items():
             if running.lane.full:
@@ -137,10 +146,26 @@ class Runner(Generic[W]):
             self._consumer.resume(sorted(resumed))
         self._paused = waiting
 
-    def _check_fence(self, lane: Lane[W]) -> None:
-        if lane.fenced_at is not None and self._clock.monotonic() - lane.fenced_at > FENCED_S:
-            topic, partition = lane.context.partition
-            raise PartitionLost(f"{topic}/{partition} is ours, but the state knows a newer owner")
+    async def _look_at_fences(self) -> None:
+        """A lane that is fenced and stays ours is made anew, with its consumer: raises PartitionLost then."""
+        now = self._clock.monotonic()
+        since = min((at for each in self._lanes.values() if (at := each.lane.fenced_at) is not None), default=now)
+        longest_s = now - since
+        if longest_s < FENCED_S or now - self._fences_looked_at < FENCED_LOOK_S:
+            return
+        self._fences_looked_at = now
+        lanes = [running.lane.context for running in self._lanes.values()]
+        try:
+            begun = await begin_anew(self._consumer, lanes, self._clock)
+        except PartitionLost:
+            if longest_s >= LOST_S:
+                raise
+            return  # as it should be: the lane is another's
+        except Unavailable as error:
+            self._patience.tell("see whose a fenced lane is", error)
+            return
+        names = ", ".join(f"{topic}/{number}" for topic, number in begun) or "the fenced lanes"
+        raise PartitionLost(f"the group has counted anew: {names} stay here, with a consumer made anew")
 
     def _tell(self) -> None:
         now = self._clock.monotonic()
@@ -173,12 +198,17 @@ class Runner(Generic[W]):
             self._throttle()
             await self._commit(list(self._lanes))
 
+    @property
+    def _missing(self) -> frozenset[tuple[str, int]]:
+        """Where the consumer has set the offset itself: what was read there says nothing of what there is."""
+        return self._broken.partitions if isinstance(self._broken, OffsetMissing) else frozenset()
+
     async def _commit(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit the watermarks. Unknown or refused: the next commit supersedes it, or the new owner repeats."""
         offsets: dict[TopicPartition, int] = {}
         for partition in partitions:
             running = self._lanes.get(partition)
-            if running is None or running.lane.fenced:
+            if running is None or running.lane.fenced or partition in self._missing:
                 continue
             offset = running.lane.next_offset
             if offset is not None and offset != self._committed.get(partition):

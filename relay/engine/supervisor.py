@@ -1,8 +1,9 @@
 """Keeps the wanted services running: starts what is new, stops what is gone, and ends when one of them fails.
 
 Crash-only: a service that ends by an exception takes the process down, to be started again; every step is crash-safe.
-Two failures concern one consumer only, and no restart of the others would help: its client library has let it down, or
-its group has no offset to go on at. Such a service is made anew in place, after a pause, and the others go on.
+Three failures concern one consumer only, and no restart of the others would help: its client library has let it down,
+its group had no offset to go on at, or owner and epoch of a lane did not go together. Such a service is made anew in
+place, after a pause, and the others go on.
 """
 
 import asyncio
@@ -10,16 +11,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from relay.domain.errors import ConsumerBroken, OffsetMissing
+from relay.domain.errors import ConsumerBroken, OffsetMissing, PartitionLost
 from relay.engine.clock import Clock, SystemClock
 from relay.engine.observer import Observer, SilentObserver
+from relay.engine.runner import Broken
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 LONG_LIFE_S: Final = 300.0
 """A service that ran for so long was well: the next pause is the first again."""
-OFFSET_PAUSE_S: Final = 60.0
-"""Somebody has to act first, and can: a group takes an offset from outside only while it has no members."""
 
 
 class Service(Protocol):
@@ -83,7 +83,7 @@ class Supervisor:
             if failure is None or stop.is_set():
                 return
             lived_s = self._clock.monotonic() - began
-            pause_s = OFFSET_PAUSE_S if isinstance(failure, OffsetMissing) else next_pause(pause_s, lived_s)
+            pause_s = next_pause(pause_s, lived_s)
             self._observer.service_failed(name, failure, pause_s)
             await self._clock.wait(stop, pause_s)
             if stop.is_set():
@@ -106,20 +106,20 @@ def next_pause(pause_s: float, lived_s: float) -> float:
     return min(2 * pause_s, LONGEST_PAUSE_S)
 
 
-async def _failure_of(service: Service, stop: asyncio.Event) -> ConsumerBroken | OffsetMissing | None:
+async def _failure_of(service: Service, stop: asyncio.Event) -> Broken | None:
     """Run `service`; why its consumer cannot go on, if that is all that failed."""
-    found: list[ConsumerBroken | OffsetMissing] = []
+    found: list[Broken] = []
     try:
         await service.run(stop)
-    except* (ConsumerBroken, OffsetMissing) as failed:
+    except* (ConsumerBroken, OffsetMissing, PartitionLost) as failed:
         found += _leaves(failed)
     return found[0] if found else None
 
 
 def _leaves(
-    group: BaseExceptionGroup[ConsumerBroken | OffsetMissing],
-) -> list[ConsumerBroken | OffsetMissing]:
-    found: list[ConsumerBroken | OffsetMissing] = []
+    group: BaseExceptionGroup[Broken],
+) -> list[Broken]:
+    found: list[Broken] = []
     for each in group.exceptions:
         found += _leaves(each) if isinstance(each, BaseExceptionGroup) else [each]
     return found

@@ -196,8 +196,8 @@ def _missing(group: str, topic: str, without: Sequence[Backlog]) -> Iterator[Fin
     if without:
         yield Finding(
             topic,
-            f"{group} has no committed offset ({_partitions(without)}), so these are not read; run `relay topics "
-            f"apply`, which lets it begin with the oldest record",
+            f"{group} has no committed offset ({_partitions(without)}): it begins with the oldest record that is "
+            f"there, once it runs, or with `relay topics apply`",
             Grade.ALARM,
         )
 
@@ -206,9 +206,8 @@ def _lost(group: str, topic: str, gone: Sequence[Backlog]) -> Iterator[Finding]:
     if gone:
         yield Finding(
             topic,
-            f"{group} was to go on at an offset that the log does not hold ({_partitions(gone)}): records are lost; "
-            f"to go on with what is there, stop it and run kafka-consumer-groups --group {group} --topic {topic} "
-            f"--reset-offsets --to-earliest --execute",
+            f"{group} was to go on at an offset that the log does not hold ({_partitions(gone)}): records are lost "
+            f"where they were deleted unread; it goes on with the first one that is there",
             Grade.ALARM,
         )
 

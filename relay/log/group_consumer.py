@@ -16,6 +16,8 @@ from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicParti
 from relay.log.watchers import Watchers
 
 _CLOSE_TIMEOUT_S: Final = 20.0
+_CONFIRMED_S: Final = 15.0
+"""As a session lasts on Kafka. Here nobody is put out for being slow, but for ever is no time to promise."""
 _log = logging.getLogger(__name__)
 
 
@@ -46,11 +48,20 @@ class GroupStore(Protocol):
         self, positions: Mapping[TopicPartition, int], max_records: int
     ) -> dict[TopicPartition, list[Record]]:
         """What there is from these offsets on, the first partitions first; none without records, at most
-        `max_records` in all. Does not wait. Raises OffsetMissing where the record at an offset was removed."""
+        `max_records` in all. Does not wait. Raises OffsetMissing, with the partitions, where the record at an offset
+        was removed, or the offset is behind the end."""
         ...
 
     async def commit(self, group: str, commits: Mapping[TopicPartition, Commit]) -> None:
         """All, or, if one of the epochs is not the newest, none and PartitionLost."""
+        ...
+
+    async def confirm(self, group: str, epochs: Mapping[TopicPartition, int]) -> None:
+        """Raises PartitionLost if one of them is not the newest."""
+        ...
+
+    async def first(self, partition: TopicPartition) -> int:
+        """The offset of the first record that is still there, or of the next one."""
         ...
 
 
@@ -132,12 +143,19 @@ class GroupConsumer:
         for partition, next_offset in next_offsets.items():
             owned = self._owned.get(partition)
             if owned is None or not self._group.holds(self, partition):
-                raise PartitionLost(
-                    f"{self._group.name} of this process no longer owns {partition.topic}/{partition.partition}"
-                )
+                raise PartitionLost(f"{self._group.name} of this process no longer owns {_named(partition)}")
             commits[partition] = Commit(owned.epoch, next_offset)
         if commits:
             await self._store.commit(self._group.name, commits)
+
+    async def confirm(self, assignments: Sequence[Assignment]) -> float:
+        epochs = dict(assignments)
+        for partition, epoch in epochs.items():
+            owned = self._owned.get(partition)
+            if owned is None or owned.epoch != epoch or not self._group.holds(self, partition):
+                raise PartitionLost(f"{self._group.name} of this process no longer owns {_named(partition)}")
+        await self._store.confirm(self._group.name, epochs)
+        return _CONFIRMED_S
 
     async def close(self) -> None:
         if self._closing:
@@ -191,22 +209,38 @@ class GroupConsumer:
             self._group.release(self, partitions)
 
     async def _fetch(self, max_records: int) -> dict[TopicPartition, list[Record]]:
+        await self._refuse_missing()
         positions = {}
         for partition, owned in self._owned.items():
-            if partition in self._paused:
+            if partition in self._paused or owned.position is None:
                 continue
-            if owned.position is None:
-                raise OffsetMissing(f"{self._group.name} has no offset on {partition.topic}/{partition.partition}")
             positions[partition] = owned.position
         if not positions:
             return {}
-        fetched = await self._store.fetch(positions, max_records)
+        try:
+            fetched = await self._store.fetch(positions, max_records)
+        except OffsetMissing as error:
+            await self._commit_first(error)
+            raise
         asked_for = self._owned.keys() - self._paused  # as it is now, after the wait
         records = {partition: found for partition, found in fetched.items() if partition in asked_for}
         for partition, found in records.items():
             # Served partitions go to the end of the queue, so that a full one does not starve the others.
             self._owned[partition] = replace(self._owned.pop(partition), position=found[-1].offset + 1)
         return records
+
+    async def _refuse_missing(self) -> None:
+        missing = sorted(partition for partition, owned in self._owned.items() if owned.position is None)
+        if missing:
+            names = ", ".join(map(_named, missing))
+            error = OffsetMissing(f"{self._group.name} has no offset on {names}", missing)
+            await self._commit_first(error)
+            raise error
+
+    async def _commit_first(self, error: OffsetMissing) -> None:
+        """Whoever comes next begins with the first record that is there: rows absorb what comes again."""
+        places = [TopicPartition(*place) for place in error.partitions]
+        await self.commit({place: await self._store.first(place) for place in places})
 
     async def _sleep_until(self, deadline: float) -> None:
         try:
@@ -219,3 +253,7 @@ class GroupConsumer:
         self._owned.clear()
         self._group.leave(self)
         self._watchers.remove(self._topics, self._wake)
+
+
+def _named(partition: TopicPartition) -> str:
+    return f"{partition.topic}/{partition.partition}"

@@ -18,10 +18,9 @@ from relay.log.kafka_client import KafkaClient, no_topic
 from relay.log.kafka_consumer import KafkaConsumer
 from relay.log.kafka_producer import KafkaProducer
 from relay.log.kafka_reader import KafkaReader
-from relay.log.kafka_settings import FETCH_BYTES, Cluster, GroupTiming, KafkaSecurity
+from relay.log.kafka_settings import Cluster, GroupTiming, KafkaSecurity
 from relay.log.pacing import FetchPace, load_here
-from relay.log.port import Backlog, Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicPartition, TopicState
-from relay.log.record_batches import Chunk
+from relay.log.port import Backlog, Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicState
 
 MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
 """Of payloads, unless said otherwise: senders that have Kafka may send more than the API takes, and are told so."""
@@ -99,8 +98,7 @@ class KafkaLog:
             topics,
             on_assigned,
             on_revoked,
-            self._count_partitions,
-            self._read_again,
+            self._client,
             self._pace,
             rank,
         )
@@ -151,12 +149,6 @@ class KafkaLog:
     async def _ensure_topic(self, topic: str) -> None:
         if not await self._client.topics([topic]):
             raise no_topic(topic)
-
-    async def _count_partitions(self, topics: Sequence[str]) -> dict[str, int]:
-        return {name: len(partitions) for name, partitions in (await self._client.topics(topics)).items()}
-
-    async def _read_again(self, partition: TopicPartition, offset: int) -> Chunk:
-        return await self._client.fetch(partition, offset, max_bytes=FETCH_BYTES)
 
     async def _is_compacted(self, topic: str) -> bool:
         if topic not in self._compacted:

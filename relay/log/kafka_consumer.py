@@ -28,13 +28,13 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from relay.domain.errors import ConsumerClosed, LogUnavailable, OffsetMissing, PartitionLost
 from relay.log import kafka_fetched as fetched
 from relay.log import kafka_membership as membership
-from relay.log.kafka_client import described, kafka_errors, no_topic
+from relay.log.kafka_client import KafkaClient, described, kafka_errors, no_topic
 from relay.log.kafka_closing import ends_within
 from relay.log.kafka_settings import FETCH_ALL_BYTES, FETCH_BYTES, Cluster, GroupTiming
 from relay.log.kafka_watchdog import Watchdog
 from relay.log.pacing import FetchPace
 from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicPartition
-from relay.log.record_batches import Chunk, as_record
+from relay.log.record_batches import as_record
 
 _REVOKE_S: Final = 15.0
 """For `on_revoked` when we leave: requests in flight (5 s) and a last commit. Below the rebalance timeout."""
@@ -51,13 +51,9 @@ _LONE_WAIT_MS: Final = 10_000
 _SHARED_WAIT_MS: Final = 500
 """The same with several partitions: one that was paused meanwhile joins only the next fetch."""
 
-CountPartitions = Callable[[Sequence[str]], Awaitable[Mapping[str, int]]]
-ReadAgain = Callable[[TopicPartition, int], Awaitable[Chunk]]
-
 
 class KafkaConsumer:
-    """As the port says. `count_partitions` tells the partitions of those topics that exist. `read_again` reads on at an
-    offset, whatever is there; raises LogUnavailable and the library's OffsetOutOfRangeError."""
+    """As the port says. `client`: for what the library's consumer does not tell."""
 
     def __init__(
         self,
@@ -67,8 +63,7 @@ class KafkaConsumer:
         topics: Sequence[str],
         on_assigned: OnAssigned,
         on_revoked: OnRevoked,
-        count_partitions: CountPartitions,
-        read_again: ReadAgain,
+        client: KafkaClient,
         pace: FetchPace,
         rank: int = 0,
     ) -> None:
@@ -79,8 +74,7 @@ class KafkaConsumer:
         self._topics = tuple(topics)
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
-        self._count_partitions = count_partitions
-        self._read_again = read_again
+        self._client = client
         self._consumer: AIOKafkaConsumer | None = None
         self._told: frozenset[TopicPartition] = frozenset()
         self._readable: frozenset[TopicPartition] = frozenset()
@@ -96,10 +90,10 @@ class KafkaConsumer:
 
     async def start(self) -> None:
         """Join the group, in the background. Raises LogUnavailable also when a topic is missing."""
-        counts = await self._count_partitions(self._topics)
-        if missing := sorted(set(self._topics) - counts.keys()):
+        there = await self._client.topics(self._topics)
+        if missing := sorted(set(self._topics) - there.keys()):
             raise no_topic(*missing)
-        consumer = self._new_consumer(sum(counts.values()))
+        consumer = self._new_consumer(sum(map(len, there.values())))
         try:
             with kafka_errors(f"joining {self._group}"):
                 async with asyncio.timeout(_START_S):
@@ -148,6 +142,20 @@ class KafkaConsumer:
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         self._paused.difference_update(partitions)
         self._nudge()
+
+    async def confirm(self, assignments: Sequence[Assignment]) -> float:
+        """As the port says: a heartbeat with their epoch as its generation, which the coordinator accepts, or not."""
+        consumer = self._consumer
+        for partition, epoch in assignments:
+            if consumer is None or partition not in self._readable or membership.generation(consumer) != epoch:
+                raise PartitionLost(f"{self._group}: {_named([partition])} is not assigned with epoch {epoch}")
+        if consumer is not None:
+            with kafka_errors(f"confirming {self._group}"):
+                async with asyncio.timeout(self._timing.commit_timeout_s):
+                    refusal = await membership.refusal(consumer)
+            if refusal is not None:
+                raise PartitionLost(f"{self._group}: {refusal.__name__}")
+        return min(self._timing.session_timeout_ms, self._timing.rebalance_timeout_ms) / 1000
 
     async def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         """As the port says; in bounded time, 10 s. What is still ours is committed also when another one is lost."""
@@ -204,7 +212,7 @@ class KafkaConsumer:
         """Go on although one partition failed: what the library cannot read of it, we read ourselves."""
         partition, error = trouble
         if isinstance(error, NoOffsetForPartitionError | OffsetOutOfRangeError):
-            raise OffsetMissing(f"{self._group} has no record to go on with: {described(error)}") from error
+            raise await self._missing(partition) from error
         if not isinstance(error, fetched.UnreadableError):
             where = _named([partition])
             raise LogUnavailable(f"Kafka: {self._group} cannot go on ({where}): {described(error)}") from error
@@ -212,9 +220,9 @@ class KafkaConsumer:
         if before is None:
             return {}
         try:
-            chunk = await self._read_again(partition, before.position)
+            chunk = await self._client.fetch(partition, before.position, max_bytes=FETCH_BYTES)
         except OffsetOutOfRangeError as gone:
-            raise OffsetMissing(f"{self._group} has no record to go on with: {described(gone)}") from gone
+            raise await self._missing(partition) from gone
         if self._consumer is not consumer or fetched.standing(consumer, partition) != before:
             return {}  # it went to another member meanwhile, and perhaps came back
         records = chunk.records[:max_records]
@@ -224,6 +232,18 @@ class KafkaConsumer:
 
     def _read(self, at: TopicPartition, raw: Any) -> Record:
         return as_record(at, raw, self._cluster.max_record_bytes)
+
+    async def _missing(self, met: TopicPartition) -> OffsetMissing:
+        """To be raised. The next consumer begins with the first record that is there: rows absorb what comes again."""
+        ours = sorted(self._told)
+        committed = await self._client.committed(self._group, ours)
+        firsts = await self._client.offsets(ours, "earliest")
+        ends = await self._client.offsets(ours, "latest")  # last: so nobody has committed more than there is
+        missing = {p: firsts[p] for p in ours if not firsts[p] <= committed.get(p, -1) <= ends[p]}
+        await self.commit(missing)
+        return OffsetMissing(
+            f"{self._group} has no record to go on with on {_named(sorted(missing) or [met])}", missing
+        )
 
     def _hold(self, consumer: AIOKafkaConsumer) -> None:
         """Let records gather at the broker for a while."""

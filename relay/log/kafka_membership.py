@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.client import ConnectionGroup
+from aiokafka.errors import KafkaError, NoError, for_code
+from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from relay.log.port import TopicPartition
@@ -31,6 +33,18 @@ def generation(consumer: AIOKafkaConsumer) -> int:
     """The generation of the group that this member belongs to; -1 when it belongs to none (any more)."""
     number: int = consumer._coordinator.generation
     return number
+
+
+async def refusal(consumer: AIOKafkaConsumer) -> type[KafkaError] | None:
+    """Why the group's coordinator does not accept a heartbeat of this member and generation; None: it does.
+
+    Raises KafkaError when it did not answer.
+    """
+    coordinator = consumer._coordinator
+    heartbeat = HeartbeatRequest(coordinator.group_id, coordinator.generation, coordinator.member_id)
+    answer = await coordinator._send_req(heartbeat)
+    error: type[KafkaError] = for_code(answer.error_code)
+    return None if error is NoError else error
 
 
 def dead_task(consumer: AIOKafkaConsumer) -> str | None:

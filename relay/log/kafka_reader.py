@@ -6,7 +6,7 @@ from typing import Final
 
 from aiokafka.errors import OffsetOutOfRangeError
 
-from relay.domain.errors import OffsetMissing
+from relay.domain.errors import LogUnavailable
 from relay.log.kafka_client import KafkaClient
 from relay.log.kafka_settings import FETCH_BYTES
 from relay.log.port import Coordinate, Record, TopicPartition
@@ -114,7 +114,8 @@ class KafkaReader:
         try:
             return await self._fetch(place, position, max_bytes=_BULK_BYTES, max_wait_ms=max_wait_ms)
         except OffsetOutOfRangeError as error:
-            raise OffsetMissing(f"{place.topic}/{place.partition} no longer holds offset {position}") from error
+            where = f"{place.topic}/{place.partition}"
+            raise LogUnavailable(f"Kafka: {where} does not hold offset {position} any more: read it anew") from error
 
     async def _fetch(self, place: TopicPartition, offset: int, *, max_bytes: int, max_wait_ms: int = 0) -> Chunk:
         """Without those offsets of which nothing can be read; these are told, once."""

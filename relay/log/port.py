@@ -97,9 +97,11 @@ class Consumer(Protocol):
 
         At most `max_records` in all. What cannot be read comes, too, in its place, as a record with a flaw: whoever
         has finished that one is finished with all offsets that it stands for. Raises OffsetMissing when the log has no
-        record at the committed offset any more, or the group has none, ConsumerBroken when this consumer will never
-        return anything again, and ConsumerClosed once it is closed. `close` ends a call that is under way; one that was
-        cancelled may only be followed by `close`. Each call gives other tasks a turn, also when records are at hand.
+        record at the committed offset (any more), or the group has none; by then the first record that is there has
+        been committed in its place, where the next consumer begins: close this one. Raises ConsumerBroken when this
+        consumer will never return anything again, and ConsumerClosed once it is closed. `close` ends a call that is
+        under way; one that was cancelled may only be followed by `close`. Each call gives other tasks a turn, also when
+        records are at hand.
         """
         ...
 
@@ -112,6 +114,12 @@ class Consumer(Protocol):
         ...
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None: ...
+
+    async def confirm(self, assignments: Sequence[Assignment]) -> float:
+        """Have the group say, now, that these are still ours, with this member and these epochs. For how many seconds,
+        from the call on, nobody else is given them without our having been asked. Raises PartitionLost if it does not.
+        """
+        ...
 
     async def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         """Remember the *next* offset to read per partition. Raises PartitionLost if one is no longer ours."""

@@ -91,13 +91,14 @@ return firsts
 """.replace("CHANGES_KEPT", str(CHANGES_KEPT))
 
 # KEYS: ends; then streams. ARGV: most records, bytes to stop at; then per stream: field of ends, offset. Returns per
-# stream 1 if the record at that offset was removed, and the entries. Takes from the streams in their order.
+# stream 1 if the record at that offset was removed, or the offset is behind the end, and the entries. Takes from the
+# streams in their order.
 FETCH: Final = """
 local left, bytes, out = tonumber(ARGV[1]), tonumber(ARGV[2]), {}
 for k = 2, #KEYS do
   local position = tonumber(ARGV[2 * k])
   local stop = tonumber(redis.call('HGET', KEYS[1], ARGV[2 * k - 1]) or 0)
-  local found, missing = {}, 0
+  local found, missing = {}, position > stop and 1 or 0
   while missing == 0 and position < stop and left > 0 and bytes > 0 do
     local from = string.format('%.0f-0', position + 1)
     local entries = redis.call('XRANGE', KEYS[k], from, '+', 'COUNT', math.min(left, 64))

@@ -150,13 +150,15 @@ class StreamStore:
             keys.append(self.keys.records(partition))
             args += [end_field(partition), position]
         found = cast(list[tuple[int, list[_Entry]]], await self._call(self._fetch, keys, args))
-        records = {}
-        for (partition, position), (missing, entries) in zip(positions.items(), found, strict=True):
-            if missing:
-                raise OffsetMissing(f"{partition.topic}/{partition.partition} no longer holds offset {position}")
-            if entries:
-                records[partition] = [_from_entry(partition, entry) for entry in entries]
-        return records
+        gone = [partition for partition, (missing, _) in zip(positions, found, strict=True) if missing]
+        if gone:
+            names = ", ".join(f"{partition.topic}/{partition.partition}" for partition in gone)
+            raise OffsetMissing(f"the log does not hold the next offset of {names}", gone)
+        return {
+            partition: [_from_entry(partition, entry) for entry in entries]
+            for partition, (_, entries) in zip(positions, found, strict=True)
+            if entries
+        }
 
     async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
         """The records at these coordinates; in a compacted topic the newest of their keys."""
@@ -235,6 +237,18 @@ class StreamStore:
         if lost:
             partition = partitions[lost - 1]
             raise PartitionLost(f"{group} has a newer owner of {partition.topic}/{partition.partition}")
+
+    async def confirm(self, group: str, epochs: Mapping[TopicPartition, int]) -> None:
+        for partition, epoch in epochs.items():
+            with self._errors():
+                newest = await self._redis.hget(
+                    self.keys.epochs(partition.topic), group_field(partition.partition, group)
+                )
+            if newest is None or int(newest) != epoch:
+                raise PartitionLost(f"{group} has a newer owner of {partition.topic}/{partition.partition}")
+
+    async def first(self, partition: TopicPartition) -> int:
+        return (await self.span(partition)).first
 
     async def committed(self, group: str, topic: str) -> list[int | None]:
         """The group's next offset in each partition, None where it has none."""

@@ -162,7 +162,7 @@ class Metrics:
         )
         self.services_restarted_total = self._counter(
             "relay_services_restarted_total",
-            "Consumers made anew in a running process, by why: consumer_broken or offset_missing",
+            "Consumers made anew in a running process, by why: consumer_broken, offset_missing or lane_anew",
             "reason",
         )
         self.backlog_problem_partitions = self._gauge(

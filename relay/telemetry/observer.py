@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-from relay.domain.errors import OffsetMissing, RelayError, StateRecovering, StateUnavailable, Unavailable
+from relay.domain.errors import OffsetMissing, PartitionLost, RelayError, StateRecovering, StateUnavailable, Unavailable
 from relay.engine.observer import Memory, Recovered
 from relay.engine.work import Decision, Work
 from relay.log.port import TopicPartition
@@ -20,7 +20,10 @@ from relay.telemetry.sentry import SentryReporter
 REPEAT_S = 10.0
 """The same wait is logged again only after this time: a server that is away is one story, not thousands of lines."""
 
-_MISSING = "nothing of it is read until the group has an offset to go on at; `relay topics describe` says what to do"
+_MISSING = (
+    "it goes on with the first record that is there: what was finished is not sent again, but records that were "
+    "deleted before they were read are lost"
+)
 _STALLED = "what comes behind it cannot be committed; a restart of this process helps, and nothing is lost by it"
 
 
@@ -204,13 +207,14 @@ class TelemetryObserver:
             self._sentry.report_crash(each)
 
     def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None:
-        missing = isinstance(error, OffsetMissing)
-        self._metrics.services_restarted_total.labels("offset_missing" if missing else "consumer_broken").inc()
-        if missing:
-            self._log.error("offset_missing", service=name, error=str(error), problem=_MISSING, again_in_s=again_in_s)
+        event = "lane_anew" if isinstance(error, PartitionLost) else "consumer_broken"
+        if isinstance(error, OffsetMissing):
+            event = "offset_missing"
+            self._log.error(event, service=name, error=str(error), problem=_MISSING, again_in_s=again_in_s)
         else:
-            tell = self._log.warning if self._is_news("consumer_broken") else self._log.debug
-            tell("consumer_broken", service=name, error=str(error), again_in_s=again_in_s)
+            tell = self._log.warning if self._is_news(event) else self._log.debug
+            tell(event, service=name, error=str(error), again_in_s=again_in_s)
+        self._metrics.services_restarted_total.labels(event).inc()
 
 
 def _tags(tags: frozenset[int]) -> str:

@@ -7,7 +7,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import pytest
 
@@ -37,6 +37,10 @@ class LogRig(Protocol):
 
     async def spoil(self, topic: str) -> None:
         """Append one record to partition 0 that cannot be read, or not as its writer meant it."""
+        ...
+
+    async def put_out(self, consumer: Any) -> None:
+        """Have its group give what it has to others, without telling it."""
         ...
 
 
@@ -508,15 +512,17 @@ class LogContract:
         for seen in epochs.values():
             assert seen == sorted(set(seen))
 
-    async def test_a_group_without_an_offset_is_an_alarm(self, rig: LogRig) -> None:
+    async def test_a_group_without_an_offset_is_an_alarm_and_begins_with_the_first_record(self, rig: LogRig) -> None:
+        group = unique("group")
         topic = await topic_for(rig.log)
-        await rig.log.append(keyed(topic, 1))
-        member = await started(Member(rig.log, unique("group"), topic))
+        await rig.log.append(keyed(topic, 10))
+        member = await started(Member(rig.log, group, topic))
 
-        with pytest.raises(OffsetMissing):
-            await member.take(1)
+        await self._missed(member, 0)
 
-        await member.consumer.close()
+        after = await started(Member(rig.log, group, topic))
+        assert values(await after.take(10)) == [b"%d" % n for n in range(10)]
+        await after.consumer.close()
 
     async def test_an_offset_that_the_log_no_longer_holds_is_an_alarm(self, rig: LogRig) -> None:
         group = unique("group")
@@ -525,9 +531,81 @@ class LogContract:
         await rig.drop_before(at[5])
         member = await started(Member(rig.log, group, topic))
 
-        with pytest.raises(OffsetMissing):
-            await member.take(1)
+        await self._missed(member, 0)
 
+        after = await started(Member(rig.log, group, topic))
+        assert values(await after.take(5)) == [b"%d" % n for n in range(5, 10)]
+        await after.consumer.close()
+
+    async def test_an_offset_behind_the_end_is_missing_and_others_stay_as_they_are(self, rig: LogRig) -> None:
+        """As of a topic that was made anew, or mirrored from elsewhere."""
+        group = unique("group")
+        topic = await topic_for(rig.log, group, partitions=2)
+        keys = {partition_of(b"%d" % n, 2): b"%d" % n for n in range(20)}
+        await rig.log.append([NewRecord(topic, keys[n % 2], b"%d" % n) for n in range(10)])
+        before = await started(Member(rig.log, group, topic))
+        await before.take(10)
+        await before.consumer.commit({TopicPartition(topic, 0): 1000, TopicPartition(topic, 1): 4})
+        await before.consumer.close()
+        member = await started(Member(rig.log, group, topic))
+
+        await self._missed(member, 0)
+
+        after = await started(Member(rig.log, group, topic))
+        again = await after.take(6)
+        assert values([record for record in again if record.partition == 0]) == [b"0", b"2", b"4", b"6", b"8"]
+        assert values([record for record in again if record.partition == 1]) == [b"9"]
+        await after.consumer.close()
+
+    @staticmethod
+    async def _missed(member: Member, partition: int) -> None:
+        with pytest.raises(OffsetMissing) as raised:
+            await settle([member], lambda: False)
+        assert {number for _, number in raised.value.partitions} == {partition}
+        await member.consumer.close()
+
+    # who owns what
+
+    async def test_a_group_confirms_what_its_member_has(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group, partitions=2)
+        member = await started(Member(rig.log, group, topic))
+        await settle([member], lambda: len(member.owned) == 2)
+
+        assert await member.consumer.confirm(member.assignments) > 0
+
+        older = [each._replace(epoch=each.epoch - 1) for each in member.assignments]
+        with pytest.raises(PartitionLost):
+            await member.consumer.confirm(older)
+        await member.consumer.close()
+        with pytest.raises(PartitionLost):
+            await member.consumer.confirm(member.assignments)
+
+    async def test_a_group_does_not_confirm_what_went_to_another(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group, partitions=2)
+        one = await started(Member(rig.log, group, topic))
+        await settle([one], lambda: len(one.owned) == 2)
+        before = list(one.assignments)
+        two = await started(Member(rig.log, group, topic))
+        await settle([one, two], lambda: len(one.owned) == len(two.owned) == 1)
+
+        with pytest.raises(PartitionLost):
+            await one.consumer.confirm([each for each in before if each.partition in two.owned])
+        assert await two.consumer.confirm([Assignment(*owned) for owned in two.owned.items()]) > 0
+        await one.consumer.close()
+        await two.consumer.close()
+
+    async def test_a_group_does_not_confirm_a_member_that_it_put_out(self, rig: LogRig) -> None:
+        """It may not know yet: it only asks."""
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        member = await started(Member(rig.log, group, topic))
+        await settle([member], lambda: len(member.owned) == 1)
+        await rig.put_out(member.consumer)
+
+        with pytest.raises(PartitionLost):
+            await member.consumer.confirm(member.assignments[-1:])
         await member.consumer.close()
 
     # random access

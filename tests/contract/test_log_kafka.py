@@ -61,6 +61,10 @@ class KafkaRig:
             await self._expel(group, member)
         return self.log
 
+    async def put_out(self, consumer: Any) -> None:
+        coordinator = consumer._consumer._coordinator
+        await self._expel(coordinator.group_id, coordinator.member_id)
+
     async def _expel(self, group: str, member: str) -> None:
         """What the broker does by itself when the session of a member is over, without the wait."""
         ours = self._client._client

@@ -1,6 +1,7 @@
 """The log in memory behaves as the real ones do; and as a test's log it can crash, and be away."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -31,6 +32,9 @@ class MemoryRig:
 
     async def spoil(self, topic: str) -> None:
         self.broker.spoil(topic)
+
+    async def put_out(self, consumer: Any) -> None:
+        await consumer._store.take(consumer._group.name, list(consumer._owned))
 
 
 class TestMemoryLog(LogContract):

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import pytest_asyncio
@@ -72,6 +72,9 @@ class StreamsRig:
         store = self._client._store
         await store.append([Slice(TopicPartition(topic, 0), await store.spec(topic), [(b"k", b"rubbish")], 0)])
         self._client._watchers.notify({topic})
+
+    async def put_out(self, consumer: Any) -> None:
+        await consumer._store.take(consumer._group.name, list(consumer._owned))
 
 
 class TestStreamsLog(LogContract):

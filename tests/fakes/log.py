@@ -36,6 +36,10 @@ class _Partition:
     def end(self) -> int:
         return len(self.records)
 
+    def holds(self, position: int) -> bool:
+        """Whether somebody can go on there."""
+        return self.first <= position <= self.end
+
     def get(self, offset: int) -> Record | None:
         return self.records[offset] if self.first <= offset < self.end else None
 
@@ -253,10 +257,11 @@ class MemoryLog:
     ) -> dict[TopicPartition, list[Record]]:
         await self._turn()
         found: dict[TopicPartition, list[Record]] = {}
+        gone = [at for at, position in positions.items() if not self._broker[at].holds(position)]
+        if gone:
+            raise OffsetMissing(f"the log does not hold the next offset of {gone}", gone)
         for at, position in positions.items():
             partition = self._broker[at]
-            if position < partition.first:
-                raise OffsetMissing(f"{at.topic}/{at.partition} no longer holds offset {position}")
             if records := partition.records[position : position + max_records]:
                 found[at] = records
                 max_records -= len(records)
@@ -268,6 +273,16 @@ class MemoryLog:
             if self._broker.epochs[group, at] != commit.epoch:
                 raise PartitionLost(f"{group} has a newer owner of {at.topic}/{at.partition}")
         self._broker.offsets |= {(group, at): commit.next_offset for at, commit in commits.items()}
+
+    async def confirm(self, group: str, epochs: Mapping[TopicPartition, int]) -> None:
+        await self._turn()
+        for at, epoch in epochs.items():
+            if self._broker.epochs[group, at] != epoch:
+                raise PartitionLost(f"{group} has a newer owner of {at.topic}/{at.partition}")
+
+    async def first(self, partition: TopicPartition) -> int:
+        await self._turn()
+        return self._broker[partition].first
 
     async def _turn(self) -> None:
         await asyncio.sleep(0)

@@ -30,7 +30,7 @@ PLACE: Final = TopicPartition("t", 0)
 
 PRIVATE: Final[dict[str, set[str]]] = {
     "consumer": {"_client", "_coordinator", "_fetcher", "_subscription"},
-    "coordinator": {"_coordination_task"},
+    "coordinator": {"_coordination_task", "_send_req"},
     "fetcher": {
         *("_fetch_task", "_records", "_in_flight", "_wait_consume_future"),
         *("_create_fetch_waiter", "_notify", "_prefetch_backoff"),
@@ -46,7 +46,7 @@ PRIVATE: Final[dict[str, set[str]]] = {
 """By the object that has them."""
 
 UNDOCUMENTED: Final[dict[str, set[str]]] = {
-    "coordinator": {"generation", "check_errors"},
+    "coordinator": {"generation", "member_id", "group_id", "check_errors"},
     "subscriptions": {"subscription", "fetch_context"},
     "assignment": {"state_value", "tps", "active"},
     "fetch result": {"getall", "has_more"},

@@ -51,6 +51,9 @@ class _Consumer:
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         return
 
+    async def confirm(self, assignments: Sequence[Assignment]) -> float:
+        return 15.0
+
     async def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         return
 

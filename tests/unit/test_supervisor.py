@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.domain.errors import ConsumerBroken, OffsetMissing, PartitionLost, RelayError
+from relay.domain.errors import ConsumerBroken, OffsetMissing, PartitionLost, RecordTooLarge, RelayError
 from relay.engine.observer import SilentObserver
 from relay.engine.supervisor import (
     FIRST_PAUSE_S,
     LONG_LIFE_S,
     LONGEST_PAUSE_S,
-    OFFSET_PAUSE_S,
     OpenService,
     Supervisor,
     next_pause,
@@ -91,17 +90,22 @@ async def test_a_broken_consumer_is_replaced_while_the_others_go_on() -> None:
     assert sorted(lives.stopped) == ["a", "b"]
 
 
-@virtually
-async def test_a_group_without_an_offset_waits_for_somebody_to_act() -> None:
-    lives, error = Lives(), OffsetMissing("g has no offset")
-    await lives.supervise({"a": lives.service("a", error, error), "b": lives.service("b")}, 1000)
-    assert [b - a for a, b in pairwise(lives.begun["a"])] == [pytest.approx(5 + OFFSET_PAUSE_S)] * 2
-    assert len(lives.begun["b"]) == 1
-    assert [(name, pause) for name, _, pause in lives.told] == [("a", OFFSET_PAUSE_S)] * 2
+@pytest.mark.parametrize("error", [OffsetMissing("g has no offset"), PartitionLost("the group counted anew")])
+def test_missing_offsets_and_fences_restart_that_consumer_only(error: RelayError) -> None:
+    @virtually
+    async def run() -> None:
+        lives = Lives()
+        await lives.supervise({"a": lives.service("a", error, error), "b": lives.service("b")}, 100)
+        assert len(lives.begun["a"]) == 3
+        assert len(lives.begun["b"]) == 1
+        assert lives.told == [("a", error, FIRST_PAUSE_S), ("a", error, 2 * FIRST_PAUSE_S)]
+        assert lives.died == []
+
+    run()
 
 
 @pytest.mark.parametrize(
-    "failure", [lambda: RuntimeError("a bug"), lambda: PartitionLost("a newer owner"), lambda: RelayError("?")]
+    "failure", [lambda: RuntimeError("a bug"), lambda: RecordTooLarge("a letter"), lambda: RelayError("?")]
 )
 def test_anything_else_ends_the_process(failure: Callable[[], Exception]) -> None:
     @virtually
@@ -133,9 +137,11 @@ async def test_a_bug_beside_a_broken_consumer_ends_the_process_too() -> None:
 async def test_a_stop_does_not_wait_for_the_pause() -> None:
     lives = Lives()
     began = lives.clock.monotonic()
-    await lives.supervise({"a": lives.service("a", OffsetMissing("g has no offset"))}, 20)
-    assert lives.clock.monotonic() - began == pytest.approx(20)
-    assert len(lives.begun["a"]) == 1
+    errors = [ConsumerBroken("dead")] * 5
+    await lives.supervise({"a": lives.service("a", *errors, lives_s=1.0)}, 15)
+    assert lives.clock.monotonic() - began == pytest.approx(15)
+    assert lives.told[-1][2] == 8.0
+    assert lives.begun["a"][-1] - began == pytest.approx(1 + 1 + 1 + 2 + 1 + 4)
 
 
 @given(st.lists(st.floats(0, LONG_LIFE_S, exclude_max=True), min_size=1, max_size=12))

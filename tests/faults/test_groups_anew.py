@@ -1,0 +1,107 @@
+"""Consumer groups count anew, or have lost their offsets, while the state remembers: deleted, expired, rebuilt."""
+
+import pytest
+
+from relay.engine.runner import FENCED_S
+from tests.fakes.strikes import Fuse
+from tests.fakes.virtual_time import run_virtually
+from tests.fakes.world import Process, World, message, receiver
+
+LONG_AGO = 29
+AGAIN_S = FENCED_S + 30
+"""A fenced lane waits, its consumer is made anew, and then it goes on; the answers take the same once more."""
+
+
+async def _served(world: World, *numbers: int) -> None:
+    """A process that delivers these, and stops."""
+    await world.send(*(message(number, "a", "r") for number in numbers))
+    process = Process(world)
+    assert not await process.ended(20)
+    await process.stop()
+
+
+def _count_anew(world: World, *, offsets: bool) -> None:
+    if not offsets:
+        for read in world.broker.epochs:
+            world.broker.offsets.pop(read, None)
+    world.broker.epochs.clear()
+
+
+async def _world(path: str, *, lane: str = "dedicated") -> World:
+    world = World([receiver("r", path, status=True, lane=lane, partitions=2 if lane == "dedicated" else 1)])
+    await world.create()
+    await _served(world, 0)
+    for key in list(world.broker.epochs):
+        world.broker.epochs[key] = LONG_AGO
+    await _served(world, 1, 2)
+    return world
+
+
+async def _goes_on(path: str, *, lane: str, offsets: bool) -> World:
+    world = await _world(path, lane=lane)
+    _count_anew(world, offsets=offsets)
+    await world.send(*(message(number, "a", "r") for number in (3, 4)))
+    process = Process(world)
+    assert not await process.ended(4 * AGAIN_S), "it must not end on that account"
+    await process.stop()
+    return world
+
+
+@pytest.mark.parametrize("offsets", [True, False], ids=["offsets kept", "offsets lost"])
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+@pytest.mark.parametrize("path", ["/answer", "/later"])
+def test_lanes_go_on_in_the_running_process_and_nothing_comes_twice(path: str, lane: str, offsets: bool) -> None:
+    world = run_virtually(_goes_on(path, lane=lane, offsets=offsets))
+    assert world.told.fenced_lanes, "else this tests nothing"
+    assert world.outside.arrived(path) == [f"a-{number}" for number in range(5)]
+    assert len(world.outside.results()) == 5
+    assert not world.uncommitted()
+
+
+async def _parked_line() -> World:
+    """A head that is parked, in the hand of an owner who dies with it; then the group counts anew."""
+    world = World([receiver("r", "/slow", base=90.0, cap=90.0)])
+    await world.create()
+    await _served(world, 100)
+    for key in list(world.broker.epochs):
+        world.broker.epochs[key] = LONG_AGO
+    world.outside.down.add("slow")
+    await world.send(*(message(number, "a", "r") for number in range(3)))
+    first = Process(world)
+    await first.ended(5)
+    world.outside.down.clear()
+    await first.ended(95)
+    await first.kill()
+    _count_anew(world, offsets=True)
+    second = Process(world)
+    assert not await second.ended(300)
+    await second.stop()
+    return world
+
+
+def test_parked_records_go_on_too() -> None:
+    world = run_virtually(_parked_line())
+    delivered = list(dict.fromkeys(world.outside.arrived("/slow")))
+    assert delivered == ["a-100", "a-0", "a-1", "a-2"]
+    assert set(world.outside.results()) == {(f"a-{number}", "r") for number in (100, 0, 1, 2)}
+
+
+async def _crashing(blow_at: int | None) -> tuple[World, Fuse]:
+    world = await _world("/answer")
+    _count_anew(world, offsets=True)
+    await world.send(*(message(number, "a", "r") for number in (3, 4)))
+    fuse = Fuse(blow_at)
+    await world.run(fuse, 2 * AGAIN_S, until=lambda: len(world.outside.results()) == 5)
+    if fuse.blown:
+        await world.run(Fuse(), 8 * AGAIN_S, until=lambda: len(world.outside.results()) == 5)
+    return world, fuse
+
+
+def test_a_crash_on_the_way_loses_and_doubles_nothing() -> None:
+    _, passed = run_virtually(_crashing(None))
+    assert {"state.epochs", "consumer.confirm", "state.begin_anew"} <= set(passed.names)
+    for blow_at in range(1, passed.calls + 1):
+        world, fuse = run_virtually(_crashing(blow_at))
+        place = f"call {blow_at}, {fuse.names[-1]}"
+        assert world.outside.arrived("/answer") == [f"a-{number}" for number in range(5)], place
+        assert not world.uncommitted(), place
