@@ -7,14 +7,31 @@ another without our having been asked.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from relay.domain.errors import PartitionLost
 from relay.engine.clock import Clock
-from relay.engine.context import LaneContext
 from relay.log.port import Assignment, Consumer, TopicPartition
+from relay.state.port import Lane, State
 
 
-async def begin_anew(consumer: Consumer, lanes: Sequence[LaneContext], clock: Clock) -> list[TopicPartition]:
+class Owned(Protocol):
+    """A lane as its context has it. `tags`: where its fence may stand."""
+
+    @property
+    def lane(self) -> Lane: ...
+
+    @property
+    def tags(self) -> tuple[int, ...]: ...
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def partition(self) -> TopicPartition: ...
+
+
+async def begin_anew(consumer: Consumer, lanes: Sequence[Owned], clock: Clock) -> list[TopicPartition]:
     """Make the epochs of these lanes count, wherever the state has seen a higher one; which lanes that was.
 
     Raises PartitionLost when the group does not confirm them, or its confirmation has grown too old; Unavailable.
@@ -33,7 +50,7 @@ async def begin_anew(consumer: Consumer, lanes: Sequence[LaneContext], clock: Cl
     return begun
 
 
-async def _higher(context: LaneContext) -> dict[int, int]:
+async def _higher(context: Owned) -> dict[int, int]:
     """By tag the epochs that fence this lane."""
     seen = await context.state.epochs(context.lane, context.tags)
     return {tag: epoch for tag, epoch in seen.items() if epoch > context.lane.epoch}

@@ -1,15 +1,13 @@
 """Whether a lane's epoch begins anew: as the group says, and only as long as what it said counts."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from relay.domain.errors import LogUnavailable, PartitionLost
-from relay.engine.context import Bounds, LaneContext
 from relay.engine.fences import begin_anew
-from relay.engine.observer import SilentObserver
-from relay.engine.patience import Patience
 from relay.log.port import Assignment, TopicPartition
 from relay.state.port import Lane
 from relay.state.rows import tag_of
@@ -39,23 +37,15 @@ class _Consumer:
         return HOLDS_S
 
 
-def lane(state: MemoryState, identity: Lane = LANE) -> LaneContext:
-    clock = LoopClock()
-    nothing: Any = None
-    patience = Patience(clock, SilentObserver())
-    return LaneContext(
-        lane=identity,
-        parked_topic="parked",
-        tags=(TAG,),
-        shared=False,
-        log=nothing,
-        state=state,
-        clock=clock,
-        observer=SilentObserver(),
-        patience=patience,
-        bounds=Bounds(),
-        holding=nothing,
-    )
+@dataclass(frozen=True)
+class _Owned:
+    state: MemoryState
+    lane: Lane = LANE
+    tags: tuple[int, ...] = (TAG,)
+
+    @property
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.lane.topic, self.lane.partition)
 
 
 async def fenced(*epochs: int) -> MemoryState:
@@ -66,7 +56,7 @@ async def fenced(*epochs: int) -> MemoryState:
     return state
 
 
-async def anew(consumer: _Consumer, *lanes: LaneContext) -> list[TopicPartition]:
+async def anew(consumer: _Consumer, *lanes: _Owned) -> list[TopicPartition]:
     taken: Any = consumer
     return await begin_anew(taken, lanes, LoopClock())
 
@@ -74,7 +64,7 @@ async def anew(consumer: _Consumer, *lanes: LaneContext) -> list[TopicPartition]
 @virtually
 async def test_a_confirmed_lane_begins_anew_and_others_stay_as_they_are() -> None:
     state, consumer = await fenced(29, 1), _Consumer()
-    assert await anew(consumer, lane(state), lane(state, OTHER)) == [TopicPartition("to_receiver_ci", 0)]
+    assert await anew(consumer, _Owned(state), _Owned(state, OTHER)) == [TopicPartition("to_receiver_ci", 0)]
     assert consumer.asked == [Assignment(TopicPartition("to_receiver_ci", 0), 2)]
     assert await state.epochs(LANE, [TAG]) == {TAG: 2}
     assert await state.epochs(OTHER, [TAG]) == {TAG: 1}
@@ -83,7 +73,7 @@ async def test_a_confirmed_lane_begins_anew_and_others_stay_as_they_are() -> Non
 @virtually
 async def test_where_nothing_is_higher_nobody_is_asked() -> None:
     state, consumer = await fenced(2), _Consumer()
-    assert await anew(consumer, lane(state)) == []
+    assert await anew(consumer, _Owned(state)) == []
     assert consumer.asked == []
 
 
@@ -93,7 +83,7 @@ def test_what_the_group_does_not_confirm_stays_fenced(refusal: Exception) -> Non
     async def run() -> None:
         state = await fenced(29)
         with pytest.raises(type(refusal)):
-            await anew(_Consumer(refusal=refusal), lane(state))
+            await anew(_Consumer(refusal=refusal), _Owned(state))
         assert await state.epochs(LANE, [TAG]) == {TAG: 29}
 
     run()
@@ -108,10 +98,10 @@ def test_a_confirmation_that_was_slept_on_counts_no_more(slept_s: float, counts:
         state = await fenced(29)
         consumer = _Consumer(takes=lambda: LoopClock().sleep(slept_s))
         if counts:
-            assert await anew(consumer, lane(state))
+            assert await anew(consumer, _Owned(state))
         else:
             with pytest.raises(PartitionLost):
-                await anew(consumer, lane(state))
+                await anew(consumer, _Owned(state))
         assert await state.epochs(LANE, [TAG]) == {TAG: 2 if counts else 29}
 
     run()
@@ -131,7 +121,7 @@ def test_an_owner_that_came_since_the_epoch_was_read_is_left_alone(since: int) -
                 await state.begin_anew(newer, {TAG: 29})
             await state.take_due(newer, [TAG], limit=1, lease_s=1)
 
-        assert await anew(_Consumer(takes=other), lane(state)) == []
+        assert await anew(_Consumer(takes=other), _Owned(state)) == []
         assert await state.epochs(LANE, [TAG]) == {TAG: since}
 
     run()
