@@ -5,9 +5,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from relay.config.settings import Settings
-from relay.domain.directory import Directory
+from relay.domain.directory import Directory, Moves
 from relay.domain.receiver import Receiver
-from relay.domain.topics import SHARED, Topics, lane_of
+from relay.domain.route import OwnLanes, is_in_shared, own_lanes
+from relay.domain.topics import SHARED, Topics
 from relay.engine.context import Bounds, LaneContext
 from relay.engine.holding import Holding
 from relay.engine.lane import Lane
@@ -34,10 +35,14 @@ from workers.to_sender import ToSender
 ALL_TAGS = tuple(range(TAGS))
 
 
-class Known(Directory, Protocol):
+class Known(Directory, Moves, Protocol):
     """Who is known, and all of them."""
 
     def receivers(self) -> Mapping[str, Receiver]: ...
+
+    def left_lanes(self) -> frozenset[str]:
+        """Receivers whose own topics are not in use any more, and may hold something."""
+        ...
 
 
 class Lanes:
@@ -71,9 +76,9 @@ class Lanes:
         self._holding = Holding(log, state, topics.receiver_config)
         letters = Letters(topics, outside.clock)
         self._from_sender = FromSender(
-            topics, known, state, letters, outside, max_payload_bytes=settings.max_payload_bytes
+            topics, known, state, letters, outside, max_payload_bytes=settings.max_payload_bytes, moves=known
         )
-        self._to_receiver = ToReceiver(topics, known, state, letters, outside)
+        self._to_receiver = ToReceiver(topics, known, state, letters, outside, known)
         self._from_receiver_async = FromReceiverAsync(topics, known, state, letters, outside)
         self._to_sender = ToSender(known, state, letters, outside)
         self._failed_messages = FailedMessages(topics, state, letters, reporter)
@@ -89,22 +94,32 @@ class Lanes:
             ),
         }
         wanted = {role: service for role, service in fixed.items() if role in self._plan.roles}
-        for number, lane in enumerate(self._lanes_of_receivers()):
+        own = self._own()
+        for number, lane in enumerate(self._lanes_of_receivers(own)):
             tags = ALL_TAGS if lane == SHARED else (tag_of(f"r:{lane}"),)
             for role, topic, worker in (
                 ("to-receiver", topics.to_receiver(lane), self._to_receiver),
                 ("from-receiver-async", topics.pending(lane), self._from_receiver_async),
             ):
-                if role in self._plan.roles:
+                gathers = role == "to-receiver" and lane in own.gathering
+                if role in self._plan.roles and not gathers:
                     wanted[f"{role}/{lane}"] = self._runner(role, lane, number, topic, worker, tags)
         return wanted
 
-    def _lanes_of_receivers(self) -> list[str]:
+    def own(self) -> frozenset[str]:
+        """Receivers whose own topics have to be read by somebody."""
+        return self._own().all
+
+    def _own(self) -> OwnLanes:
+        return own_lanes(self._known.receivers().values(), self._known.left_lanes())
+
+    def _lanes_of_receivers(self, own: OwnLanes) -> list[str]:
         only = self._plan.receivers
-        of_receivers = {
-            lane_of(receiver) for name, receiver in self._known.receivers().items() if only is None or name in only
-        }
-        return sorted(of_receivers | {SHARED} if only is None else of_receivers)
+        if only is None:
+            return sorted(own.all | {SHARED})
+        receivers = self._known.receivers()
+        shared = {SHARED for name in only if name in receivers and is_in_shared(receivers[name])}
+        return sorted(own.all & only | shared)
 
     def _runner(
         self, role: str, lane: str | None, number: int, topic: str, worker: Worker[Any], tags: tuple[int, ...]

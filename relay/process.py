@@ -53,6 +53,7 @@ from relay.unfinished import unfinished
 from relay.watch.answer_urls import tell_answer_urls
 from relay.watch.backlog import BacklogWatch
 from relay.watch.event_loop import LoopWatch
+from relay.watch.mover import Mover
 from relay.watch.shared_clock import ClockWatch, SharedClock
 from relay.watch.topic_checks import LaneChecks, expected_topics, refuse, tell
 from relay.way_out import requests_of, transport_of
@@ -209,6 +210,7 @@ class Relay:
             background += [
                 start("stop watch", self._tell_draining(stop)),
                 start("lane checks", self._check_new_lanes()),
+                start("moves", self._mover().run()),
                 start("refused receivers", self._count_refused()),
                 start("backlog watch", self._backlog_watch().run()),
                 start("rebuilding", self._rebuilding().run()),
@@ -286,9 +288,12 @@ class Relay:
     async def _look_at_lanes(self) -> list[Finding]:
         return await self._lane_checks.look(self.registry.receivers())
 
+    def _mover(self) -> Mover:
+        return Mover(self._log, self._state, self._topics, self.registry, self._clock, owner=self._owner)
+
     def _backlog_watch(self) -> BacklogWatch:
-        receivers, owner = self.registry.receivers, self._owner
-        return BacklogWatch(self._log, self._state, self._topics, receivers, self._clock, self.metrics, owner=owner)
+        lanes, owner = self._lanes.own, self._owner
+        return BacklogWatch(self._log, self._state, self._topics, lanes, self._clock, self.metrics, owner=owner)
 
     def _rebuilding(self) -> Rebuilding:
         return Rebuilding(

@@ -4,12 +4,13 @@ A record below the committed offset is finished or parked. One above it may be f
 neighbour's record holds the watermark back. Then its row says so, and only a row does: without one it counts as open.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from relay.domain.errors import InvalidRecord, NotYet, StateRecovering
-from relay.domain.hop import decode_hop
+from relay.domain.errors import InvalidRecord, LogUnavailable, NotYet, StateRecovering
+from relay.domain.hop import Hop, decode_hop
 from relay.domain.topics import SHARED, Topics
+from relay.engine.parked_copy import OWNER_HEADER, unwrap
 from relay.log.partitioner import partition_of
 from relay.log.port import Backlog, Log, Record
 from relay.state.port import State
@@ -31,40 +32,98 @@ async def unfinished(log: Log, state: State, topics: Topics, name: str, lane: st
 
 
 async def _unfinished(log: Log, state: State, topics: Topics, name: str, lane: str) -> int:
-    backlogs = await log.backlogs(topics.lane_groups(lane))
     if lane == SHARED:
-        unread = await _unread_in_shared(log, state, topics, name, backlogs)
+        unread = await _unread_in_shared(log, state, topics, name)
     else:
-        unread = sum(each.end - _position(each) for each in backlogs)
+        unread = sum(each.end - _position(each) for each in await log.backlogs(topics.lane_groups(lane)))
     # counted last: what is not unread any more is parked by then, if it is not over
     [counts] = await state.parked([f"r:{name}"])
     return unread + counts.retries + counts.polls
 
 
-async def _unread_in_shared(log: Log, state: State, topics: Topics, name: str, backlogs: Sequence[Backlog]) -> int:
+class Drain:
+    """Follows how the shared lane finishes what it has of one receiver that gets nothing more there."""
+
+    def __init__(self, topics: Topics, name: str, topic: str, place: int, end: int) -> None:
+        self._topics = topics
+        self._name = name
+        self._topic = topic
+        self._place = place
+        self._end = end
+        self._position = 0
+
+    @classmethod
+    async def begun(cls, log: Log, topics: Topics, name: str) -> "Drain":
+        """All that it will ever get has to be on the topic. Raises LogUnavailable."""
+        own = await _own_partition(log, topics, topics.to_receiver(SHARED), name)
+        return cls(topics, name, own.partition.topic, own.partition.partition, own.end)
+
+    async def is_over(self, log: Log, state: State) -> bool:
+        """Whether each of its records is finished, or parked. Raises Unavailable."""
+        own = await _own_partition(log, self._topics, self._topic, self._name)
+        start = max(self._position, _position(own))
+        async for records in log.scan(self._topic, self._place, start=start, end=self._end):
+            for record, is_over in await _judged(state, self._name, records, _POSTED):
+                if not is_over:
+                    self._position = record.offset
+                    return False
+            self._position = records[-1].offset + 1
+        return True
+
+
+async def is_parked(log: Log, topics: Topics, name: str, topic: str) -> bool:
+    """Whether any record of `topic` for receiver `name` is parked. Reads all that is parked. Raises LogUnavailable."""
+    owner = f"r:{name}".encode()
+    for partition in range(topics.parked().partitions):
+        living: set[bytes | None] = set()
+        async for records in log.scan(topics.parked_messages, partition):
+            for record in records:
+                if record.value is not None and (OWNER_HEADER, owner) in record.headers and _is_from(record, topic):
+                    living.add(record.key)
+                else:
+                    living.discard(record.key)
+        if living:
+            return True
+    return False
+
+
+def _is_from(parked: Record, topic: str) -> bool:
+    try:
+        return unwrap(parked).record.topic == topic
+    except InvalidRecord:
+        return False
+
+
+async def _unread_in_shared(log: Log, state: State, topics: Topics, name: str) -> int:
     found = 0
-    for topic in topics.lane_groups(SHARED):
-        of_topic = [each for each in backlogs if each.partition.topic == topic]
-        if not of_topic:
-            continue
-        finished_at = _PUBLISHED if topic == topics.pending(SHARED) else _POSTED
-        own = next(b for b in of_topic if b.partition.partition == partition_of(name.encode(), len(of_topic)))
-        async for records in _records_of(log, name, own):
-            rows = await state.peek([delivery_row(decode_hop(record.headers).delivery) for record in records])
-            found += sum(not _is_over(each, row, finished_at) for each, row in zip(records, rows, strict=True))
+    for topic, finished_at in ((topics.to_receiver(SHARED), _POSTED), (topics.pending(SHARED), _PUBLISHED)):
+        own = await _own_partition(log, topics, topic, name)
+        async for records in log.scan(topic, own.partition.partition, start=_position(own), end=own.end):
+            found += sum(not is_over for _, is_over in await _judged(state, name, records, finished_at))
     return found
 
 
-async def _records_of(log: Log, name: str, backlog: Backlog) -> AsyncIterator[list[Record]]:
-    topic, partition = backlog.partition
-    async for records in log.scan(topic, partition, start=_position(backlog), end=backlog.end):
-        if own := [record for record in records if _receiver(record) == name]:
-            yield own
+async def _own_partition(log: Log, topics: Topics, topic: str, name: str) -> Backlog:
+    """Of a topic of the shared lane: the one that has the receiver's records."""
+    backlogs = await log.backlogs({topic: topics.lane_groups(SHARED)[topic]})
+    if not backlogs:
+        raise LogUnavailable(f"topic {topic} does not exist")
+    place = partition_of(name.encode(), len(backlogs))
+    return next(each for each in backlogs if each.partition.partition == place)
 
 
-def _receiver(record: Record) -> str | None:
+async def _judged(
+    state: State, name: str, records: Sequence[Record], finished_at: frozenset[Stage]
+) -> list[tuple[Record, bool]]:
+    """The receiver's own of these records, and whether each is over."""
+    own = [(record, hop) for record in records if (hop := _hop(record)) and hop.delivery.receiver == name]
+    rows = await state.peek([delivery_row(hop.delivery) for _, hop in own]) if own else []
+    return [(record, _is_over(hop, row, finished_at)) for (record, hop), row in zip(own, rows, strict=True)]
+
+
+def _hop(record: Record) -> Hop | None:
     try:
-        return decode_hop(record.headers).delivery.receiver
+        return decode_hop(record.headers)
     except InvalidRecord:
         return None  # a dead letter for the lane to write; nobody's message
 
@@ -73,6 +132,5 @@ def _position(backlog: Backlog) -> int:
     return max(backlog.first, backlog.committed or 0)
 
 
-def _is_over(record: Record, row: Row, finished_at: frozenset[Stage]) -> bool:
-    generation = decode_hop(record.headers).generation
-    return row.generation > generation or (row.generation == generation and row.stage in finished_at)
+def _is_over(hop: Hop, row: Row, finished_at: frozenset[Stage]) -> bool:
+    return row.generation > hop.generation or (row.generation == hop.generation and row.stage in finished_at)

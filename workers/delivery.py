@@ -16,6 +16,8 @@ from relay.state.rows import delivery_row
 RATE_SLACK = 1.03
 """Starts are paced this much slower than the limit, so that jitter on the way does not let the endpoint see more."""
 
+MOST_OFFSETS = 10**12
+"""A partition never has so many records."""
 OFF_S = 5.0
 SWITCHED_OFF = Later(OFF_S, "the receiver is switched off", Change.RELEASED, pause_s=OFF_S)
 """As a pause, renewed until the receiver is enabled again: nothing is sent, no attempt counts, but time passes."""
@@ -61,10 +63,13 @@ class Delivery(Work):
 
     @property
     def sequence(self) -> int | None:
-        """Grows along the order key: the offset in the lane's topic, or what it was in the delivery's first life."""
+        """Grows along the order key, also over moves: the offset in the lane's topic; or what it was in the delivery's
+        first life."""
         if self.queue is None:
             return None
-        return self.hop.sequence if self.hop.sequence is not None else self.record.offset
+        if self.hop.sequence is not None:
+            return self.hop.sequence
+        return self.hop.move * MOST_OFFSETS + self.record.offset
 
 
 def receiver_or_stand_in(directory: Directory, name: str) -> Receiver:

@@ -1,6 +1,7 @@
 """FromReceiverAsync: gets the answers that come later.
 
-1. read the record; a receiver that was removed: dead letter (`unknown_receiver`);
+1. read the record; a receiver that was removed keeps its last settings for this, or else: dead letter
+   (`unknown_receiver`);
 2. the deadline is over: a receiver without a status endpoint that need not answer has delivered without one, else a
    dead letter (`receiver_forgot` where it last said that it never saw the message, else `answer_timeout`);
 3. ask at the status URL, if there is one; else wait for the receiver's own callback, which ends the row from outside;
@@ -123,12 +124,15 @@ class FromReceiverAsync:
 
     def admit(self, record: Record) -> Awaited:
         hop = decode_hop(record.headers)
-        work = Awaited(record, hop, receiver_or_stand_in(self._directory, hop.delivery.receiver))
+        name = hop.delivery.receiver
+        receiver = self._directory.removed(name) or receiver_or_stand_in(self._directory, name)
+        work = Awaited(record, hop, receiver)
         work.due = self._outside.clock.monotonic() + self._first_wait_s(work)
         return work
 
     def overdue(self, work: Awaited) -> Dead | Done | None:
-        receiver = still_there(self._directory, work.receiver.name)
+        name = work.receiver.name
+        receiver = self._directory.removed(name) or still_there(self._directory, name)
         if isinstance(receiver, Dead):
             return receiver
         if receiver is not work.receiver:

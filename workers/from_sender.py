@@ -7,6 +7,9 @@
 3. find its receivers: those it names, or those that subscribe; one that is switched off gets it later;
 4. append one hop record per receiver, and a dead letter for each receiver nobody knows;
 5. acknowledged: remember the message as enqueued.
+
+Among the messages are markers, where a receiver's move to another lane takes effect (`relay/domain/route.py`): each is
+told on `receiver_config`, in its turn.
 """
 
 from collections.abc import Sequence
@@ -14,14 +17,15 @@ from typing import Final
 
 from msgspec import structs
 
-from relay.domain.directory import Directory, why_unknown
+from relay.domain.directory import Directory, Moves, NobodyMoves, why_unknown
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_digest, parse_message, sender_headers
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Receiver
-from relay.domain.topics import DAY_S, SHARED, Topics, lane_of
+from relay.domain.route import Cut, Marker, lane_at, marker_in
+from relay.domain.topics import DAY_S, SHARED, Topics
 from relay.engine.work import Dead, Done, Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Kind
@@ -30,6 +34,7 @@ from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, St
 from workers.letters import Letters
 from workers.outside import Outside
 
+NOBODY_MOVES: Final = NobodyMoves()
 _KEPT_MS: Final = 7 * DAY_S * 1000
 """Retention of `from_sender`: no older record can be there, whatever its sender says."""
 
@@ -48,17 +53,41 @@ class Incoming(Work):
         """Receivers it names that do not exist."""
 
 
+class Turn(Work):
+    """A marker on its way: nobody's message."""
+
+    __slots__ = ("marker",)
+
+    def __init__(self, record: Record, marker: Marker) -> None:
+        super().__init__(record, None, 0, None, "from_sender")
+        self.marker = marker
+
+
 class MessageTable:
-    """What is known of messages: the first memory against duplicates."""
+    """What is known of messages: the first memory against duplicates. And what has to be known before any is routed."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, moves: Moves) -> None:
         self._state = state
+        self._moves = moves
+        self._epochs: dict[tuple[str, int], int] = {}
 
-    async def intake(self, lane: Lane, works: Sequence[Incoming]) -> list[Seen]:
+    async def intake(self, lane: Lane, works: Sequence[Incoming | Turn]) -> list[Seen]:
+        turns = [work for work in works if isinstance(work, Turn)]
+        # A former owner may have met markers before our first record; and this process may not have heard of a move.
+        if self._epochs.get(lane[:2]) != lane.epoch or not all(self._moves.announced(turn.marker) for turn in turns):
+            await self._moves.catch_up()
+            self._epochs[lane[:2]] = lane.epoch
+        if not turns:
+            return await self._arrive([work for work in works if isinstance(work, Incoming)])
+        seen = iter(await self._arrive([work for work in works if isinstance(work, Incoming)]))
+        return [next(seen) if isinstance(work, Incoming) else Seen.READY for work in works]
+
+    async def _arrive(self, works: Sequence[Incoming]) -> list[Seen]:
         rows = await self._state.arrive([work.arrival for work in works])
         return [_seen(work, row) for work, row in zip(works, rows, strict=True)]
 
-    async def mark(self, works: Sequence[tuple[Incoming, Outcome]]) -> None:
+    async def mark(self, outcomes: Sequence[tuple[Incoming | Turn, Outcome]]) -> None:
+        works = [(work, outcome) for work, outcome in outcomes if isinstance(work, Incoming)]
         enqueued = [work.arrival for work, _ in works if not work.conflict]
         if enqueued:
             await self._state.enqueued(enqueued)
@@ -110,26 +139,32 @@ class FromSender:
         outside: Outside,
         *,
         max_payload_bytes: int,
+        moves: Moves = NOBODY_MOVES,
     ) -> None:
         self._topics = topics
         self._directory = directory
         self._letters = letters
         self._outside = outside
         self._max_bytes = max_payload_bytes
-        self.table = MessageTable(state)
+        self._moves = moves
+        self.table = MessageTable(state, moves)
 
-    def admit(self, record: Record) -> Incoming:
+    def admit(self, record: Record) -> Incoming | Turn:
         size = len(record.value or b"")
+        if not size and (marker := marker_in(record.headers)) is not None:
+            return Turn(record, marker)
         if size > self._max_bytes:
             raise InvalidRecord("too_large", f"the record has {size} bytes; {self._max_bytes} are allowed")
         message = parse_message(record.value, record.headers)
         self._outside.meter.received(foreign_key=record.key != message.source_id.encode())
         return Incoming(record, message)
 
-    def overdue(self, work: Incoming) -> None:
+    def overdue(self, work: Incoming | Turn) -> None:
         return None
 
-    def step(self, work: Incoming) -> Done | Dead:
+    def step(self, work: Incoming | Turn) -> Done | Dead:
+        if isinstance(work, Turn):
+            return self._turned(work)
         message = work.message
         if work.conflict:
             return Dead("id_conflict", "this id came before with another payload, type or receivers")
@@ -149,15 +184,27 @@ class FromSender:
         hops = [self._hop(work, receiver) for _, receiver in found if receiver is not None]
         return Done((*hops, *(self._unknown(work.record, name) for name in work.unknown)))
 
-    def resume(self, work: Incoming, result: Result) -> Done | Dead:
+    def _turned(self, work: Turn) -> Done | Dead:
+        """From here on the receiver's messages take its new lane: known here at once, to others before the commit."""
+        marker, record = work.marker, work.record
+        if not self._moves.announced(marker):
+            return Dead("invalid", "an empty record that claims to be a marker of a move, which nobody announced")
+        if self._moves.cut(marker.name, marker.version, record.partition) not in (None, record.offset):
+            return Done()
+        cut = Cut(marker.name, marker.version, record.partition, record.offset)
+        self._moves.note(cut)
+        return Done((NewRecord(self._topics.receiver_config, cut.key.encode(), cut.encode()),))
+
+    def resume(self, work: Incoming | Turn, result: Result) -> Done | Dead:
         raise AssertionError("a message has no stored result")
 
-    def bury(self, record: Record, work: Incoming | None, dead: Dead) -> NewRecord:
+    def bury(self, record: Record, work: Incoming | Turn | None, dead: Dead) -> NewRecord:
         return self._letters.bury(_as_sent(record), dead)
 
     def _hop(self, work: Incoming, receiver: Receiver) -> NewRecord:
         message, record = work.message, work.record
-        lane = lane_of(receiver)
+        cut = self._moves.cut(receiver.name, receiver.move, record.partition) if receiver.moving else None
+        lane, move = lane_at(receiver, cut, record.offset)
         hop = Hop(
             DeliveryId(receiver.name, message.source_id, message.message_id),
             event_type=message.event_type,
@@ -166,6 +213,7 @@ class FromSender:
             origin=record.coordinate,
             accepted_ms=_accepted_ms(record, int(self._outside.clock.time() * 1000)),
             traceparent=message.traceparent,
+            move=move,
         )
         key = receiver.name if lane == SHARED else message.source_id
         return NewRecord(self._topics.to_receiver(lane), key.encode(), message.payload, encode_hop(hop))

@@ -2,20 +2,21 @@
 
 1. read the record; a receiver that was removed: dead letter (`unknown_receiver`);
 2. too old: dead letter (`expired`); ids that must not go into the status endpoint's path: likewise (`invalid`); a
-   receiver that is switched off: wait;
+   receiver that is switched off, or comes from another lane that has not finished: wait;
 3. an earlier attempt in doubt: ask the receiver whether it has the message (`doubt.py`);
 4. POST (the engine has written the intent right before); to one that is offline, a ping in its place (`ping.py`);
 5. the response says what follows: an answer for `to_sender`, a wait for one on `pending_from_receiver_*`, another
    attempt later, or a dead letter. The engine stores the outcome before anything is appended.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 from typing import assert_never
 
 from msgspec import structs
 
-from relay.domain.directory import Directory
+from relay.domain.directory import Directory, Moves, NobodyMoves
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange
 from relay.domain.failure import failure_detail
@@ -35,14 +36,16 @@ from relay.domain.outcome import (
     healthy,
 )
 from relay.domain.requests import post_request
+from relay.domain.route import waits
 from relay.domain.schedule import backoff
 from relay.domain.status import StatusTemplateError, location_url, status_url, unaskable
-from relay.domain.topics import Topics, lane_of
+from relay.domain.topics import SHARED, Topics, lane_of
+from relay.engine.clock import Clock
 from relay.engine.rows import RowTable
-from relay.engine.work import Call, Dead, Decision, Done, Later, Step
+from relay.engine.work import Call, Dead, Decision, Done, Later, Seen, Step
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Change, Kind
-from relay.state.port import State
+from relay.state.port import Lane, State
 from relay.state.rows import Result, Stage
 from workers.delivery import SWITCHED_OFF, Delivery, can_be_asked, receiver_or_stand_in, still_there
 from workers.doubt import Doubt
@@ -52,7 +55,25 @@ from workers.ping import ping
 from workers.results import answered
 from workers.setback import after, setback_of
 
+NOBODY_MOVES = NobodyMoves()
 FINISHED_AT = frozenset({Stage.AWAITING, Stage.PUBLISHED, Stage.DONE, Stage.FAILED})
+
+
+MOVE_LOOK_S = 5.0
+LONGEST_MOVE_LOOK_S = 300.0
+
+
+class DeliveryTable(RowTable[Delivery]):
+    """Rows of deliveries. A record that came by a move which is not known here has it looked up first."""
+
+    def __init__(self, state: State, clock: Clock, kind: Kind, finished_at: frozenset[Stage], moves: Moves) -> None:
+        super().__init__(state, clock, kind, finished_at)
+        self._moves = moves
+
+    async def intake(self, lane: Lane, works: Sequence[Delivery]) -> list[Seen]:
+        if any(work.hop.move > work.receiver.move and work.receiver.post.url for work in works):
+            await self._moves.catch_up()
+        return await super().intake(lane, works)
 
 
 class ToReceiver:
@@ -62,13 +83,21 @@ class ToReceiver:
     kind = Kind.POST
     parks = True
 
-    def __init__(self, topics: Topics, directory: Directory, state: State, letters: Letters, outside: Outside) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        directory: Directory,
+        state: State,
+        letters: Letters,
+        outside: Outside,
+        moves: Moves = NOBODY_MOVES,
+    ) -> None:
         self._topics = topics
         self._directory = directory
         self._letters = letters
         self._outside = outside
         self._doubt = Doubt(outside)
-        self.table: RowTable[Delivery] = RowTable(state, outside.clock, self.kind, FINISHED_AT)
+        self.table = DeliveryTable(state, outside.clock, self.kind, FINISHED_AT, moves)
 
     def admit(self, record: Record) -> Delivery:
         if record.value is None:
@@ -76,17 +105,25 @@ class ToReceiver:
         hop = decode_hop(record.headers)
         return Delivery(record, hop, receiver_or_stand_in(self._directory, hop.delivery.receiver))
 
-    def overdue(self, work: Delivery) -> Dead | None:
+    def overdue(self, work: Delivery) -> Dead | Later | None:
         receiver = still_there(self._directory, work.receiver.name)
         if isinstance(receiver, Dead):
             return receiver
         work.follow(receiver)
-        if work.rest_s(self._outside.clock.time()) > 0:
-            endpoint = receiver.status_endpoint
-            fault = unaskable(endpoint, work.hop.delivery) if endpoint is not None else None
-            return None if fault is None else Dead("invalid", fault)
-        said = f"; the last: {work.said}" if work.said else ""
-        return Dead("expired", f"not delivered within max_age after {work.attempts} attempts{said}")
+        if work.rest_s(self._outside.clock.time()) <= 0:
+            said = f"; the last: {work.said}" if work.said else ""
+            return Dead("expired", f"not delivered within max_age after {work.attempts} attempts{said}")
+        endpoint = receiver.status_endpoint
+        fault = unaskable(endpoint, work.hop.delivery) if endpoint is not None else None
+        if fault is not None:
+            return Dead("invalid", fault)
+        return self._other_lane_first(work) if waits(receiver, work.hop.move) else None
+
+    def _other_lane_first(self, work: Delivery) -> Later:
+        """It is looked at less and less often: a look at a parked one costs a copy, and there may be days to go."""
+        waited_s = self._outside.clock.time() - work.record.timestamp_ms / 1000
+        wait_s = min(max(MOVE_LOOK_S, waited_s / 10), LONGEST_MOVE_LOOK_S)
+        return Later(wait_s, "the receiver's other lane has to finish first", Change.RELEASED)
 
     def step(self, work: Delivery) -> Step:
         if not work.receiver.enabled:
@@ -211,8 +248,11 @@ class ToReceiver:
             status_url=result.status_url,
             ask_after_s=result.ask_after_s,
             not_asked=result.detail,
+            move=0,
         )
-        topic = self._topics.pending(lane_of(work.receiver))
+        name = work.receiver.name  # removed while it was sent something: the wait for its answer goes on
+        receiver = self._directory.receiver(name) or self._directory.removed(name)
+        topic = self._topics.pending(lane_of(receiver) if receiver is not None else SHARED)
         return NewRecord(topic, work.record.key, work.record.value, encode_hop(hop))
 
 

@@ -1,16 +1,17 @@
 """`relay receivers`: what a receivers file declares, whether it is right, and making it so."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from relay.cli.config import api_option, config_option, refusals, settings_from, tell_refused
 from relay.cli.table import output_option, print_json, print_table
 from relay.config.answer_urls import Answering, AnswerUrls, answer_secrets, findings
-from relay.config.apply import Diff, apply_file, preview_file
+from relay.config.apply import Diff, apply_file, awaited, preview_file
 from relay.config.durations import format_duration
 from relay.config.entries import EndpointEntry, ReceiverEntry
 from relay.config.own_address import own_url
@@ -20,7 +21,9 @@ from relay.config.references import is_public
 from relay.config.settings import Settings
 from relay.domain.secrecy import MASK, masked_url
 from relay.domain.topics import Topics
+from relay.log.port import Log
 
+_AWAIT_S: Final = 1.0
 _path = click.Path(dir_okay=False, path_type=Path)
 _file_option = click.option("--file", "-f", type=_path, help="Receivers file; default: the setting receivers_file.")
 
@@ -89,20 +92,23 @@ def list_(file: Path | None, config_file: Path | None, output: str) -> None:
 @_file_option
 @config_option
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--prune", is_flag=True, help="Also when the file has no receivers any more.")
+@click.option("--wait", is_flag=True, help="Until changes of lane and removals have come to their end.")
 @output_option
-def apply(file: Path | None, config_file: Path | None, dry_run: bool, output: str) -> None:
-    """Create the topics of new receivers, and announce the file's receivers and sources to all processes."""
+def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: bool, wait: bool, output: str) -> None:
+    """Create the topics of new receivers, and announce the file's receivers and sources to all processes.
+
+    A receiver whose lane changes moves by itself, in order, while the relay runs; a removed one leaves when nothing of
+    it is left. The command says what is awaited, and does not wait for it without --wait.
+    """
     settings = settings_from(config_file)
     known = load_receivers_file(file or settings.receivers_file)
-    diff = asyncio.run(_apply(settings, known, dry_run))
+    say: Callable[[str], None] = click.echo if output != "json" else _nothing_said
+    diff, rest = asyncio.run(_apply(settings, known, dry_run=dry_run, prune=prune, wait=wait, say=say))
     if output == "json":
         changes = {"added": list(diff.added), "changed": list(diff.changed), "removed": list(diff.removed)}
-        print_json({**changes, "applied": not dry_run, "refused": refusals(known, settings)})
+        print_json({**changes, "applied": not dry_run, "awaited": rest, "refused": refusals(known, settings)})
         return
-    for sign, keys in (("+", diff.added), ("~", diff.changed), ("-", diff.removed)):
-        for key in keys:
-            click.echo(f"{sign} {key}")
-    click.echo("nothing to change" if not diff else "not applied: dry run" if dry_run else "applied")
     tell_refused(known, settings)
 
 
@@ -193,7 +199,10 @@ def effective(entry: EndpointEntry) -> dict[str, object]:
     return {**{name: _masked(name, value) for name, value in known.items()}, "retry": asdict(entry.retry_policy())}
 
 
-async def _apply(settings: Settings, file: ReceiversFile, dry_run: bool) -> Diff:
+async def _apply(
+    settings: Settings, file: ReceiversFile, *, dry_run: bool, prune: bool, wait: bool, say: Callable[[str], None]
+) -> tuple[Diff, dict[str, str]]:
+    """The changes, and what is still awaited at the end."""
     from relay.cli.waiting import REPEAT_S, patiently  # costs the clients' imports, which the others do without
     from relay.composition import open_log, open_state
     from relay.unfinished import unfinished
@@ -201,13 +210,43 @@ async def _apply(settings: Settings, file: ReceiversFile, dry_run: bool) -> Diff
     topics = Topics(settings.topic_prefix)
     async with open_log(settings, repeat_s=REPEAT_S) as log:
         if dry_run:
-            return await preview_file(log, file, topics)
+            diff = await preview_file(log, file, topics)
+            _tell_changes(diff, "not applied: dry run", say)
+            return diff, {}
 
         async def left(name: str, lane: str) -> int:
             async with open_state(settings) as state:
                 return await unfinished(log, state, topics, name, lane)
 
-        return await patiently(lambda: apply_file(log, file, topics, left), settings.kafka_wait)
+        diff = await patiently(lambda: apply_file(log, file, topics, left, prune=prune), settings.kafka_wait)
+        _tell_changes(diff, "applied", say)
+        return diff, await _tell_awaited(log, topics, say, wait=wait)
+
+
+async def _tell_awaited(log: Log, topics: Topics, say: Callable[[str], None], *, wait: bool) -> dict[str, str]:
+    told: dict[str, str] = {}
+    while True:
+        now = await awaited(log, topics)
+        for name in sorted(told.keys() - now.keys()):
+            say(f"done     {name}")
+        for name, text in now.items():
+            if told.get(name) != text:
+                say(f"awaited  {name} {text}")
+        if not (wait and now):
+            return now
+        told = now
+        await asyncio.sleep(_AWAIT_S)
+
+
+def _tell_changes(diff: Diff, done: str, say: Callable[[str], None]) -> None:
+    for sign, keys in (("+", diff.added), ("~", diff.changed), ("-", diff.removed)):
+        for key in keys:
+            say(f"{sign} {key}")
+    say(done if diff else "nothing to change")
+
+
+def _nothing_said(text: str) -> None:
+    return
 
 
 def _row(name: str, entry: ReceiverEntry, refused: bool) -> tuple[str, ...]:

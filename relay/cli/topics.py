@@ -18,6 +18,7 @@ from relay.config.settings import Settings
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.checks import Expected, Finding, Grade, backlog_findings, findings, in_lines
 from relay.log.port import TopicState
+from relay.watch.left_over import LeftOver, left_over
 from relay.watch.topic_checks import LaneNeeds, expected_lanes, expected_topics, needs_of_entry, too_long_waits
 
 
@@ -47,14 +48,20 @@ def apply(config_file: Path | None, output: str) -> None:
 @config_option
 @output_option
 def describe(config_file: Path | None, output: str) -> None:
-    """Show each topic as it is, and what is off. Exits with 1 where the relay would not start, or does not go on."""
+    """Show each topic as it is, and what is off. Exits with 1 where the relay would not start, or does not go on.
+
+    Also those that receivers have left, who were removed or moved to the shared lane, and what is still in them.
+    """
     settings = settings_from(config_file)
     wanted = _wanted(settings)
-    states, found = asyncio.run(_look(settings, wanted))
+    states, found, left = asyncio.run(_look(settings, wanted))
     if output == "json":
-        print_json([_as_json(each.spec, states.get(each.spec.name), found) for each in wanted.expected])
+        there = [_as_json(each.spec, states.get(each.spec.name), found) for each in wanted.expected]
+        print_json([*there, *({**_as_json(each.state.spec, each.state, []), "left_over": each.note} for each in left)])
     else:
         _print(wanted.expected, states, found)
+        for each in left:
+            click.echo(f"left over: {each.topic}: {each.note}")
     if any(finding.grade is not Grade.WARN for finding in found):
         sys.exit(1)
 
@@ -122,10 +129,11 @@ async def _create(settings: Settings, specs: list[TopicSpec], groups: dict[str, 
     return [name for name in names if name not in there]
 
 
-async def _look(settings: Settings, wanted: _Wanted) -> tuple[Mapping[str, TopicState], list[Finding]]:
-    """The topics as they are, and all that is off."""
+async def _look(settings: Settings, wanted: _Wanted) -> tuple[Mapping[str, TopicState], list[Finding], list[LeftOver]]:
+    """The topics as they are, all that is off, and what is left over."""
     async with open_log(settings) as log:
         there = await log.describe([each.spec.name for each in wanted.expected])
         backlogs = await log.backlogs(wanted.groups)
+        left = await left_over(log, Topics(settings.topic_prefix))
     waits = too_long_waits(Topics(settings.topic_prefix), wanted.needs, there)
-    return there, [*findings(wanted.expected, there), *waits, *backlog_findings(backlogs)]
+    return there, [*findings(wanted.expected, there), *waits, *backlog_findings(backlogs)], left

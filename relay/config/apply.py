@@ -1,23 +1,44 @@
 """Makes the log's `receiver_config` say what a receivers file says: `relay receivers apply`, and every start."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
-from relay.config.entries import ReceiverEntry
 from relay.config.problems import raise_all
-from relay.config.receivers_file import Raw, ReceiversFile
+from relay.config.receivers_file import Raw, ReceiversFile, raw_entry
 from relay.config.registry import Declared, decode, source_key
+from relay.config.routes import Routes, is_of_route
 from relay.domain.errors import NotYet, UserError
 from relay.domain.hold import held_owner
+from relay.domain.receiver import LaneKind
+from relay.domain.route import Route, removed_key, route_key
 from relay.domain.topics import SHARED, Topics, TopicSpec
 from relay.log.port import Log, NewRecord
 
 FILE: Final = "file"
 """Who declared an entry, when a receivers file did."""
 _UNREADABLE: Final = Declared("", {})
+_IN_WORDS: Final[Mapping[LaneKind, str]] = {"dedicated": "its own lane", "shared": "the shared lane"}
 Unfinished = Callable[[str, str], Awaitable[int]]
 """How many messages of a receiver are unread or parked in a lane: its own, or the shared one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What `receiver_config` says: what is declared, by key, and the routes."""
+
+    declared: Mapping[str, Declared]
+    routes: Routes
+
+    def lane_in_force(self, name: str) -> LaneKind | None:
+        """Where new messages go, or will when it has moved; None: it is not declared."""
+        declared = self.declared.get(name)
+        return None if declared is None else self.routes.route(name).lane or _lane(declared.entry)
+
+    def former(self, name: str) -> Declared | None:
+        """Its entry, or what is kept of it while something is left: it may come back before that is over."""
+        last = self.routes.removed.get(name)
+        return self.declared.get(name) or (decode(last) if last is not None else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,30 +53,55 @@ class Diff:
         return bool(self.added or self.changed or self.removed)
 
 
-async def apply_file(log: Log, file: ReceiversFile, topics: Topics, unfinished: Unfinished) -> Diff:
+async def apply_file(
+    log: Log, file: ReceiversFile, topics: Topics, unfinished: Unfinished, *, prune: bool = False
+) -> Diff:
     """Append the difference between `file` and the topic, after creating the topics of receivers that need one.
 
     What the file does not mention, and no file declared, is left alone. Repeatable at any point: a second call does
-    what a first one did not get to. Raises, having announced nothing: NotYet when a receiver changes its lane or
-    partitions while its old lane has something of it to do; UserError when a topic has other partitions than the file
-    says, or when the file has lost its receivers.
+    what a first one did not get to. A receiver that changes its lane moves from then on, by itself. Raises, having
+    announced nothing: NotYet when a receiver changes its partitions while its lane has something to do; UserError when
+    a topic has other partitions than the file says, or, without `prune`, when no receiver would be left.
     """
     await log.create([spec for spec in topics.fixed() if spec.name == topics.receiver_config], {})
-    current = await _current(log, topics)
+    there = await read_topic(log, topics)
     wanted = _wanted(file)
-    diff = compare(current, wanted)
-    _refuse_emptied(file, diff)
-    await _refuse_undrained(unfinished, file, [(name, current[name].entry) for name in diff.changed])
+    diff = compare(there.declared, wanted)
+    if not prune:
+        _refuse_emptied(file, diff)
+    await _refuse_undrained(unfinished, file, [(name, there.declared[name].entry) for name in diff.changed])
     await _ensure_topics(log, topics, file, [*diff.added, *diff.changed])
     if diff:
-        await log.append(list(_records(topics, wanted, diff)))
+        await log.append(list(_records(topics, there, wanted, diff)))
     return diff
 
 
 async def preview_file(log: Log, file: ReceiversFile, topics: Topics) -> Diff:
     """What `apply_file` would do, without doing it."""
     exists = await log.describe([topics.receiver_config])
-    return compare(await _current(log, topics) if exists else {}, _wanted(file))
+    return compare((await read_topic(log, topics)).declared if exists else {}, _wanted(file))
+
+
+async def awaited(log: Log, topics: Topics) -> dict[str, str]:
+    """By receiver, what has to end before what is declared is in force: for people. Empty: nothing."""
+    there = await read_topic(log, topics)
+    found = {}
+    for name, route in there.routes.all().items():
+        declared = there.declared.get(name)
+        if declared is None or route.lane is None:
+            continue
+        if route.moving or route.lane != _lane(declared.entry):
+            old, new = (_IN_WORDS[lane] for lane in _ends(route, _lane(declared.entry)))
+            found[name] = f"moves from {old} to {new}, which begins when {old} has finished what it has of {name}"
+    for name in there.routes.removed.keys() - there.declared.keys():
+        found[name] = "is removed; its lanes run on until nothing of it is left"
+    return dict(sorted(found.items()))
+
+
+def _ends(route: Route, wanted: LaneKind) -> tuple[LaneKind, LaneKind]:
+    """From where to where it moves now, or will next."""
+    new = route.lane if route.moving and route.lane is not None else wanted
+    return ("shared" if new == "dedicated" else "dedicated"), new
 
 
 def compare(current: Mapping[str, Declared], wanted: Mapping[str, Declared]) -> Diff:
@@ -67,16 +113,21 @@ def compare(current: Mapping[str, Declared], wanted: Mapping[str, Declared]) -> 
     )
 
 
-async def _current(log: Log, topics: Topics) -> dict[str, Declared]:
-    found = {}
+async def read_topic(log: Log, topics: Topics) -> Topic:
+    found: dict[str, Declared] = {}
+    routes = Routes()
     for record in await log.snapshot(topics.receiver_config, 0):
         if held_owner(record.key or b"") is not None:
             continue  # what was decided about an endpoint is none of the file's business
+        key, value = (record.key or b"").decode(errors="replace"), record.value or b""
+        if is_of_route(key):
+            routes.take(key, value)
+            continue
         try:
-            found[(record.key or b"").decode(errors="replace")] = decode(record.value or b"")
+            found[key] = decode(value)
         except UserError:
-            found[(record.key or b"").decode(errors="replace")] = _UNREADABLE
-    return found
+            found[key] = _UNREADABLE
+    return Topic(found, routes)
 
 
 def _wanted(file: ReceiversFile) -> dict[str, Declared]:
@@ -88,42 +139,73 @@ def _wanted(file: ReceiversFile) -> dict[str, Declared]:
 def _refuse_emptied(file: ReceiversFile, diff: Diff) -> None:
     """A file that an editor, a full disk or a wrong mount has emptied is valid, and would remove everybody."""
     removed = [key for key in diff.removed if not key.startswith(source_key(""))]
-    if removed and not file.names_receivers:
+    if removed and not file.receivers:
         raise UserError(
             f"{file.origin}: has no receivers, which would remove all {len(removed)} that are in force; "
-            f"if that is meant, write `receivers: {{}}`"
+            f"if that is meant, run `relay receivers apply --prune`"
         )
 
 
-def _records(topics: Topics, wanted: Mapping[str, Declared], diff: Diff) -> Iterator[NewRecord]:
+def _records(topics: Topics, there: Topic, wanted: Mapping[str, Declared], diff: Diff) -> Iterator[NewRecord]:
+    """What is to stay in force goes before the entries: whoever reads an entry's new lane knows the old one already."""
+    topic = topics.receiver_config
+    for name in (each for each in (*diff.added, *diff.changed) if not each.startswith(source_key(""))):
+        known, former = there.routes.route(name), there.former(name)
+        route = known if former is None else _route(known, former.entry, wanted[name].entry)
+        if route != known:
+            yield NewRecord(topic, route_key(name).encode(), route.encode())
+    for name in (each for each in diff.removed if not each.startswith(source_key(""))):
+        yield NewRecord(topic, removed_key(name).encode(), there.declared[name].encode())
     for key in (*diff.added, *diff.changed):
-        yield NewRecord(topics.receiver_config, key.encode(), wanted[key].encode())
+        yield NewRecord(topic, key.encode(), wanted[key].encode())
     for key in diff.removed:
-        yield NewRecord(topics.receiver_config, key.encode(), None)
+        yield NewRecord(topic, key.encode(), None)
+    for name in (each for each in diff.added if each in there.routes.removed):
+        yield NewRecord(topic, removed_key(name).encode(), None)
+
+
+def _route(known: Route, former: Raw, wanted: Raw) -> Route:
+    """What has to be on the topic for the lane in force to stay in force when the entry changes."""
+    moved = _moved(former, wanted)
+    if moved == "partitions" and known.lane is not None:
+        return replace(known, partitions=_partitions(wanted))
+    return _pinned(known, former) if moved == "lane" else known
+
+
+def _pinned(known: Route, entry: Raw) -> Route:
+    if known.lane is not None:
+        return known
+    return replace(known, lane=_lane(entry), partitions=_partitions(entry))
 
 
 async def _refuse_undrained(unfinished: Unfinished, file: ReceiversFile, former: Iterable[tuple[str, Raw]]) -> None:
-    """Records of the old lane are read by nobody once the receiver has another, or lose their order among more
-    partitions: so every one of this receiver has to be finished, also those that are parked."""
+    """Records lose their order among more partitions: so every one of this receiver has to be finished, also those
+    that are parked."""
     refused = []
     for name, raw in former:
-        moved = _moved(raw, file.receivers[name]) if name in file.receivers else None
-        if moved is None:
-            continue
-        lane = SHARED if raw.get("lane") == SHARED else name
-        if count := await unfinished(name, lane):
+        moved = _moved(raw, raw_entry(file.receivers[name])) if name in file.receivers else None
+        if moved == "partitions" and (count := await unfinished(name, name)):
             refused.append(
-                f"{file.origin}: receivers.{name}.{moved}: cannot change while {count} messages of {name} are parked "
-                f"or unread in its old lane ({lane}); leave it as it was until they are finished"
+                f"{file.origin}: receivers.{name}.partitions: cannot change while {count} messages of {name} are "
+                f"parked or unread in its lane ({name}); leave it as it was until they are finished"
             )
     if refused:
         raise NotYet("\n".join(refused))
 
 
-def _moved(raw: Raw, entry: ReceiverEntry) -> str | None:
-    if raw.get("lane", "dedicated") != entry.lane:
+def _moved(former: Raw, wanted: Raw) -> Literal["lane", "partitions"] | None:
+    if _lane(former) != _lane(wanted):
         return "lane"
-    return "partitions" if raw.get("partitions", 1) != entry.partitions else None
+    return "partitions" if _lane(wanted) != SHARED and _partitions(former) != _partitions(wanted) else None
+
+
+def _lane(entry: Raw) -> LaneKind:
+    return "shared" if entry.get("lane") == SHARED else "dedicated"
+
+
+def _partitions(entry: Raw) -> int:
+    found = entry.get("partitions", 1)
+    return found if isinstance(found, int) else 1
 
 
 async def _ensure_topics(log: Log, topics: Topics, file: ReceiversFile, keys: Iterable[str]) -> None:

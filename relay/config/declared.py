@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from relay.config.entries import ReceiverEntry, SourceEntry
 from relay.config.receivers_file import ANY_SOURCE, check_entry
 from relay.config.registry import ORIGIN, SOURCE_PREFIX, decode
+from relay.config.routes import Routes, is_of_route
 from relay.domain.errors import UserError
 from relay.domain.hold import held_owner
 from relay.domain.receiver import Endpoint, Source
@@ -18,7 +19,10 @@ _SOMEWHERE = Endpoint("")
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """`lanes`: of the receivers with a lane of their own. `sources`: by id; nothing can be sent to their callbacks."""
+    """`lanes`: of the receivers with a lane of their own, or with something left in one.
+
+    `sources`: by id; nothing can be sent to their callbacks.
+    """
 
     lanes: frozenset[str]
     sources: Mapping[str, Source]
@@ -33,16 +37,21 @@ async def read_declared(log: LogReader, topics: Topics) -> Declared:
     """What the topic says now. An entry that a newer version wrote counts as far as its key tells."""
     lanes: set[str] = set()
     sources: dict[str, Source] = {}
+    routes = Routes()
     for record in await log.snapshot(topics.receiver_config, 0):
         key = (record.key or b"").decode(errors="replace")
         if held_owner(record.key or b"") is not None:
             continue
-        if key.startswith(SOURCE_PREFIX):
+        if is_of_route(key):
+            routes.take(key, record.value or b"")
+        elif key.startswith(SOURCE_PREFIX):
             source_id = key.removeprefix(SOURCE_PREFIX)
             sources[source_id] = _source(source_id, record.value or b"")
         elif _has_own_lane(key, record.value or b""):
             lanes.add(key)
-    return Declared(frozenset(lanes), sources)
+    own = {name for name, route in routes.all().items() if route.has_own_lane}
+    own |= {name for name, last in routes.removed.items() if _has_own_lane(name, last)}
+    return Declared(frozenset(lanes | own), sources)
 
 
 def _has_own_lane(name: str, value: bytes) -> bool:

@@ -1,8 +1,9 @@
 """The receivers and sources in force: what the compacted topic `receiver_config` says, resolved for this process.
 
 A record's key is a receiver's name, or `source:<id>`; its value is JSON: the entry, with its references unresolved, and
-who declared it. One with a key of `relay/domain/hold.py` says who is held, in which no file has a say. This module
-reads the topic; `apply.py` writes what a receivers file declares.
+who declared it. Others say who is held (`relay/domain/hold.py`), and which lane of a receiver is in force
+(`relay/domain/route.py`), in which no file has a say. This module reads the topic; `apply.py` writes what a receivers
+file declares.
 """
 
 import asyncio
@@ -13,12 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from relay.config.entries import ReceiverEntry, SourceEntry
+from relay.config.problems import SECRET_FIELDS
 from relay.config.receivers_file import ANY_SOURCE, Raw, ReceiversFile, check_entry, resolve, resolve_source
+from relay.config.routes import Routes, is_of_route
 from relay.config.subscriptions import Subscriptions
-from relay.domain.errors import UserError
+from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.hold import held_owner
-from relay.domain.receiver import Receiver, Source
-from relay.domain.topics import Topics
+from relay.domain.receiver import LaneKind, Receiver, Source
+from relay.domain.route import Cut, Marker, Route
+from relay.domain.topics import SHARED, Topics
 from relay.log.port import LogReader, Record
 
 _log = logging.getLogger(__name__)
@@ -66,6 +70,13 @@ class Registry:
         self._environ = dict(environ)
         self._values: dict[str, bytes] = {}
         self._receivers: dict[str, Receiver] = {}
+        self._declared: dict[str, Receiver] = {}  # with the lane that its entry says
+        self._wanted: dict[str, tuple[LaneKind, int]] = {}
+        self._routes = Routes()
+        self._removed: dict[str, Receiver] = {}
+        self._log: LogReader | None = None
+        self._reads = 0
+        self._reading = asyncio.Lock()
         self._sources: dict[str, Source] = {}
         self._others: dict[str, Source] = {}  # made from that of `*`
         self._subscriptions: Subscriptions | None = None
@@ -84,6 +95,41 @@ class Registry:
     def receivers(self) -> Mapping[str, Receiver]:
         """By name. The mapping is live: copy it to keep it across an await."""
         return self._receivers
+
+    def removed(self, name: str) -> Receiver | None:
+        """The last settings of a receiver that was removed. Where a secret is not known any more it goes without."""
+        if name in self._values:
+            return None
+        known = self._removed.get(name)
+        if known is None and (last := self._routes.removed.get(name)) is not None:
+            try:
+                known = self._routes.route(name).applied_to(_last_settings(name, last, self._environ))
+            except UserError:
+                return None  # a newer version wrote it
+            self._removed[name] = known
+        return known
+
+    def routes(self) -> Mapping[str, Route]:
+        """Of the receivers that have moved, or are about to, by name; live."""
+        return self._routes.all()
+
+    def gone(self) -> frozenset[str]:
+        """Receivers that were removed, and of which something may be left."""
+        return frozenset(name for name in self._routes.removed if name not in self._values)
+
+    def left_lanes(self) -> frozenset[str]:
+        """Receivers whose own topics are not in use any more, and may hold something."""
+        left = {name for name, route in self._routes.all().items() if route.left}
+        last = filter(None, map(self.removed, self.gone()))
+        return frozenset(left | {receiver.name for receiver in last if receiver.lane != SHARED or receiver.moving})
+
+    def outdated_routes(self) -> frozenset[str]:
+        """Receivers whose newest route on the topic is a late one, and has to be said again as `routes` has it."""
+        return frozenset(self._routes.outdated)
+
+    def wanted_lane(self, name: str) -> tuple[LaneKind, int] | None:
+        """Lane and partitions that its entry says, whether or not they are in force; None: it has no readable entry."""
+        return self._wanted.get(name)
 
     def source(self, source_id: str) -> Source:
         """Its own entry, else that of `*` under this id, else a source without callback."""
@@ -131,8 +177,39 @@ class Registry:
             seen = self._version
             yield seen
 
+    # moves
+
+    async def catch_up(self) -> None:
+        """Return when every move that was announced before this call is known here. Raises LogUnavailable."""
+        asked_at = self._reads
+        async with self._reading:
+            if self._reads == asked_at:  # else one has begun since, on somebody else's behalf
+                self._reads += 1
+                await self._read_routes()
+
+    async def _read_routes(self) -> None:
+        if self._log is None:
+            raise LogUnavailable("receiver_config is not read yet")
+        for record in await self._log.snapshot(self._topic, 0):
+            key = _key(record)
+            if key is not None and is_of_route(key) and record.value is not None:
+                self._apply(key, record.value)
+        self._announce()
+
+    def announced(self, marker: Marker) -> bool:
+        return self._routes.announced(marker)
+
+    def cut(self, name: str, version: int, partition: int) -> int | None:
+        return self._routes.cut(name, version, partition)
+
+    def note(self, cut: Cut) -> None:
+        self._routes.note(cut)
+
+    # the topic
+
     async def follow(self, log: LogReader) -> None:
         """Read the topic, for ever. Raises LogUnavailable; then call it again: what was there stays in force."""
+        self._log = log
         unseen = set(self._values)  # a tombstone that came between two calls may be compacted away
         caught_up = False
         async for record in log.follow(self._topic):
@@ -168,8 +245,11 @@ class Registry:
         self.problems.pop(key, None)
         if key.startswith(SOURCE_PREFIX):
             self._sources.pop(key.removeprefix(SOURCE_PREFIX), None)
+        elif is_of_route(key):
+            self._removed.pop(self._routes.drop(key), None)
         else:
-            self._receivers.pop(key, None)
+            for known in (self._receivers, self._declared, self._wanted):
+                known.pop(key, None)
         self._subscriptions = None
 
     def _take(self, key: str, value: bytes) -> None:
@@ -184,6 +264,11 @@ class Registry:
             self._subscriptions = None
 
     def _resolve(self, key: str, value: bytes) -> None:
+        if is_of_route(key):
+            name = self._routes.take(key, value)
+            self._removed.pop(name, None)
+            self._put_in_force(name)
+            return
         raw = decode(value).entry
         if key.startswith(SOURCE_PREFIX):
             source_id = key.removeprefix(SOURCE_PREFIX)
@@ -191,7 +276,25 @@ class Registry:
             self._sources[source_id] = resolve_source(source_id, source, self._environ, ORIGIN)
         else:
             entry = check_entry(ReceiverEntry, raw, ORIGIN, ("receivers", key))
-            self._receivers[key] = resolve(key, entry, self._environ, ORIGIN)
+            self._wanted[key] = entry.lane, entry.partitions
+            self._declared[key] = resolve(key, entry, self._environ, ORIGIN)
+            self._put_in_force(key)
+
+    def _put_in_force(self, name: str) -> None:
+        declared = self._declared.get(name)
+        if declared is not None:
+            route = self._routes.all().get(name)
+            self._receivers[name] = declared if route is None else route.applied_to(declared)
+
+
+def _last_settings(name: str, value: bytes, environ: Mapping[str, str]) -> Receiver:
+    raw = decode(value).entry
+    entry = check_entry(ReceiverEntry, raw, ORIGIN, ("receivers", name))
+    try:
+        return resolve(name, entry, environ, ORIGIN)
+    except UserError:
+        bare = {field: value for field, value in raw.items() if field not in SECRET_FIELDS}
+        return resolve(name, check_entry(ReceiverEntry, bare, ORIGIN, ("receivers", name)), environ, ORIGIN)
 
 
 def _key(record: Record) -> str | None:

@@ -3,12 +3,17 @@
 from typing import Protocol
 
 from relay.domain.receiver import Receiver, Source
+from relay.domain.route import Cut, Marker
 
 
 class Directory(Protocol):
     """Looked up per message, in memory."""
 
     def receiver(self, name: str) -> Receiver | None: ...
+
+    def removed(self, name: str) -> Receiver | None:
+        """The last settings of a receiver that was removed, while something of it is left."""
+        ...
 
     def refusal(self, name: str) -> str | None:
         """Why the receiver's entry is not in force in this process, although it is declared; None where it is not."""
@@ -21,6 +26,42 @@ class Directory(Protocol):
     def subscribers(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
         """Names of the receivers that subscribe to such messages. Raises InvalidRecord where there are too many."""
         ...
+
+
+class Moves(Protocol):
+    """Receivers that change their lane, as this process knows them now (see `relay/domain/route.py`)."""
+
+    async def catch_up(self) -> None:
+        """Return when every move that was announced before this call is known here. Raises LogUnavailable."""
+        ...
+
+    def announced(self, marker: Marker) -> bool:
+        """Whether it is a marker of a move that was announced, and not of one that is over."""
+        ...
+
+    def cut(self, name: str, version: int, partition: int) -> int | None:
+        """The offset in that partition of `from_sender` where the move takes effect, if that is known."""
+        ...
+
+    def note(self, cut: Cut) -> None:
+        """A marker was met there. The first one counts."""
+        ...
+
+
+class NobodyMoves:
+    """`Moves` where no receiver ever changes its lane."""
+
+    async def catch_up(self) -> None:
+        return
+
+    def announced(self, marker: Marker) -> bool:
+        return False
+
+    def cut(self, name: str, version: int, partition: int) -> int | None:
+        return None
+
+    def note(self, cut: Cut) -> None:
+        return
 
 
 def why_unknown(directory: Directory, name: str) -> str:

@@ -26,7 +26,7 @@ class Hop(Struct, frozen=True, gc=False):
     `content_type`: of the value. `attempt`: POSTs so far. `sequence`: grows along the order key. `origin`: where the
     message first was on `from_sender`, `accepted_ms` when (Unix ms; 0: not known). `reason`: why it failed.
     `status_url`: where to ask for the answer, `ask_after_s`: how long to wait first (seconds); or why nobody may be
-    asked (`not_asked`).
+    asked (`not_asked`). `move`: by which of its receiver's moves it was routed (see `relay/domain/route.py`).
     """
 
     delivery: DeliveryId
@@ -46,6 +46,7 @@ class Hop(Struct, frozen=True, gc=False):
     ask_after_s: float | None = None
     not_asked: str | None = None
     traceparent: str | None = None
+    move: int = 0
 
 
 def encode_hop(hop: Hop) -> Headers:
@@ -89,6 +90,8 @@ def encode_hop(hop: Hop) -> Headers:
         headers.append(("relay-answer-truncated", b"true"))
     if hop.ask_after_s is not None:
         headers.append(("relay-ask-after", repr(hop.ask_after_s).encode()))
+    if hop.move:
+        headers.append(("relay-move", b"%d" % hop.move))
     return tuple(headers)
 
 
@@ -204,5 +207,6 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "relay-ask-after": ("ask_after_s", _seconds),
     "relay-not-asked": ("not_asked", bytes.decode),
     "traceparent": ("traceparent", bytes.decode),
+    "relay-move": ("move", _number),
 }
 """Which field of a hop a header is, and how it is read."""

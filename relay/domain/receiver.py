@@ -133,6 +133,10 @@ class Receiver:
     sources: tuple[str, ...] = ()
     event_types: tuple[str, ...] = ()
     enabled: bool = True
+    move: int = 0
+    """How often it has changed its lane: `lane` is what the last move led to."""
+    moving: bool = False
+    """Its other lane has to finish first; until then this one only gathers (see `relay/domain/route.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

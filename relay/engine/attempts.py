@@ -70,7 +70,9 @@ class Attempts(Generic[W]):
         """Take `work` up. Exactly one method of Ends is called for it in the end."""
         work.token = b""
         end = self._worker.overdue(work)
-        if end is not None:
+        if isinstance(end, Later):
+            self._ends.later(work, end)
+        elif end is not None:
             self._ended(work, end)
         elif work.rules is None:
             self._run(work)

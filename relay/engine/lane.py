@@ -229,7 +229,7 @@ class Lane(Generic[W]):
 
     def _is_over(self, work: W) -> bool:
         """It ends whether or not its endpoint is open: nothing is sent any more."""
-        return self._worker.overdue(work) is not None
+        return isinstance(self._worker.overdue(work), Dead | Done)
 
     # parked records come back
 

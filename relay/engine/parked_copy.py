@@ -8,6 +8,8 @@ from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.rows import RowKey
 
 _PREFIX = "relay-parked-"
+OWNER_HEADER = _PREFIX + "owner"
+"""Whose it is: `r:<receiver>` or `s:<source_id>`."""
 LIFE_KEY = b"life"
 """Key of the record which says that the state was once ready: an empty state is then a lost one, not a new one."""
 

@@ -198,8 +198,8 @@ class Worker(Protocol[W]):
         """Read a record. Raises InvalidRecord: a dead letter. None: all about it is done, and known to be."""
         ...
 
-    def overdue(self, work: W) -> Dead | Done | None:
-        """Asked right before every begin: whether its time is over, and how it ends then."""
+    def overdue(self, work: W) -> Dead | Done | Later | None:
+        """Asked right before every begin: whether its time is over, and how it ends then; Later: not come yet."""
         ...
 
     def step(self, work: W) -> Step:

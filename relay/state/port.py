@@ -271,6 +271,11 @@ class State(Protocol):
         """End its hold or pause, close its breaker, and forget its outage. Works while tags are not ready."""
         ...
 
+    async def forget_endpoint(self, owner: str, lanes: Sequence[Lane] = ()) -> None:
+        """Drop what is known of an endpoint that is no more: pauses, breaker, rate; and the fences of `lanes`, which
+        are its own and have lost their topic. Rows and references stay."""
+        ...
+
     # failed messages
     async def index_failed(self, entries: Sequence[FailedEntry]) -> None:
         """Remember for listing: the newest 10,000 per receiver. Repeatable."""

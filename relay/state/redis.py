@@ -299,6 +299,10 @@ class RedisState:
         found = await self._calls.run("parked_heads", arguments, wire.decode_parked_heads)
         return batch.join(found, wire.parked_head_of)
 
+    async def forget_endpoint(self, owner: str, lanes: Sequence[Lane] = ()) -> None:
+        arguments = _encode((owner, [lane_key(lane) for lane in lanes]))
+        await self._calls.run("forget_endpoint", {tag_of(owner): arguments}, _numbers)
+
     # failed messages
     async def index_failed(self, entries: Sequence[FailedEntry]) -> None:
         parts = _of_failed(entries).parts()

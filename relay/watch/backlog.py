@@ -4,14 +4,13 @@ One process of all looks, every few minutes: also at groups that have no member,
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from relay.domain.batches import batches
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import Unavailable
-from relay.domain.receiver import Receiver
-from relay.domain.topics import Topics, lane_of
+from relay.domain.topics import Topics
 from relay.engine.clock import Clock
 from relay.log.checks import backlog_findings, lost
 from relay.log.port import Backlog, Log
@@ -40,14 +39,17 @@ class Old(NamedTuple):
 
 
 class BacklogWatch:
-    """One per process; a lease lets one of all of them look. `owner`: unique per process."""
+    """One per process; a lease lets one of all of them look. `lanes`: receivers with lanes of their own.
+
+    `owner`: unique per process.
+    """
 
     def __init__(
         self,
         log: Log,
         state: State,
         topics: Topics,
-        receivers: Callable[[], Mapping[str, Receiver]],
+        lanes: Callable[[], Iterable[str]],
         clock: Clock,
         metrics: Metrics,
         *,
@@ -56,7 +58,7 @@ class BacklogWatch:
         self._log = log
         self._state = state
         self._topics = topics
-        self._receivers = receivers
+        self._lanes = lanes
         self._clock = clock
         self._metrics = metrics
         self._owner = owner
@@ -75,7 +77,7 @@ class BacklogWatch:
 
     async def look(self) -> None:
         """Once. Raises Unavailable."""
-        backlogs = await self._log.backlogs(self._topics.groups(map(lane_of, self._receivers().values())))
+        backlogs = await self._log.backlogs(self._topics.groups(self._lanes()))
         tell(backlog_findings(backlogs))
         old = await self._old(backlogs)
         _tell_old(old)

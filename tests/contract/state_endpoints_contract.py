@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay.domain.errors import PartitionLost
 from relay.domain.hold import Hold
 from relay.log.port import Coordinate
 from relay.state.attempts import Change, Go, Kind, Ping, Wait
@@ -55,6 +56,24 @@ class EndpointsContract:
                     assert verdict.why == "rate"
         for start in starts:
             assert sum(start <= other < start + window_s - 1e-5 for other in starts) <= limit
+
+    async def test_an_endpoint_that_is_no_more_is_forgotten_and_its_rows_are_not(self, rig: Rig) -> None:
+        assert await begun(rig.state, row(1)) == Go(1, 0.0)
+        await settled(rig.state, row(1), Change.RETRY, healthy=False)
+        await rig.state.hold("r:ci", Hold("paused", await rig.state.time()))
+        before = await peeked(rig.state, row(1))
+        await rig.state.forget_endpoint("r:ci")
+        await rig.state.forget_endpoint("r:ci")
+        assert await self.health(rig) == EndpointHealth("closed", 0.0, 0)
+        assert await peeked(rig.state, row(1)) == before
+        former = LANE._replace(epoch=LANE.epoch - 1)
+        with pytest.raises(PartitionLost):
+            await rig.state.intend_to_park(former, [(row(1), 0)])
+
+    async def test_without_its_topic_the_fence_of_a_lane_is_forgotten(self, rig: Rig) -> None:
+        assert await begun(rig.state, row(1)) == Go(1, 0.0)
+        await rig.state.forget_endpoint("r:ci", [LANE])
+        await rig.state.intend_to_park(LANE._replace(epoch=LANE.epoch - 1), [(row(1), 0)])
 
     async def test_a_rate_wait_records_nothing_and_ends_when_told(self, rig: Rig) -> None:
         limits = replace(LIMITS, interval_s=10)

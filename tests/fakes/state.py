@@ -342,6 +342,13 @@ class MemoryState:
         self._reach_owners(owner for owner, _ in queues)
         return [self._of(owner).lane(Lane(*lane, 0)).parked_head(queue) for owner, queue in queues]
 
+    async def forget_endpoint(self, owner: str, lanes: Sequence[Lane] = ()) -> None:
+        self._reach_owners([owner])
+        tag = self._of(owner)
+        tag.rows.endpoints.pop(owner, None)
+        for lane in lanes:
+            tag.lane(lane).epoch = -1
+
     # failed messages
     async def index_failed(self, entries: Sequence[FailedEntry]) -> None:
         self._reach_owners(f"r:{entry.receiver}" for entry in entries)

@@ -102,6 +102,8 @@ class KnownOnes:
     """A directory whose entries a test may change at any time."""
 
     receivers: dict[str, Receiver] = field(default_factory=dict)
+    gone: dict[str, Receiver] = field(default_factory=dict)
+    """Last settings of removed ones."""
     sources: dict[str, Source] = field(default_factory=dict)
     subscribed: tuple[str, ...] | InvalidRecord = ()
     refused: dict[str, str] = field(default_factory=dict)
@@ -111,6 +113,9 @@ class KnownOnes:
 
     def refusal(self, name: str) -> str | None:
         return self.refused.get(name)
+
+    def removed(self, name: str) -> Receiver | None:
+        return self.gone.get(name)
 
     def source(self, source_id: str) -> Source:
         return self.sources.get(source_id) or Source(source_id)

@@ -3,12 +3,13 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from relay.config.settings import Settings
 from relay.delivery.port import Transport
+from relay.domain.directory import NobodyMoves
 from relay.domain.errors import StateRecovering
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
@@ -34,7 +35,7 @@ from workers.outside import Outside
 LIFE = b"life"
 
 
-class Known:
+class Known(NobodyMoves):
     """Receivers and sources, as given."""
 
     def __init__(self, receivers: Sequence[Receiver], sources: Sequence[Source]) -> None:
@@ -49,6 +50,12 @@ class Known:
 
     def receivers(self) -> Mapping[str, Receiver]:
         return self._receivers
+
+    def removed(self, name: str) -> Receiver | None:
+        return None
+
+    def left_lanes(self) -> frozenset[str]:
+        return frozenset()
 
     def source(self, source_id: str) -> Source:
         return self._sources.get(source_id, Source(source_id, Endpoint("http://sender/callback")))
@@ -264,6 +271,18 @@ class Process:
         with suppress(asyncio.CancelledError):
             await self._task
 
+    def _known(self) -> Any:
+        """Who is known to it; a subclass may give each process a registry of its own."""
+        return self._world.known
+
+    def _changes(self) -> AsyncIterator[int]:
+        """When to look again which lanes are wanted."""
+        return _once()
+
+    def _beside(self, log: Any, state: Any) -> Sequence[Coroutine[Any, Any, None]]:
+        """What else runs in it, until it stops."""
+        return ()
+
     async def _run(self) -> None:
         world = self._world
         log = Fused(self.log, self.fuse, "log")
@@ -288,9 +307,10 @@ class Process:
                 await self.log.start()
                 if self._shared is not None:
                     await self._shared.measure()
-                healing = tasks.create_task(recovery.run())
-                await Supervisor(lanes.wanted, _once()).run(self._stop)
-                healing.cancel()
+                beside = [tasks.create_task(each) for each in (recovery.run(), *self._beside(log, state))]
+                await Supervisor(lanes.wanted, self._changes()).run(self._stop)
+                for each in beside:
+                    each.cancel()
         except* CrashError:
             pass
         finally:
@@ -305,7 +325,7 @@ class Process:
         return Lanes(
             world.settings,
             Plan(receivers=world.served),
-            world.known,
+            self._known(),
             log,
             state,
             outside,

@@ -1,9 +1,14 @@
 """A receiver changes its lane while messages are under way: what its old lane has left of it."""
 
+from collections.abc import Awaitable, Callable
+
+import pytest
+
 from relay.config.settings import Settings
 from relay.log.partitioner import partition_of
 from relay.unfinished import unfinished
 from tests.fakes.log import MemoryLog
+from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.strikes import Fuse
 from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -11,6 +16,7 @@ from tests.fakes.world import Process, World, message, receiver
 HELD = Settings(receivers_file="none", hold_max=5.0)
 """Every longer wait is parked."""
 SHARED_PARTITIONS = 32
+SLOW = {"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000}
 
 
 async def _left(world: World, name: str, lane: str) -> int:
@@ -67,3 +73,47 @@ async def test_what_nobody_has_read_yet_counts() -> None:
     await process.ended(20)
     assert await _left(world, "r", "shared") == 3  # one is under way, two wait behind it
     await process.kill()
+
+
+# moves
+
+
+def _first_arrivals(world: World, path: str, source: str) -> list[str]:
+    return list(dict.fromkeys(world.outside.arrived(path, source)))
+
+
+def _ids(source: str, *numbers: int) -> list[str]:
+    return [f"{source}-{number}" for number in numbers]
+
+
+async def _until(process: Process, seen: Callable[[], Awaitable[bool]], seconds: float = 600.0) -> None:
+    for _ in range(int(seconds)):
+        if await seen():
+            return
+        assert not await process.ended(1)
+    raise AssertionError("it never came")
+
+
+@pytest.mark.parametrize(("before", "after"), [("dedicated", "shared"), ("shared", "dedicated")])
+@virtually
+async def test_what_is_parked_in_the_old_lane_comes_before_what_the_new_one_gets(before: str, after: str) -> None:
+    world = MovingWorld()
+    await world.create()
+    await world.declare("r", status_endpoint="http://r/answer/{message_id}", lane=before, retry=SLOW)
+    process = MovingProcess(world)
+    world.outside.down = {"answer"}
+    await world.send(*(message(number, "a", "r") for number in range(3)))
+    await process.ended(20)
+    assert world.parked_copies()
+    await world.declare("r", status_endpoint="http://r/answer/{message_id}", lane=after, retry=SLOW)
+    await process.ended(20)
+    assert (await world.route("r")).moving
+    await world.send(*(message(number, "a", "r") for number in range(3, 6)))
+    await process.ended(20)
+    assert not world.outside.arrived("/answer")
+    world.outside.down.clear()
+    await _until(process, world.is_at_rest)
+    assert world.outside.arrived("/answer") == _ids("a", *range(6))
+    route = await world.route("r")
+    assert (route.version, route.lane, route.moving) == (1, after, False)
+    await process.stop()

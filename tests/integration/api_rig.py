@@ -78,6 +78,9 @@ class Known:
     def refusal(self, name: str) -> str | None:
         return self.refused.get(name)
 
+    def removed(self, name: str) -> Receiver | None:
+        return None
+
     def source(self, source_id: str) -> Source:
         callback = Endpoint("https://sender.example/results") if source_id == "calls" else None
         return Source(source_id, callback)

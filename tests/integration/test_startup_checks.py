@@ -155,7 +155,7 @@ async def test_an_emptied_receivers_file_changes_nothing(rig: Rig) -> None:
         await rig.until(lambda: len(rig.arrivals()) >= len(sent))
     code, output = await said(rig, "run", "--processes", "1")
     assert code == 2
-    assert "write `receivers: {}`" in output
+    assert "relay receivers apply --prune" in output
 
 
 async def test_a_cluster_that_is_away_is_said_in_one_line(tmp_path: Path, rig: Rig) -> None:

@@ -15,7 +15,6 @@ from relay.watch.backlog import EVERY_S, LEASE_S, BacklogWatch
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
 from tests.fakes.virtual_time import LoopClock, virtually
-from tests.fakes.world import receiver
 
 TOPIC = "to_receiver_ci"
 PLACE = TopicPartition(TOPIC, 0)
@@ -37,7 +36,7 @@ class Rig:
                 self.log,
                 self.state,
                 self.topics,
-                lambda: {"ci": receiver("ci", "/")},
+                lambda: ["ci"],
                 self.clock,
                 metrics,
                 owner=f"process-{index}",

@@ -6,13 +6,16 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from relay.config.routes import Routes
 from relay.domain.coordinate import Headers
+from relay.domain.directory import NobodyMoves
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, message_headers
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.route import Cut, Marker, Route, route_key
 from relay.engine.work import Dead, Done, Outcome, Seen
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.port import Lane
@@ -153,7 +156,7 @@ def test_all_are_unknown(rig: Rig) -> None:
 
 def test_a_step_that_is_repeated_says_the_same(rig: Rig) -> None:
     step = worker(rig)
-    work = step.admit(sent(structs.replace(PUSH, receivers=("nobody", "ci"))))
+    work = admitted(step, sent(structs.replace(PUSH, receivers=("nobody", "ci"))))
     assert step.step(work) == step.step(work)
     assert work.unknown == ("nobody",)
 
@@ -207,15 +210,67 @@ def test_a_record_over_the_limit_is_too_large(rig: Rig) -> None:
 @pytest.mark.parametrize(("key", "foreign"), [(b"github", False), (b"other", True), (None, True)])
 def test_a_foreign_key_is_taken_and_counted(rig: Rig, key: bytes | None, foreign: bool) -> None:
     step = worker(rig)
-    assert step.admit(sent(key=key)).message == PUSH
+    assert admitted(step, sent(key=key)).message == PUSH
     assert rig.meter.told == [("received", foreign)]
+
+
+# moves
+
+
+class Announced(NobodyMoves):
+    """One move of `ci`, and where its markers were met."""
+
+    def __init__(self) -> None:
+        self.routes = Routes()
+        self.routes.take(route_key("ci"), Route(1, "shared", moving=True, token="t", left=True).encode())
+
+    def announced(self, marker: Marker) -> bool:
+        return self.routes.announced(marker)
+
+    def cut(self, name: str, version: int, partition: int) -> int | None:
+        return self.routes.cut(name, version, partition)
+
+    def note(self, cut: Cut) -> None:
+        self.routes.note(cut)
+
+
+def test_a_message_takes_the_old_lane_before_the_marker_and_the_new_one_behind_it(rig: Rig) -> None:
+    moves = Announced()
+    rig.know(moves.routes.route("ci").applied_to(CI))
+    step = FromSender(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, max_payload_bytes=MAX, moves=moves)
+
+    def lane(offset: int) -> tuple[str, bytes | None, int]:
+        decision = step.step(step.admit(sent(offset=offset)))
+        assert isinstance(decision, Done)
+        (hop,) = decision.records
+        return hop.topic, hop.key, hop_of(hop).move
+
+    def marked(offset: int, token: str) -> Done | Dead:
+        return step.step(step.admit(record(FROM_SENDER, Marker("ci", 1, token).headers(), b"", offset=offset)))
+
+    old, new = (TOPICS.to_receiver("ci"), b"github", 0), (TOPICS.to_receiver("shared"), b"ci", 1)
+    assert lane(20) == old
+    cut = Cut("ci", 1, 3, 10)
+    assert marked(10, "t") == Done((NewRecord(TOPICS.receiver_config, cut.key.encode(), cut.encode()),))
+    assert [lane(9), lane(11)] == [old, new]
+    assert marked(15, "t") == Done()  # of two markers the first one counts
+    assert lane(12) == new
+    refused = marked(5, "guessed")
+    assert isinstance(refused, Dead)
+    assert refused.reason == "invalid"
 
 
 # memory
 
 
+def admitted(step: FromSender, record: Record) -> Incoming:
+    work = step.admit(record)
+    assert isinstance(work, Incoming)
+    return work
+
+
 async def seen(step: FromSender, *records: Record) -> tuple[list[Incoming], list[Seen]]:
-    works = [step.admit(one) for one in records]
+    works = [admitted(step, one) for one in records]
     return works, await step.table.intake(LANE, works)
 
 

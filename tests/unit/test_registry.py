@@ -145,7 +145,7 @@ async def test_a_change_is_announced_and_in_force(log: _TopicLog) -> None:
         await anext(changes)
         assert _timeout(registry) == 4
         assert registry.subscriptions.match("a", "b") == ()
-        await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, log.unfinished)
+        await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, log.unfinished, prune=True)
         await anext(changes)
         assert registry.receiver("ci") is None
 
@@ -298,39 +298,52 @@ async def test_a_receiver_in_the_shared_lane_has_no_topics(log: _TopicLog) -> No
     assert log.calls == ["create t-receiver_config", "append ci"]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "field", "lane"),
-    [
-        ({}, {"lane": "shared"}, "lane", "ci"),
-        ({}, {"partitions": 2}, "partitions", "ci"),
-        ({"lane": "shared"}, {}, "lane", "shared"),
-    ],
-)
-async def test_a_lane_changes_only_when_it_has_nothing_of_the_receiver_left(
-    log: _TopicLog, before: dict[str, object], after: dict[str, object], field: str, lane: str
-) -> None:
-    await apply_file(log.as_log(), _one(**before), TOPICS, log.unfinished)
-    log.left = {("ci", lane): 7, ("other", "shared"): 3}
+async def test_partitions_change_only_when_nothing_of_the_receiver_is_left(log: _TopicLog) -> None:
+    await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
+    log.left = {("ci", "ci"): 7, ("other", "ci"): 3}
     calls = list(log.calls)
     with pytest.raises(NotYet) as caught:
-        await apply_file(log.as_log(), _one(**after), TOPICS, log.unfinished)
+        await apply_file(log.as_log(), _one(partitions=2), TOPICS, log.unfinished)
     assert str(caught.value) == (
-        f"receivers.yaml: receivers.ci.{field}: cannot change while 7 messages of ci are parked or unread in its old "
-        f"lane ({lane}); leave it as it was until they are finished"
+        "receivers.yaml: receivers.ci.partitions: cannot change while 7 messages of ci are parked or unread in its "
+        "lane (ci); leave it as it was until they are finished"
     )
     assert log.calls == calls
-    assert await apply_file(log.as_log(), _one(**before, timeout=3), TOPICS, log.unfinished) == Diff(changed=("ci",))
+    assert await apply_file(log.as_log(), _one(timeout=3), TOPICS, log.unfinished) == Diff(changed=("ci",))
 
 
-async def test_a_drained_lane_may_change(log: _TopicLog) -> None:
+@pytest.mark.parametrize(("before", "after"), [("dedicated", "shared"), ("shared", "dedicated")])
+async def test_another_lane_in_the_file_leaves_the_one_in_force_to_the_move(
+    log: _TopicLog, before: str, after: str
+) -> None:
+    await apply_file(log.as_log(), _one(lane=before), TOPICS, log.unfinished)
+    log.left = {("ci", "ci"): 7, ("ci", "shared"): 7}
+    assert await apply_file(log.as_log(), _one(lane=after), TOPICS, log.unfinished) == Diff(changed=("ci",))
+    assert log.calls[-2:] == ["append route:ci", "append ci"]
+    registry = Registry(TOPICS, {})
+    async with _following(registry, log):
+        assert registry.receivers()["ci"].lane == before
+        assert registry.wanted_lane("ci") == (after, 1)
+        await apply_file(log.as_log(), _one(lane=before), TOPICS, log.unfinished)  # it has not begun to move yet
+    assert not await apply_file(log.as_log(), _one(lane=before), TOPICS, log.unfinished)
+
+
+async def test_a_removed_receiver_leaves_its_last_settings(log: _TopicLog) -> None:
+    await apply_file(log.as_log(), _one(answer_deadline=7, secret="${ABSENT}"), TOPICS, log.unfinished)
+    await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, log.unfinished, prune=True)
+    assert log.calls[-2:] == ["append removed:ci", "append ci"]
+    registry = Registry(TOPICS, {})
+    async with _following(registry, log):
+        assert registry.receiver("ci") is None
+        last = registry.removed("ci")
+        assert last is not None
+        assert (last.answer_deadline, last.lane, last.post.signing.secrets) == (7, "dedicated", ())
+        assert registry.left_lanes() == registry.gone() == {"ci"}
     await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
-    assert await apply_file(log.as_log(), _one(lane="shared"), TOPICS, log.unfinished) == Diff(changed=("ci",))
-
-
-async def test_nobody_elses_messages_keep_a_receiver_in_the_shared_lane(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(lane="shared"), TOPICS, log.unfinished)
-    log.left = {("other", "shared"): 3}
-    assert await apply_file(log.as_log(), _one(), TOPICS, log.unfinished) == Diff(changed=("ci",))
+    again = Registry(TOPICS, {})
+    async with _following(again, log):
+        assert again.receiver("ci") is not None
+        assert again.removed("ci") is None
 
 
 async def test_a_topic_with_other_partitions_is_not_announced(log: _TopicLog) -> None:
@@ -345,16 +358,17 @@ async def test_a_topic_with_other_partitions_is_not_announced(log: _TopicLog) ->
     assert len(log.records) == 1
 
 
-@pytest.mark.parametrize("emptied", ["", "# all gone", "sources: {a: {}}"])
+@pytest.mark.parametrize("emptied", ["", "# all gone", "sources: {a: {}}", "receivers: {}"])
 async def test_a_file_that_has_lost_its_receivers_is_refused_whole(log: _TopicLog, emptied: str) -> None:
     await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
     before = list(log.calls)
     with pytest.raises(
-        UserError, match=r"has no receivers, which would remove all 1 .*; if .* write `receivers: \{\}`"
+        UserError, match=r"has no receivers, which would remove all 1 .*; if .* run `relay receivers apply --prune`"
     ):
         await apply_file(log.as_log(), _file(emptied), TOPICS, log.unfinished)
     assert log.calls == before
-    assert (await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, log.unfinished)).removed == ("ci",)
+    removing = await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, log.unfinished, prune=True)
+    assert removing.removed == ("ci",)
     assert not await apply_file(log.as_log(), _file(""), TOPICS, log.unfinished)  # nobody is left to lose
 
 
@@ -367,7 +381,7 @@ async def test_a_hold_is_none_of_the_registrys_business_nor_of_the_files(log: _T
         assert list(registry.receivers()) == ["ci"]
         for file in (_one(timeout=3), _file("receivers: {}"), _one()):
             foreseen = await preview_file(log.as_log(), file, TOPICS)
-            assert await apply_file(log.as_log(), file, TOPICS, log.unfinished) == foreseen
+            assert await apply_file(log.as_log(), file, TOPICS, log.unfinished, prune=True) == foreseen
             await anext(changes)
         assert registry.problems == {}
     newest = {record.key: record.value for record in log.records}

@@ -1,0 +1,240 @@
+"""Takes receivers that change their lane through their moves (`relay/domain/route.py`), and sees removed ones off.
+
+One process at a time, under a lease; each step is a record on `receiver_config`, found there by whoever goes on.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Final, NamedTuple, Protocol
+
+from relay.domain.errors import NotYet, Unavailable
+from relay.domain.receiver import LaneKind, Receiver
+from relay.domain.route import Marker, Route, cut_key, former_lane, removed_key, route_key
+from relay.domain.topics import SHARED, Topics
+from relay.engine.clock import Clock
+from relay.engine.recovery import keeping_lease
+from relay.log.partitioner import partition_of
+from relay.log.port import Backlog, Log, NewRecord
+from relay.state.port import Lane, State
+from relay.state.rows import tag_of
+from relay.telemetry.logging import get_logger
+from relay.unfinished import Drain, is_parked, unfinished
+
+LEASE: Final = "moves"
+LEASE_S: Final = 15.0
+LOOK_S: Final = 1.0
+SWEEP_S: Final = 300.0
+"""How often lanes that nobody reads any more are looked at: what a late writer put there is taken up after all."""
+
+_log = get_logger("relay.moves")
+
+
+class Registry(Protocol):
+    """What the mover has to know of `receiver_config`."""
+
+    async def catch_up(self) -> None: ...
+
+    def routes(self) -> Mapping[str, Route]: ...
+
+    def outdated_routes(self) -> frozenset[str]: ...
+
+    def gone(self) -> frozenset[str]: ...
+
+    def removed(self, name: str) -> Receiver | None: ...
+
+    def wanted_lane(self, name: str) -> tuple[LaneKind, int] | None: ...
+
+    def cut(self, name: str, version: int, partition: int) -> int | None: ...
+
+
+class _Move(NamedTuple):
+    name: str
+    version: int
+
+
+class Mover:
+    """One per process. `owner`: unique per process."""
+
+    def __init__(self, log: Log, state: State, topics: Topics, registry: Registry, clock: Clock, *, owner: str) -> None:
+        self._log = log
+        self._state = state
+        self._topics = topics
+        self._registry = registry
+        self._clock = clock
+        self._owner = owner
+        self._marked: dict[_Move, set[int]] = {}
+        self._drains: dict[_Move, Drain] = {}
+        self._swept_at = -SWEEP_S
+
+    async def run(self) -> None:
+        """For ever. While log or state are away nothing moves; others say that they are."""
+        while True:
+            try:
+                if self._is_due() and await self._state.lease(LEASE, self._owner, LEASE_S):
+                    async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+                        await self.look()
+            except (Unavailable, NotYet) as error:
+                _log.debug("moves_wait", error=str(error))
+            await self._clock.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Take each receiver as far as it can go now. Raises Unavailable."""
+        await self._registry.catch_up()
+        sweeps = self._sweep_is_due()
+        for name, route in self._all():
+            task = self._task(name, route)
+            if task is not None:
+                await task(name, route)
+            elif sweeps and self._lane(name, route) != "dedicated":
+                await self._sweep(name, route)
+        if sweeps:
+            self._swept_at = self._clock.monotonic()
+
+    def _all(self) -> list[tuple[str, Route]]:
+        routes = self._registry.routes()
+        return [(name, routes.get(name, Route())) for name in sorted(routes.keys() | self._registry.gone())]
+
+    def _is_due(self) -> bool:
+        there = self._all()
+        return any(self._task(name, route) for name, route in there) or (bool(there) and self._sweep_is_due())
+
+    def _sweep_is_due(self) -> bool:
+        return self._clock.monotonic() - self._swept_at >= SWEEP_S
+
+    def _lane(self, name: str, route: Route) -> LaneKind | None:
+        """The one in force, if any."""
+        wanted = self._registry.wanted_lane(name)
+        return None if wanted is None else route.lane or wanted[0]
+
+    def _task(self, name: str, route: Route) -> Callable[[str, Route], Awaitable[None]] | None:
+        if name in self._registry.outdated_routes():
+            return self._say
+        wanted = self._registry.wanted_lane(name)
+        if wanted is None:
+            return self._see_off if route.left or name in self._registry.gone() else None
+        if route.moving:
+            return self._go_on
+        if route.lane is not None and wanted[0] != route.lane:
+            return self._announce
+        return self._leave if route.left and self._lane(name, route) != "dedicated" else None
+
+    # a move
+
+    async def _announce(self, name: str, route: Route) -> None:
+        wanted = self._registry.wanted_lane(name)
+        if wanted is None:
+            return
+        lane, partitions = wanted
+        left = route.left or route.lane == "dedicated"
+        move = Route(route.version + 1, lane, partitions, moving=True, token=secrets.token_hex(8), left=left)
+        await self._say(name, move)
+        _log.info("move_begun", receiver=name, to=lane, version=move.version)
+
+    async def _go_on(self, name: str, route: Route) -> None:
+        move = _Move(name, route.version)
+        topic = self._topics.from_sender
+        backlogs = await self._log.backlogs({topic: self._topics.fixed_groups()[topic]})
+        cuts = {b.partition.partition: self._registry.cut(name, route.version, b.partition.partition) for b in backlogs}
+        if missing := [partition for partition, cut in cuts.items() if cut is None]:
+            await self._mark(move, route, missing, len(backlogs))
+        elif all(_is_behind(each, cuts[each.partition.partition]) for each in backlogs) and await self._drained(move):
+            await self._settle(move, route, sorted(cuts))
+
+    async def _mark(self, move: _Move, route: Route, partitions: Sequence[int], of: int) -> None:
+        marked = self._marked.setdefault(move, set())
+        marker = Marker(move.name, move.version, route.token)
+        for partition in partitions:
+            if partition not in marked:
+                key = _key_for(partition, of)
+                await self._log.append([NewRecord(self._topics.from_sender, key, b"", marker.headers())])
+                marked.add(partition)
+
+    async def _drained(self, move: _Move) -> bool:
+        """Whether the lane that it leaves has nothing of it any more: all that could come to it is there by now."""
+        route = self._registry.routes()[move.name]
+        if former_lane(move.name, route.lane) != SHARED:
+            return await self._is_empty(move.name, self._topics.to_receiver(move.name))
+        drain = self._drains.get(move)
+        if drain is None:
+            drain = self._drains[move] = await Drain.begun(self._log, self._topics, move.name)
+        if not await drain.is_over(self._log, self._state):
+            return False
+        [counts] = await self._state.parked([f"r:{move.name}"])
+        topic = self._topics.to_receiver(SHARED)
+        return not counts.retries or not await is_parked(self._log, self._topics, move.name, topic)
+
+    async def _settle(self, move: _Move, route: Route, partitions: Sequence[int]) -> None:
+        keys = [cut_key(move.name, partition).encode() for partition in partitions]
+        settled = replace(route, moving=False, token="", left=route.left and route.lane != "dedicated")
+        await self._say(move.name, settled, *(NewRecord(self._topics.receiver_config, key, None) for key in keys))
+        self._marked.pop(move, None)
+        self._drains.pop(move, None)
+        _log.info("move_ended", receiver=move.name, lane=route.lane, version=move.version)
+
+    async def _leave(self, name: str, route: Route) -> None:
+        """It has moved away; its own topics are read until nothing is left, as of answers that come later."""
+        if await self._own_lanes_are_empty(name):
+            await self._say(name, replace(route, left=False))
+
+    # a removal
+
+    async def _see_off(self, name: str, route: Route) -> None:
+        last = self._registry.removed(name)
+        own = route.has_own_lane or last is None or last.lane != SHARED
+        shared = route.version > 0 or last is None or last.lane == SHARED
+        for lane in [*([name] if own else []), *([SHARED] if shared else [])]:
+            if await unfinished(self._log, self._state, self._topics, name, lane):
+                return
+        [health] = await self._state.endpoints([f"r:{name}"])
+        if health.hold is None:  # what a person decided, or a 410 said, holds also when it comes again
+            await self._state.forget_endpoint(f"r:{name}")
+        removed = NewRecord(self._topics.receiver_config, removed_key(name).encode(), None)
+        await self._say(name, Route(route.version), removed)
+        _log.info("receiver_left", receiver=name)
+
+    async def _sweep(self, name: str, route: Route) -> None:
+        """A writer that had not heard of it yet may have put something into its own topics behind our back."""
+        groups = self._topics.lane_groups(name)
+        backlogs = await self._log.backlogs(groups)
+        if any(_unread(each) for each in backlogs):
+            await self._say(name, replace(route, left=True))
+        elif not backlogs and self._registry.wanted_lane(name) is None:
+            # without its topic nobody can write there any more, nor own it
+            lanes = [Lane(topic, partition, 0) for topic in groups for partition in range(route.partitions)]
+            await self._state.forget_endpoint(f"r:{name}", lanes)
+
+    # what there is
+
+    async def _own_lanes_are_empty(self, name: str) -> bool:
+        return all([await self._is_empty(name, topic) for topic in self._topics.lane_groups(name)])
+
+    async def _is_empty(self, name: str, topic: str) -> bool:
+        """Of a topic of its own: all is read, and nothing is parked (what is has a head with a due time)."""
+        backlogs = await self._log.backlogs({topic: self._topics.lane_groups(name)[topic]})
+        if any(_unread(each) for each in backlogs):
+            return False
+        tag = tag_of(f"r:{name}")
+        return not any([await self._state.next_due(Lane(*each.partition, 0), [tag]) for each in backlogs])
+
+    async def _say(self, name: str, route: Route, *more: NewRecord) -> None:
+        """The lease is asked for right before: who was asleep for longer than it lasts has nothing to say."""
+        if not await self._state.lease(LEASE, self._owner, LEASE_S):
+            raise NotYet("another process looks after the moves")
+        key = route_key(name).encode()
+        await self._log.append([NewRecord(self._topics.receiver_config, key, route.encode()), *more])
+
+
+def _unread(backlog: Backlog) -> int:
+    return backlog.end - max(backlog.first, backlog.committed or 0)
+
+
+def _is_behind(backlog: Backlog, cut: int | None) -> bool:
+    return cut is not None and backlog.committed is not None and backlog.committed > cut
+
+
+def _key_for(partition: int, partitions: int) -> bytes:
+    """A key whose records go to that partition."""
+    keys = (b"move-%d" % number for number in count())
+    return next(key for key in keys if partition_of(key, partitions) == partition)

@@ -1,0 +1,135 @@
+"""A world whose receivers are declared on its own `receiver_config`: every process follows it, and may be the one that
+takes them through their moves."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any
+
+import yaml
+
+from relay.config.apply import Diff, apply_file
+from relay.config.receivers_file import parse_receivers_file
+from relay.config.registry import Registry
+from relay.config.settings import Settings
+from relay.domain.errors import LogUnavailable
+from relay.domain.route import Route, route_key
+from relay.domain.topics import SHARED, TopicSpec
+from relay.unfinished import unfinished
+from relay.watch.mover import Mover
+from tests.fakes.log import MemoryLog
+from tests.fakes.strikes import Fuse
+from tests.fakes.world import Process, World
+
+QUICK = {"base": 1, "factor": 2, "cap": 8, "max_attempts": 4}
+"""The retries of receivers, but without jitter only where `Surroundings` is to be exact."""
+SOURCES = {"*": {"callback": {"url": "http://sender/callback", "signature": "none"}}}
+FEW = 2
+"""Partitions of the topics that have many: each is a lane to be run, and a call to be struck at."""
+
+
+class MovingWorld(World):
+    """`entries`: what the receivers file says now, by receiver."""
+
+    def __init__(self, *, settings: Settings | None = None) -> None:
+        super().__init__([], settings=settings or Settings(receivers_file="none", hold_max=5.0))
+        self.served = None
+        self.entries: dict[str, dict[str, Any]] = {}
+
+    async def create(self) -> None:
+        log = await self._client()
+        topics = self.topics
+        names = (topics.from_sender, topics.to_sender, topics.to_receiver(SHARED), topics.pending(SHARED))
+        await log.create([TopicSpec(name, FEW) for name in names], {})
+        await log.create(topics.fixed(), topics.fixed_groups())
+
+    async def declare(self, name: str, path: str = "/answer", *, prune: bool = False, **entry: Any) -> Diff:
+        """Apply a file in which this receiver is so."""
+        post = {"post_endpoint": f"http://{name}{path}", "signature": "none", "retry": QUICK}
+        self.entries[name] = post | entry
+        return await self.apply(prune=prune)
+
+    async def remove(self, name: str) -> Diff:
+        del self.entries[name]
+        return await self.apply(prune=True)
+
+    async def apply(self, *, prune: bool = False) -> Diff:
+        log = await self._client()
+
+        async def left(name: str, lane: str) -> int:
+            return await unfinished(log, self.state, self.topics, name, lane)
+
+        file = parse_receivers_file(yaml.safe_dump({"sources": SOURCES, "receivers": self.entries}), "test")
+        return await apply_file(log, file, self.topics, left, prune=prune)
+
+    async def announce(self, name: str, route: Route) -> None:
+        """As the process that looks after the moves would."""
+        await self.append(self.topics.receiver_config, route_key(name).encode(), route.encode(), ())
+
+    async def registry(self) -> Registry:
+        """As the topic says now."""
+        registry = Registry(self.topics, {})
+        following = asyncio.create_task(registry.follow(await self._client()))
+        await registry.ready.wait()
+        following.cancel()
+        return registry
+
+    async def route(self, name: str) -> Route:
+        return (await self.registry()).routes().get(name, Route())
+
+    def _groups(self) -> dict[str, str]:
+        prefix = self.topics.to_receiver("")
+        return self.topics.groups(name.removeprefix(prefix) for name in self.broker.specs if name.startswith(prefix))
+
+    async def _client(self) -> MemoryLog:
+        log = MemoryLog(self.broker)
+        await log.start()
+        return log
+
+
+class MovingProcess(Process):
+    """A process with a registry of its own. `deaf`: what it knows of `receiver_config`, until `hear` is set. `moves`:
+    it may look after the moves."""
+
+    def __init__(
+        self, world: MovingWorld, fuse: Fuse | None = None, *, deaf: Registry | None = None, moves: bool = True
+    ) -> None:
+        self.registry = deaf or Registry(world.topics, {})
+        self.hear = asyncio.Event()
+        self._moves = moves
+        if deaf is None:
+            self.hear.set()
+        super().__init__(world, fuse)
+
+    def _known(self) -> Registry:
+        return self.registry
+
+    def _changes(self) -> AsyncIterator[int]:
+        return self.registry.changes()
+
+    def _beside(self, log: Any, state: Any) -> Sequence[Coroutine[Any, Any, None]]:
+        mover = Mover(log, state, self._world.topics, self.registry, self._clock, owner=f"process-{id(self)}")
+        following = self._follow(_HardOfHearing(log, self.hear))
+        return (following, mover.run()) if self._moves else (following,)
+
+    async def _follow(self, log: Any) -> None:
+        while True:
+            try:
+                await self.registry.follow(log)
+            except LogUnavailable:
+                await asyncio.sleep(1)
+
+
+class _HardOfHearing:
+    """A log whose followers hear nothing before `hear` is set."""
+
+    def __init__(self, log: Any, hear: asyncio.Event) -> None:
+        self._log = log
+        self._hear = hear
+
+    def __getattr__(self, method: str) -> Any:
+        return getattr(self._log, method)
+
+    async def follow(self, topic: str) -> AsyncIterator[Any]:
+        await self._hear.wait()
+        async for record in self._log.follow(topic):
+            yield record

@@ -1,0 +1,338 @@
+"""A receiver moves to another lane, and everything that may happen to those who have a part in it.
+
+A message is sent before the move is announced, while it is under way, and after it; some are parked; the process dies
+at each of its calls in turn, freezes, or is one of two. Each message arrives once, in order, and the move comes to its
+end.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from relay.domain.receiver import LaneKind
+from relay.domain.route import Cut, Marker, Route
+from relay.watch.mover import Mover
+from tests.fakes.log import MemoryLog
+from tests.fakes.moving import MovingProcess, MovingWorld
+from tests.fakes.state import MemoryState
+from tests.fakes.strikes import Frost, Fuse, Loss
+from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.world import message
+
+SLOW = {"base": 6, "factor": 1, "cap": 6, "max_attempts": 1000}
+"""Longer than waits that are held in memory."""
+COUNT = 9
+LANES = [("dedicated", "shared"), ("shared", "dedicated")]
+ASKED: dict[str, Any] = {"status_endpoint": "http://r/answer/{message_id}", "retry": SLOW}
+
+
+async def until(seen: Callable[[], Awaitable[bool]], seconds: float = 900.0) -> None:
+    for _ in range(int(seconds)):
+        if await seen():
+            return
+        await asyncio.sleep(1)
+    raise AssertionError("it never came")
+
+
+async def settled(world: MovingWorld) -> bool:
+    route = await world.route("r")
+    return not route.moving and route.lane == world.entries["r"]["lane"]
+
+
+async def all_over(world: MovingWorld) -> bool:
+    return await world.is_at_rest() and await settled(world)
+
+
+async def opened(before: str) -> MovingWorld:
+    world = MovingWorld()
+    await world.create()
+    await world.declare("r", lane=before, **ASKED)
+    return world
+
+
+async def send(world: MovingWorld, *numbers: int) -> None:
+    await world.send(*(message(number, "a", "r") for number in numbers))
+
+
+async def play(world: MovingWorld, after: str) -> None:
+    """Messages before, during and after; for a while nobody listens. Takes 60 s."""
+    await send(world, 0, 1)
+    await asyncio.sleep(2)
+    world.outside.down = {"answer"}
+    await send(world, 2, 3)
+    await asyncio.sleep(1)
+    await world.declare("r", lane=after, **ASKED)
+    await send(world, 4, 5)
+    await asyncio.sleep(5)
+    await send(world, 6, 7)
+    world.outside.down.clear()
+    await asyncio.sleep(30)
+    await send(world, 8)
+    await asyncio.sleep(22)
+
+
+def judge(world: MovingWorld, place: str) -> None:
+    expected = [f"a-{number}" for number in range(COUNT)]
+    assert world.outside.arrived("/answer") == expected, place
+    assert world.outside.results() == {(one, "r"): {"answered"} for one in expected}, place
+
+
+async def story(before: str, after: str, fuse: Fuse) -> MovingWorld:
+    """One process, which may die; then another one, until all is over."""
+    world = await opened(before)
+    first = MovingProcess(world, fuse)
+    await play(world, after)
+    await first.stop()
+    second = MovingProcess(world)
+    await until(lambda: all_over(world))
+    await second.stop()
+    return world
+
+
+@pytest.mark.parametrize(("before", "after"), LANES)
+def test_without_a_fault_each_message_arrives_once_in_order(before: str, after: str) -> None:
+    judge(run_virtually(story(before, after, Fuse())), "no fault")
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["call_fails", "reply_is_lost"])
+@pytest.mark.parametrize(("before", "after"), LANES)
+def test_no_crash_at_any_call_loses_doubles_or_overtakes(before: str, after: str, late: bool) -> None:
+    counted = Fuse()
+    run_virtually(story(before, after, counted))
+    for blow_at in range(1 + late, counted.calls + 1, 3):
+        fuse = Fuse(blow_at, after=late)
+        world = run_virtually(story(before, after, fuse))
+        judge(world, f"call {blow_at}, {fuse.names[min(blow_at, len(fuse.names)) - 1]}")
+
+
+# others have a part in it
+
+
+async def frozen(before: str, after: str, freeze_at: int, *, late: bool) -> tuple[MovingWorld, str]:
+    """The first process freezes, is put out of its groups, and goes on when the second has gone on without it."""
+    world = await opened(before)
+    frost = Frost(freeze_at, after=late)
+    first = MovingProcess(world, frost)
+    playing = asyncio.create_task(play(world, after))
+    freezing = asyncio.create_task(frost.frozen.wait())
+    await asyncio.wait([freezing, playing], return_when=asyncio.FIRST_COMPLETED)
+    freezing.cancel()
+    first.log.expel()
+    second = MovingProcess(world)
+    await asyncio.wait([playing], timeout=25)
+    frost.thaw.set()
+    await playing
+    await first.ended(20)
+    await until(lambda: all_over(world))
+    await asyncio.gather(first.stop(), second.stop())
+    return world, f"call {freeze_at}, {frost.names[min(freeze_at, len(frost.names)) - 1]}"
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["call", "reply"])
+@pytest.mark.parametrize(("before", "after"), LANES)
+def test_a_zombie_neither_overtakes_nor_doubles(before: str, after: str, late: bool) -> None:
+    counted = Fuse()
+    run_virtually(story(before, after, counted))
+    for freeze_at in range(1 + 2 * late, counted.calls + 1, 5):
+        world, place = run_virtually(frozen(before, after, freeze_at, late=late))
+        judge(world, place)
+
+
+@pytest.mark.parametrize(("before", "after"), LANES)
+def test_a_state_that_is_lost_on_the_way_costs_nothing(before: str, after: str) -> None:
+    async def lossy(lose_at: int) -> MovingWorld:
+        world = await opened(before)
+        process = MovingProcess(world, Loss(lose_at, world.state.lose))
+        await play(world, after)
+        await until(lambda: all_over(world))
+        await process.stop()
+        return world
+
+    counted = Fuse()
+    run_virtually(story(before, after, counted))
+    for lose_at in range(1, counted.calls + 1, 5):
+        judge(run_virtually(lossy(lose_at)), f"call {lose_at}")
+
+
+# who has not heard of it
+
+
+async def finish(world: MovingWorld, *processes: MovingProcess) -> None:
+    await until(lambda: all_over(world))
+    await asyncio.gather(*(process.stop() for process in processes))
+
+
+def in_order(world: MovingWorld, count: int) -> bool:
+    return world.outside.arrived("/answer") == [f"a-{number}" for number in range(count)]
+
+
+@pytest.mark.parametrize(("before", "after"), LANES)
+@virtually
+async def test_a_writer_that_has_not_heard_of_the_move_learns_of_it_at_the_marker(before: str, after: str) -> None:
+    world = await opened(before)
+    deaf = MovingProcess(world, deaf=await world.registry(), moves=False)
+    await send(world, 0, 1)
+    await deaf.ended(5)
+    await world.declare("r", lane=after, **ASKED)
+    mover = MovingProcess(world)
+    await mover.ended(1)
+    for number in range(2, 8):
+        await send(world, number)
+        await deaf.ended(2)
+    await until(lambda: settled(world))
+    await send(world, 8)
+    await deaf.ended(5)
+    deaf.hear.set()
+    await finish(world, deaf, mover)
+    assert in_order(world, 9)
+
+
+@pytest.mark.parametrize(("before", "after"), LANES)
+@virtually
+async def test_who_knows_of_the_move_before_the_marker_still_keeps_to_the_old_lane(before: str, after: str) -> None:
+    """Its successor may know less, and puts what comes next into the old lane: that must not overtake."""
+    world = await opened(before)
+    world.outside.down = {"answer"}
+    before_it = await world.registry()
+    await world.declare("r", lane=after, **ASKED)
+    left = before == "dedicated"
+    await world.announce("r", Route(1, cast("LaneKind", after), moving=True, token="t", left=left))
+    knowing = MovingProcess(world, moves=False)
+    await knowing.ended(5)
+    await send(world, 0, 1, 2, 3)
+    await knowing.ended(3)
+    await knowing.kill()
+    successor = MovingProcess(world, deaf=before_it, moves=False)
+    await send(world, 4, 5)
+    await successor.ended(3)
+    world.outside.down.clear()
+    mover = MovingProcess(world)
+    await mover.ended(3)
+    await send(world, 6)
+    successor.hear.set()
+    await finish(world, successor, mover)
+    assert in_order(world, 7)
+
+
+@pytest.mark.parametrize(("before", "after"), LANES)
+@virtually
+async def test_who_takes_over_behind_the_marker_knows_of_it_before_the_first_message(before: str, after: str) -> None:
+    world = await opened(before)
+    world.outside.down = {"answer"}
+    before_it = await world.registry()
+    await world.declare("r", lane=after, **ASKED)
+    former = MovingProcess(world)
+    await send(world, 0, 1, 2)
+    await former.ended(10)
+    assert (await world.route("r")).moving
+    await former.kill()
+    deaf = MovingProcess(world, deaf=before_it, moves=False)
+    await send(world, 3, 4)
+    await deaf.ended(10)
+    last = MovingProcess(world)
+    await last.ended(5)
+    world.outside.down.clear()
+    await send(world, 5)
+    deaf.hear.set()
+    await finish(world, deaf, last)
+    assert in_order(world, 6)
+
+
+# moves that are changed half way
+
+
+@pytest.mark.parametrize(("before", "after"), LANES)
+@virtually
+async def test_a_move_that_is_reversed_half_way_is_two_moves(before: str, after: str) -> None:
+    world = await opened(before)
+    process = MovingProcess(world)
+    world.outside.down = {"answer"}
+    await send(world, 0, 1)
+    await process.ended(3)
+    await world.declare("r", lane=after, **ASKED)
+    await process.ended(5)
+    await send(world, 2, 3)
+    await world.declare("r", lane=before, **ASKED)
+    await process.ended(5)
+    await send(world, 4, 5)
+    world.outside.down.clear()
+    await until(lambda: settled(world))
+    await send(world, 6)
+    await finish(world, process)
+    assert in_order(world, 7)
+    assert (await world.route("r")).version == 2
+
+
+@virtually
+async def test_answers_that_come_later_are_taken_from_both_lanes() -> None:
+    world = MovingWorld()
+    await world.create()
+    entry: dict[str, Any] = {"status_endpoint": "http://r/later/{message_id}", "poll": {"base": 20, "cap": 20}}
+    await world.declare("r", "/later", lane="dedicated", **entry)
+    process = MovingProcess(world)
+    await send(world, 0, 1)
+    await process.ended(5)
+    await world.declare("r", "/later", lane="shared", **entry)
+    await until(lambda: settled(world))
+    assert (await world.route("r")).left
+    await send(world, 2)
+    await finish(world, process)
+    assert world.outside.arrived("/later") == ["a-0", "a-1", "a-2"]
+    assert world.outside.results() == {(f"a-{number}", "r"): {"answered"} for number in range(3)}
+
+
+# neighbours
+
+
+@virtually
+async def test_a_hot_receiver_leaves_the_shared_lane_past_a_neighbour_that_stands_still() -> None:
+    world = await opened("shared")
+    await world.declare("n", "/down", lane="shared", retry=SLOW)
+    await world.declare("m", "/down", lane="shared", retry=SLOW)  # one of them is in the same partition
+    process = MovingProcess(world)
+    world.outside.down = {"down"}
+    await world.send(message(0, "b", "n", "m"))
+    await send(world, 0, 1)
+    await process.ended(5)
+    await world.declare("r", lane="dedicated", **ASKED)
+    await until(lambda: settled(world), 30)
+    await send(world, 2)
+    await process.ended(5)
+    assert in_order(world, 3)
+    await process.kill()
+
+
+@virtually
+async def test_a_marker_that_nobody_announced_is_a_dead_letter() -> None:
+    world = await opened("shared")
+    process = MovingProcess(world)
+    await world.append(world.topics.from_sender, b"a", b"", Marker("r", 1, "guessed").headers())
+    await send(world, 0)
+    await process.ended(10)
+    assert world.told.dead_letters == {"invalid": 1}
+    assert in_order(world, 1)
+    await process.stop()
+
+
+@virtually
+async def test_nothing_begins_before_what_came_before_the_markers_is_on_the_log() -> None:
+    """A marker is told about on another topic than the old lane's: that may be there before the messages before it."""
+    world = await opened("dedicated")
+    world.state = MemoryState()
+    await world.declare("r", lane="shared", **ASKED)
+    await world.announce("r", Route(1, "shared", moving=True, token="t", left=True))
+    for partition in world.broker.partitions_of(world.topics.from_sender):
+        cut = Cut("r", 1, partition.partition, 0)
+        await world.append(world.topics.receiver_config, cut.key.encode(), cut.encode(), ())
+        world.broker.offsets[world.topics.group("from-sender"), partition] = 0
+    log = MemoryLog(world.broker)
+    await log.start()
+    mover = Mover(log, world.state, world.topics, await world.registry(), world.clock, owner="test")
+    await mover.look()
+    assert (await world.route("r")).moving
+    for partition in world.broker.partitions_of(world.topics.from_sender):
+        world.broker.offsets[world.topics.group("from-sender"), partition] = 1
+    await mover.look()
+    assert not (await world.route("r")).moving

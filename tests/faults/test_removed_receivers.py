@@ -1,0 +1,157 @@
+"""A receiver is removed while messages are under way: each comes to an end that the sender hears of, nothing of it
+stays behind for ever, and it may come again at any time."""
+
+from typing import Any
+
+import pytest
+
+from relay.domain.identity import DeliveryId
+from relay.domain.topics import SHARED
+from relay.state.port import EndpointHealth
+from relay.state.rows import Stage, delivery_row
+from tests.fakes.moving import MovingProcess, MovingWorld
+from tests.fakes.strikes import Fuse
+from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.world import message
+from tests.faults.test_moves import until
+
+SLOW = {"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000}
+LATER: dict[str, Any] = {
+    "status_endpoint": "http://r/later/{message_id}",
+    "poll": {"base": 20, "cap": 20},
+    "retry": SLOW,
+}
+
+
+async def _gone(world: MovingWorld) -> bool:
+    registry = await world.registry()
+    return await world.is_at_rest() and not registry.gone() and not registry.left_lanes()
+
+
+async def _story(fuse: Fuse, lane: str) -> MovingWorld:
+    """One message waits for its answer and one is parked when the receiver goes; one comes too late.
+
+    The process that goes on then may die.
+    """
+    world = MovingWorld()
+    await world.create()
+    await world.declare("r", "/later", lane=lane, **LATER)
+    await world.declare("other", lane=lane)
+    first = MovingProcess(world)
+    await world.send(message(0, "a", "r"), message(0, "b", "other"))
+    await first.ended(3)
+    world.outside.down = {"later"}
+    await world.send(message(1, "a", "r"))
+    await first.ended(5)
+    await first.stop()
+    await world.remove("r")
+    await world.send(message(2, "a", "r"), message(1, "b", "other"))
+    world.outside.down.clear()
+    second = MovingProcess(world, fuse)
+    await second.ended(90)
+    await second.stop()
+    third = MovingProcess(world)
+    await until(lambda: _gone(world))
+    await third.stop()
+    return world
+
+
+def _judge(world: MovingWorld, place: str) -> None:
+    expected = {("a-0", "r"): {"answered"}, ("a-1", "r"): {"failed"}, ("a-2", "r"): {"failed"}}
+    others = {(f"b-{number}", "other"): {"answered"} for number in range(2)}
+    assert world.outside.results() == expected | others, place
+    assert world.outside.reasons() == {"a-1": "unknown_receiver", "a-2": "unknown_receiver"}, place
+    assert world.outside.arrived("/later") == ["a-0"], place
+
+
+@pytest.mark.parametrize("lane", ["dedicated", SHARED])
+def test_what_was_posted_keeps_its_wait_and_the_rest_ends_as_unknown(lane: str) -> None:
+    async def story() -> None:
+        world = await _story(Fuse(), lane)
+        _judge(world, "no fault")
+        assert await world.state.endpoints(["r:r"]) == [EndpointHealth("closed", 0.0, 0)]
+        [row] = await world.state.peek([delivery_row(DeliveryId("r", "a", "a-0"))])
+        assert row.stage is Stage.DONE
+        assert (await world.route("r")).lane is None
+
+    run_virtually(story())
+
+
+@pytest.mark.parametrize("lane", ["dedicated", SHARED])
+def test_a_crash_on_the_way_leaves_nothing_behind(lane: str) -> None:
+    counted = Fuse()
+    run_virtually(_story(counted, lane))
+    for blow_at in range(1, counted.calls + 1, 4):
+        _judge(run_virtually(_story(Fuse(blow_at), lane)), f"call {blow_at}")
+
+
+@pytest.mark.parametrize("wait", [True, False], ids=["after it has left", "while something is left"])
+@virtually
+async def test_removed_and_added_again_it_gets_what_comes_then(wait: bool) -> None:
+    world = MovingWorld()
+    await world.create()
+    await world.declare("r", "/answer", retry=SLOW)
+    await world.declare("other")
+    process = MovingProcess(world)
+    world.outside.down = {"answer"}
+    await world.send(message(0, "a", "r"))
+    await process.ended(20)
+    await world.remove("r")
+    if wait:
+        await until(lambda: _gone(world))
+    world.outside.down.clear()
+    await world.declare("r", "/answer", lane="shared", retry=SLOW)
+    await process.ended(2)
+    await world.send(message(1, "a", "r"))
+    await until(lambda: _settled(world))
+    await process.stop()
+    assert world.outside.results()["a-1", "r"] == {"answered"}
+    assert world.outside.results()["a-0", "r"] == ({"failed"} if wait else {"answered"})
+    assert (await world.registry()).left_lanes() == frozenset()
+
+
+async def _settled(world: MovingWorld) -> bool:
+    registry = await world.registry()
+    receiver = registry.receivers()["r"]
+    return await world.is_at_rest() and receiver.lane == SHARED and not receiver.moving and not registry.left_lanes()
+
+
+@virtually
+async def test_removed_while_it_moves_it_leaves_all_the_same() -> None:
+    world = MovingWorld()
+    await world.create()
+    await world.declare("r", retry=SLOW)
+    process = MovingProcess(world)
+    world.outside.down = {"answer"}
+    await world.send(message(0, "a", "r"))
+    await process.ended(10)
+    await world.declare("r", lane="shared", retry=SLOW)
+    await process.ended(10)
+    await world.send(message(1, "a", "r"))
+    await process.ended(10)
+    assert (await world.route("r")).moving
+    await world.declare("other")
+    await world.remove("r")
+    await until(lambda: _gone(world))
+    await process.stop()
+    assert world.outside.reasons() == {"a-0": "unknown_receiver", "a-1": "unknown_receiver"}
+
+
+@virtually
+async def test_what_a_late_writer_put_into_a_lane_that_was_left_is_taken_up() -> None:
+    world = MovingWorld()
+    await world.create()
+    await world.declare("r")
+    await world.declare("other")
+    process = MovingProcess(world)
+    await world.send(message(0, "a", "r"))
+    await process.ended(5)
+    topic = world.topics.to_receiver("r")
+    [late] = world.broker.records(topic)
+    await world.remove("r")
+    await until(lambda: _gone(world))
+    again = tuple((name, b"a-1" if name == "ce_id" else value) for name, value in late.headers)
+    await world.append(topic, late.key, late.value, again)
+    await until(lambda: _gone(world))
+    await process.stop()
+    assert world.outside.reasons() == {"a-1": "unknown_receiver"}
