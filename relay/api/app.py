@@ -23,7 +23,7 @@ from relay.api.health import Health, require_start
 from relay.api.intake import Intake
 from relay.api.limits import ApiLimits
 from relay.api.messages import MessagesResource
-from relay.api.problems import problem_details
+from relay.api.problems import after, problem_details
 from relay.api.receivers import ReceiversResource
 from relay.api.refusals import Refusals
 from relay.api.status import StatusReader, StatusResource
@@ -68,10 +68,12 @@ def create_app(context: ApiContext, *, health_only: bool = False) -> web.Applica
         middlewares=[
             take_seat(context.limits),
             problem_details,
-            refuse_excess,
-            refuse_strangers(context.web, refusals),
-            require_key(context.api_key, context.clock, refusals),
-            require_start(context),
+            after(
+                refuse_excess,
+                refuse_strangers(context.web, refusals),
+                require_key(context.api_key, context.clock, refusals),
+                require_start(context),
+            ),
         ]
     )
     app.on_response_prepare.append(_set_fixed_headers)

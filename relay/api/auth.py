@@ -5,10 +5,9 @@ import hmac
 from typing import Final
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 
 from relay.api.failed_keys import FailedKeys
-from relay.api.problems import TOO_MANY, UNAUTHORIZED, Problem
+from relay.api.problems import TOO_MANY, UNAUTHORIZED, Check, Problem
 from relay.api.refusals import Refusals
 from relay.engine.clock import Clock
 
@@ -20,8 +19,8 @@ _ADDRESSES: Final = 10_000
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="relay"'}
 
 
-def require_key(api_key: str | None, clock: Clock, refusals: Refusals) -> Middleware:
-    """The middleware that lets only bearers of `api_key` pass; None: everybody.
+def require_key(api_key: str | None, clock: Clock, refusals: Refusals) -> Check:
+    """Only bearers of `api_key` pass; None: everybody.
 
     The right key always passes: behind a proxy everybody has one address, and one with a wrong key must not shut out
     the others. So what is limited is the answers to wrong ones, and what they cost; that nobody guesses the right one
@@ -31,11 +30,9 @@ def require_key(api_key: str | None, clock: Clock, refusals: Refusals) -> Middle
     wanted = None if api_key is None else _digest(api_key)
     failed = FailedKeys(most=MOST_FAILED, span_s=FAILED_SPAN_S, addresses=_ADDRESSES)
 
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+    def check(request: web.Request) -> None:
         if wanted is not None and is_protected(request) and not _bears(request, wanted):
             raise refused(request)
-        return await handler(request)
 
     def refused(request: web.Request) -> Problem:
         detail = "Send the header Authorization: Bearer <key>."

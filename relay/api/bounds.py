@@ -54,8 +54,7 @@ def take_seat(limits: ApiLimits) -> Middleware:
     return seated
 
 
-@web.middleware
-async def refuse_excess(request: web.Request, handler: Handler) -> web.StreamResponse:
+def refuse_excess(request: web.Request) -> None:
     """503 for work on a connection beyond the cap, which is there for monitoring; 431 for too many bytes of headers."""
     if _in_reserve(request):
         resource = request.match_info.route.resource
@@ -65,7 +64,6 @@ async def refuse_excess(request: web.Request, handler: Handler) -> web.StreamRes
     raw, most = request.raw_headers, bounds_of(request).limits.head_bytes
     if len(raw) > _FEW_HEADERS and sum(len(name) + len(value) for name, value in raw) > most:
         raise Problem(HEADERS_TOO_LARGE, f"The headers may have at most {most} bytes in all.")
-    return await handler(request)
 
 
 def _in_reserve(request: web.Request) -> bool:

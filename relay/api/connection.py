@@ -32,7 +32,7 @@ class Connection(web.RequestHandler):
     `_messages` is aiohttp's: requests whose heads are complete, and that nobody has begun to answer.
     """
 
-    __slots__ = ("_body", "_door", "_head_bytes", "_works")
+    __slots__ = ("_body", "_door", "_head_bytes", "_works", "in_reserve")
 
     def __init__(self, manager: web.Server, door: "Door", loop: asyncio.AbstractEventLoop, **options: Any) -> None:
         super().__init__(manager, loop=loop, **options)
@@ -41,11 +41,8 @@ class Connection(web.RequestHandler):
         self._head_bytes = 0
         self._body: Any = None
         """Of a request that was answered before all of it had come."""
-
-    @property
-    def in_reserve(self) -> bool:
+        self.in_reserve = False
         """Whether it gets only what monitoring asks."""
-        return self._door.seats.in_reserve(self)
 
     @property
     def head_bytes(self) -> int:
@@ -139,6 +136,7 @@ class Door:
             seated.closes.refuse(None)
         if seated.closes is not None or seated.reserve:
             self._tell("reserve" if seated.reserve else "closed_for_another", address)
+        one.in_reserve = seated.reserve
         self._heads[one] = self._loop.time()
         return True
 

@@ -5,10 +5,10 @@ from typing import Final
 
 import msgspec
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 
 from relay import __version__
 from relay.api.context import ApiContext
+from relay.api.problems import Check
 from relay.api.siblings import Siblings, Told
 from relay.domain.errors import LogUnavailable
 from relay.telemetry.merge import merge
@@ -90,13 +90,11 @@ async def _with_siblings(siblings: Siblings, own: bytes) -> bytes:
     return await asyncio.to_thread(merge, texts, silent)
 
 
-def require_start(context: ApiContext) -> Middleware:
+def require_start(context: ApiContext) -> Check:
     """Refuses work until the process has found its log; monitoring is answered from the first moment."""
 
-    @web.middleware
-    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+    def check(request: web.Request) -> None:
         if request.path.startswith("/v1/") and context.ready().get("start") is not None:
             raise LogUnavailable("the relay is starting")
-        return await handler(request)
 
-    return middleware
+    return check

@@ -25,7 +25,7 @@ class ApiLimits:
     per_address: int = MOST_CONNECTIONS // 2
     reserve: int = 32
     head_s: float = 10.0
-    idle_s: float = 75.0
+    idle_s: float = 650.0  # longer than proxies keep theirs: one that is closed under a request in flight is a 502
     body_s: float = 30.0
     stall_s: float = 10.0
     room_s: float = 10.0

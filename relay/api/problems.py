@@ -3,16 +3,19 @@
 `type` is a relative reference, `/problems/<name>`: names are part of the API, the text beside them is for people.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
 import msgspec
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 
 from relay.domain.errors import InvalidRecord, LogUnavailable, RecordTooLarge, RelayError, StateRecovering, Unavailable
 from relay.telemetry.logging import get_logger
+
+Check = Callable[[web.Request], None]
+"""What a request has to pass before anything is done about it. Raises what becomes the answer."""
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 2
@@ -77,6 +80,18 @@ def invalid(
     where = {"header": header, "parameter": parameter, "path": path}
     places = {name: value for name, value in where.items() if value is not None}
     return Problem(INVALID, detail, errors=({"detail": detail, **places},) if places else ())
+
+
+def after(*checks: Check) -> Middleware:
+    """The middleware that lets pass what passes all of `checks`, in their order."""
+
+    @web.middleware
+    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+        for check in checks:
+            check(request)
+        return await handler(request)
+
+    return checked
 
 
 @web.middleware

@@ -8,11 +8,10 @@ that it names, and by Origin and Sec-Fetch-Site. Programs send neither of the la
 from typing import Final
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 
 from relay.api.auth import ANSWER_PATH
 from relay.api.health import MONITORING
-from relay.api.problems import FOREIGN_ORIGIN, UNKNOWN_HOST, UNSUPPORTED, Problem
+from relay.api.problems import FOREIGN_ORIGIN, UNKNOWN_HOST, UNSUPPORTED, Check, Problem
 from relay.api.refusals import Refusals
 from relay.api.web_rules import WebRules
 
@@ -24,14 +23,13 @@ READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
 
 
-def refuse_strangers(rules: WebRules, refusals: Refusals) -> Middleware:
-    """The middleware: 421 for a Host that is not ours, 403 for what a foreign page would change.
+def refuse_strangers(rules: WebRules, refusals: Refusals) -> Check:
+    """421 for a Host that is not ours, 403 for what a foreign page would change.
 
     Probes name the address of a pod, so what monitoring asks is exempt: it tells nothing that is worth a rebinding.
     """
 
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+    def check(request: web.Request) -> None:
         headers, route = request.headers, _route(request)
         host = headers.get("Host")
         if route not in MONITORING and not (rules.is_ours(host) and rules.is_ours(request.host)):
@@ -43,7 +41,6 @@ def refuse_strangers(rules: WebRules, refusals: Refusals) -> Middleware:
                 raise Problem(FOREIGN_ORIGIN, "A page of another origin may change nothing here.")
             if route is not None and route not in PAYLOAD_ROUTES:
                 _check_type(request)
-        return await handler(request)
 
     return check
 

@@ -85,8 +85,16 @@ def _run_group(settings: Settings, plan: Plan, config_file: Path | None, count: 
         sys.exit(code)  # the processes have said why
 
 
+def _tell_missing_file(settings: Settings, member: Member | None) -> None:
+    """The file may come later; but where it was named, its absence is more likely a mistake."""
+    path = settings.receivers_file
+    if "receivers_file" in settings.model_fields_set and not path.exists() and (member is None or not member.index):
+        get_logger("relay.process").warning("receivers_file_missing", path=str(path), setting="RELAY_RECEIVERS_FILE")
+
+
 async def _run(settings: Settings, plan: Plan, member: Member | None) -> None:
     log, state = kafka_log(settings), redis_state(settings)
+    _tell_missing_file(settings, member)
     relay = Relay(settings, log, state, plan, os.environ, SystemClock(), member, exit_when_stuck=True)
     events = get_logger("relay.process")
 

@@ -41,6 +41,7 @@ _ALSO_FROM: Final = {
 }
 _REDIS_SCHEMES: Final = {"unix", *(tls + kind for tls in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster"))}
 _HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]*:[0-9a-f:.]*")
+_SERVER = re.compile(r"([\w-]+(\.[\w-]+)*\.?|\[[0-9a-f:.]+\])(:\d{1,5})?|[0-9a-f]*:[0-9a-f:]+", re.IGNORECASE)
 _VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*")
 _TOPIC_PREFIX = re.compile(r"[a-zA-Z0-9._-]{0,100}")
 
@@ -108,6 +109,13 @@ def _host_name(text: str) -> str:
     return name
 
 
+def _bootstrap_servers(value: str) -> str:
+    for part in value.split(","):
+        if not _SERVER.fullmatch(part.strip()):
+            raise ValueError(f"{part.strip()!r} is not host:port; write the brokers as kafka-1:9092,kafka-2:9092")
+    return value
+
+
 def _redis_url(value: SecretStr) -> SecretStr:
     if urlsplit(value.get_secret_value()).scheme not in _REDIS_SCHEMES:
         raise ValueError(
@@ -149,7 +157,7 @@ class Settings(BaseSettings):
         env_prefix=ENV_PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
     )
 
-    kafka_bootstrap_servers: Annotated[str, Field(min_length=1)] = "localhost:9092"
+    kafka_bootstrap_servers: Annotated[str, Field(min_length=1), AfterValidator(_bootstrap_servers)] = "localhost:9092"
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
     kafka_sasl_username: str | None = None

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from yarl import URL
 
+from relay.embedded.relay import SECRET_BYTES, kept_secret
 from relay.sink import Arrival, Sink
 from tests.integration.production import Rig, messages
 from tests.servers.process import RelayProcess
@@ -32,6 +33,31 @@ async def answer(url: str, to: str) -> int:
     at = URL(to).with_path(URL(url).raw_path, encoded=True)
     async with aiohttp.ClientSession() as session, session.post(at, data=b"done") as response:
         return response.status
+
+
+async def test_a_url_that_only_this_machine_reaches_is_said_where_receivers_are_elsewhere(tmp_path: Path) -> None:
+    receivers = {"ci": {"post_endpoint": "https://ci.example/hooks"}, "local": {"post_endpoint": "http://127.0.0.1:9/"}}
+    (tmp_path / "receivers.yaml").write_text(yaml.safe_dump({"receivers": receivers}))
+    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
+        said = await dev.line_with("answer_urls")
+        await dev.line_with("Ready")
+    assert "which only this machine reaches; set RELAY_PUBLIC_URL" in said
+    assert ": ci" in said
+    assert "local" not in said
+    (tmp_path / "receivers.yaml").write_text(yaml.safe_dump({"receivers": {"local": receivers["local"]}}))
+    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
+        await dev.line_with("Ready")
+    assert not any("answer_urls" in line for line in dev.lines)
+
+
+@pytest.mark.parametrize("broken", [b"", b"short"])
+def test_a_kept_secret_is_whole(tmp_path: Path, broken: bytes) -> None:
+    path = tmp_path / "answer_secret"
+    path.write_bytes(broken)
+    kept = kept_secret(path)
+    assert len(kept) == SECRET_BYTES
+    assert (kept_secret(path), path.read_bytes(), path.stat().st_mode & 0o777) == (kept, kept, 0o600)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(("second", "status"), [(f"{NEW},{OLD}", 200), (NEW, 404)])

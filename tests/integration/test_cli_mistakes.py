@@ -17,6 +17,7 @@ from aiohttp import web
 from relay.cli.commands import COMMANDS
 from relay.cli.group import relay
 from tests.integration.api_rig import running_api
+from tests.servers.process import RelayProcess
 
 NO_REPORT = {"bench", "config schema", "demo", "dev", "run", "sink", "worker"}
 """Commands that run on, or print what is for programs anyway. The benchmark has results in files."""
@@ -98,6 +99,13 @@ def test_a_busy_port_that_was_asked_for_is_an_error(command: tuple[str, ...], bu
 def test_a_busy_port_in_the_environment_is_one_too(busy_port: str, tmp_path: Path) -> None:
     done = called("dev", "--ephemeral", environ={"RELAY_API_PORT": busy_port}, cwd=tmp_path)
     refused(done, 2, busy_port, "RELAY_API_PORT")
+
+
+async def test_a_receivers_file_that_was_named_and_is_not_there_is_said_at_start(tmp_path: Path) -> None:
+    nowhere = {"RELAY_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", "RELAY_REDIS_URL": "redis://127.0.0.1:9/0"}
+    environ = nowhere | {"RELAY_RECEIVERS_FILE": "typo.yaml", "RELAY_API_PORT": "0"}
+    async with RelayProcess("run", "--processes", "1", cwd=tmp_path, environ=environ) as process:
+        assert "typo.yaml" in await process.line_with("receivers_file_missing")
 
 
 # --- what answers is no relay -----------------------------------------------------------------------------------

@@ -104,6 +104,22 @@ def test_a_secret_file_loses_its_line_end_and_nothing_else(tmp_path: Path) -> No
 
 
 MISTAKES = [
+    (
+        {},
+        {"RELAY_KAFKA_BOOTSTRAP_SERVERS": "kafka-1:9092,a..b:9"},
+        "RELAY_KAFKA_BOOTSTRAP_SERVERS: 'a..b:9' is not host:port; write the brokers as kafka-1:9092,kafka-2:9092",
+    ),
+    (
+        {},
+        {"RELAY_KAFKA_BOOTSTRAP_SERVERS": "kafka:port"},
+        "RELAY_KAFKA_BOOTSTRAP_SERVERS: 'kafka:port' is not host:port; write the brokers as kafka-1:9092,kafka-2:9092",
+    ),
+    (
+        {},
+        {"RELAY_ALLOWED_HOSTS": "https://x"},
+        "RELAY_ALLOWED_HOSTS: 'https://x' is not a host name; write it without "
+        "scheme, port and path, as relay.example or *.relay.example",
+    ),
     ({"api_port": 99999}, {}, "--api-port: 99999 is too big; at most 65535"),
     (
         {},
@@ -255,3 +271,11 @@ def test_every_secret_is_known_as_one() -> None:
 def test_no_mistake_repeats_a_secret() -> None:
     environ = {"RELAY_REDIS_URL": "hunter2", "RELAY_KAFKA_SASL_PASSWORD": "hunter2", "RELAY_PUBLIC_URL": "x"}
     assert "hunter2" not in _message({}, environ)
+
+
+@pytest.mark.parametrize(
+    "servers", ["kafka", "kafka:9092", "a.b-c.example.:1, d_e:2", "[::1]:9092", "::1", "127.0.0.1:9092,127.0.0.1:9093"]
+)
+def test_brokers_are_written_in_any_of_the_usual_ways(servers: str) -> None:
+    environ = {"RELAY_KAFKA_BOOTSTRAP_SERVERS": servers}
+    assert load_settings({}, environ).kafka_bootstrap_servers == servers
