@@ -72,8 +72,9 @@ class Rebuilding:
             again_s = LOOK_S
             try:
                 gaps = await self._state.gaps(range(TAGS))
-                self._metrics.state_tags_rebuilding.set(len(gaps))
-                if gaps and await self._state.lease(LEASE, self._owner, LEASE_S):
+                mine = bool(gaps) and await self._state.lease(LEASE, self._owner, LEASE_S)
+                self._metrics.state_tags_rebuilding.set(len(gaps) if mine else 0)  # processes are added up
+                if mine:
                     async with keeping_lease(self._state, self._clock, LEASE, self._owner):
                         await self._fill(gaps)
             except (Unavailable, MemoryLostAgain, _ClosedByOthersError):

@@ -1,6 +1,7 @@
 """The health of receivers and callbacks over the API: offline, disabled, since when, and resumed."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from math import inf
 from typing import Any
 
@@ -9,7 +10,7 @@ from click.testing import CliRunner
 
 from relay.api.receivers import condition
 from relay.cli.receivers import receivers
-from relay.domain.hold import Hold
+from relay.domain.hold import Hold, decode_hold
 from relay.domain.receiver import Endpoint
 from relay.state.attempts import BeginAsk, Change, Limits, Ping, Settlement
 from relay.state.port import EndpointHealth, Lane
@@ -17,7 +18,14 @@ from relay.state.rows import RowKey
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 
 POST = Endpoint("https://receiver.example/hooks")
+JSON = {"content-type": "application/json"}
 LIMITS = Limits(0.0, 25.0, POST.breaker, 25.0)
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with running_api() as running:
+        yield running
 
 
 async def offline(rig: Rig, owner: str, *, disabled: bool) -> None:
@@ -117,3 +125,35 @@ async def test_the_command_says_since_when_and_ends_it(owner: str, options: list
         assert words.startswith("disabled since 2023-11-14T22:35:20.000Z, failing since 2023-11-14T22:24:20.000Z; ")
         assert "paused until it is resumed" in words
         assert await said(rig, "resume", name, *options) == fine
+
+
+async def test_a_pause_is_on_the_log_before_anybody_hears_that_it_holds(rig: Rig) -> None:
+    rig.broker.available = False
+    problem(await rig.request("POST", "/v1/receivers/ci/pause"), 503, "unavailable")
+    assert (await rig.state.endpoints(["r:ci"]))[0].hold is None
+    rig.broker.available = True
+    document(await rig.request("POST", "/v1/receivers/ci/pause", b'{"reason": "moving"}', JSON))
+    [record] = rig.records(rig.topics.receiver_config)
+    assert record.key == b"hold:r:ci"
+    assert decode_hold(record.value or b"") == Hold("paused", NOW, "moving")
+
+    rig.broker.available = False
+    problem(await rig.request("POST", "/v1/receivers/ci/resume"), 503, "unavailable")
+    assert (await rig.state.endpoints(["r:ci"]))[0].hold is not None
+    rig.broker.available = True
+    assert document(await rig.request("POST", "/v1/receivers/ci/resume"))["hold"] is None
+    assert rig.records(rig.topics.receiver_config)[-1].value is None
+
+
+async def test_also_while_the_state_is_being_recovered(rig: Rig) -> None:
+    """Who is shown is not known then; but what was said holds."""
+    rig.state.lose()
+    await rig.request("POST", "/v1/receivers/ci/pause")
+    await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=60)
+    assert document(await rig.get("/v1/receivers/ci"))["hold"]["reason"] == "paused"
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"reason": 1}', b'{"why": "moving"}', b"\xff"])
+async def test_a_body_that_is_no_reason_pauses_nobody(rig: Rig, body: bytes) -> None:
+    problem(await rig.request("POST", "/v1/receivers/ci/pause", body, JSON), 400, "invalid-request")
+    assert rig.records(rig.topics.receiver_config) == []
