@@ -59,7 +59,7 @@ async def test_a_pause_by_hand_outlives_redis_the_file_and_the_process(rig: Rig,
         assert hold["detail"] == "moving house"
         assert hold["since"] is not None
         await emptied(redis_server)
-        await running.lines_with('"state_recovered"', 2)  # the first is the start's
+        await running.line_with('"after_loss": true')
         assert (await ask(url, path))["hold"] == hold
 
     await applied(rig)
