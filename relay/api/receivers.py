@@ -16,6 +16,9 @@ from relay.domain.hold import hold
 from relay.domain.receiver import Endpoint
 from relay.engine.holding import Holding
 from relay.state.port import EndpointHealth
+from relay.telemetry.logging import get_logger
+
+_log = get_logger("relay.api")
 
 MOST_WORDS: Final = 4_096
 """Bytes of a body that says why."""
@@ -66,10 +69,12 @@ class ReceiversResource:
         """Send it nothing until it is resumed; its messages wait, and their max_age goes on."""
         why = await _why(request)
         await self._holding.hold(owner, hold("paused", self._context.clock.time(), why))
+        _log.info("endpoint_paused", endpoint=owner, reason=why)
 
     async def _resume(self, owner: str, request: web.Request) -> None:
         """Send to it again, close its breaker, and forget its outage."""
         await self._holding.resume(owner)
+        _log.info("endpoint_resumed", endpoint=owner)
 
     def _receiver(self, request: web.Request) -> Found:
         name = request.match_info["name"]

@@ -196,6 +196,23 @@ async def test_what_was_not_committed_is_not_claimed() -> None:
 
 
 @virtually
+async def test_what_lanes_had_finished_and_commit_only_now_is_claimed_at_the_end() -> None:
+    world = await _lived()
+    before = await _memory(world)
+    world.state.lose()
+    await recover(world)
+    ours = (world.topics.from_sender, world.topics.to_sender)
+    committed = {key: offset for key, offset in world.broker.offsets.items() if key[1].topic in ours}
+    for key in committed:
+        world.broker.offsets[key] = 0
+    await rebuild(world, told=lambda _: world.broker.offsets.update(committed))
+    after = await _memory(world)
+    assert after.messages == before.messages
+    done = [delivery for delivery, row in before.rows.items() if row.stage is Stage.DONE]
+    assert {after.rows[delivery].stage for delivery in done} == {Stage.DONE}
+
+
+@virtually
 async def test_a_parked_callback_is_not_claimed_to_be_over() -> None:
     world = World([receiver("now", "/answer")], settings=HELD, sources=[_patient_source()])
     await world.create()
