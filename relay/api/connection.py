@@ -63,13 +63,15 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._works:
-            if self._body is None or self._messages or not self._body.is_eof():
-                return
-            self._wait()  # the rest of a body came, and nothing behind it
-        elif self._messages:
+            return
+        if self._messages:
             self._door.works(self)
             self._works = True
+            self._body = None
             self._head_bytes = 0
+        elif self._body is not None:  # the rest of what was answered before it came
+            if self._body.is_eof():
+                self._body = None
         elif data and self.transport is not None:
             self._head_bytes += len(data)
             self._door.head_grew(self, len(data))
@@ -80,9 +82,10 @@ class Connection(web.RequestHandler):
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
-            self._body = None if request.content.is_eof() else request.content
-            if self._body is None and not self._messages:
-                self._wait()
+            if not self._messages:
+                self._works = False
+                self._body = None if request.content.is_eof() else request.content
+                self._door.waits(self)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -103,11 +106,6 @@ class Connection(web.RequestHandler):
         """Close it, with all that nobody takes."""
         if self.transport is not None:
             self.transport.abort()
-
-    def _wait(self) -> None:
-        self._works = False
-        self._body = None
-        self._door.waits(self)
 
 
 class Door:

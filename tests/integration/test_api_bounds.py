@@ -109,8 +109,9 @@ async def test_one_at_work_gives_way_to_nobody_and_monitoring_is_answered_all_th
             one = await connect(b"GET " + target + b" HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert await one.status() == 200
             assert await one.ended() == b""  # its place is for the next one who looks
-        refused = await connect(HALF_POST + b"defghi")
+        refused = await connect(HALF_POST)
         assert await refused.status() == 503
+        assert await (await connect(LIVEZ)).status() == 200  # nor does the rest of a refused body keep that place
         assert await refused.ended() == b""
         await connect(HALF_HEAD)  # keeps the last place, but not from a newcomer
         assert await (await connect(LIVEZ)).status() == 200
