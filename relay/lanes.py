@@ -1,5 +1,6 @@
 """Which lanes a process runs, and how each is made: a consumer, a worker, and the surroundings of its partitions."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -72,6 +73,7 @@ class Lanes:
         self._load = load
         self.roster = Roster()
         """Which lanes are served here; somebody has to run it."""
+        self._alone = asyncio.Lock()
         self._topics = topics = Topics(settings.topic_prefix)
         self._holding = Holding(log, state, topics.receiver_config)
         letters = Letters(topics, outside.clock)
@@ -160,6 +162,7 @@ class Lanes:
             ),
             holding=self._holding,
             turnstile=self._outside.turnstile,
+            alone=self._alone,
             linger_s=lambda: gather(self._load(), self._outside.clock.monotonic()),
             roster=self.roster,
         )

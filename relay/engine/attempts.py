@@ -15,6 +15,7 @@ from relay.engine.context import LaneContext
 from relay.engine.ends import Ends
 from relay.engine.gather import Gather
 from relay.engine.pings import LONGEST_CLOSE_S, Pings
+from relay.engine.quarantine import Quarantine
 from relay.engine.rows import fill_in, row_of
 from relay.engine.seats import Seats
 from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Resend, W, Worker
@@ -49,12 +50,14 @@ class Attempts(Generic[W]):
         worker: Worker[W],
         ends: Ends[W],
         spawn: Callable[[Coroutine[None, None, None]], None],
+        quarantine: Quarantine,
     ) -> None:
         self._context = context
         self._worker = worker
         self._seats: Seats[W] = Seats(context.turnstile, ends)
         self._ends: Ends[W] = self._seats
         self._spawn = spawn
+        self._quarantine = quarantine
         self._beginning: Gather[W] = Gather(self._begin, linger_s=context.linger_s)
         self._settling: Gather[tuple[W, Settlement, Decision]] = Gather(self._settle, linger_s=context.linger_s)
         self._pings: Pings[W] = Pings(context, worker, self._ends)
@@ -210,19 +213,33 @@ class Attempts(Generic[W]):
 
     def _run(self, work: W) -> None:
         """Run the step. Its decision is there at once, or comes with a reply."""
-        if work.token and self._too_late(work):
-            # The lease of this begin is over, or soon: a new owner may be about to send. Surely not sent by us.
-            self._ended(work, Later(0.0, "begun and not started", Change.RELEASED))
-            return
+        if work.suspect:
+            self._running += 1
+            self._spawn(self._run_alone(work))
+        elif (decision := self._step(work)) is not None:
+            self._ended(work, decision)
+
+    async def _run_alone(self, work: W) -> None:
+        try:
+            decision = await self._quarantine.alone(work.record, lambda: self._step(work))
+        finally:
+            self._running -= 1
+        if decision is not None:
+            self._ended(work, decision)
+
+    def _step(self, work: W) -> Decision | None:
+        """What the step decides; None: that comes with a reply."""
+        if work.token and self._too_late(work):  # a new owner may be about to send: surely not sent by us
+            return Later(0.0, "begun and not started", Change.RELEASED)
         try:
             step = self._worker.step(work)
             if isinstance(step, Call):
                 step.start(partial(self._replied, work, step.decide))
                 self._running += 1
-                return
+                return None
         except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
-            step = self._crashed(work, error)
-        self._ended(work, step)
+            return self._crashed(work, error)
+        return step
 
     def _too_late(self, work: W) -> bool:
         context = self._context
@@ -231,12 +248,24 @@ class Attempts(Generic[W]):
     def _replied(self, work: W, decide: Callable[[Any], Decision], reply: object) -> None:
         if self._abandoned:
             return
+        if work.suspect:
+            self._spawn(self._decide_alone(work, decide, reply))
+            return
         self._running -= 1
+        self._ended(work, self._decided(work, decide, reply))
+
+    async def _decide_alone(self, work: W, decide: Callable[[Any], Decision], reply: object) -> None:
         try:
-            decision = decide(reply)
-        except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
-            decision = self._crashed(work, error)
+            decision = await self._quarantine.alone(work.record, lambda: self._decided(work, decide, reply))
+        finally:
+            self._running -= 1
         self._ended(work, decision)
+
+    def _decided(self, work: W, decide: Callable[[Any], Decision], reply: object) -> Decision:
+        try:
+            return decide(reply)
+        except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
+            return self._crashed(work, error)
 
     def _crashed(self, work: W, error: Exception) -> Later | Dead:
         """Tried again a few times, then poison."""

@@ -1,5 +1,6 @@
 """What every part of a lane shares: who it is, the ports, the bounds."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -61,6 +62,8 @@ class LaneContext:
     turnstile: Turnstile
     linger_s: Callable[[], float] = at_once
     roster: Roster = field(default_factory=Roster)
+    alone: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One for all lanes of a process: held while one suspect of it is at work (see `quarantine`)."""
 
     @property
     def partition(self) -> TopicPartition:

@@ -19,6 +19,7 @@ from relay.engine.order import Order
 from relay.engine.outbox import Outbox
 from relay.engine.parked_copy import ParkedCopy
 from relay.engine.parking import Parking
+from relay.engine.quarantine import Quarantine
 from relay.engine.relief import CLOSED_S, Relief
 from relay.engine.rows import row_of
 from relay.engine.standing import Standing
@@ -32,11 +33,10 @@ from relay.log.port import Record
 BATCH = 250
 """Works handled by one call to the state."""
 ENOUGH = 128
-"""Records that wait here are enough while some end all the time: more would only be kept from the log too early, and
-out of the CPU's caches when their turn comes."""
+"""So many that wait here are enough while some end all the time: more would only leave the log and caches early."""
 STALLED_S = 0.09
-"""Nothing has ended for so long: others further on may not have to wait for what these wait for. One poll more is taken
-at a time, as the whole process may just be busy. Less than the time after which the runner looks again."""
+"""Nothing has ended for so long: others further on may not wait for the same. One poll more is taken at a time, as the
+process may just be busy. Less than the time after which the runner looks again."""
 LINGER_S = 30.0
 """How long requests may go on after the lane was given up, so that their outcomes are known."""
 
@@ -51,10 +51,11 @@ class Lane(Generic[W]):
         self._order: Order[W] = Order()
         self._standing = Standing(shared=context.shared)
         self._twins: Twins[W] = Twins()
-        self._admission = Admission(context, worker)
+        self._quarantine = Quarantine(context)
+        self._admission = Admission(context, worker, self._quarantine)
         self._inbox: Gather[Record] = Gather(self._intake, limit=BATCH)
         self._outbox: Outbox[W] = Outbox(context, worker, self._finished)
-        self._attempts: Attempts[W] = Attempts(context, worker, self, self._spawn)
+        self._attempts: Attempts[W] = Attempts(context, worker, self, self._spawn, self._quarantine)
         self._parking: Parking[W] = Parking(
             context,
             worker,
@@ -142,12 +143,14 @@ class Lane(Generic[W]):
                 await self._drained(self._idle, lambda: self._grace_until)
                 if not self.fenced:
                     await self._parking.hand_back(self._twins)
+                    await self._quarantine.leave(self.next_offset)
                 await end(running)
                 self.left.set()
                 await self._drained(lambda: not self._attempts, lambda: self._linger_until)
                 self._attempts.abandon()
                 await end((*attempts, *self._steps))
         finally:
+            self._attempts.abandon()
             self.left.set()
 
     def stop(self, grace_s: float, *, linger_s: float = 0.0) -> None:
@@ -168,19 +171,14 @@ class Lane(Generic[W]):
 
     async def _intake(self, records: list[Record]) -> None:
         works: list[W] = []
-        dead: list[tuple[Record, Dead]] = []
-        for record in records:
-            admitted = self._admission.admit(record)
+        for record, admitted in zip(records, await self._admission.admit(records), strict=True):
             if admitted is None:
                 self._done(record)
             elif isinstance(admitted, Dead):
-                dead.append((record, admitted))
+                self._spawn(self._bury_unread(record, admitted))
             else:
                 works.append(admitted)
-        seen = await self._admission.look_up(works)
-        for record, reason in dead:
-            self._spawn(self._bury_unread(record, reason))
-        self._sort(seen)
+        self._sort(await self._admission.look_up(works))
 
     def _sort(self, seen: Sequence[tuple[W, Seen]]) -> None:
         now = self._context.clock.monotonic()
@@ -263,8 +261,8 @@ class Lane(Generic[W]):
 
     async def _intake_parked(self, taken: Sequence[ParkedCopy]) -> None:
         works: list[W] = []
-        for copy in taken:
-            admitted = self._admission.admit(copy.record)
+        records = [copy.record for copy in taken]
+        for copy, admitted in zip(taken, await self._admission.admit(records, parked=True), strict=True):
             if isinstance(admitted, Dead):  # it was read once; since then its receiver was removed, say
                 self._spawn(self._bury_parked(copy, admitted))
             elif admitted is not None:

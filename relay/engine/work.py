@@ -105,6 +105,7 @@ class Work:
         "result",
         "row",
         "rules",
+        "suspect",
         "taken",
         "ticket",
         "token",
@@ -134,6 +135,8 @@ class Work:
         self.pinging = False
         """Its endpoint is offline: the step is run to send a throw-away ping in its place."""
         self.crashes = 0
+        self.suspect = False
+        """A process has ended while it was in hand, so what runs with it runs alone."""
         self.result: Result | None = None
         self.parked_at: Coordinate | None = None
         """Where its parked copy is, when it was taken from the due index instead of the lane's topic."""

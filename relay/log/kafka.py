@@ -20,7 +20,7 @@ from relay.log.kafka_producer import KafkaProducer
 from relay.log.kafka_reader import KafkaReader
 from relay.log.kafka_settings import Cluster, GroupTiming, KafkaSecurity
 from relay.log.pacing import FetchPace, load_here
-from relay.log.port import Backlog, Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicState
+from relay.log.port import Backlog, Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicPartition, TopicState
 
 MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
 """Of payloads, unless said otherwise: senders that have Kafka may send more than the API takes, and are told so."""
@@ -108,6 +108,9 @@ class KafkaLog:
     async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
         """As the port says; what that means for compacted topics, KafkaReader says."""
         return await self._reader.read(wanted)
+
+    async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self._client.offsets(partitions, "latest")
 
     async def snapshot(self, topic: str, partition: int) -> list[Record]:
         return await self._reader.snapshot(topic, partition)

@@ -142,6 +142,10 @@ class LogReader(Protocol):
         """
         ...
 
+    async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset behind the newest record of each."""
+        ...
+
     async def snapshot(self, topic: str, partition: int) -> list[Record]:
         """All records of a compacted topic's partition as of now: the newest of each key, tombstones left out,
         in offset order."""

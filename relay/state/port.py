@@ -71,6 +71,14 @@ class Counts(NamedTuple):
     polls: int
 
 
+class Remains(NamedTuple):
+    """What a lane's former owner left behind, that ended without `leave`. `reserved`: of records before this offset it
+    may have had any in hand; `marked`: those with a mark, and how often each."""
+
+    reserved: int
+    marked: Mapping[int, int]
+
+
 class Restored(Enum):
     """What a recovery pass found: the row is finished (a tombstone is owed), the reference was there, or put back."""
 
@@ -216,6 +224,22 @@ class State(Protocol):
 
         Only for an owner whom its group has confirmed after `epochs` gave `seen`: see `relay.engine.fences`.
         """
+        ...
+
+    # who was at what
+    async def reserve(self, lane: Lane, before: int) -> Remains | None:
+        """Note that `lane` may have records before this offset in hand, until `leave`. To the first call of an owner:
+        what a former one left behind; None: nothing. What it had reserved counts on.
+
+        This and the next two work while tags are not ready, and fence nobody: what they keep are hints."""
+        ...
+
+    async def suspect(self, lane: Lane, offset: int, times: int) -> None:
+        """Put a mark on the record at `offset`, for the `times`-th time; 0: take it off."""
+        ...
+
+    async def leave(self, lane: Lane) -> None:
+        """This owner ends properly: nothing of it remains. What a later owner has noted stays."""
         ...
 
     # life and recovery

@@ -14,7 +14,7 @@ from relay.state.attempts import BeginAsk, Settlement, Verdict
 from relay.state.batch import Batch
 from relay.state.calls import Calls, Decode
 from relay.state.onlooker import Openings, ParkedHead, Served, Sign, Watched
-from relay.state.port import Counts, Due, EndpointHealth, FailedEntry, Gap, IntakeAsk, Lane, Parked, Restored
+from relay.state.port import Counts, Due, EndpointHealth, FailedEntry, Gap, IntakeAsk, Lane, Parked, Remains, Restored
 from relay.state.problems import check, problems_of
 from relay.state.rows import TAGS, Arrival, Mark, MessageRow, Row, RowKey
 from relay.state.servers import servers_of
@@ -198,6 +198,22 @@ class RedisState:
         arguments = {tag: _encode((lane_key(lane), lane.epoch, epoch)) for tag, epoch in seen.items()}
         done = await self._calls.run("begin_anew", arguments, _bools)
         return all(said for (said,) in done.values())
+
+    # who was at what
+    async def reserve(self, lane: Lane, before: int) -> Remains | None:
+        tag = _tag_of_lane(lane.topic, lane.partition)
+        arguments = _encode((lane_key(lane), lane.epoch, before))
+        found = (await self._calls.run("reserve", {tag: arguments}, _numbers))[tag]
+        return Remains(found[0], dict(zip(found[1::2], found[2::2], strict=True))) if found else None
+
+    async def suspect(self, lane: Lane, offset: int, times: int) -> None:
+        arguments = {_tag_of_lane(lane.topic, lane.partition): _encode((lane_key(lane), offset, times))}
+        await self._calls.run("suspect", arguments, _numbers)
+
+    async def leave(self, lane: Lane) -> None:
+        await self._calls.run(
+            "leave", {_tag_of_lane(lane.topic, lane.partition): _encode((lane_key(lane), lane.epoch))}, _numbers
+        )
 
     # life and recovery
     async def lost(self) -> frozenset[int]:

@@ -142,6 +142,10 @@ class TelemetryObserver:
         self._log.error("offsets_skipped", **place, problem=why)
         self._sentry.report_failure("-", "offsets_skipped", "system", partition.topic, 0, None)
 
+    def wary(self, partition: TopicPartition, before: int, marked: int) -> None:
+        told = self._log.warning if marked else self._log.info
+        told("former_owner_died", topic=partition.topic, partition=partition.partition, before=before, marked=marked)
+
     def parked(self, topic: str, count: int) -> None:
         self._metrics.parked_total.labels(topic).inc(count)
 

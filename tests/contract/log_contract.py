@@ -875,6 +875,14 @@ class LogContract:
             last.offset
         }
 
+    async def test_the_end_is_behind_the_newest_record(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, partitions=2)
+        places = [TopicPartition(topic, n) for n in range(2)]
+        assert await rig.log.ends(places) == dict.fromkeys(places, 0)
+        [at] = await rig.log.append(keyed(topic, 1))
+        await rig.log.append(keyed(topic, 2))
+        assert await rig.log.ends(places) == {place: 3 if place.partition == at.partition else 0 for place in places}
+
     # what cannot be read
 
     async def test_what_cannot_be_read_comes_in_its_place_and_costs_nothing_else(self, rig: LogRig) -> None:

@@ -21,6 +21,7 @@ from tests.contract.state_endpoints_contract import EndpointsContract, FailedCon
 from tests.contract.state_onlooker_contract import OnlookerContract
 from tests.contract.state_owners_contract import OwnersContract
 from tests.contract.state_parking_contract import LifeContract, ParkingContract
+from tests.contract.state_remains_contract import RemainsContract
 from tests.contract.turned_clock import TurnedClock, age_keys
 from tests.fakes.state import MemoryState
 from tests.servers.cluster import ValkeyCluster
@@ -37,6 +38,7 @@ class StateContract(
     LifeContract,
     OnlookerContract,
     OwnersContract,
+    RemainsContract,
 ):
     pass
 

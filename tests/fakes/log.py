@@ -179,6 +179,10 @@ class MemoryLog:
         record = partition.get(at.offset)
         return None if record is None or record.is_gap else record
 
+    async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        await self._turn()
+        return {at: self._broker[at].end for at in partitions}
+
     async def snapshot(self, topic: str, partition: int) -> list[Record]:
         await self._turn()
         return list(self._broker[TopicPartition(topic, partition)].table().values())

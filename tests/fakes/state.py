@@ -11,7 +11,7 @@ from relay.domain.identity import MessageId
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
 from relay.state.onlooker import LineHead, Openings, ParkedHead, Served, Sign, Watched
-from relay.state.port import Counts, Due, EndpointHealth, FailedEntry, Gap, IntakeAsk, Lane, Parked, Restored
+from relay.state.port import Counts, Due, EndpointHealth, FailedEntry, Gap, IntakeAsk, Lane, Parked, Remains, Restored
 from relay.state.rows import TAGS, Arrival, Mark, MessageRow, MessageStage, Row, RowKey, Stage, tag_of
 from tests.fakes.state_parking import LaneIndex
 from tests.fakes.state_rows import Beginning, Rows, finished_until, mark, remember, settle
@@ -35,6 +35,15 @@ class _Tag:
 
     def lane(self, lane: Lane) -> LaneIndex:
         return self.lanes.setdefault((lane.topic, lane.partition), LaneIndex())
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What a lane's owner may have in hand."""
+
+    epoch: int
+    before: int
+    marked: dict[int, int]
 
 
 class MemoryState:
@@ -65,6 +74,7 @@ class MemoryState:
         self._tags = [_Tag(Rows(self._window_s)) for _ in range(TAGS)]
         self._signs: dict[TopicPartition, tuple[float, tuple[LineHead, ...]]] = {}
         self._leases.clear()
+        self._taken: dict[tuple[str, int], _Taken] = {}
 
     @property
     def now(self) -> float:
@@ -245,6 +255,29 @@ class MemoryState:
                 index.take_back(sys.maxsize, self.now)
             done = done and index.epoch == lane.epoch
         return done
+
+    # who was at what
+    async def reserve(self, lane: Lane, before: int) -> Remains | None:
+        key = (lane.topic, lane.partition)
+        former = self._taken.get(key)
+        remains = None
+        if former is not None and former.epoch != lane.epoch:
+            remains = Remains(former.before, dict(former.marked))
+            before = max(before, former.before)
+        self._taken[key] = _Taken(lane.epoch, before, former.marked if former else {})
+        return remains
+
+    async def suspect(self, lane: Lane, offset: int, times: int) -> None:
+        taken = self._taken.setdefault((lane.topic, lane.partition), _Taken(lane.epoch, 0, {}))
+        if times:
+            taken.marked[offset] = times
+        else:
+            taken.marked.pop(offset, None)
+
+    async def leave(self, lane: Lane) -> None:
+        key = (lane.topic, lane.partition)
+        if key in self._taken and self._taken[key].epoch == lane.epoch:
+            del self._taken[key]
 
     # life and recovery
     async def lost(self) -> frozenset[int]:

@@ -86,8 +86,8 @@ class Frost(Fuse):
             await self.thaw.wait()
 
 
-UNCOUNTED = frozenset({"poll", "close", "lost", "next_due", "take_due"})
-"""Calls that change nothing and come all the time; a blown fuse fails them, too."""
+UNCOUNTED = frozenset({"poll", "close", "lost", "next_due", "take_due", "leave"})
+"""Calls that change nothing and come all the time, and a courtesy at the very end; a blown fuse fails them, too."""
 
 
 class Fused:
