@@ -24,11 +24,12 @@ from relay.config.references import usable_variables
 from relay.config.registry import Registry
 from relay.config.settings import Settings
 from relay.config.watch import Stamp, file_stamp, watch_file
-from relay.domain.errors import LogUnavailable, NotYet, StateRecovering, Unavailable, UserError
+from relay.domain.errors import LogUnavailable, NotYet, Unavailable, UserError
 from relay.domain.hop import Hop
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
+from relay.engine.attendance import attend
 from relay.engine.clock import Clock
 from relay.engine.holding import Holding
 from relay.engine.patience import Patience
@@ -44,6 +45,7 @@ from relay.log.port import Log
 from relay.plan import API, Plan
 from relay.rebuilding import Rebuilding
 from relay.state.port import State
+from relay.state.rows import TAGS
 from relay.telemetry.logging import get_logger
 from relay.telemetry.meter import MetricsMeter
 from relay.telemetry.metrics import Metrics
@@ -54,6 +56,7 @@ from relay.watch.answer_urls import tell_answer_urls
 from relay.watch.backlog import BacklogWatch
 from relay.watch.event_loop import LoopWatch
 from relay.watch.mover import Mover
+from relay.watch.parts import watch_part
 from relay.watch.shared_clock import ClockWatch, SharedClock
 from relay.watch.topic_checks import LaneChecks, expected_topics, refuse, tell
 from relay.way_out import requests_of, transport_of
@@ -130,6 +133,7 @@ class Relay:
             holding=self._holding,
         )
         seats = requests_of(settings)
+        self._turnstile = Turnstile(shared, observer, seats)
         self._transport = transport_of(settings, seats)
         self._lanes = Lanes(
             settings,
@@ -144,7 +148,7 @@ class Relay:
                 f"relay/{__version__}",
                 self._answer_url,
                 self._meter,
-                turnstile=Turnstile(shared, observer, seats),
+                turnstile=self._turnstile,
             ),
             observer,
             self._patience,
@@ -192,13 +196,15 @@ class Relay:
             def start(name: str, work: Awaitable[None]) -> asyncio.Task[None]:
                 return tasks.create_task(telling(self._observer, name, work))
 
+            watched = partial(watch_part, self._trouble, self._clock)
             background = [
                 start("follow the registry", self._follow_registry()),
                 start("recovery", self._recovery.run()),
                 start("signs of life", self._lanes.roster.run(self._state, self._clock)),
+                start("attendance", self._attend()),
                 start("clock watch", ClockWatch(self._clock, self.metrics).run()),
-                start("log watch", self._watch("log", LOG_LOOK_S, partial(self._log.describe, topics))),
-                start("state watch", self._watch("state", STATE_LOOK_S, partial(self._state.messages, [NOBODY]))),
+                start("log watch", watched("log", LOG_LOOK_S, partial(self._log.describe, topics))),
+                start("state watch", watched("state", STATE_LOOK_S, partial(self._state.messages, [NOBODY]))),
             ]
             if self._plan.apply_file:
                 background.append(start("receivers file watch", self._watch_file()))
@@ -350,24 +356,9 @@ class Relay:
             except LogUnavailable as error:
                 await self._patience.pause("follow the registry", error)
 
-    async def _watch(self, part: str, every_s: float, look: Callable[[], Awaitable[object]]) -> None:
-        """Whether a part answers: for /readyz, and for whoever reads the log."""
-        away = False
-        while True:
-            try:
-                await look()
-                self._trouble[part] = None
-                if away:
-                    _log.info("back", part=part)
-                away = False
-            except StateRecovering as error:
-                self._trouble[part] = str(error)  # it is there; the recovery is told by whoever does it
-            except Unavailable as error:
-                self._trouble[part] = str(error)
-                if not away:
-                    _log.warning("away", part=part, error=str(error))
-                away = True
-            await self._clock.sleep(every_s)
+    async def _attend(self) -> None:
+        if self._plan.roles & {"to-receiver", "from-receiver-async", "to-sender"}:
+            await attend(self._state, self._clock, self._turnstile, range(TAGS))
 
     # the API
 

@@ -282,6 +282,11 @@ class State(Protocol):
     # endpoints
     async def endpoints(self, owners: Sequence[str]) -> list[EndpointHealth]: ...
 
+    async def attend(self, tags: Sequence[int]) -> None:
+        """Somebody is there to make attempts at the endpoints of `tags`; to be told every 2 s. Time in which nobody
+        said so, once somebody has, is no part of any outage."""
+        ...
+
     async def hold(self, owner: str, hold: Hold) -> None:
         """Send it nothing until `resume`; the log has it already. Works while tags are not ready."""
         ...

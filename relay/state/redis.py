@@ -263,6 +263,9 @@ class RedisState:
         arguments = {tag: _encode(part) for tag, part in batch.parts()}
         return batch.join(await self._calls.run("endpoints", arguments, wire.decode_health), wire.WireHealth.health)
 
+    async def attend(self, tags: Sequence[int]) -> None:
+        await self._calls.run("attend", dict.fromkeys(tags, b""), _numbers)
+
     async def hold(self, owner: str, hold: Hold) -> None:
         arguments = _encode(([wire.encode_hold(owner, hold)], 0, 0))
         await self._calls.run("hold", {tag_of(owner): arguments}, _numbers)

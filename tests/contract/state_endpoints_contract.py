@@ -269,6 +269,40 @@ class EndpointsContract:
         assert (found.breaker, found.failures, found.failing_for_s) == ("open", 1, 620.0)
         assert await begun(rig.state, row(9)) == Wait(30.0, "offline")
 
+    async def test_time_in_which_nobody_was_there_is_no_part_of_an_outage(self, rig: Rig) -> None:
+        tags = [tag_of("r:ci")]
+
+        async def attended(times: int) -> None:
+            for _ in range(times):
+                await rig.elapse(5)
+                await rig.state.attend(tags)
+
+        await rig.state.attend(tags)
+        await self.fail(rig, 3)
+        await attended(20)
+        assert (await self.health(rig)).failing_for_s == pytest.approx(100)
+        await rig.elapse(3600)
+        assert (await self.health(rig)).failing_for_s == pytest.approx(100)
+        assert await begun(rig.state, row(9)) == Go(1, 0.0), "a probe as after a short outage"
+        await rig.state.attend(tags)
+        await settled(rig.state, row(9), Change.RETRY, healthy=False)
+        assert (await self.health(rig)).failing_for_s == pytest.approx(100)
+        await attended(100)
+        found = await begun(rig.state, row(10), b"p")
+        assert isinstance(found, Ping)
+        assert found.down_for_s == pytest.approx(600)
+
+    async def test_an_outage_that_begins_before_somebody_is_there_again_counts_from_then(self, rig: Rig) -> None:
+        tags = [tag_of("r:ci")]
+        await rig.state.attend(tags)
+        await rig.elapse(100)
+        await self.fail(rig, 2)
+        await rig.elapse(10)
+        assert (await self.health(rig)).failing_for_s == 0
+        await rig.state.attend(tags)
+        await rig.elapse(5)
+        assert (await self.health(rig)).failing_for_s == pytest.approx(5)
+
     async def test_a_failure_that_nothing_followed_for_a_day_is_no_part_of_the_outage(self, rig: Rig) -> None:
         await self.fail(rig, 3)
         await rig.elapse(86_401)

@@ -337,7 +337,15 @@ class MemoryState:
     # endpoints
     async def endpoints(self, owners: Sequence[str]) -> list[EndpointHealth]:
         self._reach_owners(owners)
+        for owner in owners:
+            self._of(owner).rows.count_absence(self.now)
         return [self._of(owner).rows.endpoint(owner).health(self.now) for owner in owners]
+
+    async def attend(self, tags: Sequence[int]) -> None:
+        for tag in tags:
+            rows = self._tags[tag].rows
+            rows.count_absence(self.now)
+            rows.there_at = self.now
 
     async def hold(self, owner: str, hold: Hold) -> None:
         self._of(owner).rows.endpoint(owner).keep(hold, max(self.now, hold.since))

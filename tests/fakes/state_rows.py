@@ -29,6 +29,7 @@ from tests.fakes.breaker import Breaker, Closed, HalfOpen, Open, ask, record
 STUB_S = 60.0
 REMEMBERED_S = 7 * 86_400.0
 AHEAD_S = 1.0
+ABSENT_S = 6.0
 PROBE_WAIT_S = 1.0
 REMEMBERED = 4
 _TARGETS = {Change.ACCEPTED: Stage.ACCEPTED, Change.RESULT: Stage.RESULT}
@@ -92,6 +93,12 @@ class Endpoint:
             case Closed():
                 pass
         return Openings(max(0.0, self.slot - now), max(0.0, probe_in_s))
+
+    def postpone(self, seconds: float) -> None:
+        """Its outage began so much later."""
+        if self.breaker.outage is not None:
+            outage = replace(self.breaker.outage, since=self.breaker.outage.since + seconds)
+            self.breaker = replace(self.breaker, outage=outage)
 
     def health(self, now: float) -> EndpointHealth:
         state: Literal["closed", "open", "half_open"] = "half_open"
@@ -174,6 +181,17 @@ class Rows:
     finished: dict[bytes, StoredRow] = field(default_factory=dict)
     intents: set[bytes] = field(default_factory=set)
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
+    there_at: float = math.inf
+    """When somebody was there last; inf: nobody ever said so."""
+    counted_at: float = -math.inf
+
+    def count_absence(self, now: float) -> None:
+        """Outages do not go on while nobody is there to make attempts."""
+        if now - self.there_at > ABSENT_S:
+            gap_s = now - max(self.there_at, self.counted_at)
+            self.counted_at = now
+            for endpoint in self.endpoints.values():
+                endpoint.postpone(gap_s)
 
     def endpoint(self, owner: str) -> Endpoint:
         return self.endpoints.setdefault(owner, Endpoint())
@@ -250,6 +268,7 @@ class Beginning:
             return Go(row.attempts, max(0.0, row.slot - self.now))
         if ask.token in row.settled:
             return Wait(0.0, "settling")
+        self.rows.count_absence(self.now)
         endpoint = self.rows.endpoint(ask.row.owner)
         hindrance = self._unresolved(ask, row) or self._paused(endpoint)
         if hindrance is not None:
@@ -318,6 +337,7 @@ def settle(rows: Rows, one: Settlement, now: float) -> Row | None:
     row = rows.load(digest, now)
     finished = row is not None and row.stage >= Stage.DONE
     first = not token or row is None or not (finished or token in row.settled)
+    rows.count_absence(now)
     _take_health(rows.endpoint(one.row.owner), one, now, first=first)
     mine = row if row is not None and row.generation >= one.generation else StoredRow(one.generation)
     current = token != b"" and mine.token == token

@@ -1,6 +1,7 @@
 """An endpoint is down for long: it gets pings instead of messages, nothing dies for that, and the backlog comes in
 order when it answers one. After days it is disabled, until somebody resumes it."""
 
+import asyncio
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
@@ -9,7 +10,10 @@ from typing import Any
 from relay.config.settings import Settings
 from relay.domain.message import Message
 from relay.domain.receiver import BreakerPolicy, Endpoint, OfflinePolicy, Receiver, RetryPolicy, Source
+from relay.engine.attendance import attend
+from relay.engine.turnstile import Turnstile
 from relay.state.port import EndpointHealth
+from relay.state.rows import TAGS
 from tests.fakes.strikes import Fuse
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -107,6 +111,31 @@ async def test_a_restart_changes_nothing() -> None:
     await process.stop()
     assert _in_order_and_once(world, SOURCES, 5)
     assert world.told.dead_letters == {}
+
+
+@virtually
+async def test_that_the_relay_was_off_is_no_part_of_it() -> None:
+    world = await _down(_receiver(base=2.0, cap=4.0))
+
+    async def serving(seconds: float) -> Process:
+        process = Process(world)
+        turnstile = Turnstile(world.clock)
+        attending = asyncio.create_task(attend(world.state, world.clock, turnstile, range(TAGS)))
+        await process.ended(seconds)
+        attending.cancel()
+        return process
+
+    await world.send(*_stream(SOURCES, 3))
+    await (await serving(AFTER / 2)).kill()
+    assert world.outside.pings == []
+    await asyncio.sleep(18 * 60)
+    world.outside.down.clear()
+    process = await serving(10)
+    assert world.outside.pings == [], "it was not away for long, as far as anybody knows"
+    assert len(world.outside.arrived("/answer")) >= len(SOURCES)
+    await process.ended(30)
+    await process.stop()
+    assert _in_order_and_once(world, SOURCES, 3)
 
 
 @virtually

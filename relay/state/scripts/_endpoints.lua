@@ -3,10 +3,12 @@
 --   w why it is held, a since when (ms), x more about that; v when it was held or resumed last (ms),
 --   c length of the current run of failures, f its begin (ms), o when an open breaker may be probed (ms),
 --   s since when it fails without any success between (ms), m how often since, l when it did last (ms),
+--   z absence (ms) that there had been when it began to,
 --   k token of the probe under way, q when another may be sent (ms)
 -- `held` is the set of those that are held.
 -- What happens to the breaker is written as pure steps in tests/fakes/breaker.py, which the contract tests compare with.
 local IDLE_MS = 7 * 86400 * 1000 -- an endpoint nobody used for so long is healthy
+local ABSENT_MS = 6000 -- who is there says so every 2 s
 local SILENCE_MS = 86400 * 1000 -- a failure that nothing followed for so long is no part of the outage
 
 local function endpoint(owner)
@@ -46,7 +48,17 @@ local function paused(e)
 end
 
 local function close_breaker(e)
-  e.c, e.f, e.o, e.k, e.q, e.s, e.m, e.l = 0, nil, nil, nil, nil, nil, nil, nil
+  e.c, e.f, e.o, e.k, e.q, e.s, e.m, e.l, e.z = 0, nil, nil, nil, nil, nil, nil, nil, nil
+end
+
+-- ms in which nobody was there to make attempts, in all. `there`: {when somebody was there last, absence until then}.
+local function absence()
+  if not T.there then
+    local stored = call('GET', P .. 'there')
+    T.there = stored and cmsgpack.unpack(stored) or { now, 0 }
+  end
+  local last, before = unpack(T.there)
+  return now - last > ABSENT_MS and before + now - last or before
 end
 
 -- When it was held or resumed last, as far as that is surely remembered.
@@ -62,14 +74,17 @@ local function resume(owner)
   touch(owner)
 end
 
--- ms since the first failure that no success followed; 0: there is none.
+-- ms since the first failure that no success followed, without those in which nobody was there; 0: there is none.
 local function outage(e)
-  return e.s and now - e.l <= SILENCE_MS and now - e.s or 0
+  if not e.s or now - e.l > SILENCE_MS then
+    return 0
+  end
+  return math.max(0, now - e.s - (e.z and absence() - e.z or 0))
 end
 
 local function count_failure(e)
   if not e.s or now - e.l > SILENCE_MS then
-    e.s, e.m = now, 0
+    e.s, e.m, e.z = now, 0, absence()
   end
   e.m, e.l = e.m + 1, now
 end
