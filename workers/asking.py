@@ -1,12 +1,14 @@
 """Status GETs: one exchange with a receiver, and when to ask again."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from relay.domain.exchange import Exchange
+from relay.domain.failure import failure_detail
 from relay.domain.receiver import PollPolicy, Receiver
 from relay.domain.requests import status_request
 from relay.domain.schedule import poll_delay
-from relay.domain.status import StatusReading, read_status
+from relay.domain.status import AskLater, StatusReading, read_status
 from relay.engine.work import Call, Decision
 from workers.outside import Outside
 
@@ -18,7 +20,10 @@ def ask(
     request = status_request(url, receiver, user_agent=outside.user_agent, timeout_s=receiver.post.timeout)
 
     def read(exchange: Exchange) -> Decision:
-        return decide(read_status(exchange, status_map=receiver.status_map, now=outside.clock.time()))
+        reading = read_status(exchange, status_map=receiver.status_map, now=outside.clock.time())
+        if isinstance(reading, AskLater):
+            reading = replace(reading, detail=failure_detail(exchange, receiver.post, url=url, method="GET"))
+        return decide(reading)
 
     return outside.call(gate, request, read)
 

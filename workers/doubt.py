@@ -52,11 +52,12 @@ class Doubt:
                 return _again(work)
             case StatusGone():
                 return Dead("gone", "the receiver's status endpoint says that it is gone", 410, pause_s=inf)
-            case AskLater(retry_after_s, whole, kind):
+            case AskLater(retry_after_s, whole, kind, detail):
                 wait_s = ask_again_s(retry_after_s, work.asked, work.receiver.poll)
                 pause_s = wait_s if whole else 0.0
                 why = f"in doubt, and asking failed: {kind}"
-                return Later(min(wait_s, work.rest_s(now)), why, Change.DOUBT, pause_s=pause_s)
+                wait_s = min(wait_s, work.rest_s(now))
+                return Later(wait_s, why, Change.DOUBT, pause_s=pause_s, detail=detail)
         assert_never(reading)
 
 

@@ -49,7 +49,7 @@ FORGOT = "receiver_forgot"
 class Awaited(Work):
     """A delivery whose answer comes later."""
 
-    __slots__ = ("hop", "receiver")
+    __slots__ = ("hop", "receiver", "said")
 
     def __init__(self, record: Record, hop: Hop, receiver: Receiver) -> None:
         row = delivery_row(hop.delivery)
@@ -57,6 +57,8 @@ class Awaited(Work):
         self.hop = hop
         self.follow(receiver)
         self.attempts = hop.attempt
+        self.said: str | None = None
+        """What came of the last GET that brought no news, in words, while this process knows it."""
 
     def follow(self, receiver: Receiver) -> None:
         """The receiver with its settings of now."""
@@ -167,7 +169,9 @@ class FromReceiverAsync:
         if work.forgotten:
             return Dead(FORGOT, "the receiver accepted the message, and then said that it never saw it", 404)
         nowhere = "" if work.status_url else f"; {work.not_asked}"
-        return Dead("answer_timeout", f"no answer within {receiver.answer_deadline:g} s{nowhere}")
+        asked = f"; asked {work.polls} times" if work.polls else ""
+        said = f"; the last: {work.said}" if work.said else ""
+        return Dead("answer_timeout", f"no answer within {receiver.answer_deadline:g} s{nowhere}{asked}{said}")
 
     def _decide(self, work: Awaited, reading: StatusReading) -> Decision:
         work.heard(reading)
@@ -182,9 +186,10 @@ class FromReceiverAsync:
                 return self._later(work, self._again_s(work, None), "never seen, says the receiver")
             case StatusGone():
                 return Dead("gone", "the receiver's status endpoint says that it is gone", 410, pause_s=inf)
-            case AskLater(retry_after_s, whole, kind):
+            case AskLater(retry_after_s, whole, kind, detail):
                 wait_s = self._again_s(work, retry_after_s)
-                return structs.replace(self._later(work, wait_s, kind), pause_s=wait_s if whole else 0.0)
+                work.said = detail
+                return structs.replace(self._later(work, wait_s, kind), pause_s=wait_s if whole else 0.0, detail=detail)
         assert_never(reading)
 
     def _count(self, work: Awaited) -> None:

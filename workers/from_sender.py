@@ -179,10 +179,8 @@ class FromSender:
     def _routed(self, work: Incoming, names: Sequence[str]) -> Done:
         found = [(name, self._directory.receiver(name)) for name in names]
         work.unknown = tuple(name for name, receiver in found if receiver is None)
-        if work.unknown:
-            self._outside.meter.unrouted(len(work.unknown))
         hops = [self._hop(work, receiver) for _, receiver in found if receiver is not None]
-        return Done((*hops, *(self._unknown(work.record, name) for name in work.unknown)))
+        return Done((*hops, *(self._unknown(work, name) for name in work.unknown)))
 
     def _turned(self, work: Turn) -> Done | Dead:
         """From here on the receiver's messages take its new lane: known here at once, to others before the commit."""
@@ -218,9 +216,10 @@ class FromSender:
         key = receiver.name if lane == SHARED else message.source_id
         return NewRecord(self._topics.to_receiver(lane), key.encode(), message.payload, encode_hop(hop))
 
-    def _unknown(self, record: Record, name: str) -> NewRecord:
+    def _unknown(self, work: Incoming, name: str) -> NewRecord:
         dead = Dead("unknown_receiver", why_unknown(self._directory, name))
-        return self._letters.bury(_as_sent(record), dead, extra=(("relay-receiver", name.encode()),))
+        self._outside.meter.unrouted(DeliveryId(name, *work.message.id), dead.detail)
+        return self._letters.bury(_as_sent(work.record), dead, extra=(("relay-receiver", name.encode()),))
 
 
 def _as_sent(record: Record) -> Record:

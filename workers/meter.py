@@ -2,6 +2,8 @@
 
 from typing import Literal, Protocol
 
+from relay.domain.identity import DeliveryId
+
 Via = Literal["response", "poll", "callback"]
 """How an answer came: in the POST's response, by a status GET, or by the receiver's own callback."""
 
@@ -14,8 +16,8 @@ class Meter(Protocol):
         """A message was read from `from_sender`. `foreign_key`: the record's key is not its source_id."""
         ...
 
-    def unrouted(self, receivers: int) -> None:
-        """A message names so many receivers that do not exist; each has a dead letter."""
+    def unrouted(self, delivery: DeliveryId, why: str) -> None:
+        """A message names a receiver that does not exist; it has a dead letter for that."""
         ...
 
     def posted(self, receiver: str, seconds: float) -> None:
@@ -40,7 +42,7 @@ class SilentMeter:
 
     def received(self, *, foreign_key: bool) -> None: ...
 
-    def unrouted(self, receivers: int) -> None: ...
+    def unrouted(self, delivery: DeliveryId, why: str) -> None: ...
 
     def posted(self, receiver: str, seconds: float) -> None: ...
 

@@ -1,5 +1,6 @@
 """`relay failed`: dead letters."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ from relay.cli.table import output_option, print_json, print_table
 from relay.domain.errors import UserError
 from relay.domain.hop import NO_RECEIVER
 
-_COLUMNS = ("PLACE", "RECEIVER", "REASON", "CLASS", "ATTEMPTS", "LAST", "FAILED AT", "SOURCE", "MESSAGE")
+_COLUMNS = ("PLACE", "RECEIVER", "REASON", "CLASS", "ATTEMPTS", "LAST", "FAILED AT", "SOURCE", "MESSAGE", "DETAIL")
+DETAIL_CHARS = 400
+_MOMENTS = frozenset({"relay-first-failed", "relay-accepted-at", "relay-parked-due", "relay-parked-at"})
+"""Headers that are Unix milliseconds."""
 
 
 @click.group()
@@ -60,16 +64,39 @@ def show(place: str, api: str | None, config_file: Path | None, output: str) -> 
     if output == "json":
         print_json(letter)
         return
-    payload = letter.pop("payload")
-    headers = letter.pop("headers")
-    width = max(len(name) for name in letter)
-    for name, value in letter.items():
-        click.echo(f"{name:<{width}}  {'-' if value is None else value}")
+    for name, value in _facts(letter):
+        click.echo(f"{name:<12}{value}")
     click.echo("\nHeaders")
-    for name, value in headers:
-        click.echo(f"  {name}: {value}")
+    for name, value in letter["headers"]:
+        click.echo(f"  {name}: {_moment(value) if name in _MOMENTS else value}")
     click.echo("\nPayload")
+    payload = letter["payload"]
     click.echo(payload["body"] if payload["body"] is not None else f"(base64) {payload['body_base64']}")
+
+
+def _facts(letter: Any) -> list[tuple[str, str]]:
+    """What a person wants to know first."""
+    last = f", the last got {letter['last_status']}" if letter["last_status"] else ""
+    return [
+        ("Why", f"{letter['reason']} (class: {letter['class']})"),
+        ("Detail", letter["detail"] or "-"),
+        ("Failed at", letter["failed_at"] or "-"),
+        ("Attempts", f"{letter['attempts']}{last}"),
+        ("Receiver", letter["receiver"]),
+        ("Source", letter["source_id"] or "-"),
+        ("Message", letter["message_id"] or "-"),
+        ("Stage", letter["stage"] or "-"),
+        ("Place", f"{letter['partition']}/{letter['offset']}"),
+    ]
+
+
+def _moment(text: str) -> str:
+    """Unix milliseconds as a time; what is none, as it is."""
+    try:
+        moment = datetime.fromtimestamp(int(text) / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return text
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _row(letter: Any) -> tuple[str, ...]:
@@ -83,4 +110,10 @@ def _row(letter: Any) -> tuple[str, ...]:
         letter["failed_at"],
         letter["source_id"] or "-",
         letter["message_id"] or "-",
+        _short(letter["detail"] or "-"),
     )
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= DETAIL_CHARS else f"{line[:DETAIL_CHARS]}..."

@@ -153,7 +153,7 @@ class AddressGuard:
         if refusal := self.check_address(ip):
             return refusal
         if scheme == "http" and not self._allow_http and not self._is_allowed(_parsed(ip)):
-            return _NO_HTTP
+            return f"{ip}: {_NO_HTTP}"
         return None
 
     def check_address(self, ip: str) -> str | None:
@@ -164,7 +164,8 @@ class AddressGuard:
             return f"{ip!r} is no IP address"
         if self._is_allowed(address) or _is_public(address):
             return None
-        return f"{address} is not a public address and in none of the allowed networks"
+        setting = f"RELAY_ALLOW_PRIVATE_NETWORKS={address}/{address.max_prefixlen}"
+        return f"{address} is not a public address and in none of the allowed networks; {setting} would allow it"
 
     def _is_allowed(self, address: Address) -> bool:
         if any(address in net for net in self._allowed):
@@ -174,7 +175,7 @@ class AddressGuard:
 
 
 _LOOPBACK: Final = ("127.0.0.1", "::1")
-_NO_HTTP: Final = "plain http is only for allowed networks; use https"
+_NO_HTTP: Final = "plain http is only for allowed networks; use https, or set RELAY_ALLOW_HTTP=true"
 
 
 def _is_loopback_name(host: str) -> bool:

@@ -59,11 +59,12 @@ class StatusGone:
 @dataclass(frozen=True, slots=True)
 class AskLater:
     """No news. `whole`: the whole receiver is to be left alone. `kind`: of the NoResponse, or `not_now`, `status`,
-    `not_json`, `no_word`, `unknown_word`."""
+    `not_json`, `no_word`, `unknown_word`. `detail`: what came back, in words."""
 
     retry_after_s: float | None
     whole: bool
     kind: str
+    detail: str = ""
 
 
 StatusReading = AnswerReady | Working | NeverSeen | StatusGone | AskLater

@@ -7,8 +7,8 @@ from enum import Enum
 from typing import Protocol
 
 from relay.domain.errors import RelayError, Unavailable
-from relay.engine.work import Decision, Work
-from relay.log.port import TopicPartition
+from relay.engine.work import Dead, Decision, Work
+from relay.log.port import NewRecord, Record, TopicPartition
 from relay.state.attempts import WaitReason
 from relay.state.port import Restored
 
@@ -77,7 +77,9 @@ class Observer(Protocol):
         """Records whose output was proved to be acknowledged already, and were skipped."""
         ...
 
-    def dead(self, stage: str, gate: str, reason: str) -> None: ...
+    def dead(self, stage: str, gate: str, record: Record | NewRecord, dead: Dead) -> None:
+        """A dead letter is written. `record`: the one that was given up, or its letter: it says whose it is."""
+        ...
 
     def skipped(self, partition: TopicPartition, first: int, last: int, why: str) -> None:
         """Nothing of these offsets can be read, so they are passed over, under a dead letter. Told for each lane that
@@ -162,7 +164,7 @@ class SilentObserver:
 
     def duplicate(self, stage: str, count: int) -> None: ...
 
-    def dead(self, stage: str, gate: str, reason: str) -> None: ...
+    def dead(self, stage: str, gate: str, record: Record | NewRecord, dead: Dead) -> None: ...
 
     def skipped(self, partition: TopicPartition, first: int, last: int, why: str) -> None: ...
 

@@ -48,7 +48,7 @@ class Outbox(Generic[W]):
     async def bury(self, letter: NewRecord, dead: Dead) -> Coordinate:
         """Append the dead letter of a record that could not be read."""
         at = await self._append_letter(letter)
-        self._context.observer.dead(self._worker.stage, "-", dead.reason)
+        self._context.observer.dead(self._worker.stage, "-", letter, dead)
         return at
 
     async def bury_parked(self, copy: ParkedCopy, letter: NewRecord, dead: Dead) -> bool:
@@ -67,7 +67,7 @@ class Outbox(Generic[W]):
         await context.patience.until_done("mark rows", lambda: self._worker.table.mark(outcomes))
         for work, outcome in outcomes:
             if isinstance(outcome.decision, Dead):
-                context.observer.dead(self._worker.stage, work.gate, outcome.decision.reason)
+                context.observer.dead(self._worker.stage, work.gate, work.record, outcome.decision)
             self.retire(work)
 
     async def _append(self, batch: list[tuple[W, Done | Dead]]) -> list[tuple[W, Outcome]]:

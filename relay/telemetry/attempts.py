@@ -1,8 +1,10 @@
-"""An attempt in words: the line that tells whoever develops a receiver what became of it."""
+"""Attempts and dead letters in words: the lines that tell whoever develops a receiver what became of a message."""
 
 from typing import assert_never
 
+from relay.domain.dead_letter import identity_of
 from relay.engine.work import Dead, Decision, Done, Later, Resend, Work
+from relay.log.port import NewRecord, Record
 from relay.state.attempts import Change
 
 _LATER = {Change.RETRY: "retry", Change.DOUBT: "in doubt", Change.RELEASED: "not sent"}
@@ -43,3 +45,16 @@ def facts_of(work: Work, decision: Decision) -> dict[str, object]:
         case _:
             assert_never(decision)
     return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def letter_facts(record: Record | NewRecord, dead: Dead) -> dict[str, object]:
+    """What a log line says of a dead letter: whose it is, as far as that can be told, and why."""
+    receiver, source_id, message_id = identity_of(record.value, record.headers)
+    return {
+        "receiver": receiver,
+        "source_id": source_id,
+        "message_id": message_id,
+        "reason": dead.reason,
+        "status": dead.last_status,
+        "detail": dead.detail,
+    }

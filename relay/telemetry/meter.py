@@ -2,7 +2,11 @@
 
 from typing import Final, Literal
 
+from relay.domain.identity import DeliveryId
+from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
+
+_log = get_logger("relay.engine")
 
 _NOBODY: Final = "-"
 """Label of what has no receiver of ours: names that senders make up must not become series."""
@@ -19,8 +23,11 @@ class MetricsMeter:
         if foreign_key:
             self._metrics.foreign_keys_total.inc()
 
-    def unrouted(self, receivers: int) -> None:
-        self._metrics.failed_total.labels(_NOBODY, "unknown_receiver").inc(receivers)
+    def unrouted(self, delivery: DeliveryId, why: str) -> None:
+        reason = "unknown_receiver"
+        self._metrics.failed_total.labels(_NOBODY, reason).inc()
+        facts = {"reason": reason, "status": None, "detail": why}
+        _log.warning("dead_letter", stage="from_sender", endpoint=_NOBODY, **delivery._asdict(), **facts)
 
     def posted(self, receiver: str, seconds: float) -> None:
         self._metrics.delivery_duration_seconds.labels(receiver).observe(seconds)

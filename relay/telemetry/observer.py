@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 from relay.domain.errors import OffsetMissing, PartitionLost, RelayError, StateRecovering, StateUnavailable, Unavailable
 from relay.engine.observer import Memory, Recovered
-from relay.engine.work import Decision, Work
-from relay.log.port import TopicPartition
+from relay.engine.work import Dead, Decision, Work
+from relay.log.port import NewRecord, Record, TopicPartition
 from relay.state.attempts import WaitReason
 from relay.state.port import Restored
 from relay.state.rows import TAGS
-from relay.telemetry.attempts import facts_of, outcome_of
+from relay.telemetry.attempts import facts_of, letter_facts, outcome_of
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.outages import Outages
@@ -132,9 +132,9 @@ class TelemetryObserver:
         if stage == "from_sender":
             self._metrics.duplicates_total.inc(count)
 
-    def dead(self, stage: str, gate: str, reason: str) -> None:
-        self._metrics.failed_total.labels(_receiver_of(gate), reason).inc()
-        self._log.warning("dead_letter", stage=stage, endpoint=gate, reason=reason)
+    def dead(self, stage: str, gate: str, record: Record | NewRecord, dead: Dead) -> None:
+        self._metrics.failed_total.labels(_receiver_of(gate), dead.reason).inc()
+        self._log.warning("dead_letter", stage=stage, endpoint=gate, **letter_facts(record, dead))
 
     def skipped(self, partition: TopicPartition, first: int, last: int, why: str) -> None:
         self._metrics.offsets_skipped_total.labels(partition.topic).inc(last - first + 1)

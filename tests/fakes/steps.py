@@ -81,8 +81,8 @@ class CountingMeter:
     def received(self, *, foreign_key: bool) -> None:
         self.told.append(("received", foreign_key))
 
-    def unrouted(self, receivers: int) -> None:
-        self.told.append(("unrouted", receivers))
+    def unrouted(self, delivery: DeliveryId, why: str) -> None:
+        self.told.append(("unrouted", delivery.receiver, why))
 
     def posted(self, receiver: str, seconds: float) -> None:
         self.told.append(("posted", receiver, seconds))

@@ -21,6 +21,7 @@ from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
 from relay.engine.supervisor import Supervisor
 from relay.engine.turnstile import SEATS, Turnstile
+from relay.engine.work import Dead
 from relay.lanes import Lanes
 from relay.log.port import Headers, NewRecord, Record, TopicPartition
 from relay.plan import Plan
@@ -99,8 +100,8 @@ class Told(SilentObserver):
     def step_crashed(self, stage: str, error: Exception) -> None:
         self.crashed_steps += 1
 
-    def dead(self, stage: str, gate: str, reason: str) -> None:
-        self.dead_letters[reason] += 1
+    def dead(self, stage: str, gate: str, record: Record | NewRecord, dead: Dead) -> None:
+        self.dead_letters[dead.reason] += 1
 
     def fenced(self, partition: TopicPartition) -> None:
         self.fenced_lanes.append(partition)

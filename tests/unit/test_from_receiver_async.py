@@ -48,6 +48,9 @@ def worker(rig: Rig, receiver: Receiver = ASKED) -> FromReceiverAsync:
     return FromReceiverAsync(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside)
 
 
+GET = "GET https://ci.example/jobs/5"
+
+
 async def heard(
     rig: Rig,
     status: int,
@@ -105,22 +108,25 @@ async def test_410_pauses_the_receiver_and_is_the_end(rig: Rig) -> None:
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_not_now_is_for_the_whole_receiver(rig: Rig, status: int) -> None:
-    assert await heard(rig, status, retry_after="45") == Later(45, "not_now", pause_s=45)
-    assert await heard(Rig(), status) == Later(3, "not_now", pause_s=3)
-    assert await heard(Rig(), status, age_s=590, retry_after="45") == Later(10, "not_now", pause_s=45)
+    said = f"{GET}: {status}"
+    assert await heard(rig, status, retry_after="45") == Later(45, "not_now", pause_s=45, detail=said)
+    assert await heard(Rig(), status) == Later(3, "not_now", pause_s=3, detail=said)
+    decision = await heard(Rig(), status, age_s=590, retry_after="45")
+    assert decision == Later(10, "not_now", pause_s=45, detail=said)
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 500, 502])
 async def test_anything_else_is_asked_again(rig: Rig, status: int) -> None:
-    assert await heard(rig, status) == Later(3, "status")
-    assert await heard(Rig(), status, retry_after="20") == Later(20, "status")
+    said = f"{GET}: {status}"
+    assert await heard(rig, status) == Later(3, "status", detail=said)
+    assert await heard(Rig(), status, retry_after="20") == Later(20, "status", detail=said)
 
 
 async def test_no_response_is_asked_again(rig: Rig) -> None:
     rig.http.replies = [NoResponse("refused", "", sent=False)]
     step = worker(rig)
     decision = await stepped(step, step.admit(hop_record(PENDING, HOP)))
-    assert decision == Later(2, "refused")
+    assert decision == Later(2, "refused", detail=f"{GET}: refused")
 
 
 STATUS_MAP = StatusMap("/status", frozenset({"success"}), frozenset({"running"}), "/result")
@@ -130,9 +136,9 @@ STATUS_MAP = StatusMap("/status", frozenset({"success"}), frozenset({"running"})
     ("body", "decision"),
     [
         (b'{"status":"running"}', Later(3, "still working")),
-        (b'{"status":"lost"}', Later(3, "unknown_word")),
-        (b"{}", Later(3, "no_word")),
-        (b"<html>", Later(3, "not_json")),
+        (b'{"status":"lost"}', Later(3, "unknown_word", detail=f'{GET}: 200: {{"status":"lost"}}')),
+        (b"{}", Later(3, "no_word", detail=f"{GET}: 200: {{}}")),
+        (b"<html>", Later(3, "not_json", detail=f"{GET}: 200: <html>")),
         (
             b'{"status":"success","result":{"n": 1.0}}',
             Done(stage=Stage.PUBLISHED, result=Result("answered", 200, "application/json", b'{"n": 1.0}')),
@@ -254,6 +260,17 @@ def test_before_the_deadline_nothing_is_over(rig: Rig) -> None:
 def test_who_has_a_status_endpoint_has_to_answer(rig: Rig) -> None:
     dead = at_deadline(rig, ASKED)
     assert dead == Dead("answer_timeout", "no answer within 600 s")
+
+
+async def test_at_the_deadline_it_is_told_what_was_said_last(rig: Rig) -> None:
+    rig.reply(500)
+    step = worker(rig, ASKED)
+    work = step.admit(hop_record(PENDING, HOP, age_s=599))
+    await stepped(step, work)
+    work.polls = 7
+    rig.clock.now = NOW + 1
+    told = f"no answer within 600 s; asked 7 times; the last: {GET}: 500"
+    assert step.overdue(work) == Dead("answer_timeout", told)
 
 
 def test_a_template_that_could_not_be_filled_is_told_at_the_deadline(rig: Rig) -> None:

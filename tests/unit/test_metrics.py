@@ -4,7 +4,9 @@ import re
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
 
+from relay.domain.identity import DeliveryId
 from relay.telemetry import series
 from relay.telemetry.meter import MetricsMeter
 from relay.telemetry.metrics import CONTENT_TYPE, Metrics
@@ -127,7 +129,13 @@ def test_what_the_workers_tell() -> None:
     meter = MetricsMeter(metrics)
     meter.received(foreign_key=False)
     meter.received(foreign_key=True)
-    meter.unrouted(2)
+    with capture_logs() as logged:
+        for name in ("nobody", "noone"):
+            meter.unrouted(DeliveryId(name, "github", "m-1"), "there is no such receiver")
+    assert [(line["event"], line["receiver"], line["message_id"]) for line in logged] == [
+        ("dead_letter", "nobody", "m-1"),
+        ("dead_letter", "noone", "m-1"),
+    ]
     meter.posted("ci", 0.5)
     meter.delivered("ci", 1.5)
     meter.answered("ci", "response", 1.5)

@@ -193,7 +193,7 @@ def dlq_not_acked() -> Iterator[None]:
 
     async def bury(self: Outbox[AnyWork], letter: NewRecord, dead: Dead) -> Coordinate:
         send(self, letter)
-        self._context.observer.dead(self._worker.stage, "-", dead.reason)
+        self._context.observer.dead(self._worker.stage, "-", letter, dead)
         return NOWHERE
 
     rightly = Outbox._append
