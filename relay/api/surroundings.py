@@ -14,7 +14,7 @@ from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
-from relay.domain.receiver import Endpoint, Source
+from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.parked_copy import parked_key, unwrap
 from relay.log.partitioner import partition_of
@@ -87,11 +87,16 @@ class Surroundings:
             return of_callback(one.callback, held, lane, since, now) if one.callback is not None else None
         if lane.topic == self._topics.from_sender:
             return before_routing(lane, seen.received, now)
-        receiver = self._directory.receiver(one.delivery.receiver)
+        receiver = self._receiver(one)
         if receiver is None:
             return None
         around = Around(receiver, lane, seen.held[f"r:{receiver.name}"], seen.heads.get(one.delivery))
         return of_delivery(one.seen, around, seen.received, now)
+
+    def _receiver(self, one: Found) -> Receiver | None:
+        """Also a removed one, as long as something of it is left."""
+        name = one.delivery.receiver
+        return self._directory.receiver(name) or self._directory.removed(name)
 
     # lanes
 
@@ -110,7 +115,7 @@ class Surroundings:
         return (passed,)
 
     def _lane_of_receiver(self, one: Found) -> tuple[TopicPartition, ...]:
-        receiver = self._directory.receiver(one.delivery.receiver)
+        receiver = self._receiver(one)
         if receiver is None:
             return ()
         lane = lane_of(receiver)
@@ -140,7 +145,7 @@ class Surroundings:
     def _endpoints(self, waiting: Sequence[Found], source: Source) -> Iterable[tuple[str, Endpoint]]:
         for one in waiting:
             if one.row.stage in _WAITING:
-                receiver = self._directory.receiver(one.delivery.receiver)
+                receiver = self._receiver(one)
                 if receiver is not None:
                     yield f"r:{receiver.name}", receiver.post
             elif source.callback is not None:
@@ -168,7 +173,7 @@ class Surroundings:
         }
 
     def _order_key(self, one: Found) -> bytes | None:
-        receiver = self._directory.receiver(one.delivery.receiver)
+        receiver = self._receiver(one)
         if receiver is None or one.row.stage not in _TO_BE_SENT:
             return None
         return order_key(receiver, one.delivery)

@@ -97,6 +97,9 @@ def of_delivery(seen: Watched, around: Around, received: float | None, now: floa
     since = received if seen.since_s is None else now - seen.since_s
     if not around.receiver.enabled:
         return Wait("switched_off", since, None, "the receiver is switched off (enabled: false)")
+    if around.receiver.moving and row.stage < Stage.AWAITING:
+        moving = "the receiver moves to another lane, which begins when the old one has finished what it has"
+        return _own(seen, around.receiver.post, now) or Wait("order", since, None, moving)
     if (unserved := _unserved(around.lane, since, now)) is not None:
         return unserved
     match row.stage:

@@ -52,6 +52,14 @@ def test_nothing_is_in_the_way_of_what_has_just_come() -> None:
     assert waits(Watched(Row(Stage.ACCEPTED))) is None
 
 
+def test_a_receiver_that_moves_to_another_lane() -> None:
+    """Its new lane has no worker yet, on purpose."""
+    moving = replace(CI, moving=True)
+    assert kind(waits(NEW, receiver=moving, lane=UNSERVED)) == "order"
+    assert kind(waits(FAILED, receiver=moving, lane=UNSERVED)) == "retry"
+    assert kind(waits(AWAITING, receiver=moving)) == kind(waits(AWAITING))
+
+
 def test_a_receiver_that_is_switched_off() -> None:
     off = replace(CI, enabled=False)
     for seen in (NEW, FAILED, AWAITING):
