@@ -74,6 +74,7 @@ class FailedMessages:
     stage = "failed_messages"
     kind = Kind.POST
     parks = False
+    capped = False
 
     def __init__(self, topics: Topics, state: State, letters: Letters, reporter: Reporter) -> None:
         self._topics = topics

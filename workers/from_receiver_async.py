@@ -116,6 +116,7 @@ class FromReceiverAsync:
     stage = "pending"
     kind = Kind.POLL
     parks = True
+    capped = False
 
     def __init__(self, topics: Topics, directory: Directory, state: State, letters: Letters, outside: Outside) -> None:
         self._topics = topics

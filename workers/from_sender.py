@@ -129,6 +129,7 @@ class FromSender:
     stage = "from_sender"
     kind = Kind.POST
     parks = False
+    capped = False
 
     def __init__(
         self,

@@ -82,6 +82,7 @@ class ToReceiver:
     stage = "to_receiver"
     kind = Kind.POST
     parks = True
+    capped = True
 
     def __init__(
         self,

@@ -141,6 +141,7 @@ class ToSender:
     stage = "to_sender"
     kind = Kind.POST
     parks = True
+    capped = False
 
     def __init__(self, directory: Directory, state: State, letters: Letters, outside: Outside) -> None:
         self._directory = directory

@@ -42,7 +42,11 @@ class AnswersResource:
         delivery, generation = self._delivery(request.match_info["token"])
         status, content_type = _answer_status(request), _content_type(request)
         body = await read_body(request, self._context.answer_body_cap)
-        result = Result("answered", status, content_type, body)
+        duplicate = await self.take(delivery, generation, Result("answered", status, content_type, body))
+        return _recorded(duplicate=duplicate)
+
+    async def take(self, delivery: DeliveryId, generation: int, result: Result) -> bool:
+        """Store an answer and publish it; True: there was one already. Raises a Problem where it comes too late."""
         row = await self._settled(delivery, generation, result)
         if row.generation > generation:
             raise _closed()
@@ -57,7 +61,7 @@ class AnswersResource:
                 raise StateUnavailable(f"the answer was not stored: its row is at {row.stage.name}")
             case _:
                 assert_never(row.stage)
-        return _recorded(duplicate=row.stage is not Stage.RESULT or row.result != result)
+        return row.stage is not Stage.RESULT or row.result != result
 
     def _delivery(self, token: str) -> tuple[DeliveryId, int]:
         context = self._context

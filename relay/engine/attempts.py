@@ -37,6 +37,9 @@ from relay.state.rows import Result, Row, Stage
 
 TOKEN_BYTES = 8
 CRASH_PAUSE_S = 5.0
+NO_ROOM = "as many of the receiver's messages wait for an answer, or for a retry, as may"
+OUR_PACE = frozenset[WaitReason]({"rate", "backlog"})
+"""Waits that say nothing against the endpoint."""
 RATE_PAUSE_S = 0.25
 """Least pause when the rate's slots are used up: they are given out up to 1 s ahead, so several become free at once."""
 
@@ -58,6 +61,7 @@ class Attempts(Generic[W]):
         self._ends: Ends[W] = self._seats
         self._spawn = spawn
         self._quarantine = quarantine
+        self._room = context.bounds.parked_per_owner if worker.capped else None
         self._beginning: Gather[W] = Gather(self._begin, linger_s=context.linger_s)
         self._settling: Gather[tuple[W, Settlement, Decision]] = Gather(self._settle, linger_s=context.linger_s)
         self._pings: Pings[W] = Pings(context, worker, self._ends)
@@ -120,14 +124,17 @@ class Attempts(Generic[W]):
         except PartitionLost:
             self._ends.fence()
             return
-        waiting: list[tuple[W, float, WaitReason]] = []
+        waiting: list[tuple[W, Wait]] = []
         for work, verdict in zip(batch, verdicts, strict=True):
             if isinstance(verdict, Wait):
-                waiting.append((work, verdict.seconds, verdict.why))
+                waiting.append((work, verdict))
             else:
                 self._act(work, verdict, asked_at)
-        for work, seconds, why in reversed(waiting):  # each goes before the others again: they keep their turns
-            self._wait(work, seconds, why)
+        for work, wait in reversed(waiting):  # each goes before the others again: they keep their turns
+            if wait.why == "backlog" and context.shared:
+                self._crowded_out(work, wait)
+            else:
+                self._wait(work, wait.seconds, wait.why)
 
     def _ask(self, work: W) -> BeginAsk:
         rules = _rules(work)
@@ -141,6 +148,8 @@ class Attempts(Generic[W]):
             resolved=work.resolved,
             ask_first=rules.ask_first,
             recorded_ms=work.record.timestamp_ms if rules.at_most_once else None,
+            room=self._room,
+            room_to_retry=self._room if self._context.shared else None,
         )
 
     def _act(self, work: W, verdict: Go | Ping | Ambiguous | Have | Stale | Fenced, asked_at: float) -> None:
@@ -151,6 +160,7 @@ class Attempts(Generic[W]):
                 else:
                     work.polls, work.token = attempt, b""  # a GET leaves no intent behind: nothing to settle it with
                 work.begun_at = asked_at
+                work.sent = True
                 work.in_doubt, work.resolved = False, None
                 self._start(work, start_in_s)
             case Ping(down_for_s):
@@ -169,12 +179,21 @@ class Attempts(Generic[W]):
         if why == "settling":
             self._ends.again(work, now + seconds)
             return
-        down = why != "rate"
+        down = why not in OUR_PACE
         least_s = 0.0 if down else RATE_PAUSE_S
         self._ends.close(work.gate, min(max(seconds, least_s), LONGEST_CLOSE_S), down=down)
-        if down:
+        if why != "rate":
             self._context.observer.held(work.gate, why)
         self._ends.again(work, now)
+
+    def _crowded_out(self, work: W, wait: Wait) -> None:
+        """No room for its answer, or its retry, in a lane where nobody may wait in the others' way."""
+        self._context.observer.held(work.gate, wait.why)
+        if wait.fresh and not work.sent:
+            work.token = b""
+            self._ended(work, Dead("backlog_full", NO_ROOM))
+        else:
+            self._ends.again(work, self._context.clock.monotonic() + wait.seconds)
 
     def _doubt(self, work: W, attempts: int, doubt: int) -> None:
         work.token = b""

@@ -19,8 +19,11 @@ from relay.engine.work import Dead, W, Worker
 from relay.state.attempts import Kind
 from relay.state.port import IntakeAsk, Parked
 
+NO_ROOM = "the receiver has as many parked messages as it may"
 ROOM_S = 1.0
 """How soon those are tried again that found no room."""
+STORED_S = 1.0
+"""How long whoever stored an outcome may take to publish it; if that takes longer, a second copy does no harm."""
 LOOK_S = 10.0
 """How often those that wait behind parked ones look, while the endpoint is closed, whether these are over."""
 
@@ -28,9 +31,10 @@ LOOK_S = 10.0
 class Parking(Generic[W]):
     """Parks works with their order keys.
 
-    `finished(work)`: parked for sure. `refused(work)`: no room, and nothing of its order key is parked: it has to wait
-    elsewhere. `buried(work, dead)`: no room, and the lane must not stop for it. `closed()`: the lane's only endpoint
-    takes nothing now, so its backlog stays in the topic: what would only queue up behind parked ones waits here.
+    `finished(work)`: parked for sure. `refused(work)`: it has to wait elsewhere, for there is no room, and nothing of
+    its order key is parked; or for `work.due`, as it is over already. `buried(work, dead)`: no room, and the lane must
+    not stop for it. `closed()`: the lane's only endpoint takes nothing now, so its backlog stays in the topic: what
+    would only queue up behind parked ones waits here.
     """
 
     def __init__(
@@ -103,30 +107,34 @@ class Parking(Generic[W]):
     async def _park(self, batch: list[W]) -> None:
         try:
             allowed = await self._within_caps(batch)
-            if allowed:
-                allowed = await self._store_what_fits(allowed)
+            stored = await self._store_what_fits(allowed) if allowed else []
         except PartitionLost:
             self._fence()
             return
         for work in batch:
             if work.queue is not None:
                 _count_down(self._under_way, work.queue)
-        for work in allowed:
-            self._finished(work)
+        for work, parked in stored:
+            if parked:
+                self._finished(work)
+            else:  # whoever stored its outcome is about to publish it: only if not, that is to be done here
+                work.due = self._context.clock.monotonic() + STORED_S
+                self._refused(work)
 
-    async def _store_what_fits(self, works: list[W]) -> list[W]:
-        """Those that are parked now; a copy is a little larger than its record, and may be too large for its topic."""
+    async def _store_what_fits(self, works: list[W]) -> list[tuple[W, bool]]:
+        """Without those that are not to be parked at all: a copy is a little larger than its record, and may be too
+        large for its topic."""
         try:
-            await self._store(works)
+            return list(zip(works, await self._store(works), strict=True))
         except RecordTooLarge as error:
             if len(works) > 1:
-                return [work for each in works for work in await self._store_what_fits([each])]
+                return [one for each in works for one in await self._store_what_fits([each])]
             works[0].owes_tombstone = True  # the intent is marked
             self._buried(works[0], Dead("too_large", f"it has to wait, and cannot be parked: {error}"))
             return []
-        return works
 
-    async def _store(self, works: list[W]) -> None:
+    async def _store(self, works: list[W]) -> list[bool]:
+        """Whether each is parked; those are not whose outcome somebody has stored meanwhile."""
         context, stage = self._context, self._worker.stage
         patience, state, lane = context.patience, context.state, context.lane
         poll = self._worker.kind is Kind.POLL
@@ -144,45 +152,58 @@ class Parking(Generic[W]):
             Parked(row_of(work), work.generation, where, max(0.0, work.due - now), work.queue, work.record.offset, poll)
             for work, where in zip(works, at, strict=True)
         ]
-        await patience.until_done("park references", lambda: state.park(lane, parked))
-        context.observer.parked(lane.topic, len(works))
+        put = await patience.until_done("park references", lambda: state.park(lane, parked))
+        context.observer.parked(lane.topic, sum(put))
+        return put
 
     # room
 
     async def _within_caps(self, batch: list[W]) -> list[W]:
         """The works there is room for; the others wait, are refused or buried. Renewing a reference takes no room."""
         fresh = [work for work in batch if work.parked_at is None]
-        room = await self._room({work.gate for work in fresh}) if fresh else {}
+        if fresh:
+            await self._count_free()
+        room = await self._room({work.gate for work in fresh if self._is_capped(work)})
         allowed: list[W] = []
         for work in batch:
             if work.parked_at is None:
-                if room[work.gate] <= 0 or self._free <= 0:
+                if (self._is_capped(work) and room[work.gate] <= 0) or self._free <= 0:
                     self._no_room(work)
                     continue
-                room[work.gate] -= 1
+                if work.gate in room:
+                    room[work.gate] -= 1
                 self._free -= 1
             if work.queue is not None:
                 self._parked.add(work.queue)
             allowed.append(work)
         return allowed
 
+    def _is_capped(self, work: W) -> bool:
+        """Whether its owner's own cap counts. In a shared lane not for what was sent once: that is never given up for
+        lack of room, and must not wait in the others' way; begins see to it that there is not much of it."""
+        return self._worker.capped and not (self._context.shared and work.sent)
+
     async def _room(self, owners: set[str]) -> dict[str, int]:
-        """How many more each of them may have parked; and what is free for all, as of the last second."""
-        context, poll = self._context, self._worker.kind is Kind.POLL
-        asked = sorted(owners)
+        """How many more retries each of them may have parked."""
+        if not owners:
+            return {}
+        context, asked = self._context, sorted(owners)
         counts = await context.patience.until_done("count parked", lambda: context.state.parked(asked))
+        cap = context.bounds.parked_per_owner
+        return {owner: cap - count.retries for owner, count in zip(asked, counts, strict=True)}
+
+    async def _count_free(self) -> None:
+        """What is free for all owners, as of the last second."""
+        context = self._context
         now = context.clock.monotonic()
         if now - self._counted_at >= ROOM_S:
             total = await context.patience.until_done("count all parked", context.state.parked_total)
             self._free = context.bounds.parked_total - total.retries - total.polls
             self._counted_at = now
-        cap = context.bounds.parked_per_owner
-        parked = [count.polls if poll else count.retries for count in counts]
-        return {owner: cap - count for owner, count in zip(asked, parked, strict=True)}
 
     def _no_room(self, work: W) -> None:
         if self._context.shared and self._free > 0:
-            self._buried(work, Dead("backlog_full", "the receiver has as many parked messages as it may"))
+            self._buried(work, Dead("backlog_full", NO_ROOM))
             return
         self._refused_at = self._context.clock.monotonic()
         if work.queue is not None and (work.queue in self._parked or self._behind_keys[work.queue]):

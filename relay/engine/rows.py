@@ -65,6 +65,7 @@ def fill_in(work: W, row: Row, now: float, kind: Kind) -> None:
     if row.generation != work.generation:
         return
     work.attempts = max(work.attempts, row.attempts)
+    work.sent = work.sent or row.stage is not Stage.NONE
     work.polls = row.polls
     if row.due_in_s > 0 and work.parked_at is None:
         work.due = now + row.due_in_s

@@ -105,6 +105,7 @@ class Work:
         "result",
         "row",
         "rules",
+        "sent",
         "suspect",
         "taken",
         "ticket",
@@ -143,6 +144,8 @@ class Work:
         self.owes_tombstone = False
         self.ticket = -1
         """Of its present wait in the lane's order."""
+        self.sent = False
+        """An attempt of it was made once, as far as known: it is never given up for lack of room."""
         self.taken = False
         """It was taken from the lane's order, and is in flight."""
 
@@ -188,11 +191,14 @@ class Worker(Protocol[W]):
     """One step. `stage` names it in parked records, logs and metrics.
 
     `parks`: its works have rows and may be parked; else its steps are harmless to repeat, and never wait for long.
+    `capped`: their number is limited per owner: nothing is begun for which there is no room. What comes after a first
+    attempt has to be brought to its end, so there only the cap over all owners counts.
     """
 
     stage: str
     kind: Kind
     parks: bool
+    capped: bool
 
     @property
     def table(self) -> Table[W]: ...

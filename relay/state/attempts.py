@@ -38,6 +38,9 @@ class BeginAsk(Struct, frozen=True, gc=False):
     `resolved`: the doubt that the caller has resolved: it has proof (a status endpoint's 404 after settling) or the
     receiver's consent (`on_ambiguous: resend`) to POST although that attempt is in doubt. It holds, however long the
     next attempt has to wait, while no other one was begun; it does not shorten settling.
+    `room`: of a POST: how many deliveries of its owner may wait for an answer (parked ones, those under way, those that
+    said 202), this one included; `room_to_retry`: how many may be parked for a retry when a first attempt is made.
+    None: any number.
     `ask_first`: in doubt after a loss of state, a delivery without a row is AMBIGUOUS (the receiver can be asked).
     `recorded_ms`: of one that may be sent at most once, when its record was appended (Unix ms): in doubt after a loss
     it is AMBIGUOUS without a row if that was before the loss, or as long as there are gaps (`State.gaps`).
@@ -52,6 +55,8 @@ class BeginAsk(Struct, frozen=True, gc=False):
     resolved: int | None = None
     ask_first: bool = False
     recorded_ms: int | None = None
+    room: int | None = None
+    room_to_retry: int | None = None
 
 
 class Go(NamedTuple):
@@ -64,15 +69,17 @@ class Go(NamedTuple):
     start_in_s: float
 
 
-WaitReason = Literal["rate", "pause", "breaker", "settling", "offline", "disabled"]
+WaitReason = Literal["rate", "pause", "breaker", "settling", "offline", "disabled", "backlog"]
 
 
 class Wait(NamedTuple):
     """Not yet. Nothing was recorded, no attempt counted. `settling`: an earlier POST may still arrive. `offline`: as
-    `breaker`, in a long outage; `disabled`: as `pause`, which such an outage ended in."""
+    `breaker`, in a long outage; `disabled`: as `pause`, which such an outage ended in. `backlog`: there is no room for
+    its answer or its retry; `fresh`: then, no attempt was ever made, for sure."""
 
     seconds: float
     why: WaitReason
+    fresh: bool = False
 
 
 class Ping(NamedTuple):

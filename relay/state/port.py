@@ -160,7 +160,8 @@ class State(Protocol):
 
     async def begin(self, lane: Lane, asks: Sequence[BeginAsk]) -> list[Verdict]:
         """Ask to start attempts, in order of importance: fence, generation, what is known, settling and doubt, pause,
-        breaker, rate. Go writes the intent; a half-open breaker gives one Go, in a long outage one Ping, per probe."""
+        breaker, room, rate. Go writes the intent, and keeps room for an answer that comes later; a half-open breaker
+        gives one Go, in a long outage one Ping, per probe."""
         ...
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Row | None]:
@@ -169,6 +170,7 @@ class State(Protocol):
         None: the attempt under way was settled as told, so the row says what the caller knows (and there is no intent
         to park). Else the row as it now is (with `result` where stored): the settlement came late, repeatedly, for
         another generation or attempt, or, as with token b"", from somebody who cannot know what else the row says.
+        An outcome (RESULT) without a token frees what is parked of it: it is due at once, and counts no more.
         """
         ...
 
@@ -190,8 +192,9 @@ class State(Protocol):
         """Note (row, generation) that a parked copy may come to exist. Survives a later `mark`, until `unpark`."""
         ...
 
-    async def park(self, lane: Lane, parked: Sequence[Parked]) -> None:
-        """Put references to acknowledged parked copies into the due index and their queues, or renew them."""
+    async def park(self, lane: Lane, parked: Sequence[Parked]) -> list[bool]:
+        """Put references to acknowledged parked copies into the due index and their queues, or renew them. False: not
+        this one, for its outcome is stored already (for a poll: its answer): there is nothing to wait for."""
         ...
 
     async def next_due(self, lane: Lane, tags: Sequence[int]) -> dict[int, float]:

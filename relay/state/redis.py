@@ -155,12 +155,13 @@ class RedisState:
         }
         await self._calls.run("intend_to_park", arguments, _numbers)
 
-    async def park(self, lane: Lane, parked: Sequence[Parked]) -> None:
+    async def park(self, lane: Lane, parked: Sequence[Parked]) -> list[bool]:
+        batch = _of_rows(parked)
         arguments = {
-            tag: _encode((lane_key(lane), lane.epoch, list(map(wire.encode_parked, part))))
-            for tag, part in _of_rows(parked).parts()
+            tag: _encode((lane_key(lane), lane.epoch, _digests(part), list(map(wire.encode_parked, part))))
+            for tag, part in batch.parts()
         }
-        await self._calls.run("park", arguments, _numbers)
+        return batch.join(await self._calls.run("park", arguments, _bools), _same)
 
     async def next_due(self, lane: Lane, tags: Sequence[int]) -> dict[int, float]:
         first = await self._calls.run("next_due", dict.fromkeys(tags, _encode((lane_key(lane), lane.epoch))), _numbers)

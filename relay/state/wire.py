@@ -171,7 +171,7 @@ class WireVerdict(msgspec.Struct, array_like=True):
             case 1:
                 return Go(self.first, self.second / 1e6)
             case 2:
-                return Wait(_seconds(self.first), _WAITS[self.second])
+                return Wait(_seconds(self.first), _WAITS[self.second], self.row == 1)
             case 3:
                 return Ambiguous(self.first, self.second)
             case 4:
@@ -195,7 +195,12 @@ def verdict_of(item: WireVerdict | int) -> Verdict:
 def limits_of(ask: BeginAsk) -> tuple[object, ...]:
     limits = ask.limits
     interval_us = math.ceil(limits.interval_s * 1e6 - 1e-3)  # the tolerance: 0.01 s must not become 10,001 us
-    return ask.row.owner, interval_us, ms(limits.settle_s), ms(limits.probe_s), ms(limits.breaker.offline.after)
+    times = ms(limits.settle_s), ms(limits.probe_s), ms(limits.breaker.offline.after)
+    return ask.row.owner, interval_us, *times, _count(ask.room), _count(ask.room_to_retry)
+
+
+def _count(most: int | None) -> int:
+    return -1 if most is None else most
 
 
 _BEGIN: Final = struct.Struct(">BQQHH").pack

@@ -100,8 +100,9 @@ class Metrics:
         )
         self.endpoints_held = self._gauge(
             "relay_endpoints_held",
-            "Endpoints with messages waiting that are sent none now, by why: pause, breaker, offline or disabled; - "
-            "stands for callbacks. Over 0 while it is so: each process counts those that it was told about",
+            "Endpoints with messages waiting that are sent none now, by why: pause, breaker, offline, disabled "
+            "or backlog (no room for what would wait); - stands for callbacks. Over 0 while it is so: each process "
+            "counts those that it was told about",
             "receiver",
             "why",
         )

@@ -117,6 +117,43 @@ class ParkingContract:
         assert await rig.state.parked(["r:ci"]) == [Counts(0, 0)]
         assert await rig.state.parked_total() == Counts(1, 0)
 
+    async def test_an_answer_frees_what_is_parked_of_it(self, rig: Rig) -> None:
+        """Due at once, also before its turn, and another may have its place; it is there until it is unparked."""
+        waits, poll = parked(1, due_in_s=900), replace(parked(2, due_in_s=900), poll=True)
+        behind = parked(4, queue=QUEUE)
+        await rig.state.intend_to_park(LANE, [(one.row, 0) for one in (waits, poll, behind)])
+        assert await rig.state.park(LANE, [waits, poll, parked(3, due_in_s=70, queue=QUEUE), behind]) == [True] * 4
+        await rig.state.settle([outcome(one.row, Change.RESULT, b"", result=ANSWER) for one in (waits, poll, behind)])
+        assert await rig.state.parked(["r:ci"]) == [Counts(1, 0)]
+        assert await rig.state.parked_total() == Counts(1, 0)
+        assert await taken(rig) == [due(waits), due(poll)]
+        await rig.state.unpark(LANE, [(one.row, one.queue) for one in (waits, poll, behind)])
+        assert await rig.state.parked(["r:ci"]) == [Counts(1, 0)]
+        await rig.elapse(70)
+        assert await taken(rig) == [due(parked(3))]
+
+    async def test_what_has_its_outcome_already_is_not_parked_any_more(self, rig: Rig) -> None:
+        retry, poll, later = parked(1), replace(parked(2), poll=True), replace(parked(3), generation=1)
+        await rig.state.intend_to_park(LANE, [(one.row, 0) for one in (retry, poll)])
+        for one in (retry, poll, later):
+            await rig.state.settle([outcome(one.row, Change.ACCEPTED, b"", result=ANSWER)])
+        assert await rig.state.park(LANE, [retry, poll, later]) == [False, True, True]
+        await rig.state.unpark(LANE, [(poll.row, None)])
+        await rig.state.settle([outcome(poll.row, Change.RESULT, b"", result=ANSWER)])
+        assert await rig.state.park(LANE, [poll]) == [False]
+        assert await rig.state.parked(["r:ci"]) == [Counts(1, 0)]
+        assert (await peeked(rig.state, retry.row)).park_intent, "its copy is there, and owed a tombstone"
+
+    async def test_an_intent_is_that_of_the_lane_that_noted_it_last(self, rig: Rig) -> None:
+        """A delivery goes from lane to lane: the one that it leaves says nothing about the copy of the next."""
+        pending = LANE._replace(topic="pending")
+        await rig.state.intend_to_park(LANE, [(row(), 0)])
+        await rig.state.intend_to_park(pending, [(row(), 0)])
+        await rig.state.unpark(LANE, [(row(), None)])
+        assert await peeked(rig.state, row()) == Row(park_intent=True)
+        await rig.state.unpark(pending, [(row(), None)])
+        assert await peeked(rig.state, row()) == Row()
+
     async def test_a_newer_owner_fences_parking(self, rig: Rig) -> None:
         await rig.state.park(LANE._replace(epoch=8), [parked(1)])
         with pytest.raises(PartitionLost):

@@ -17,7 +17,7 @@ from tests.contract.state_contract import (
     RowsContract,
     TimeContract,
 )
-from tests.contract.state_endpoints_contract import EndpointsContract, FailedContract
+from tests.contract.state_endpoints_contract import EndpointsContract, FailedContract, RoomContract
 from tests.contract.state_onlooker_contract import OnlookerContract
 from tests.contract.state_owners_contract import OwnersContract
 from tests.contract.state_parking_contract import LifeContract, ParkingContract
@@ -33,6 +33,7 @@ class StateContract(
     MessagesContract,
     RowsContract,
     EndpointsContract,
+    RoomContract,
     FailedContract,
     ParkingContract,
     LifeContract,

@@ -58,6 +58,7 @@ generations = st.sampled_from([0, 0, 0, 1, 60_000])
 lanes = st.builds(Lane, st.just("topic"), st.just(0), st.sampled_from([5, 5, 5, 5, 4, 6]))
 queues = st.sampled_from([None, b"queue-1-----", b"queue-2-----"])
 durations = st.sampled_from([0.0, 0.5, 5.0, 40.0])
+rooms = st.sampled_from([None, None, 0, 1, 2, 5_000])
 limits = st.builds(Limits, st.sampled_from([0.0, 0.4, 5.0]), st.just(10.0), st.just(BREAKER), st.just(15.0))
 asks = st.builds(
     BeginAsk,
@@ -70,6 +71,8 @@ asks = st.builds(
     resolved=st.sampled_from([None, *(BEGIN_MS + passed for passed in (0, 10_000, 25_000, 61_000))]),
     ask_first=st.booleans(),
     recorded_ms=st.sampled_from([None, None, BEGIN_MS - 1, BEGIN_MS + 1]),
+    room=rooms,
+    room_to_retry=st.sampled_from([None, 0, 1]),
 )
 results = st.sampled_from([None, Result("answered", 200, "a/b", b"\xfe" * 40)])
 settlements = st.builds(
@@ -124,7 +127,7 @@ arrivals = st.builds(
 )
 # The way of most deliveries: all that is asked, sent and marked, in one go.
 usual_begin = call(
-    "begin", st.just(Lane("topic", 0, 6)), st.lists(st.builds(BeginAsk, rows, generations, tokens, limits))
+    "begin", st.just(Lane("topic", 0, 6)), st.lists(st.builds(BeginAsk, rows, generations, tokens, limits, room=rooms))
 )
 usual_settle = call(
     "settle",

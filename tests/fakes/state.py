@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from relay.domain.errors import PartitionLost, StateRecovering
 from relay.domain.hold import Hold
@@ -13,7 +14,7 @@ from relay.state.attempts import BeginAsk, Settlement, Verdict
 from relay.state.onlooker import LineHead, Openings, ParkedHead, Served, Sign, Watched
 from relay.state.port import Counts, Due, EndpointHealth, FailedEntry, Gap, IntakeAsk, Lane, Parked, Remains, Restored
 from relay.state.rows import TAGS, Arrival, Mark, MessageRow, MessageStage, Row, RowKey, Stage, tag_of
-from tests.fakes.state_parking import LaneIndex
+from tests.fakes.state_parking import LaneIndex, count_of
 from tests.fakes.state_rows import Beginning, Rows, finished_until, mark, remember, settle
 
 _NEWEST_FAILED = 10_000
@@ -35,6 +36,13 @@ class _Tag:
 
     def lane(self, lane: Lane) -> LaneIndex:
         return self.lanes.setdefault((lane.topic, lane.partition), LaneIndex())
+
+    def parked(self, owner: str) -> Counts:
+        return count_of(one for one in _references(self) if one.row.owner == owner)
+
+    def free(self, digest: bytes, now: float) -> None:
+        if digest in self.rows.intents:
+            self.lanes.setdefault(self.rows.intents[digest], LaneIndex()).free(digest, now)
 
 
 @dataclass(slots=True)
@@ -168,13 +176,14 @@ class MemoryState:
         for ask in asks:
             tag = self._of(ask.row.owner)
             references, is_open = tag.lane(lane).references, tag.gap is not None
-            beginning = Beginning(tag.rows, self.now, tag.doubt_until, tag.lost_at, is_open, references)
+            beginning = Beginning(tag.rows, self.now, tag.doubt_until, tag.lost_at, is_open, references, tag.parked)
             verdicts.append(beginning.verdict(ask))
         return verdicts
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Row | None]:
         self._reach_owners(one.row.owner for one in settlements)
-        return [settle(self._of(one.row.owner).rows, one, self.now) for one in settlements]
+        found = [(self._of(one.row.owner), one) for one in settlements]
+        return [settle(tag.rows, one, self.now, partial(tag.free, now=self.now)) for tag, one in found]
 
     async def mark(self, marks: Sequence[Mark]) -> None:
         self._reach_owners(one.row.owner for one in marks)
@@ -195,12 +204,23 @@ class MemoryState:
     async def intend_to_park(self, lane: Lane, rows: Sequence[tuple[RowKey, int]]) -> None:
         self._fence(lane, (tag_of(row.owner) for row, _ in rows))
         for row, _ in rows:
-            self._of(row.owner).rows.intents.add(row.digest)
+            self._of(row.owner).rows.intents[row.digest] = (lane.topic, lane.partition)
 
-    async def park(self, lane: Lane, parked: Sequence[Parked]) -> None:
+    async def park(self, lane: Lane, parked: Sequence[Parked]) -> list[bool]:
         self._fence(lane, (tag_of(one.row.owner) for one in parked))
-        for one in parked:
-            self._of(one.row.owner).lane(lane).put(one, self.now)
+        return [self._park(self._of(one.row.owner), lane, one) for one in parked]
+
+    def _park(self, tag: _Tag, lane: Lane, one: Parked) -> bool:
+        row, enough = tag.rows.load(one.row.digest, self.now), Stage.RESULT if one.poll else Stage.ACCEPTED
+        if row is not None and row.generation >= one.generation and row.stage >= enough:
+            return False
+        self._put(tag, lane, one)
+        return True
+
+    def _put(self, tag: _Tag, lane: Lane, one: Parked) -> None:
+        tag.lane(lane).put(one, self.now)
+        if one.poll:
+            tag.rows.room(one.row.owner).discard(one.row.digest)
 
     async def next_due(self, lane: Lane, tags: Sequence[int]) -> dict[int, float]:
         self._reach(tags)
@@ -227,17 +247,18 @@ class MemoryState:
         promoted = []
         for row, queue in rows:
             tag = self._of(row.owner)
-            tag.rows.intents.discard(row.digest)
+            if tag.rows.intents.get(row.digest) == (lane.topic, lane.partition):
+                del tag.rows.intents[row.digest]
             promoted.append(tag.lane(lane).drop(row.digest, queue, self.now))
         return promoted
 
     async def parked(self, owners: Sequence[str]) -> list[Counts]:
         self._reach_owners(owners)
-        return [_count(one for one in _references(self._of(owner)) if one.row.owner == owner) for owner in owners]
+        return [self._of(owner).parked(owner) for owner in owners]
 
     async def parked_total(self) -> Counts:
         self._reach(range(TAGS))
-        return _count(one for tag in self._tags for one in _references(tag))
+        return count_of(one for tag in self._tags for one in _references(tag))
 
     # owners
     async def epochs(self, lane: Lane, tags: Sequence[int]) -> dict[int, int]:
@@ -298,10 +319,10 @@ class MemoryState:
         row = tag.rows.load(one.row.digest, self.now)
         if row is not None and row.stage >= Stage.DONE and row.generation >= one.generation:
             return Restored.FINISHED
-        tag.rows.intents.add(one.row.digest)
+        tag.rows.intents[one.row.digest] = (lane.topic, lane.partition)
         if one.row.digest in tag.lane(lane).references:
             return Restored.THERE
-        tag.lane(lane).put(one, self.now)
+        self._put(tag, lane, one)
         return Restored.PUT_BACK
 
     async def ready(self, tags: Sequence[int], *, in_doubt_s: float) -> None:
@@ -415,9 +436,4 @@ def _is_of(row: MessageRow, arrival: Arrival) -> bool:
 
 
 def _references(tag: _Tag) -> Iterable[Parked]:
-    return [one for index in tag.lanes.values() for one in index.references.values()]
-
-
-def _count(references: Iterable[Parked]) -> Counts:
-    polls = [one.poll for one in references]
-    return Counts(len(polls) - sum(polls), sum(polls))
+    return [one for index in tag.lanes.values() for one in index.counted()]

@@ -1,9 +1,10 @@
 """Parked references of a lane in the memory of the state's fake: due times, queues, and who has what in hand."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from relay.state.onlooker import ParkedHead
-from relay.state.port import Parked
+from relay.state.port import Counts, Parked
 
 
 @dataclass(slots=True)
@@ -15,6 +16,8 @@ class LaneIndex:
     due: dict[bytes, float] = field(default_factory=dict)
     hand: dict[bytes, int] = field(default_factory=dict)
     """Lent references, and the epochs of who has them."""
+    freed: set[bytes] = field(default_factory=set)
+    """References that count no more, and are only to be removed."""
 
     def head(self, queue: bytes) -> bytes | None:
         ranked = [(one.order, member) for member, one in self.references.items() if one.queue == queue]
@@ -35,6 +38,7 @@ class LaneIndex:
         before = None if one.queue is None else self.head(one.queue)
         former = self.references.get(member)
         self.references[member] = one
+        self.freed.discard(member)
         if former is not None and former.queue != one.queue:
             self.due.pop(member, None)
             self.promote(former.queue, now)
@@ -46,8 +50,18 @@ class LaneIndex:
             self.due.pop(before, None)
         self.due[member] = now + max(0.0, one.due_in_s)
 
+    def free(self, member: bytes, now: float) -> None:
+        if member in self.references:
+            self.freed.add(member)
+        if member in self.due:
+            self.due[member] = min(self.due[member], now)
+
+    def counted(self) -> list[Parked]:
+        return [one for member, one in self.references.items() if member not in self.freed]
+
     def drop(self, member: bytes, queue: bytes | None, now: float) -> bool:
         one = self.references.pop(member, None)
+        self.freed.discard(member)
         self.due.pop(member, None)
         self.hand.pop(member, None)
         return self.promote(queue if one is None or one.queue is None else one.queue, now)
@@ -58,3 +72,8 @@ class LaneIndex:
             del self.hand[member]
             if member in self.due:
                 self.due[member] = min(self.due[member], now)
+
+
+def count_of(references: Iterable[Parked]) -> Counts:
+    polls = [one.poll for one in references]
+    return Counts(len(polls) - sum(polls), sum(polls))

@@ -1,7 +1,7 @@
 """The rows and endpoints of one hash tag, in plain Python: what the Redis scripts do, for the fake state."""
 
 import math
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -22,7 +22,7 @@ from relay.state.attempts import (
     Wait,
 )
 from relay.state.onlooker import Openings, Watched
-from relay.state.port import EndpointHealth
+from relay.state.port import Counts, EndpointHealth
 from relay.state.rows import Mark, Result, Row, Stage
 from tests.fakes.breaker import Breaker, Closed, HalfOpen, Open, ask, record
 
@@ -31,6 +31,7 @@ REMEMBERED_S = 7 * 86_400.0
 AHEAD_S = 1.0
 ABSENT_S = 6.0
 PROBE_WAIT_S = 1.0
+BACKLOG_WAIT_S = 1.0
 REMEMBERED = 4
 _TARGETS = {Change.ACCEPTED: Stage.ACCEPTED, Change.RESULT: Stage.RESULT}
 
@@ -179,7 +180,10 @@ class Rows:
     window_s: float
     active: dict[bytes, StoredRow] = field(default_factory=dict)
     finished: dict[bytes, StoredRow] = field(default_factory=dict)
-    intents: set[bytes] = field(default_factory=set)
+    intents: dict[bytes, tuple[str, int]] = field(default_factory=dict)
+    """The lanes that have written, or may write, parked copies."""
+    reserved: dict[str, set[bytes]] = field(default_factory=dict)
+    """By owner, what may come to wait for an answer, or does, and is not parked."""
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
     there_at: float = math.inf
     """When somebody was there last; inf: nobody ever said so."""
@@ -207,6 +211,9 @@ class Rows:
         stub = row.stage is Stage.NONE and row.polls == 0
         row.expires = now + STUB_S if stub else finished_until(now, self.window_s)
         self.active[digest] = row
+
+    def room(self, owner: str) -> set[bytes]:
+        return self.reserved.setdefault(owner, set())
 
     def keep(self, digest: bytes, row: StoredRow, now: float) -> None:
         """As a finished row, until the end of the second half window after the present one."""
@@ -240,7 +247,8 @@ def finished_until(now: float, window_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """One begin call, at one moment. `kept`: digests that the lane holds parked references to."""
+    """One begin call, at one moment. `kept`: digests that the lane holds parked references to; `parked`: how many polls
+    and retries of an owner are."""
 
     rows: Rows
     now: float
@@ -248,6 +256,7 @@ class Beginning:
     lost_at: float
     gap: bool
     kept: Container[bytes]
+    parked: Callable[[str], Counts]
 
     def verdict(self, ask: BeginAsk) -> Verdict:
         row = self.rows.load(ask.row.digest, self.now)
@@ -273,13 +282,15 @@ class Beginning:
         hindrance = self._unresolved(ask, row) or self._paused(endpoint)
         if hindrance is not None:
             return hindrance
-        hindrance = endpoint.hindrance(self.now, ask.token, ask.limits)
+        hindrance = endpoint.hindrance(self.now, ask.token, ask.limits) or self._crowded(ask, row)
         if hindrance is not None:
             return hindrance
         slot = max(self.now, endpoint.slot) if ask.limits.interval_s > 0 else self.now
         if slot - self.now > AHEAD_S:
             return Wait(slot - self.now - AHEAD_S, "rate")
         _reserve(endpoint, slot, self.now, ask.token, ask.limits)
+        if ask.room is not None:
+            self.rows.room(ask.row.owner).add(ask.row.digest)
         return self._go(ask, row, slot)
 
     def _go(self, ask: BeginAsk, row: StoredRow, slot: float) -> Go:
@@ -307,6 +318,16 @@ class Beginning:
         doubt = round(began * 1000)
         return None if ask.resolved == doubt else Ambiguous(attempts, doubt)
 
+    def _crowded(self, ask: BeginAsk, row: StoredRow) -> Wait | None:
+        if ask.room is None:
+            return None
+        reserved, parked = self.rows.room(ask.row.owner), self.parked(ask.row.owner)
+        fresh = row.stage is Stage.NONE and row.polls == 0 and ask.attempts == 0
+        no_answer = len(reserved) + parked.polls >= ask.room and ask.row.digest not in reserved
+        if no_answer or (fresh and ask.room_to_retry is not None and parked.retries >= ask.room_to_retry):
+            return Wait(BACKLOG_WAIT_S, "backlog", fresh and self.now >= self.doubt_until)
+        return None
+
     def _paused(self, endpoint: Endpoint) -> Wait | None:
         left = endpoint.paused_until - self.now
         if left <= 0:
@@ -331,8 +352,9 @@ def _reserve(endpoint: Endpoint, slot: float, now: float, token: bytes, limits: 
     endpoint.take_probe(now, token, limits)
 
 
-def settle(rows: Rows, one: Settlement, now: float) -> Row | None:
-    """Write one outcome; the row as it now is, None where the attempt under way was settled as told."""
+def settle(rows: Rows, one: Settlement, now: float, free: Callable[[bytes], None]) -> Row | None:
+    """Write one outcome; the row as it now is, None where the attempt under way was settled as told. `free`: what is
+    parked of it need not wait any more."""
     digest, token = one.row.digest, one.token
     row = rows.load(digest, now)
     finished = row is not None and row.stage >= Stage.DONE
@@ -342,6 +364,10 @@ def settle(rows: Rows, one: Settlement, now: float) -> Row | None:
     mine = row if row is not None and row.generation >= one.generation else StoredRow(one.generation)
     current = token != b"" and mine.token == token
     changed = mine.generation == one.generation and _apply(mine, one, now)
+    if changed:
+        _give_room_back(rows.room(one.row.owner), digest, mine)
+    if changed and mine.stage is Stage.RESULT and not token:
+        free(digest)
     told = changed and current and digest not in rows.intents
     if first and token and (changed or mine is row or one.healthy is not None or one.pause_s):
         mine.settled = (*mine.settled, token)[-REMEMBERED:]
@@ -356,6 +382,13 @@ def _take_health(endpoint: Endpoint, one: Settlement, now: float, *, first: bool
         endpoint.record(now, one.token, one.healthy, one.breaker)
         if one.pause_s > 0:
             endpoint.paused_until = max(endpoint.paused_until, now + one.pause_s)
+
+
+def _give_room_back(reserved: set[bytes], digest: bytes, row: StoredRow) -> None:
+    if row.stage is Stage.ACCEPTED:
+        reserved.add(digest)
+    elif row.stage not in (Stage.SENDING, Stage.AWAITING):
+        reserved.discard(digest)
 
 
 def _apply(row: StoredRow, one: Settlement, now: float) -> bool:

@@ -1,7 +1,13 @@
 -- Parked references. Per lane: due (sorted set by ms: those that wait for their time), ref (hash: member -> reference),
--- one queue (sorted set by order) per order key, of which only the head is in due. i (hash): rows with an intent to park.
-local function count(owner, poll, by)
-  local kind = poll == 1 and 'p' or 'r'
+-- one queue (sorted set by order) per order key, of which only the head is in due. i (hash): rows with an intent to park,
+-- and the lane that has it. A reference: {owner, topic, partition, offset, generation, queue or '', kind}.
+local FOR_POLL, FREED = 1, 2 -- kinds of references, 0: for a retry; a freed one counts no more, and is only to be removed
+
+local function count(owner, kind, by)
+  if kind == FREED then
+    return
+  end
+  kind = kind == FOR_POLL and 'p' or 'r'
   for _, field in ipairs({ kind, owner .. '|' .. kind }) do
     if call('HINCRBY', P .. 'pn', field, by) <= 0 then
       call('HDEL', P .. 'pn', field)
@@ -53,7 +59,7 @@ local function queue_key(lane, queue)
   return P .. 'q:' .. lane .. ':' .. queue
 end
 
--- x: {member, owner, generation, topic, partition, offset, due in ms, queue or '', order, poll}
+-- x: {member, owner, generation, topic, partition, offset, due in ms, queue or '', order, kind}
 local function put_reference(lane, x)
   local due, refs, member, queue = P .. 'due:' .. lane, P .. 'ref:' .. lane, x[1], x[8]
   call('HDEL', hand_key(lane), member)
@@ -68,6 +74,9 @@ local function put_reference(lane, x)
     end
   end
   count(x[2], x[10], 1)
+  if x[10] == FOR_POLL then
+    call('SREM', room_key(x[2]), member)
+  end
   call('HSET', refs, member, cmsgpack.pack({ x[2], x[4], x[5], x[6], x[3], queue, x[10] }))
   if queue == '' then
     call('ZADD', due, now + x[7], member)
@@ -87,6 +96,25 @@ local function put_reference(lane, x)
   call('ZADD', due, now + x[7], member)
 end
 
+-- The output of `member` is stored by somebody who has not got it in hand: its copy is only to be removed. That need not
+-- wait, and its room is another's.
+local function free_reference(member)
+  local lane = call('HGET', P .. 'i', member)
+  local old = lane and call('HGET', P .. 'ref:' .. lane, member)
+  if not old then
+    return
+  end
+  old = cmsgpack.unpack(old)
+  count(old[1], old[7], -1)
+  old[7] = FREED
+  call('HSET', P .. 'ref:' .. lane, member, cmsgpack.pack(old))
+  local due = P .. 'due:' .. lane
+  local at = call('ZSCORE', due, member)
+  if at and tonumber(at) > now then
+    call('ZADD', due, now, member)
+  end
+end
+
 local function drop_reference(lane, member, queue)
   local due, refs = P .. 'due:' .. lane, P .. 'ref:' .. lane
   local old = call('HGET', refs, member)
@@ -100,7 +128,10 @@ local function drop_reference(lane, member, queue)
   end
   call('ZREM', due, member)
   call('HDEL', hand_key(lane), member)
-  call('HDEL', P .. 'i', member)
+  local holder = call('HGET', P .. 'i', member)
+  if holder == lane or holder and not string.find(holder, '/', 1, true) then -- without a lane: as it once was written
+    call('HDEL', P .. 'i', member)
+  end
   if queue == '' then
     return false
   end

@@ -1,14 +1,17 @@
---include _life _fence _tables _usual _forms
--- Arguments: MessagePack of {lane, its epoch, limits {{owner, interval us, settle ms, probe ms, offline after ms},
--- ...}, row digests, asks}, the last two one after the other; an ask: flags, generation, attempts, index into limits, a
--- byte of length, token, with RESOLVED the doubt, with AT_MOST_ONCE when it was recorded (ms). Reply: verdicts: the number of the attempt that may start at once, or
+--include _life _fence _tables _usual _forms _room
+-- Arguments: MessagePack of {lane, its epoch, limits {{owner, interval us, settle ms, probe ms, offline after ms,
+-- how many may wait for an answer or -1, how many for a retry or -1}, ...}, row digests, asks}, the last two one after
+-- the other; an ask: flags, generation, attempts, index into limits, a byte of length, token, with RESOLVED the doubt,
+-- with AT_MOST_ONCE when it was recorded (ms). Reply: verdicts: the number of the attempt that may start at once, or
 -- {code, number, number, row}.
 local ASK, NUMBER = '>BI8I8I2I2c0', '>I8'
 local GO, WAIT, AMBIGUOUS, HAVE, STALE, PING = 1, 2, 3, 4, 5, 6
-local RATE, PAUSE, BREAKER, SETTLING, OFFLINE, DISABLED = 0, 1, 2, 3, 4, 5
+local RATE, PAUSE, BREAKER, SETTLING, OFFLINE, DISABLED, BACKLOG = 0, 1, 2, 3, 4, 5, 6
 local POLL, RESOLVED, ASK_FIRST, AT_MOST_ONCE = 1, 2, 4, 8
 local AHEAD_US = 1000000 -- how far ahead a slot of the rate may be reserved
 local PROBE_WAIT_MS = 1000 -- others look again so often, for a probe may end long before its lease
+local BACKLOG_WAIT_MS = 1000 -- likewise, for an answer may come at any time
+local IN_FLIGHT = 1000 -- nobody has more POSTs under way: where so much is free and nothing waits, none need be counted
 
 -- First attempts of one endpoint that takes them at once.
 local function usual(limits, list, asks)
@@ -16,6 +19,15 @@ local function usual(limits, list, asks)
   health = health and cmsgpack.unpack(health)
   if limits[2] or limits[1][2] > 0 or health and (health.h or health.o) then
     return nil
+  end
+  local owner, _, _, _, _, room, room_to_retry = unpack(limits[1])
+  local counted = false
+  if room >= 0 then
+    local answers, retries = occupied(owner)
+    if answers + #list / 12 > room or room_to_retry >= 0 and retries >= room_to_retry then
+      return nil
+    end
+    counted = answers > 0 or room < IN_FLIGHT
   end
   local digests, key, found = newest_rows(list)
   if not digests or not all_unknown(digests, found) then
@@ -31,6 +43,9 @@ local function usual(limits, list, asks)
     verdicts[i] = attempts + 1
     fields[2 * i - 1] = digest
     fields[2 * i] = struct.pack(FIRST_SENDING, SENDING, attempts + 1, generation, now, now_us - now * 1000) .. token
+  end
+  if counted then
+    call('SADD', room_key(owner), unpack(digests))
   end
   call('HSET', key, unpack(fields))
   return verdicts
@@ -79,6 +94,40 @@ local function general()
     return left ~= 0 and { WAIT, left, e.w == 'disabled' and DISABLED or PAUSE } or nil
   end
 
+  local function backlog_of(owner)
+    T.backlogs = T.backlogs or {}
+    local backlog = T.backlogs[owner]
+    if not backlog then
+      local answers, retries = occupied(owner)
+      backlog = { answers = answers, retries = retries }
+      T.backlogs[owner] = backlog
+    end
+    return backlog
+  end
+
+  -- Room for its answer; and for its retry, before the first attempt.
+  local function crowded(row, ask)
+    local owner, room, room_to_retry = ask.limits[1], ask.limits[6], ask.limits[7]
+    if room < 0 then
+      return nil
+    end
+    local backlog = backlog_of(owner)
+    local fresh = row.s == NONE and row.p == 0 and ask.attempts == 0
+    local no_answer = backlog.answers >= room and call('SISMEMBER', room_key(owner), ask.digest) == 0
+    if not no_answer and not (fresh and room_to_retry >= 0 and backlog.retries >= room_to_retry) then
+      return nil
+    end
+    T.loss = T.loss or about_life(T.life)
+    return { WAIT, BACKLOG_WAIT_MS, BACKLOG, fresh and now >= (T.loss.doubt or 0) and 1 or 0 }
+  end
+
+  local function keep_room(ask)
+    if ask.limits[6] >= 0 then
+      local backlog = backlog_of(ask.limits[1])
+      backlog.answers = backlog.answers + call('SADD', room_key(ask.limits[1]), ask.digest)
+    end
+  end
+
   local function take_probe(ask, e)
     e.k, e.q = ask.token, now + ask.limits[4]
     touch(ask.limits[1])
@@ -115,7 +164,7 @@ local function general()
       return { WAIT, 0, SETTLING }
     end
     local e = endpoint(owner)
-    local verdict = hindered(row, ask, e)
+    local verdict = hindered(row, ask, e) or crowded(row, ask)
     if verdict then
       return verdict
     end
@@ -131,6 +180,7 @@ local function general()
     if e.o then
       take_probe(ask, e)
     end
+    keep_room(ask)
     row.b, row.v = row.s, row.t
     row.s, row.k, row.t, row.w, row.u = SENDING, token, now, slot, nil
     row.a = math.max(row.a, ask.attempts) + 1

@@ -1,4 +1,4 @@
---include _life _fence _parking
+--include _life _fence _room _parking
 -- Arguments: MessagePack of {lane, its epoch, the epoch that was seen}. Reply: {whether the epoch is the lane's now}:
 -- not where it is neither what was seen nor set already.
 return serve_ready(function(arguments)

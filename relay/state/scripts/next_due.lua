@@ -1,4 +1,4 @@
---include _life _parking
+--include _life _room _parking
 -- Arguments: MessagePack of {lane, its epoch}. Reply: {ms until the first reference is due}, or {} without any.
 return serve_ready(function(arguments)
   local lane, epoch = unpack(cmsgpack.unpack(arguments))

@@ -1,12 +1,23 @@
---include _life _fence _parking
--- Arguments: MessagePack of {lane, its epoch, references as in _parking.lua}.
+--include _life _fence _tables _usual _finished _forms _packing _rows _room _parking
+-- Arguments: MessagePack of {lane, its epoch, row digests one after the other, references as in _parking.lua}.
+-- Reply: whether each was put; not where the row says that the output is stored already.
+local function is_over(x)
+  local row = load_row(x[1])
+  return row and row.g >= x[3] and row.s >= (x[10] == FOR_POLL and RESULT or ACCEPTED)
+end
+
 return serve_ready(function(arguments)
-  local lane, epoch, references = unpack(cmsgpack.unpack(arguments))
+  local lane, epoch, list, references = unpack(cmsgpack.unpack(arguments))
   if not holds(lane, epoch) then
     return FENCED
   end
-  for _, reference in ipairs(references) do
-    put_reference(lane, reference)
+  want_rows(list)
+  local put = {}
+  for i, reference in ipairs(references) do
+    put[i] = not is_over(reference)
+    if put[i] then
+      put_reference(lane, reference)
+    end
   end
-  return NOTHING
+  return put
 end)

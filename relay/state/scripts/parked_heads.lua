@@ -1,4 +1,4 @@
---include _life _parking
+--include _life _room _parking
 -- Arguments: MessagePack of {lane, {order key, ...}}. Reply: {{member, topic, partition, offset}, ...}; 0 where nothing of
 -- it is parked.
 return serve_ready(function(arguments)

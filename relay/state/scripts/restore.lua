@@ -1,4 +1,4 @@
---include _life _memory _tables _usual _finished _forms _packing _rows _parking
+--include _life _memory _tables _usual _finished _forms _packing _rows _room _parking
 -- Arguments: MessagePack of {lane, the recovery pass or '', row digests one after the other, references as in
 -- _parking.lua}. Reply: codes.
 local FINISHED, THERE, PUT_BACK = 0, 1, 2
@@ -8,7 +8,7 @@ local function restored(lane, x)
   if row and row.s >= DONE and row.g >= x[3] then
     return FINISHED
   end
-  call('HSET', P .. 'i', x[1], x[3])
+  call('HSET', P .. 'i', x[1], lane)
   if call('HEXISTS', P .. 'ref:' .. lane, x[1]) == 1 then
     return THERE
   end

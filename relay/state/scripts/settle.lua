@@ -1,4 +1,4 @@
---include _life _tables _usual _forms
+--include _life _tables _usual _forms _room
 -- Arguments: MessagePack of {policies {{owner, failures, window ms, open ms, offline after ms, ping every ms}, ...},
 -- row digests, settlements}, the last two one after the other; a settlement: generation, change, counted, last status
 -- or -1, healthy (1, 0, -1: says nothing), due ms, pause ms, index into policies, lengths of the token, the reason and
@@ -14,11 +14,13 @@ local REMEMBERED = 4 -- tokens a row remembers: repeats come soon
 local function usual(policies, list, settlements)
   local health = call('GET', P .. 'e:' .. policies[1][1])
   health = health and cmsgpack.unpack(health)
-  if policies[2] or health and (health.c > 0 or health.o) or call('EXISTS', P .. 'i') == 1 then
+  local room = room_key(policies[1][1])
+  local noted = call('EXISTS', P .. 'i', room) > 0
+  if policies[2] or health and (health.c > 0 or health.o) or noted and call('EXISTS', P .. 'i') == 1 then
     return nil
   end
   local digests, key, found = newest_rows(list)
-  local rows, fields, at = {}, {}, 1
+  local rows, fields, accepted, over, at = {}, {}, {}, {}, 1
   for i, digest in ipairs(digests or NOTHING) do
     local generation, change, counted, status, healthy, _, pause_ms, _, token_size, reason_size, result_size, from =
       struct.unpack(FORM, settlements, at)
@@ -34,6 +36,7 @@ local function usual(policies, list, settlements)
     end
     at = from + token_size + result_size
     rows[i] = APPLIED
+    table.insert(change == ACCEPTED and accepted or over, digest)
     fields[2 * i - 1] = digest
     fields[2 * i] = struct.pack(OUTCOME, change, attempts, generation, status + 1, token_size, token)
       .. string.sub(settlements, from + token_size, at - 1)
@@ -41,12 +44,34 @@ local function usual(policies, list, settlements)
   if not digests then
     return nil
   end
+  if #accepted > 0 then
+    call('SADD', room, unpack(accepted))
+  end
+  if noted and #over > 0 then
+    call('SREM', room, unpack(over))
+  end
   call('HSET', key, unpack(fields))
   return rows
 end
 
 local function general()
---include _finished _packing _rows _endpoints
+--include _finished _packing _rows _endpoints _parking
+  -- Whether it may still come to wait for an answer, or does.
+  local function keeps_room(row)
+    return row.s == SENDING or row.s == ACCEPTED or row.s == AWAITING
+  end
+
+  local function give_room_back(owner, digest, row, token)
+    if row.s == ACCEPTED then
+      call('SADD', room_key(owner), digest)
+    elseif not keeps_room(row) then
+      call('SREM', room_key(owner), digest)
+    end
+    if row.s == RESULT and token == '' and has_intent(digest) then
+      free_reference(digest)
+    end
+  end
+
   local function remember(row, token)
     local z = row.z or {}
     z[#z + 1] = token
@@ -116,6 +141,9 @@ local function general()
     end
     local current = mine.k == token and token ~= ''
     local changed = mine.g == generation and apply(mine, x, current)
+    if changed then
+      give_room_back(x.policy[1], digest, mine, token)
+    end
     if first and token ~= '' and (changed or mine == row or x.healthy ~= -1 or x.pause_ms ~= 0) then
       remember(mine, token)
       store_row(digest, mine)

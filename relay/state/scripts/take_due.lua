@@ -1,4 +1,4 @@
---include _life _fence _parking
+--include _life _fence _room _parking
 -- Arguments: MessagePack of {lane, its epoch, limit, lease in ms}.
 -- Reply: {{owner, member, topic, partition, offset}, ...}.
 return serve_ready(function(arguments)

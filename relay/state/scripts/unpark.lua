@@ -1,4 +1,4 @@
---include _life _parking
+--include _life _room _parking
 -- Arguments: MessagePack of {lane, {{member, queue or ''}, ...}}. Reply: whether the next of each queue is due.
 return serve_ready(function(arguments)
   local lane, rows = unpack(cmsgpack.unpack(arguments))

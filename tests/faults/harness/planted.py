@@ -206,7 +206,7 @@ def index_before_park() -> Iterator[None]:
     """The due reference is there before the parked copy is on the log. (A reference need not know the copy's offset:
     the newest record of its key is what counts.)"""
 
-    async def store(self: Parking[AnyWork], works: list[AnyWork]) -> None:
+    async def store(self: Parking[AnyWork], works: list[AnyWork]) -> list[bool]:
         context, stage, poll = self._context, self._worker.stage, self._worker.kind is Kind.POLL
         state, lane, topic = context.state, context.lane, context.parked_topic
         rows = [(row_of(work), work.generation) for work in works]
@@ -219,13 +219,14 @@ def index_before_park() -> Iterator[None]:
             )
             for work, wait in zip(works, due, strict=True)
         ]
-        await _until_done(self, "park references", lambda: state.park(lane, parked))
+        put = await _until_done(self, "park references", lambda: state.park(lane, parked))
         copies = [
             wrap(topic, stage, work, row_of(work), due_ms=int((wall + wait) * 1000), poll=poll)
             for work, wait in zip(works, due, strict=True)
         ]
         await _until_done(self, "append parked copies", lambda: context.log.append(copies))
-        context.observer.parked(lane.topic, len(works))
+        context.observer.parked(lane.topic, sum(put))
+        return put
 
     with patch.object(Parking, "_store", store):
         yield

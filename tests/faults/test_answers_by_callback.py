@@ -1,0 +1,209 @@
+"""Receivers that bring their answers by themselves: what waits for one has its room before it is sent, and gives it
+back as soon as the answer is there."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from relay.api.answers import AnswersResource
+from relay.api.context import ApiContext
+from relay.api.problems import Problem
+from relay.api.status import StatusReader
+from relay.config.settings import Settings
+from relay.domain.identity import DeliveryId
+from relay.domain.receiver import BreakerPolicy
+from relay.state.attempts import BeginAsk, Go, Limits
+from relay.state.port import Lane
+from relay.state.rows import Result, RowKey
+from tests.fakes.log import MemoryLog
+from tests.fakes.strikes import Fuse
+from tests.fakes.surroundings import REFUSED
+from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.world import Process, World, message, receiver
+
+CAP = 30
+LIMITS = Limits(0.0, 25.0, BreakerPolicy(), 25.0)
+LANES = ["shared", "dedicated"]
+
+
+class _Answering:
+    """The receiver's side: POSTs to the answer URL."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def answer(self, message_id: str) -> bool:
+        """Whether it was taken."""
+        world, log = self._world, MemoryLog(self._world.broker)
+        await log.start()
+        reader = StatusReader(log, world.state, world.topics, world.known, world.clock)
+        delivery = DeliveryId("r", message_id.split("-")[0], message_id)
+        try:
+            await AnswersResource(_context(world, log), reader).take(
+                delivery, 0, Result("answered", 200, body=b"built")
+            )
+        except Problem:
+            return False
+        return True
+
+    async def answer_all(self, message_ids: Iterable[str]) -> bool:
+        return all([await self.answer(each) for each in message_ids])
+
+
+def _context(world: World, log: MemoryLog) -> ApiContext:
+    return ApiContext(
+        log=log,
+        state=world.state,
+        topics=world.topics,
+        directory=world.known,
+        metrics_text=lambda: b"",
+        ready=dict,
+        api_key=None,
+        answer_secrets=(),
+        max_payload_bytes=1_000,
+        answer_body_cap=1_000,
+        clock=world.clock,
+        new_id=lambda: "",
+    )
+
+
+def _settings(**given: Any) -> Settings:
+    return Settings.model_validate(
+        {"receivers_file": "none", "parked_per_receiver": CAP, "window_records": 100, "window_offsets": 1000, **given}
+    )
+
+
+async def _world(lane: str, count: int, **how: Any) -> World:
+    """`count` messages of ten sources to a receiver that says 202, and has no status endpoint."""
+    world = World([receiver("r", "/later", lane=lane, **how)], settings=_settings())
+    await world.create()
+    await world.send(*(message(number, f"s{number % 10}", "r") for number in range(count)))
+    return world
+
+
+@virtually
+async def test_beyond_its_room_for_answers_a_shared_receiver_is_sent_nothing_that_is_then_given_up() -> None:
+    world = await _world("shared", 300)
+    process = Process(world)
+    await process.ended(30)
+    posted = world.outside.arrived("/later")
+    assert len(posted) == CAP
+    assert world.outside.reasons() == {
+        f"s{number % 10}-{number}": "backlog_full" for number in range(300) if f"s{number % 10}-{number}" not in posted
+    }
+    assert await _Answering(world).answer_all(posted)
+    await process.ended(60)
+    await process.stop()
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_beyond_its_room_for_answers_a_dedicated_receiver_has_its_intake_stopped() -> None:
+    world = await _world("dedicated", 300)
+    process, receiving = Process(world), _Answering(world)
+    answered: list[str] = []
+    for number in range(1, 11):
+        await process.ended(30)
+        posted = world.outside.arrived("/later")
+        assert len(posted) == number * CAP
+        assert await receiving.answer_all(posted[len(answered) :])
+        answered = posted
+    assert world.told.dead_letters == {}
+    await process.ended(60)
+    await process.stop()
+    assert sorted(answered) == sorted(f"s{number % 10}-{number}" for number in range(300))
+    assert await world.is_at_rest()
+
+
+@pytest.mark.parametrize("lane", LANES)
+@virtually
+async def test_an_answer_gives_its_room_back_at_once(lane: str) -> None:
+    """However often its room is used within the time that an answer may take."""
+    world = await _world(lane, 0)
+    process, receiving = Process(world), _Answering(world)
+    for number in range(5 * CAP):
+        await world.send(message(number, "a", "r"))
+        await process.ended(1.5)
+        assert await receiving.answer(f"a-{number}")
+    assert world.told.dead_letters == {}
+    await process.ended(60)
+    await process.stop()
+    assert await world.parked_references() == 0
+    assert world.parked_copies() == []
+
+
+@pytest.mark.parametrize("lane", LANES)
+@virtually
+async def test_an_answer_that_comes_while_its_message_is_being_parked_gives_the_room_back(lane: str) -> None:
+    world = await _world(lane, 3 * CAP)
+    process, receiving = Process(world), _Answering(world)
+    answered: set[str] = set()
+    for _ in range(5_000):
+        await process.ended(0.011)
+        news = set(world.outside.arrived("/later")) - answered
+        assert await receiving.answer_all(sorted(news))
+        answered |= news
+        if len(answered) == 3 * CAP:
+            break
+    assert len(answered) == 3 * CAP
+    await process.ended(60)
+    await process.stop()
+    assert world.told.dead_letters == {}
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_a_shared_receivers_message_that_was_sent_once_is_not_given_up_for_lack_of_room() -> None:
+    """Its retry waits until an answer comes."""
+    world = await _world("shared", 0)
+    world.outside.troubles["a-0"] = [REFUSED]
+    await world.send(message(0, "a", "r"))
+    process, receiving = Process(world), _Answering(world)
+    await process.ended(0.5)
+    await world.send(*(message(number, f"s{number}", "r") for number in range(CAP)))
+    await process.ended(120)
+    assert world.outside.arrived("/later", "a") == []
+    assert world.told.dead_letters == {}
+    assert await receiving.answer("s1-1")
+    await process.ended(5)
+    assert world.outside.arrived("/later", "a") == ["a-0"]
+    await process.stop()
+
+
+@pytest.mark.parametrize(("lane", "after"), [("dedicated", False), ("shared", True)])
+def test_no_crash_at_any_call_loses_an_answer_or_the_room_for_it(lane: str, after: bool) -> None:
+    """The receiver answers each POST as soon as it has read it."""
+
+    async def story(blow_at: int | None) -> Fuse:
+        world = await _world(lane, 3)
+        fuse = Fuse(blow_at, after=after)
+        process, receiving, answered = Process(world, fuse), _Answering(world), set[str]()
+        for turn in range(1_500):
+            if await process.ended(0.004 if turn < 250 else 0.2):
+                process = Process(world)
+            for each in set(world.outside.arrived("/later")) - answered:
+                if await receiving.answer(each):
+                    answered.add(each)
+            if len(answered) == 3 and await world.is_at_rest() and len(world.outside.results()) == 3:
+                break
+        await process.stop()
+        place = f"call {blow_at}, {fuse.names[-1]}"
+        assert set(map(frozenset, world.outside.results().values())) == {frozenset({"answered"})}, place
+        assert await world.is_at_rest(), place
+        assert await _room_left(world) == CAP, place
+        return fuse
+
+    calls = run_virtually(story(None)).calls
+    assert calls > 30
+    for blow_at in range(1, calls + 1):
+        run_virtually(story(blow_at))
+
+
+async def _room_left(world: World) -> int:
+    """How many first attempts would be let through."""
+    asks = [
+        BeginAsk(RowKey("r:r", b"%12d" % number), 0, b"t%d" % number, LIMITS, room=CAP) for number in range(CAP + 1)
+    ]
+    verdicts = await world.state.begin(Lane("another", 0, 1), asks)
+    return sum(isinstance(verdict, Go) for verdict in verdicts)
