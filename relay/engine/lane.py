@@ -11,6 +11,7 @@ from math import inf
 from typing import Generic
 
 from relay.engine.admission import Admission
+from relay.engine.appetite import Appetite
 from relay.engine.attempts import Attempts
 from relay.engine.context import LaneContext
 from relay.engine.due import DueRecords
@@ -32,11 +33,6 @@ from relay.log.port import Record
 
 BATCH = 250
 """Works handled by one call to the state."""
-ENOUGH = 128
-"""So many that wait here are enough while some end all the time: more would only leave the log and caches early."""
-STALLED_S = 0.09
-"""Nothing has ended for so long: others further on may not wait for the same. One poll more is taken at a time, as the
-process may just be busy. Less than the time after which the runner looks again."""
 LINGER_S = 30.0
 """How long requests may go on after the lane was given up, so that their outcomes are known."""
 
@@ -73,7 +69,7 @@ class Lane(Generic[W]):
         self._tasks: asyncio.TaskGroup | None = None
         self._steps: set[asyncio.Task[None]] = set()
         self._grace_until = self._linger_until = inf
-        self._moved_at = -inf
+        self._appetite = Appetite(shared=context.shared)
         self.progress = asyncio.Event()
         """Set when records were offered or have ended; the lanes of a runner share one."""
         self.left = asyncio.Event()
@@ -116,16 +112,15 @@ class Lane(Generic[W]):
     @property
     def sated(self) -> bool:
         """There is enough at hand: intake may wait, with its records still in the log."""
-        if self._order.waiting + len(self._inbox) + len(self._outbox) < ENOUGH:
-            return False
-        return self._context.clock.monotonic() - self._moved_at < STALLED_S
+        waiting = self._order.waiting + len(self._inbox) + len(self._outbox)
+        return self._appetite.sated(waiting, self._context.clock.monotonic())
 
     def offer(self, records: Sequence[Record]) -> None:
         """Take the next records of the partition, in order."""
         for record in records:
             self._watermark.add(record.offset)
             self._inbox.put(record)
-        self._moved_at = self._context.clock.monotonic()
+        self._appetite.offered(self._context.clock.monotonic())
         self.progress.set()
 
     async def run(self) -> None:
@@ -363,7 +358,7 @@ class Lane(Generic[W]):
 
     def _done(self, record: Record) -> None:
         self._watermark.done(record.offset)
-        self._moved_at = self._context.clock.monotonic()
+        self._appetite.ended(self._context.clock.monotonic())
         if len(self._watermark) < self._context.bounds.window:
             self._relief.full_since = None
         self.progress.set()

@@ -7,6 +7,7 @@ import pytest
 from relay.config.settings import Settings
 from relay.domain.exchange import Response
 from relay.domain.message import Message
+from relay.engine import runner
 from relay.engine.runner import POLL_RECORDS
 from relay.log.partitioner import partition_of
 from relay.log.port import TopicPartition
@@ -345,3 +346,30 @@ async def test_parked_messages_of_a_removed_receiver_become_dead_letters() -> No
     assert world.outside.arrived("/fast", "b0") == ["b0-0", "b0-1"]
     assert world.parked_copies() == []
     assert await world.parked_references() == 0
+
+
+# neighbours in the shared lane
+
+
+@pytest.mark.parametrize("per_second", [40, 5])
+@virtually
+async def test_one_record_behind_a_slow_neighbours_backlog_does_not_wait_for_it(
+    per_second: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the slow one's records end all the time, or seldom: there is room for what comes behind them."""
+    monkeypatch.setattr(runner, "POLL_RECORDS", 4)  # of each of the 32 partitions: as many as a fetch of 256 KiB brings
+    slow = receiver("slow", "/answer", lane="shared", ordering="none", rate_limit=per_second)
+    world = World([slow, receiver(_neighbour("slow"), "/flaky", lane="shared")])
+    await world.create()
+    await world.send(*_stream("a", 6000, "slow"), message(6000, "a", _neighbour("slow")))
+    process = Process(world)
+    await process.ended(60)
+    await process.kill()
+    order = [headers["ce-id"] for path, headers, _ in world.outside.posts if path in ("/answer", "/flaky")]
+    assert order.index("a-6000") < 8 * per_second, "the slow one takes minutes for its own"
+
+
+def _neighbour(name: str) -> str:
+    """Another receiver whose records are in the same partition of the shared lane."""
+    shared = partition_of(name.encode(), 32)
+    return next(f"n{n}" for n in range(10_000) if partition_of(f"n{n}".encode(), 32) == shared)

@@ -1,0 +1,37 @@
+"""When a lane leaves records in the log although its window has room."""
+
+import pytest
+
+from relay.engine.appetite import ENOUGH, STALLED_S, Appetite
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_with_little_at_hand_more_is_always_wanted(shared: bool) -> None:
+    appetite = Appetite(shared=shared)
+    appetite.offered(0.0)
+    assert not appetite.sated(ENOUGH - 1, 0.0)
+    assert appetite.sated(ENOUGH, 0.0)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_where_nothing_ends_one_poll_more_is_taken_at_a_time(shared: bool) -> None:
+    appetite = Appetite(shared=shared)
+    appetite.offered(11.0 - STALLED_S - 0.01)
+    assert not appetite.sated(ENOUGH, 11.0)
+    appetite.offered(11.0)
+    assert appetite.sated(ENOUGH, 11.0)
+
+
+def test_a_receiver_of_its_own_lane_that_works_keeps_the_rest_in_the_log() -> None:
+    appetite = Appetite(shared=False)
+    appetite.offered(0.0)
+    for tick in range(1, 1000):
+        appetite.ended(tick * STALLED_S / 2)
+        assert appetite.sated(ENOUGH, tick * STALLED_S / 2)
+
+
+def test_a_slow_receivers_work_does_not_keep_its_neighbours_in_the_log() -> None:
+    appetite = Appetite(shared=True)
+    appetite.offered(0.0)
+    appetite.ended(STALLED_S / 2)
+    assert not appetite.sated(ENOUGH, STALLED_S)
