@@ -40,7 +40,7 @@ class Relief(Generic[W]):
             return
         waiting = [work for work in self._order.held() if work.due > now + CLOSED_S]
         if self._context.shared:
-            waiting += self._order.stuck(now)
+            waiting += self._in_the_way(now)
         for work in waiting:
             if work.parked_at is None:
                 self._park(self._order.withdraw(work))
@@ -48,6 +48,14 @@ class Relief(Generic[W]):
             self.full_since = now
         if self._context.shared and now - self.full_since >= CONGESTED_S:
             self._park(self._order.withdraw_longest(self._context.bounds.window // 2 - len(self._parking)))
+
+    def _in_the_way(self, now: float) -> list[W]:
+        """What waits for endpoints that take nothing now. Those that only have their pace keep the first of it at hand:
+        what is parked comes back in its own time, and they would have nothing to do until then."""
+        stuck = self._order.stuck(now)
+        paced = [work for work in stuck if not self._order.is_closed(work.gate, now + CLOSED_S)]
+        kept = {id(work) for work in paced[: self._context.bounds.window // 2]}
+        return [work for work in stuck if id(work) not in kept]
 
     def _park(self, works: Sequence[W]) -> None:
         for work in works:
