@@ -71,6 +71,10 @@ class QuickState:
 
     async def mark(self, marks: Sequence[object]) -> None: ...
 
+    async def reserve(self, lane: LaneId, before: int) -> None: ...
+
+    async def leave(self, lane: LaneId) -> None: ...
+
     async def next_due(self, lane: LaneId, tags: Sequence[int]) -> dict[int, float]:
         return {}
 
