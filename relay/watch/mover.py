@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from math import inf
 from typing import Final, NamedTuple, Protocol
 
 from relay.domain.errors import NotYet, Unavailable
@@ -25,6 +26,7 @@ from relay.unfinished import Drain, is_parked, unfinished
 LEASE: Final = "moves"
 LEASE_S: Final = 15.0
 LOOK_S: Final = 1.0
+MARK_AGAIN_S: Final = 300.0
 SWEEP_S: Final = 300.0
 """How often lanes that nobody reads any more are looked at: what a late writer put there is taken up after all."""
 
@@ -64,7 +66,7 @@ class Mover:
         self._registry = registry
         self._clock = clock
         self._owner = owner
-        self._marked: dict[_Move, set[int]] = {}
+        self._marked: dict[_Move, dict[int, float]] = {}  # when, by partition
         self._drains: dict[_Move, Drain] = {}
         self._swept_at = -SWEEP_S
 
@@ -143,13 +145,14 @@ class Mover:
             await self._settle(move, route, sorted(cuts))
 
     async def _mark(self, move: _Move, route: Route, partitions: Sequence[int], of: int) -> None:
-        marked = self._marked.setdefault(move, set())
+        """A marker that a worker of an older version has read says nothing to anybody: another one does no harm."""
+        marked, now = self._marked.setdefault(move, {}), self._clock.monotonic()
         marker = Marker(move.name, move.version, route.token)
         for partition in partitions:
-            if partition not in marked:
+            if now - marked.get(partition, -inf) >= MARK_AGAIN_S:
                 key = _key_for(partition, of)
                 await self._log.append([NewRecord(self._topics.from_sender, key, b"", marker.headers())])
-                marked.add(partition)
+                marked[partition] = now
 
     async def _drained(self, move: _Move) -> bool:
         """Whether the lane that it leaves has nothing of it any more: all that could come to it is there by now."""

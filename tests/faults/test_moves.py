@@ -13,7 +13,7 @@ import pytest
 
 from relay.domain.receiver import LaneKind
 from relay.domain.route import Cut, Marker, Route
-from relay.watch.mover import Mover
+from relay.watch.mover import MARK_AGAIN_S, Mover
 from tests.fakes.log import MemoryLog
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.state import MemoryState
@@ -336,3 +336,21 @@ async def test_nothing_begins_before_what_came_before_the_markers_is_on_the_log(
         world.broker.offsets[world.topics.group("from-sender"), partition] = 1
     await mover.look()
     assert not (await world.route("r")).moving
+
+
+@virtually
+async def test_a_marker_that_said_nothing_to_whoever_read_it_is_put_there_again() -> None:
+    world = await opened("dedicated")
+    world.state = MemoryState()
+    await world.declare("r", lane="shared", **ASKED)
+    await world.announce("r", Route(1, "shared", moving=True, token="t", left=True))
+    log = MemoryLog(world.broker)
+    await log.start()
+    mover = Mover(log, world.state, world.topics, await world.registry(), world.clock, owner="test")
+    marked = []
+    for _ in range(3):
+        await mover.look()
+        marked.append(len(world.broker.records(world.topics.from_sender)))
+        await asyncio.sleep(MARK_AGAIN_S / 2)
+    partitions = len(world.broker.partitions_of(world.topics.from_sender))
+    assert marked == [partitions, partitions, 2 * partitions]
