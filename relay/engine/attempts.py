@@ -373,6 +373,7 @@ class Attempts(Generic[W]):
             said = decision.detail if isinstance(decision, Dead) else decision.reason
             found = hold("gone", context.clock.time(), f"{said} (status {decision.last_status})")
             await context.patience.until_done("hold an endpoint", partial(context.holding.hold, gate, found))
+            context.observer.gone(gate, found.detail)
 
     def _healthy(self, settlement: Settlement, decision: Decision) -> bool | None:
         """A GET says nothing for the breaker, but that the endpoint is there."""

@@ -109,6 +109,10 @@ class Observer(Protocol):
         """A ping was not answered, or not well: the outage goes on."""
         ...
 
+    def gone(self, gate: str, detail: str) -> None:
+        """Asked for a message, the endpoint said that it is gone; it is paused until somebody resumes it."""
+        ...
+
     def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
         """After a ping the endpoint is paused until somebody resumes it: it said that it is `gone`, or else its outage
         lasted too long, and it is disabled."""
@@ -179,6 +183,8 @@ class SilentObserver:
     def back(self, gate: str, down_for_s: float) -> None: ...
 
     def unanswered(self, gate: str) -> None: ...
+
+    def gone(self, gate: str, detail: str) -> None: ...
 
     def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None: ...
 

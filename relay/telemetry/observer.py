@@ -164,6 +164,10 @@ class TelemetryObserver:
     def unanswered(self, gate: str) -> None:
         self._metrics.pings_total.labels(_receiver_of(gate), "unanswered").inc()
 
+    def gone(self, gate: str, detail: str) -> None:
+        self._outages.ends(gate)
+        self._log.error("endpoint_gone", endpoint=gate, detail=detail, paused="until it is resumed")
+
     def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
         receiver = _receiver_of(gate)
         event = "endpoint_gone" if gone else "endpoint_disabled"

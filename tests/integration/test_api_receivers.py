@@ -20,6 +20,7 @@ async def test_a_receiver_that_is_gone_is_paused_until_it_is_resumed(tmp_path: P
             send = ("send", "--source", "github", "--receiver", "moved", "--id")
             code, output = await relay(dev, *send, "first", "--wait", "20", "-", stdin=b"{}")
             assert "failed" in output
+            assert '"endpoint": "r:moved"' in await dev.line_with('"endpoint_gone"')
             assert "gone" in output
             code, output = await relay(dev, "receivers", "health", "moved")
             assert "paused until it is resumed" in output
