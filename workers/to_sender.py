@@ -7,8 +7,10 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import assert_never
+from math import inf
+from typing import Final, assert_never
 
 from msgspec import structs
 
@@ -32,8 +34,9 @@ from relay.domain.outcome import (
     healthy,
 )
 from relay.domain.outcome import Outcome as PostOutcome
-from relay.domain.receiver import Endpoint, Source
+from relay.domain.receiver import Endpoint, RetryPolicy, Source
 from relay.domain.requests import callback_request
+from relay.domain.topics import TopicSpec
 from relay.engine.clock import Clock
 from relay.engine.rows import RowTable, row_of
 from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Outcome, Resend, Seen, Step, Work
@@ -47,6 +50,10 @@ from workers.outside import Outside
 from workers.ping import ping
 from workers.results import has_arrived
 from workers.setback import after, setback_of
+
+LONGEST_S: Final = 0.9 * (TopicSpec("", 1).retention_s or inf)
+"""Of a result's life on its topic. What cannot be read for so long, because as much is parked as may be, ends as a dead
+letter as soon as it is read; later it would be gone."""
 
 
 class Callback(Work):
@@ -164,7 +171,7 @@ class ToSender:
         callback = source.callback
         if work.rules is None or callback is None:
             return None
-        if work.age_s(self._outside.clock.time()) < callback.retry.max_age:
+        if work.age_s(self._outside.clock.time()) < limits_of(callback).max_age:
             return None
         said = f"; the last: {work.said}" if work.said else ""
         return Dead(
@@ -224,7 +231,7 @@ class ToSender:
             setback_of(outcome, detail),
             attempts=work.attempts,
             age_s=work.age_s(self._outside.clock.time()),
-            policy=callback.retry,
+            policy=limits_of(callback),
             jitter=self._outside.jitter,
         )
         return structs.replace(decision, reason="callback_exhausted") if isinstance(decision, Dead) else decision
@@ -234,6 +241,12 @@ class ToSender:
         if not work.failed and hop.accepted_ms:
             age_s = self._outside.clock.time() - hop.accepted_ms / 1000
             self._outside.meter.returned(hop.delivery.receiver, age_s)
+
+
+def limits_of(callback: Endpoint) -> RetryPolicy:
+    """When it is given up: by its own limits, and before its record reaches the retention, unread or not."""
+    retry = callback.retry
+    return retry if retry.max_age <= LONGEST_S else replace(retry, max_age=LONGEST_S)
 
 
 def _repeated(work: Callback, callback: Endpoint) -> Resend | Dead:

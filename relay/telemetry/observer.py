@@ -20,6 +20,7 @@ from relay.telemetry.sentry import SentryReporter
 REPEAT_S = 10.0
 """The same wait is logged again only after this time: a server that is away is one story, not thousands of lines."""
 
+_PARKED = "at the most, intake stops until something ends: see who is down, or raise RELAY_PARKED_TOTAL"
 _MISSING = (
     "it goes on with the first record that is there: what was finished is not sent again, but records that were "
     "deleted before they were read are lost"
@@ -51,6 +52,7 @@ class TelemetryObserver:
         self._looked_at = 0.0
         self._not_ready: frozenset[int] = frozenset()
         self._was_ready = False
+        self._many_parked = False
         self._short = False
 
     def waiting(self, what: str, error: Unavailable) -> None:
@@ -148,6 +150,13 @@ class TelemetryObserver:
 
     def parked(self, topic: str, count: int) -> None:
         self._metrics.parked_total.labels(topic).inc(count)
+
+    def parked_in_all(self, count: int, cap: int) -> None:
+        self._metrics.parked_references.set(count)
+        many = 2 * count >= cap
+        if many and not self._many_parked:
+            self._log.warning("parked_many", parked=count, most=cap, problem=_PARKED)
+        self._many_parked = many
 
     def held(self, gate: str, why: WaitReason) -> None:
         if self._outages.hold(gate, why, time.monotonic()):

@@ -130,3 +130,11 @@ def test_a_broker_that_is_away_is_told_once_and_not_by_each_consumer(rig: Rig) -
         rig.observer.waiting("poll", LogUnavailable(f"{name} cannot be read"))
     assert rig.events() == ["consumer_broken", "waiting"]
     assert rig.value("relay_services_restarted_total", reason="consumer_broken") == 3
+
+
+def test_when_half_of_what_may_be_parked_is_parked_somebody_is_told_once() -> None:
+    rig = Rig()
+    for count in (49, 50, 80, 49, 60):
+        rig.observer.parked_in_all(count, 100)
+    assert rig.events() == ["parked_many"] * 2
+    assert "relay_parked_references 60.0" in rig.metrics.render().decode()

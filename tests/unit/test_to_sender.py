@@ -12,6 +12,7 @@ from relay.domain.handover import Handed, Handover, from_code, to_code
 from relay.domain.hop import NO_RECEIVER, Hop, encode_hop
 from relay.domain.identity import callback_id
 from relay.domain.receiver import Endpoint, RetryPolicy, Source
+from relay.domain.topics import DAY_S
 from relay.engine.work import Dead, Decision, Done, Later, Outcome, Resend, Seen
 from relay.state.attempts import Change
 from relay.state.port import Lane
@@ -161,6 +162,17 @@ def test_age_ends_it(rig: Rig) -> None:
     assert step.overdue(work) is None
     rig.clock.now = NOW + 1
     dead = step.overdue(work)
+    assert isinstance(dead, Dead)
+    assert dead.reason == "callback_exhausted"
+
+
+async def test_what_nears_the_end_of_its_retention_ends_before_it_is_gone(rig: Rig) -> None:
+    source = replace(
+        CALLED, callback=Endpoint("https://sender.example/", retry=RetryPolicy(base=10, max_age=30 * DAY_S))
+    )
+    step = worker(rig, source)
+    assert step.overdue(admitted(step, age_s=6 * DAY_S)) is None
+    dead = step.overdue(admitted(step, age_s=6.5 * DAY_S))
     assert isinstance(dead, Dead)
     assert dead.reason == "callback_exhausted"
 
