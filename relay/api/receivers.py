@@ -124,12 +124,16 @@ async def _why(request: web.Request) -> str:
         raise invalid(f'the body is not {{"reason": "..."}}: {error}') from None
 
 
-def condition(health: EndpointHealth, endpoint: Endpoint) -> Literal["up", "failing", "offline", "paused", "disabled"]:
-    """What is sent to an endpoint now. `failing`: nothing for a moment, its breaker is open; `offline`: pings."""
+Condition = Literal["up", "backing_off", "failing", "offline", "paused", "disabled"]
+
+
+def condition(health: EndpointHealth, endpoint: Endpoint) -> Condition:
+    """What is sent to an endpoint now. `backing_off`: nothing for a moment, as it asked for; `failing`: likewise, its
+    breaker is open; `offline`: pings; `paused`: nothing until it is resumed."""
     if health.hold is not None and health.hold.reason == "disabled":
         return "disabled"
-    if health.paused_for_s > 0:
+    if isinf(health.paused_for_s):
         return "paused"
     if health.breaker == "closed":
-        return "up"
+        return "backing_off" if health.paused_for_s > 0 else "up"
     return "offline" if health.failing_for_s >= endpoint.breaker.offline.after else "failing"
