@@ -56,6 +56,7 @@ from relay.watch.answer_urls import tell_answer_urls
 from relay.watch.backlog import BacklogWatch
 from relay.watch.event_loop import LoopWatch
 from relay.watch.mover import Mover
+from relay.watch.parked import ParkedWatch
 from relay.watch.parts import watch_part
 from relay.watch.shared_clock import ClockWatch, SharedClock
 from relay.watch.topic_checks import LaneChecks, expected_topics, refuse, tell
@@ -119,6 +120,8 @@ class Relay:
         # A member that sends no heartbeat for its session timeout is put out; heartbeats come from the loop.
         self._loop_watch = LoopWatch(self.metrics, settings.kafka_session_timeout / 2 if exit_when_stuck else None)
         self._lane_checks = LaneChecks(log, self._topics, settings, shared)
+        told = observer.parked_in_all if plan.index == 0 else lambda _count, _cap: None
+        self._parked_watch = ParkedWatch(state, shared, settings.parked_total, told)
         self._patience = Patience(shared, observer)
         self._holding = Holding(log, state, self._topics.receiver_config)
         self._recovery = Recovery(
@@ -219,6 +222,7 @@ class Relay:
                 start("moves", self._mover().run()),
                 start("refused receivers", self._count_refused()),
                 start("backlog watch", self._backlog_watch().run()),
+                start("parked watch", self._parked_watch.run()),
                 start("rebuilding", self._rebuilding().run()),
             ]
             if await self._unless_stopped(self._recovery.healed.wait(), stop):
@@ -396,6 +400,7 @@ class Relay:
             siblings=siblings,
             web=WebRules(own_names(settings), settings.public_url),
             limits=limits_of(settings, largest_body(settings.max_payload_bytes)),
+            warnings=lambda: {"parked": self._parked_watch.warning},
         )
 
     def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:

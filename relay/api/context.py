@@ -16,7 +16,8 @@ from workers.meter import Meter, SilentMeter
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """`ready`: name of each part -> None when it is fine, else what is wrong. `metrics_text`: the exposition format.
+    """`ready`: name of each part -> None when it is fine, else what is wrong. `warnings`: the same of what
+    needs somebody's attention, although all goes on. `metrics_text`: the exposition format.
 
     `api_key` None: everybody may call. `answer_secrets` empty: answer URLs are off. `answer_body_cap` and
     `max_payload_bytes`: bytes of a body at most. `new_id`: a message id for senders that give none.
@@ -40,3 +41,4 @@ class ApiContext:
     siblings: Siblings | None = None
     web: WebRules = field(default_factory=WebRules)
     limits: ApiLimits = field(default_factory=ApiLimits)
+    warnings: Callable[[], Mapping[str, str | None]] = dict

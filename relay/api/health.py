@@ -39,7 +39,8 @@ class Health:
         return web.Response(text="ok")
 
     async def readyz(self, request: web.Request) -> web.Response:
-        """503 while a part is away. With `?verbose`, and always on 503, a line per part, as kube-apiserver has it."""
+        """503 while a part is away. With `?verbose`, and always on 503, a line per part, as kube-apiserver has it;
+        and one for each warning: it needs somebody's attention, and takes nobody's readiness away."""
         parts = dict(self._context.ready())
         if self._context.siblings is not None:
             parts |= await _ready_siblings(self._context.siblings)
@@ -47,6 +48,7 @@ class Health:
         if ready and "verbose" not in request.query:
             return web.Response(text="ok")
         lines = [_line(name, trouble) for name, trouble in sorted(parts.items())]
+        lines += [f"[!]{name} warns: {text}" for name, text in sorted(self._context.warnings().items()) if text]
         verdict = f"readyz check {'passed' if ready else 'failed'}"
         return web.Response(status=200 if ready else 503, text="\n".join((*lines, verdict, "")))
 

@@ -198,9 +198,7 @@ class Parking(Generic[W]):
         now = context.clock.monotonic()
         if now - self._counted_at >= ROOM_S:
             total = await context.patience.until_done("count all parked", context.state.parked_total)
-            cap = context.bounds.parked_total
-            self._free = cap - total.retries - total.polls
-            context.observer.parked_in_all(cap - self._free, cap)
+            self._free = context.bounds.parked_total - total.retries - total.polls
             self._counted_at = now
 
     def _no_room(self, work: W) -> None:

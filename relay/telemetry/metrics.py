@@ -96,7 +96,8 @@ class Metrics:
     def _define_levels(self) -> None:
         self.parked_total = self._counter("relay_parked_total", "Records taken off the log until due", "topic")
         self.parked_references = self._gauge(
-            "relay_parked_references", "Records parked over all receivers and sources, when one was parked last"
+            "relay_parked_references",
+            "Records parked over all receivers and sources, as the first process of `relay run` sees it",
         ).labels()
         self.lane_window_records = self._gauge(
             "relay_lane_window_records", "Unfinished records in a lane's window", "topic", "partition"

@@ -423,7 +423,7 @@ class MemoryState:
     async def failed(self, receiver: str, *, limit: int) -> list[FailedEntry]:
         self._reach_owners([f"r:{receiver}"])
         entries = self._of(f"r:{receiver}").failed.get(receiver, {}).values()
-        return sorted(entries, key=lambda one: one.failed_at, reverse=True)[:limit]
+        return sorted(entries, key=lambda one: (one.failed_at, one.at), reverse=True)[:limit]
 
     async def failed_receivers(self) -> list[str]:
         self._reach(range(TAGS))
