@@ -3,6 +3,7 @@
 The intent is written right before the step and the outcome right after it (rule 4). Both are gathered in batches.
 """
 
+import asyncio
 import secrets
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -67,6 +68,8 @@ class Attempts(Generic[W]):
         self._pings: Pings[W] = Pings(context, worker, self._ends)
         self.loops = (self._beginning.run, self._settling.run, self._pings.run)
         self._running = 0
+        self._line = asyncio.Lock()
+        self._in_line = 0
         self._stopping = False
         self._abandoned = False
 
@@ -232,19 +235,26 @@ class Attempts(Generic[W]):
 
     def _run(self, work: W) -> None:
         """Run the step. Its decision is there at once, or comes with a reply."""
-        if work.suspect:
+        if work.suspect or (work.rules is None and self._in_line):
             self._running += 1
-            self._spawn(self._run_alone(work))
+            self._in_line += 1
+            self._spawn(self._run_in_line(work))
         elif (decision := self._step(work)) is not None:
             self._ended(work, decision)
 
-    async def _run_alone(self, work: W) -> None:
+    async def _run_in_line(self, work: W) -> None:
+        """A suspect waits for its mark. What has no order key keeps its turn behind it: nothing else would keep it."""
         try:
-            decision = await self._quarantine.alone(work.record, lambda: self._step(work))
+            async with self._line:  # first come, first served
+                if work.suspect:
+                    decision = await self._quarantine.alone(work.record, lambda: self._step(work))
+                else:
+                    decision = self._step(work)
+                if decision is not None:
+                    self._ended(work, decision)
         finally:
+            self._in_line -= 1
             self._running -= 1
-        if decision is not None:
-            self._ended(work, decision)
 
     def _step(self, work: W) -> Decision | None:
         """What the step decides; None: that comes with a reply."""

@@ -116,6 +116,9 @@ async def test_processes_that_die_at_any_call_make_no_poison(seed: int) -> None:
             await process.ended(draw.uniform(0.1, 30))
             await process.kill()
     await world.run(Fuse(), 600, until=lambda: len(world.outside.arrived("/answer")) == 120)
+    for source in ("a", "b"):
+        firsts = list(dict.fromkeys(each for each in world.outside.arrived("/answer") if each.startswith(source)))
+        assert firsts == [f"{source}-{number}" for number in range(60)], "suspects keep their turns"
     assert world.outside.reasons() == {}
     assert world.told.dead_letters == {}
     assert set(world.outside.arrived("/answer")) == {f"{source}-{n}" for source in "ab" for n in range(60)}
