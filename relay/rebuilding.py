@@ -82,6 +82,9 @@ class Rebuilding:
             except RelayError as error:
                 _log.error("rebuild_failed", error=str(error), again_in_s=AGAIN_S)
                 again_s = AGAIN_S
+            except Exception:  # noqa: BLE001  a record that breaks a reader must not end the process again and again
+                _log.error("rebuild_failed", exc_info=True, again_in_s=AGAIN_S)
+                again_s = AGAIN_S
             await self._clock.sleep(again_s)
 
     async def _fill(self, gaps: Mapping[int, Gap]) -> None:

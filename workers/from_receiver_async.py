@@ -16,7 +16,7 @@ from msgspec import structs
 
 from relay.domain.directory import Directory
 from relay.domain.hop import Hop, decode_hop, encode_hop
-from relay.domain.identity import webhook_id
+from relay.domain.identity import DeliveryId, webhook_id
 from relay.domain.receiver import Receiver
 from relay.domain.requests import is_of_receiver
 from relay.domain.status import (
@@ -59,6 +59,10 @@ class Awaited(Work):
         self.attempts = hop.attempt
         self.said: str | None = None
         """What came of the last GET that brought no news, in words, while this process knows it."""
+
+    @property
+    def delivery(self) -> DeliveryId:
+        return self.hop.delivery
 
     def follow(self, receiver: Receiver) -> None:
         """The receiver with its settings of now."""

@@ -17,6 +17,7 @@ from relay.domain.receiver import Endpoint
 from relay.engine.holding import Holding
 from relay.state.port import EndpointHealth
 from relay.telemetry.logging import get_logger
+from relay.telemetry.redaction import escape_control
 
 _log = get_logger("relay.api")
 
@@ -116,10 +117,10 @@ class _Why(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def _why(request: web.Request) -> str:
-    """The reason that a body `{"reason": "..."}` gives; none is needed."""
+    """The reason that a body `{"reason": "..."}` gives, as it may be shown on a terminal; none is needed."""
     body = await read_body(request, MOST_WORDS)
     try:
-        return msgspec.json.decode(body, type=_Why).reason if body else ""
+        return escape_control(msgspec.json.decode(body, type=_Why).reason) if body else ""
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise invalid(f'the body is not {{"reason": "..."}}: {error}') from None
 

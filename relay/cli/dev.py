@@ -17,7 +17,7 @@ from relay.cli.config import config_option
 from relay.cli.process import run_loop, run_until_signalled
 from relay.cli.send import until_over
 from relay.cli.sink import line
-from relay.config.own_address import check_exposure
+from relay.config.own_address import check_exposure, check_key, is_loopback
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.settings import CONFIG_FILE, Settings, load_settings
 from relay.domain.errors import RelayError, UserError
@@ -59,6 +59,8 @@ def dev(
     given = {CONFIG_FILE: config_file, "api_port": port, "receivers_file": receivers_file}
     settings = load_settings({name: value for name, value in given.items() if value is not None}, os.environ)
     check_exposure(settings)
+    if not is_loopback(settings.api_host):
+        check_key(settings)
     _check_receivers_file(settings)
     configure(settings.log_format, settings.log_level)
     with _directory(data_dir, ephemeral=ephemeral) as directory:

@@ -139,7 +139,7 @@ def _wanted(file: ReceiversFile) -> dict[str, Declared]:
 def _refuse_emptied(file: ReceiversFile, diff: Diff) -> None:
     """A file that an editor, a full disk or a wrong mount has emptied is valid, and would remove everybody."""
     removed = [key for key in diff.removed if not key.startswith(source_key(""))]
-    if removed and not file.receivers:
+    if removed and file.is_empty:
         raise UserError(
             f"{file.origin}: has no receivers, which would remove all {len(removed)} that are in force; "
             f"if that is meant, run `relay receivers apply --prune`"

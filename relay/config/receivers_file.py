@@ -40,13 +40,13 @@ Raw = dict[str, object]
 class ReceiversFile:
     """A file without mistakes. References to the environment are unresolved. `origin`: its name, for messages.
 
-    `names_receivers`: it has that key. Without it there are no receivers either, but nobody has said so.
+    `is_empty`: no receivers stand in it, whatever is added to them.
     """
 
     origin: str
     receivers: Mapping[str, ReceiverEntry]
     sources: Mapping[str, SourceEntry]
-    names_receivers: bool = True
+    is_empty: bool = False
 
     def sealed(self) -> "SealedEntries":
         """The entries as they may leave this machine, and what had to be taken out of them."""
@@ -165,7 +165,7 @@ def _noting(found: dict[str, str], what: str) -> Iterator[None]:
 
 def _checked(mapping: Mapping[object, object], origin: str) -> ReceiversFile:
     known = check_entry(ReceiversModel, mapping, origin, ())
-    return ReceiversFile(origin, known.receivers, known.sources, "receivers" in known.model_fields_set)
+    return ReceiversFile(origin, known.receivers, known.sources, not known.receivers)
 
 
 def _with_references_replaced(entry: _EntryModel, environ: Mapping[str, str], origin: str, place: Place) -> _EntryModel:

@@ -89,6 +89,8 @@ class Quarantine:
         if self._has_left:
             return part()
         async with self._context.alone:
+            if self._has_left:  # meanwhile
+                return part()
             self._under = offset
             await self._mark(offset, times + 1)
             result = part()

@@ -190,23 +190,29 @@ class Mover:
         for lane in [*([name] if own else []), *([SHARED] if shared else [])]:
             if await unfinished(self._log, self._state, self._topics, name, lane):
                 return
-        [health] = await self._state.endpoints([f"r:{name}"])
-        if health.hold is None:  # what a person decided, or a 410 said, holds also when it comes again
+        if not await self._is_held(name):
             await self._state.forget_endpoint(f"r:{name}")
         removed = NewRecord(self._topics.receiver_config, removed_key(name).encode(), None)
         await self._say(name, Route(route.version), removed)
         _log.info("receiver_left", receiver=name)
 
     async def _sweep(self, name: str, route: Route) -> None:
-        """A writer that had not heard of it yet may have put something into its own topics behind our back."""
+        """A writer that had not heard of it yet may have put something into its own topics behind our back, and it may
+        have been parked since."""
         groups = self._topics.lane_groups(name)
-        backlogs = await self._log.backlogs(groups)
-        if any(_unread(each) for each in backlogs):
+        if not await self._own_lanes_are_empty(name):
             await self._say(name, replace(route, left=True))
-        elif not backlogs and self._registry.wanted_lane(name) is None:
+        elif self._registry.wanted_lane(name) is not None or await self._log.backlogs(groups):
+            return
+        elif not await self._is_held(name):
             # without its topic nobody can write there any more, nor own it
             lanes = [Lane(topic, partition, 0) for topic in groups for partition in range(route.partitions)]
             await self._state.forget_endpoint(f"r:{name}", lanes)
+
+    async def _is_held(self, name: str) -> bool:
+        """What a person decided, or a 410 said, holds also when it comes again."""
+        [health] = await self._state.endpoints([f"r:{name}"])
+        return health.hold is not None
 
     # what there is
 

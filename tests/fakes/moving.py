@@ -36,7 +36,7 @@ class MovingWorld(World):
         self.entries: dict[str, dict[str, Any]] = {}
 
     async def create(self) -> None:
-        log = await self._client()
+        log = await self.client()
         topics = self.topics
         names = (topics.from_sender, topics.to_sender, topics.to_receiver(SHARED), topics.pending(SHARED))
         await log.create([TopicSpec(name, FEW) for name in names], {})
@@ -53,7 +53,7 @@ class MovingWorld(World):
         return await self.apply(prune=True)
 
     async def apply(self, *, prune: bool = False) -> Diff:
-        log = await self._client()
+        log = await self.client()
 
         async def left(name: str, lane: str) -> int:
             return await unfinished(log, self.state, self.topics, name, lane)
@@ -68,7 +68,7 @@ class MovingWorld(World):
     async def registry(self) -> Registry:
         """As the topic says now."""
         registry = Registry(self.topics, {})
-        following = asyncio.create_task(registry.follow(await self._client()))
+        following = asyncio.create_task(registry.follow(await self.client()))
         await registry.ready.wait()
         following.cancel()
         return registry
@@ -80,7 +80,7 @@ class MovingWorld(World):
         prefix = self.topics.to_receiver("")
         return self.topics.groups(name.removeprefix(prefix) for name in self.broker.specs if name.startswith(prefix))
 
-    async def _client(self) -> MemoryLog:
+    async def client(self) -> MemoryLog:
         log = MemoryLog(self.broker)
         await log.start()
         return log

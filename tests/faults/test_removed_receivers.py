@@ -1,14 +1,18 @@
 """A receiver is removed while messages are under way: each comes to an end that the sender hears of, nothing of it
 stays behind for ever, and it may come again at any time."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from relay.domain.hold import hold
 from relay.domain.identity import DeliveryId
 from relay.domain.topics import SHARED
+from relay.engine.holding import Holding
 from relay.state.port import EndpointHealth
 from relay.state.rows import Stage, delivery_row
+from relay.unfinished import unfinished
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.strikes import Fuse
 from tests.fakes.virtual_time import run_virtually, virtually
@@ -155,3 +159,56 @@ async def test_what_a_late_writer_put_into_a_lane_that_was_left_is_taken_up() ->
     await until(lambda: _gone(world))
     await process.stop()
     assert world.outside.reasons() == {"a-1": "unknown_receiver"}
+
+
+@pytest.mark.parametrize("lane", ["shared", "dedicated"])
+@virtually
+async def test_a_hold_outlives_the_receiver_and_all_that_is_cleared_up_behind_it(lane: str) -> None:
+    world = MovingWorld()
+    await world.create()
+    await world.declare("r", "/answer", lane=lane)
+    await world.declare("other", lane=lane)
+    process = MovingProcess(world)
+    await process.ended(3)
+    holding = Holding(await world.client(), world.state, world.topics.receiver_config)
+    await holding.hold("r:r", hold("paused", world.clock.time(), "by hand"))
+    await world.remove("r")
+    await process.ended(700)  # seen off, and swept for what may have come behind our back
+    await world.declare("r", "/answer", lane=lane)
+    await process.ended(5)
+    await world.send(message(1, "a", "r"))
+    await process.ended(20)
+    await process.stop()
+    assert world.outside.arrived("/answer") == []
+
+
+@virtually
+async def test_what_is_parked_while_it_comes_back_elsewhere_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is declared again, for another lane, after the mover has seen that nothing is left, and before it says so."""
+    world = MovingWorld()
+    await world.create()
+    await world.declare("r", "/answer", lane="dedicated")
+    await world.declare("other", lane="dedicated")
+    process = MovingProcess(world)
+    await process.ended(3)
+    raced: list[int] = []
+
+    async def racing(*arguments: Any) -> int:
+        left = await unfinished(*arguments)
+        if not raced and arguments[3] == "r" and left == 0:
+            raced.append(left)
+            world.outside.down = {"answer"}
+            await world.declare("r", "/answer", lane="shared", retry=SLOW)
+            await world.send(message(1, "a", "r"))
+            await asyncio.sleep(3)  # it is routed, and parked
+        return left
+
+    monkeypatch.setattr("relay.watch.mover.unfinished", racing)
+    await world.remove("r")
+    await process.ended(30)
+    world.outside.down = set()
+    await world.send(message(2, "a", "r"))
+    await process.ended(700)
+    await process.stop()
+    assert raced
+    assert sorted(world.outside.arrived("/answer")) == ["a-1", "a-2"]

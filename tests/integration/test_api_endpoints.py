@@ -158,3 +158,10 @@ async def test_also_while_the_state_is_being_recovered(rig: Rig) -> None:
 async def test_a_body_that_is_no_reason_pauses_nobody(rig: Rig, body: bytes) -> None:
     problem(await rig.request("POST", "/v1/receivers/ci/pause", body, JSON), 400, "invalid-request")
     assert rig.records(rig.topics.receiver_config) == []
+
+
+async def test_a_reason_cannot_steer_the_terminal_that_shows_it() -> None:
+    async with running_api() as rig:
+        body = b'{"reason": "a\\u001b[31m\\nb\\u202e"}'
+        paused = document(await rig.post("/v1/receivers/ci/pause", body, content_type="application/json"))
+        assert paused["hold"]["detail"] == "a\\x1b[31m\\x0ab\\u202e"

@@ -120,3 +120,15 @@ async def test_a_receivers_file_is_read_again_and_a_bad_one_is_refused(dev: Rela
     await dev.line_with('"added": ["late"]')
     code, output = await relay(dev, "send", "--source", "github", "--receiver", "late", "-", stdin=b"{}")
     assert code == 0, output
+    file.write_text("")  # as an editor leaves it for a moment
+    await dev.line_with("has no receivers, which would remove all")
+    code, output = await relay(dev, "send", "--source", "github", "--receiver", "late", "-", stdin=b"{}")
+    assert code == 0, output
+
+
+async def test_beyond_this_machine_a_key_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
+    environ = {"RELAY_API_HOST": "0.0.0.0", "RELAY_API_KEY": "short"}  # noqa: S104
+    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path, environ=environ) as refused:
+        output = await refused.finish()
+    assert refused.returncode == 2
+    assert "could be guessed" in output
