@@ -28,12 +28,13 @@ def transport_of(settings: Settings, most_open: int) -> Transport:
         AddressGuard(settings.allow_private_networks, allow_http=bool(settings.allow_http)),
         body_cap=settings.answer_body_cap,
         ca_file=str(settings.ca_file) if settings.ca_file else None,
-        proxy=_proxy_of(settings),
+        proxy=egress_proxy_of(settings),
         most_open=most_open,
     )
 
 
-def _proxy_of(settings: Settings) -> EgressProxy | None:
+def egress_proxy_of(settings: Settings) -> EgressProxy | None:
+    """Raises UserError."""
     if settings.egress_proxy is None:
         return None
     try:

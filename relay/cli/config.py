@@ -58,8 +58,11 @@ def show(config_file: Path | None, output: str) -> None:
 @output_option
 def check(config_file: Path | None, output: str) -> None:
     """Check the settings and the receivers file."""
+    from relay.way_out import egress_proxy_of  # costs the HTTP client's import, which the other commands do without
+
     origins = sources_of({CONFIG_FILE: config_file}, os.environ)
     settings = settings_from(config_file)
+    egress_proxy_of(settings)
     given = sum(origin.source != "default" for origin in origins)
     is_default = any(origin.name == "receivers_file" and origin.source == "default" for origin in origins)
     is_there = not is_default or settings.receivers_file.exists()

@@ -11,7 +11,7 @@ import click
 
 from relay.cli.client import ApiBusy, ApiFailed, Client, with_client
 from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.status import has_failed, is_over, show
+from relay.cli.status import has_failed, is_over, reasons_to_wait, show
 from relay.cli.table import output_option
 from relay.domain.errors import UserError
 
@@ -75,7 +75,8 @@ async def until_over(client: Client, source_id: str, message_id: str, wait_s: fl
             return state
         if time.monotonic() >= end:
             word = state["status"] if state else "unknown"
-            raise ApiFailed(f"no end of message {message_id} within {wait_s:g} s; it is {word} now")
+            why = "".join(f"; {reason}" for reason in reasons_to_wait(state)) if state else ""
+            raise ApiFailed(f"no end of message {message_id} within {wait_s:g} s; it is {word} now{why}")
         await asyncio.sleep(LOOK_EVERY_S)
 
 

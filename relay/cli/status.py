@@ -105,6 +105,15 @@ def waiting_text(waiting_for: Any) -> str:
     return f"{waiting_for['kind']}{until}"
 
 
+def reasons_to_wait(state: Any) -> list[str]:
+    """For each delivery that waits, a line that says for what, and why."""
+    waiting = [(each["receiver"], each["waiting_for"]) for each in state["deliveries"] if each["waiting_for"]]
+    return [
+        f"{receiver} waits: {waiting_text(what)}" + (f" ({what['detail']})" if what["detail"] else "")
+        for receiver, what in waiting
+    ]
+
+
 def callback_text(callback: Any) -> str:
     """How the result's way to the sender is going, in a few words: state, calls, last HTTP status."""
     if not callback:

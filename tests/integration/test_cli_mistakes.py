@@ -73,6 +73,7 @@ STATUS = ("status", "app", "m-1")
         (("run",), {"RELAY_API_HOST": "::"}, 2, ("RELAY_API_HOST", "RELAY_API_KEY")),
         (("run", "--processes", "1"), {"RELAY_API_HOST": "a..b", "RELAY_API_INSECURE": "1"}, 2, ("a..b", "api_host")),
         (("run", "--roles", "apy"), {}, 2, ("--roles", "'apy'")),
+        (("config", "check"), {"RELAY_EGRESS_PROXY": "foo"}, 2, ("RELAY_EGRESS_PROXY",)),
         (("dev", "--ephemeral", "--receivers", "nope.yaml"), {}, 2, ("--receivers", "nope.yaml is not there")),
         (("dev", "--ephemeral"), {"RELAY_RECEIVERS_FILE": "no.yaml"}, 2, ("RELAY_RECEIVERS_FILE", "no.yaml")),
         (("sink", "--host", "a..b"), {}, 2, ("a..b", "--host")),

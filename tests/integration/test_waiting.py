@@ -133,10 +133,14 @@ async def test_rate(place: Place) -> None:
 
 async def test_paused(place: Place) -> None:
     place.declare()
-    async with place.running() as (_, watcher):
+    async with place.running() as (running, watcher):
         await watcher.control("ci", "pause")
         await watcher.send("ci", "m-1")
         delivery = await watcher.waits_for("m-1", "paused")
+        send = ("send", "--source", SOURCE, "--receiver", "ci", "--id", "m-2", "--wait", "0.2", "-")
+        code, output = await relay(running, *send, stdin=b"{}")
+        assert code == 1
+        assert "it is arrived now; ci waits: paused" in output
         assert delivery["waiting_for"]["since"] is not None
         assert delivery["waiting_for"]["until"] is None
         await watcher.control("ci", "resume")
