@@ -210,8 +210,10 @@ async def test_a_receiver_can_be_changed_while_it_runs(rig: Rig) -> None:
 
 
 async def test_results_are_taken_by_the_callback_unless_it_refuses_them(rig: Rig) -> None:
-    async with rig.call_back(b"", "failed") as response:
-        assert response.status == 200
+    notice = json.dumps({"source_id": SOURCE, "message_id": AWKWARD, "receiver": "ci", "reason": "gone"}).encode()
+    for body in (notice, notice.replace(b'"ci"', b'"cd"')):
+        async with rig.call_back(body, "failed") as response:
+            assert response.status == 200
     await rig.control("callback", mode="fail")
     async with rig.call_back(b"never", "answered") as response:
         assert response.status == 500
@@ -220,9 +222,10 @@ async def test_results_are_taken_by_the_callback_unless_it_refuses_them(rig: Rig
         async with rig.call_back(b"answer", "answered"):
             pass
     told = rig.told(Returned)
-    assert [each.key for each in told] == [Key(SOURCE, AWKWARD, "ci")] * 2
+    assert [each.key for each in told] == [Key(SOURCE, AWKWARD, "ci")] * 3
     assert [(each.result_id, each.outcome, each.digest, each.status) for each in told] == [
         ("ans_x_ci_0", "failed", NOTHING, 200),
+        ("ans_x_ci_0", "failed", digest_of(notice.replace(b'"ci"', b'"cd"')), 200),
         ("ans_x_ci_0", "answered", digest_of(b"answer"), None),
     ]
 

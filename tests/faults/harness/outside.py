@@ -16,6 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple
 from urllib.parse import unquote
@@ -23,7 +24,8 @@ from urllib.parse import unquote
 import msgspec
 import uvloop
 
-from tests.faults.harness.history import Arrival, Asked, Ping, Returned, Unheard, answer_to, digest_of
+from relay.domain.hop import NO_RECEIVER
+from tests.faults.harness.history import NOTHING, Arrival, Asked, Ping, Returned, Unheard, answer_to, digest_of
 from tests.faults.harness.ledger import Ledger
 from tests.faults.harness.serving import Connection, Incoming, listen
 
@@ -243,7 +245,7 @@ def _arrival(receiver: str, request: Incoming, met: Reaction) -> Arrival:
 
 def _returned(request: Incoming, status: int | None) -> Returned:
     headers = request.headers
-    return Returned(
+    returned = Returned(
         at=time.time(),
         result_id=headers.get("webhook-id", ""),
         source=unquote(headers.get("relay-source", "")),
@@ -253,6 +255,24 @@ def _returned(request: Incoming, status: int | None) -> Returned:
         digest=digest_of(request.body),
         status=status,
     )
+    is_notice = returned.outcome == "failed" and _is_about(request.body, returned)
+    return replace(returned, digest=NOTHING) if is_notice else returned
+
+
+def _is_about(body: bytes, returned: Returned) -> bool:
+    """Whether a failure notice says the same in its body as in its headers: nothing of a receiver is in it then."""
+    try:
+        notice = msgspec.json.decode(body, type=_Notice)
+    except msgspec.MsgspecError:
+        return False
+    told = (notice.source_id, notice.message_id, notice.receiver or NO_RECEIVER)
+    return told == (returned.source, returned.message_id, returned.receiver)
+
+
+class _Notice(msgspec.Struct):
+    source_id: str
+    message_id: str
+    receiver: str | None
 
 
 async def serve(spec: Mapping[str, Behaviour], ledger: Ledger, random_: random.Random) -> None:
