@@ -153,7 +153,7 @@ class TelemetryObserver:
 
     def parked_in_all(self, count: int, cap: int) -> None:
         self._metrics.parked_references.set(count)
-        many = 2 * count >= cap
+        many = is_many(count, cap)
         if many and not self._many_parked:
             self._log.warning("parked_many", parked=count, most=cap, problem=_PARKED)
         self._many_parked = many
@@ -232,6 +232,11 @@ class TelemetryObserver:
             tell = self._log.warning if self._is_news(event) else self._log.debug
             tell(event, service=name, error=str(error), again_in_s=again_in_s)
         self._metrics.services_restarted_total.labels(event).inc()
+
+
+def is_many(parked: int, cap: int) -> bool:
+    """Whether so much is parked, of what may be, that somebody has to know: half of it."""
+    return 2 * parked >= cap
 
 
 def _tags(tags: frozenset[int]) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 from relay.domain.errors import Unavailable
 from relay.engine.clock import Clock
 from relay.state.port import State
+from relay.telemetry.observer import is_many
 
 EVERY_S: Final = 10.0
 
@@ -36,5 +37,5 @@ class ParkedWatch:
         total = await self._state.parked_total()
         count = total.retries + total.polls
         self._told(count, self._cap)
-        many = 2 * count >= self._cap
-        self.warning = f"{count} of {self._cap} records that may be parked in all" if many else None
+        words = f"{count} of {self._cap} records that may be parked in all"
+        self.warning = words if is_many(count, self._cap) else None
