@@ -19,7 +19,7 @@ from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import BreakerPolicy
 from relay.state.attempts import BeginAsk, Change, Limits, Settlement
 from relay.state.port import Lane
-from relay.state.redis import RedisState
+from relay.state.redis.state import RedisState
 from relay.state.rows import TAGS, Arrival, Mark, Result, Stage, delivery_row
 
 _BATCH: Final = 1_000

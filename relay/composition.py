@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from relay.config.settings import Settings
-from relay.log.kafka import MAX_MESSAGE_BYTES, KafkaLog
-from relay.log.kafka_settings import KafkaSecurity
+from relay.log.kafka.log import MAX_MESSAGE_BYTES, KafkaLog
+from relay.log.kafka.settings import KafkaSecurity
 from relay.log.port import Log
 from relay.state.port import State
-from relay.state.redis import RedisState
+from relay.state.redis.state import RedisState
 
 
 def kafka_log(settings: Settings, *, repeat_s: float | None = None) -> KafkaLog:

@@ -28,11 +28,11 @@ from relay.engine.observer import Memory, Recovered, SilentObserver
 from relay.engine.patience import Patience
 from relay.engine.recovery import LEASE_S, Recovery, keeping_lease
 from relay.log.port import Log
-from relay.log.streams import StreamsLog
+from relay.log.streams.log import StreamsLog
 from relay.rebuild import Read, Rebuild
 from relay.rebuilding import LONGEST_LIFE
 from relay.state.port import Restored, State
-from relay.state.redis import RedisState
+from relay.state.redis.state import RedisState
 from relay.state.rows import TAGS
 from relay.watch.shared_clock import SharedClock
 

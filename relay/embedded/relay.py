@@ -18,10 +18,10 @@ from relay.domain.errors import LogUnavailable
 from relay.domain.topics import Topics
 from relay.embedded.valkey import ValkeyServer
 from relay.engine.clock import SystemClock
-from relay.log.streams import StreamsLog
+from relay.log.streams.log import StreamsLog
 from relay.plan import Plan
 from relay.process import Relay
-from relay.state.redis import RedisState
+from relay.state.redis.state import RedisState
 
 LOG_DB, STATE_DB = 0, 1
 """Apart, so that losing the state can be tried."""

@@ -17,9 +17,9 @@ from aiokafka.protocol.group import LeaveGroupRequest
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from relay.domain.errors import LogUnavailable, RecordTooLarge
-from relay.log import kafka_membership as membership
 from relay.log import pacing
-from relay.log.kafka import KafkaLog
+from relay.log.kafka import membership
+from relay.log.kafka.log import KafkaLog
 from relay.log.pacing import FetchPace
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
 from tests.contract.log_contract import (

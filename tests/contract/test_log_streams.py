@@ -18,9 +18,9 @@ from relay.domain.errors import LogUnavailable
 from relay.domain.topics import TopicSpec
 from relay.embedded.valkey import ValkeyServer
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
-from relay.log.stream_scripts import CHANGES_KEPT
-from relay.log.stream_store import Slice
-from relay.log.streams import StreamsLog
+from relay.log.streams.log import StreamsLog
+from relay.log.streams.scripts import CHANGES_KEPT
+from relay.log.streams.store import Slice
 from tests.contract.log_contract import PATIENCE_S, LogContract, Member, keyed, settle, started, topic_for, values
 
 ALL_PAST: Final = -3600
@@ -263,7 +263,7 @@ from pathlib import Path
 from relay.domain.topics import TopicSpec
 from relay.embedded.valkey import ValkeyServer
 from relay.log.port import NewRecord
-from relay.log.streams import StreamsLog
+from relay.log.streams.log import StreamsLog
 
 async def main():
     server = ValkeyServer(Path(sys.argv[1]))

@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from relay.state.port import State
-from relay.state.redis import RedisState
+from relay.state.redis.state import RedisState
 from relay.state.rows import TAGS
 from tests.contract.state_contract import (
     WINDOW_S,

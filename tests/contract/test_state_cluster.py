@@ -11,7 +11,7 @@ from redis.crc import key_slot
 from bench.kafka_parts import free_ports
 from relay.domain.errors import StateRecovering, StateUnavailable, UserError
 from relay.state.attempts import Go
-from relay.state.redis import RedisState
+from relay.state.redis.state import RedisState
 from relay.state.rows import TAGS, RowKey, Stage, tag_of
 from tests.contract.state_contract import LANE, ask, begun, peeked, row
 from tests.servers.asking import said, until

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from relay.state.problems import Facts, judged
-from relay.state.redis import RedisState
+from relay.state.redis.problems import Facts, judged
+from relay.state.redis.state import RedisState
 from tests.servers.asking import said
 from tests.servers.sentinel import SentinelGroup
 from tests.servers.valkey import Fsync, ValkeyServer

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from msgspec import structs
 from redis.asyncio import Redis
 
-import relay.state.script as script_files
+import relay.state.redis.script as script_files
 from relay.domain.errors import PartitionLost, StateRecovering, StateUnavailable, UserError
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId, MessageId, digest12
 from relay.state.attempts import Change, Go, Settlement, Wait
 from relay.state.port import Gap, Restored
-from relay.state.redis import RedisState
+from relay.state.redis.state import RedisState
 from relay.state.rows import TAGS, Arrival, Mark, Result, Row, RowKey, Stage, delivery_row, tag_of
 from tests.contract.state_contract import LANE, LIMITS, ask, begun, doubt_of, outcome, peeked, row, settled
 from tests.contract.state_parking_contract import parked

@@ -17,7 +17,7 @@ from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, Kind, Limits, Settlement
 from relay.state.onlooker import LineHead, Sign
 from relay.state.port import IntakeAsk, Lane, Parked, State
-from relay.state.redis import RedisState
+from relay.state.redis.state import RedisState
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Result, RowKey, Stage, tag_of
 from tests.contract.state_contract import WINDOW_S
 from tests.contract.turned_clock import TurnedClock, age_keys

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from relay.domain.errors import StateRecovering, StateUnavailable, UserError
 from relay.state.attempts import Go
-from relay.state.redis import RedisState
+from relay.state.redis.state import RedisState
 from relay.state.rows import TAGS, Stage
 from tests.contract.state_contract import LANE, LIMITS, ask, begun, doubt_of, peeked, row
 from tests.contract.turned_clock import TurnedClock

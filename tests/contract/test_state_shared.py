@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from relay.domain.errors import StateUnavailable
-from relay.state.connection import maker_of
-from relay.state.shared import Connections, SharedConnection
+from relay.state.redis.connection import maker_of
+from relay.state.redis.shared import Connections, SharedConnection
 
 _INFO = b"run_id:1\r\nmaster_replid:2\r\nmaster_replid2:0\r\naof_enabled:0\r\n"
 _WHO = (b"$%d\r\n%b\r\n" % (len(_INFO), _INFO)) * 3 + b"*2\r\n$11\r\nappendfsync\r\n$8\r\neverysec\r\n"

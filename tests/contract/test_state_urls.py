@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from relay.domain.errors import StateUnavailable, UserError
-from relay.state.redis import RedisState
+from relay.state.redis.state import RedisState
 from tests.contract.raw_server import Server, server_context
 
 URLS = {

@@ -10,7 +10,7 @@ from aiokafka.errors import for_code
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.util import calc_crc32c
 
-from relay.log.kafka import KafkaLog
+from relay.log.kafka.log import KafkaLog
 from relay.log.port import TopicPartition
 
 HEADER = struct.Struct(">qiibIhiqqqhii")

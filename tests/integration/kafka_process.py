@@ -8,7 +8,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from relay.log.kafka import KafkaLog
+from relay.log.kafka.log import KafkaLog
 from relay.log.port import Assignment, NewRecord, TopicPartition
 
 SESSION_TIMEOUT_MS = 6_000

@@ -18,11 +18,11 @@ from relay.domain.message import Message, message_headers
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock, SystemClock
 from relay.log.port import NewRecord
-from relay.log.streams import StreamsLog
+from relay.log.streams.log import StreamsLog
 from relay.plan import Plan
 from relay.process import Relay
 from relay.sink import Arrival, Sink
-from relay.state.redis import RedisState
+from relay.state.redis.state import RedisState
 from tests.servers.valkey import ValkeyServer
 
 TOPICS: Final = Topics("")

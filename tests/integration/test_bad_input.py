@@ -5,7 +5,7 @@ import json
 import aiohttp
 import pytest
 
-from relay.log.kafka import KafkaLog
+from relay.log.kafka.log import KafkaLog
 from relay.log.partitioner import partition_of
 from tests.fakes.raw_batches import RawBatch, RawRecord, produce_raw
 from tests.integration.production import Rig, Sent

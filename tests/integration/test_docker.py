@@ -311,7 +311,7 @@ def test_the_build_stage_gives_a_relay_that_runs(prefix: Prefix) -> None:
     )
     assert found.startswith(str(prefix.opt))
     assert "github.push" in found
-    scripts = {path.name for path in (ROOT / "relay/state/scripts").glob("*.lua")}
+    scripts = {path.name for path in (ROOT / "relay/state/redis/scripts").glob("*.lua")}
     assert {
-        path.name for path in prefix.opt.glob("relay/lib/python*/site-packages/relay/state/scripts/*.lua")
+        path.name for path in prefix.opt.glob("relay/lib/python*/site-packages/relay/state/redis/scripts/*.lua")
     } == scripts

@@ -17,10 +17,10 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from bench.kafka_parts import free_ports
 from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, UserError
 from relay.domain.topics import TopicSpec
-from relay.log import kafka_consumer
-from relay.log import kafka_membership as membership
-from relay.log.kafka import KafkaLog
-from relay.log.kafka_watchdog import Watchdog
+from relay.log.kafka import consumer as kafka_consumer
+from relay.log.kafka import membership
+from relay.log.kafka.log import KafkaLog
+from relay.log.kafka.watchdog import Watchdog
 from relay.log.partitioner import partition_of
 from relay.log.port import Assignment, Coordinate, NewRecord, TopicPartition
 from tests.contract.log_contract import PATIENCE_S, Member, keyed, settle, started, topic_for, unique, values

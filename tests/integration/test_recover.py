@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from relay.embedded.relay import STATE_DB
 from relay.embedded.valkey import ValkeyServer as EmbeddedServer
-from relay.state.redis import RedisState
+from relay.state.redis.state import RedisState
 from relay.state.rows import tag_of
 from tests.integration.production import SOURCES, Rig, messages
 from tests.servers.process import RelayProcess

@@ -20,7 +20,7 @@ from relay.engine.recovery import BATCH, Recovery
 from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
 from relay.state.port import Lane, Parked, Restored
-from relay.state.redis import RedisState
+from relay.state.redis.state import RedisState
 from relay.state.rows import TAGS, Mark, RowKey, Stage, tag_of
 from tests.contract.state_contract import row
 from tests.fakes.log import MemoryBroker, MemoryLog

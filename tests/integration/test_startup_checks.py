@@ -15,8 +15,8 @@ from relay.composition import kafka_log, redis_state
 from relay.config.settings import load_settings
 from relay.domain.topics import Topics
 from relay.engine.clock import SystemClock
-from relay.log.kafka import KafkaLog
-from relay.log.kafka_consumer import KafkaConsumer
+from relay.log.kafka.consumer import KafkaConsumer
+from relay.log.kafka.log import KafkaLog
 from relay.plan import Plan
 from relay.process import Relay
 from tests.integration.production import SECRETS, Rig, messages

@@ -7,8 +7,8 @@ import pytest
 import pytest_asyncio
 
 from relay.domain.errors import LogUnavailable
-from relay.log.group_commit import MAX_RECORDS, GroupCommit, Prepared
 from relay.log.port import Coordinate, TopicPartition
+from relay.log.streams.group_commit import MAX_RECORDS, GroupCommit, Prepared
 
 AT = TopicPartition("t", 0)
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.domain.errors import LogUnavailable, RecordTooLarge
-from relay.log.kafka_accumulator import Accumulator
+from relay.log.kafka.accumulator import Accumulator
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 from tests.fakes.virtual_time import run_virtually

@@ -10,7 +10,7 @@ from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from relay.log import kafka_membership as membership
+from relay.log.kafka import membership
 
 PLACE = KafkaPartition("t", 0)
 NOTHING_NEW = SimpleNamespace(API_VERSION=4, topics=[("t", [(0, 0, 0, 0, [], b"")])])

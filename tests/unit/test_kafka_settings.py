@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from relay.domain.errors import UserError
-from relay.log.kafka import KafkaLog
-from relay.log.kafka_settings import KafkaSecurity
+from relay.log.kafka.log import KafkaLog
+from relay.log.kafka.settings import KafkaSecurity
 
 
 def test_a_password_is_not_sent_in_the_clear() -> None:

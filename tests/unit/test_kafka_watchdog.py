@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.domain.errors import ConsumerBroken
-from relay.log import kafka_membership as membership
-from relay.log.kafka_membership import Progress
-from relay.log.kafka_watchdog import Watchdog
+from relay.log.kafka import membership
+from relay.log.kafka.membership import Progress
+from relay.log.kafka.watchdog import Watchdog
 from relay.log.port import TopicPartition
 
 PLACE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.log import record_batches
-from relay.log.codecs import decompressed, may_exceed
+from relay.log.kafka import record_batches
+from relay.log.kafka.codecs import decompressed, may_exceed
+from relay.log.kafka.record_batches import Chunk, decode
 from relay.log.port import Record, TopicPartition
-from relay.log.record_batches import Chunk, decode
 from tests.fakes.raw_batches import ENCODERS, RawBatch, RawRecord
 
 AT = TopicPartition("topic", 3)

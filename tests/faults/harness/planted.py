@@ -16,7 +16,7 @@ from unittest.mock import patch
 from msgspec import structs
 
 import relay.lanes
-import relay.state.calls
+import relay.state.redis.calls
 import tests.fakes.state
 from relay.domain.errors import PartitionLost
 from relay.domain.topics import Topics
@@ -37,8 +37,8 @@ from relay.log.port import Coordinate, NewRecord
 from relay.state.attempts import BeginAsk, Go, Kind, Settlement, Verdict
 from relay.state.port import Lane as LaneId
 from relay.state.port import Parked
+from relay.state.redis.script import Script, script
 from relay.state.rows import Mark, Row, Stage
-from relay.state.script import Script, script
 from tests.fakes.state_rows import Rows, StoredRow
 from tests.fakes.state_rows import mark as mark_rightly
 from workers.from_sender import Incoming, MessageTable
@@ -165,7 +165,7 @@ def non_monotone_stage() -> Iterator[None]:
             raise AssertionError("the script has changed: this bug is not planted any more")
         return Script(source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
 
-    with patch.object(tests.fakes.state, "mark", mark), patch.object(relay.state.calls, "script", lowering):
+    with patch.object(tests.fakes.state, "mark", mark), patch.object(relay.state.redis.calls, "script", lowering):
         yield
 
 

@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooL
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from relay.domain.errors import LogUnavailable, RecordTooLarge, RelayError
-from relay.log.kafka_client import described
+from relay.log.kafka.client import described
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 

@@ -7,7 +7,7 @@ from typing import Final
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError, RedisError
 
-from relay.state.connection import Address, IdentifiedConnection, Maker
+from relay.state.redis.connection import Address, IdentifiedConnection, Maker
 
 _FOR_SENTINELS: Final = {"username": "sentinel_username", "password": "sentinel_password"}
 """Options of a connection to a sentinel, and what the URL calls them: its own login is for the master."""

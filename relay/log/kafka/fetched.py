@@ -1,7 +1,7 @@
 """Takes what the library's consumer has fetched. Its own getmany takes all partitions at once, and where one of them
 cannot be parsed, it drops what it has taken of the others, for good, and does not say which one it was.
 
-Uses private parts of aiokafka 0.14, as `kafka_membership` does.
+Uses private parts of aiokafka 0.14, as `membership` does.
 """
 
 from collections.abc import Callable, Sequence

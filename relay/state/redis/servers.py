@@ -5,10 +5,10 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from relay.domain.errors import UserError
-from relay.state.cluster import Cluster
-from relay.state.connection import Address, Maker, maker_of
-from relay.state.sentinel import Sentinels
-from relay.state.shared import Arguments, Ask, Connections, SharedConnection
+from relay.state.redis.cluster import Cluster
+from relay.state.redis.connection import Address, Maker, maker_of
+from relay.state.redis.sentinel import Sentinels
+from relay.state.redis.shared import Arguments, Ask, Connections, SharedConnection
 
 T = TypeVar("T")
 

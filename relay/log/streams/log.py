@@ -14,7 +14,6 @@ from typing import Final
 
 from relay.domain.errors import OffsetMissing, RecordTooLarge
 from relay.domain.topics import TopicSpec
-from relay.log.group_commit import GroupCommit, Prepared
 from relay.log.group_consumer import GroupConsumer
 from relay.log.groups import Group
 from relay.log.partitioner import partition_of
@@ -29,7 +28,8 @@ from relay.log.port import (
     TopicPartition,
     TopicState,
 )
-from relay.log.stream_store import Slice, StreamStore, pack
+from relay.log.streams.group_commit import GroupCommit, Prepared
+from relay.log.streams.store import Slice, StreamStore, pack
 from relay.log.watchers import Watchers
 
 MAX_MESSAGE_BYTES: Final = 2 * 1024**2

@@ -25,10 +25,10 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from relay.domain.errors import LogUnavailable
-from relay.log.kafka_closing import ends_within
-from relay.log.kafka_settings import Cluster
+from relay.log.kafka.closing import ends_within
+from relay.log.kafka.record_batches import Chunk, decode, whole_size
+from relay.log.kafka.settings import Cluster
 from relay.log.port import TopicPartition
-from relay.log.record_batches import Chunk, decode, whole_size
 
 _RETRY_S: Final = 0.1
 _CLOSE_S: Final = 2.0

@@ -7,10 +7,10 @@ from typing import Final
 from aiokafka.errors import OffsetOutOfRangeError
 
 from relay.domain.errors import LogUnavailable
-from relay.log.kafka_client import KafkaClient
-from relay.log.kafka_settings import FETCH_BYTES
+from relay.log.kafka.client import KafkaClient
+from relay.log.kafka.record_batches import Chunk
+from relay.log.kafka.settings import FETCH_BYTES
 from relay.log.port import Coordinate, Record, TopicPartition
-from relay.log.record_batches import Chunk
 
 _RECORD_BYTES: Final = 16_384
 """What a fetch asks for per wanted record: a few typical ones, as wanted records are often neighbours."""

@@ -11,11 +11,11 @@ import msgspec
 from redis.exceptions import NoScriptError, ResponseError
 
 from relay.domain.errors import PartitionLost, StateRecovering
-from relay.state.connection import Command, Node, unix_seconds
+from relay.state.redis.connection import Command, Node, unix_seconds
+from relay.state.redis.script import Script, script, script_names
+from relay.state.redis.servers import Servers
+from relay.state.redis.shared import Arguments, Connections, SharedConnection
 from relay.state.rows import TAGS
-from relay.state.script import Script, script, script_names
-from relay.state.servers import Servers
-from relay.state.shared import Arguments, Connections, SharedConnection
 
 T = TypeVar("T")
 Part = tuple[int, bytes]

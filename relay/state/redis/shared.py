@@ -10,7 +10,7 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import ConnectionError, RedisError, ResponseError, TimeoutError
 
 from relay.domain.errors import StateUnavailable
-from relay.state.connection import WHO_ARE_YOU, Command, Connect, IdentifiedConnection, identified, packed
+from relay.state.redis.connection import WHO_ARE_YOU, Command, Connect, IdentifiedConnection, identified, packed
 
 T = TypeVar("T")
 Arguments = Mapping[int, bytes]

@@ -10,10 +10,10 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from relay.domain.errors import LogUnavailable
-from relay.log.kafka_accumulator import Accumulator
-from relay.log.kafka_client import kafka_errors
-from relay.log.kafka_closing import ends_within
-from relay.log.kafka_settings import Cluster
+from relay.log.kafka.accumulator import Accumulator
+from relay.log.kafka.client import kafka_errors
+from relay.log.kafka.closing import ends_within
+from relay.log.kafka.settings import Cluster
 from relay.log.pacing import linger
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 

@@ -9,9 +9,9 @@ from redis.crc import key_slot
 from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError
 
 from relay.domain.errors import StateUnavailable
-from relay.state.connection import Address, Maker
+from relay.state.redis.connection import Address, Maker
+from relay.state.redis.shared import Arguments, Ask, Connections, SharedConnection, unavailable
 from relay.state.rows import TAGS
-from relay.state.shared import Arguments, Ask, Connections, SharedConnection, unavailable
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from urllib.parse import quote_from_bytes
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 
-from relay.log.codecs import CodecError, TooMuch, decompressed, may_exceed
+from relay.log.kafka.codecs import CodecError, TooMuch, decompressed, may_exceed
 from relay.log.port import Flaw, Headers, Record, TopicPartition
 
 MAX_BATCH_BYTES: Final = 128 * 1024**2

@@ -9,8 +9,8 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer
 
 from relay.domain.errors import ConsumerBroken
-from relay.log import kafka_membership as membership
-from relay.log.kafka_membership import Progress
+from relay.log.kafka import membership
+from relay.log.kafka.membership import Progress
 from relay.log.port import TopicPartition
 
 _EVERY_S: Final = 5.0

@@ -13,12 +13,12 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from relay.domain.errors import UserError
 from relay.domain.topics import TopicSpec
 from relay.log.checks import HEADROOM_BYTES
-from relay.log.kafka_admin import KafkaAdmin
-from relay.log.kafka_client import KafkaClient, no_topic
-from relay.log.kafka_consumer import KafkaConsumer
-from relay.log.kafka_producer import KafkaProducer
-from relay.log.kafka_reader import KafkaReader
-from relay.log.kafka_settings import Cluster, GroupTiming, KafkaSecurity
+from relay.log.kafka.admin import KafkaAdmin
+from relay.log.kafka.client import KafkaClient, no_topic
+from relay.log.kafka.consumer import KafkaConsumer
+from relay.log.kafka.producer import KafkaProducer
+from relay.log.kafka.reader import KafkaReader
+from relay.log.kafka.settings import Cluster, GroupTiming, KafkaSecurity
 from relay.log.pacing import FetchPace, load_here
 from relay.log.port import Backlog, Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicPartition, TopicState
 

@@ -7,9 +7,9 @@ from typing import Final, NamedTuple, TypeVar, cast
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
 from relay.domain.errors import StateUnavailable, UserError
-from relay.state.connection import field, unix_seconds
-from relay.state.servers import Servers
-from relay.state.shared import SharedConnection
+from relay.state.redis.connection import field, unix_seconds
+from relay.state.redis.servers import Servers
+from relay.state.redis.shared import SharedConnection
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""The log's calls to Valkey: records, groups and topics as `stream_scripts` lays them out, one method per call."""
+"""The log's calls to Valkey: records, groups and topics as `scripts` lays them out, one method per call."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,10 +15,10 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost
 from relay.domain.topics import TopicSpec
-from relay.log import stream_scripts as scripts
 from relay.log.group_consumer import Commit, Taken
 from relay.log.port import Coordinate, Flaw, Headers, NewRecord, Record, TopicPartition
-from relay.log.stream_scripts import FIXED_DIGITS, Keys, end_field, group_field
+from relay.log.streams import scripts
+from relay.log.streams.scripts import FIXED_DIGITS, Keys, end_field, group_field
 
 _FETCH_BYTES: Final = 8 * 1024**2
 _READ_AT_ONCE: Final = 100

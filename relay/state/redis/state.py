@@ -9,16 +9,16 @@ import msgspec
 from relay.domain.hold import Hold
 from relay.domain.identity import MessageId, digest12
 from relay.log.port import TopicPartition
-from relay.state import wire
 from relay.state.attempts import BeginAsk, Settlement, Verdict
-from relay.state.batch import Batch
-from relay.state.calls import Calls, Decode
 from relay.state.onlooker import Openings, ParkedHead, Served, Sign, Watched
 from relay.state.port import Counts, Due, EndpointHealth, FailedEntry, Gap, IntakeAsk, Lane, Parked, Remains, Restored
-from relay.state.problems import check, problems_of
+from relay.state.redis import wire
+from relay.state.redis.batch import Batch
+from relay.state.redis.calls import Calls, Decode
+from relay.state.redis.problems import check, problems_of
+from relay.state.redis.servers import servers_of
+from relay.state.redis.wire import lane_key, raw, tag_of
 from relay.state.rows import TAGS, Arrival, Mark, MessageRow, Row, RowKey
-from relay.state.servers import servers_of
-from relay.state.wire import lane_key, raw, tag_of
 
 T = TypeVar("T")
 W = TypeVar("W")

@@ -2,7 +2,7 @@
 
 The library's getmany(timeout) must not be cancelled, ignores its timeout while partitions are being reassigned, throws
 away what it fetched for a paused partition, and loses records where one partition cannot be parsed. So what it fetched
-is taken from it directly (`kafka_fetched`), of the partitions that are ours and not paused; the waiting is done here. A
+is taken from it directly (`fetched`), of the partitions that are ours and not paused; the waiting is done here. A
 partition that waits keeps the one fetch that it has: the library is not told.
 
 The library fetches again as soon as all that it had fetched from a broker has been taken. A busy process holds it back
@@ -26,15 +26,14 @@ from aiokafka.errors import (
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from relay.domain.errors import ConsumerClosed, LogUnavailable, OffsetMissing, PartitionLost
-from relay.log import kafka_fetched as fetched
-from relay.log import kafka_membership as membership
-from relay.log.kafka_client import KafkaClient, described, kafka_errors, no_topic
-from relay.log.kafka_closing import ends_within
-from relay.log.kafka_settings import FETCH_ALL_BYTES, FETCH_BYTES, Cluster, GroupTiming
-from relay.log.kafka_watchdog import Watchdog
+from relay.log.kafka import fetched, membership
+from relay.log.kafka.client import KafkaClient, described, kafka_errors, no_topic
+from relay.log.kafka.closing import ends_within
+from relay.log.kafka.record_batches import as_record
+from relay.log.kafka.settings import FETCH_ALL_BYTES, FETCH_BYTES, Cluster, GroupTiming
+from relay.log.kafka.watchdog import Watchdog
 from relay.log.pacing import FetchPace
 from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicPartition
-from relay.log.record_batches import as_record
 
 _REVOKE_S: Final = 15.0
 """For `on_revoked` when we leave: requests in flight (5 s) and a last commit. Below the rebalance timeout."""

@@ -26,9 +26,9 @@ from tenacity import AsyncRetrying, retry_if_result, wait_fixed
 from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.topics import TopicSpec
-from relay.log.kafka_client import KafkaClient, Replicas, kafka_errors, no_topic
-from relay.log.kafka_closing import ends_within
-from relay.log.kafka_settings import Cluster
+from relay.log.kafka.client import KafkaClient, Replicas, kafka_errors, no_topic
+from relay.log.kafka.closing import ends_within
+from relay.log.kafka.settings import Cluster
 from relay.log.port import Backlog, TopicPartition, TopicState
 
 _VISIBLE_S: Final = 15.0

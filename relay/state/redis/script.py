@@ -20,12 +20,12 @@ class Script(NamedTuple):
 
 
 def _read(name: str) -> str:
-    return (files("relay.state") / "scripts" / f"{name}.lua").read_text(encoding="utf-8")
+    return (files("relay.state.redis") / "scripts" / f"{name}.lua").read_text(encoding="utf-8")
 
 
 def script_names() -> list[str]:
     """Of every script that can be called; names that begin with `_` are of parts."""
-    files_there = (entry.name for entry in (files("relay.state") / "scripts").iterdir())
+    files_there = (entry.name for entry in (files("relay.state.redis") / "scripts").iterdir())
     return sorted(name[:-4] for name in files_there if name.endswith(".lua") and not name.startswith("_"))
 
 

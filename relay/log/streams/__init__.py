@@ -1,0 +1,1 @@
+"""The embedded log, on Redis Streams."""
