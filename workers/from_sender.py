@@ -188,7 +188,8 @@ class FromSender:
         marker, record = work.marker, work.record
         if not self._moves.announced(marker):
             return Dead("invalid", "an empty record that claims to be a marker of a move, which nobody announced")
-        if self._moves.cut(marker.name, marker.version, record.partition) not in (None, record.offset):
+        known = self._moves.cut(marker.name, marker.version, record.partition)
+        if not self._moves.is_under_way(marker) or known not in (None, record.offset):
             return Done()
         cut = Cut(marker.name, marker.version, record.partition, record.offset)
         self._moves.note(cut)

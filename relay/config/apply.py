@@ -6,10 +6,8 @@ from typing import Final, Literal
 
 from relay.config.problems import raise_all
 from relay.config.receivers_file import Raw, ReceiversFile, raw_entry
-from relay.config.registry import Declared, decode, source_key
-from relay.config.routes import Routes, is_of_route
+from relay.config.topic import Declared, Topic, lane_of_entry, read_topic, source_key
 from relay.domain.errors import NotYet, UserError
-from relay.domain.hold import held_owner
 from relay.domain.receiver import LaneKind
 from relay.domain.route import Route, removed_key, route_key
 from relay.domain.topics import SHARED, Topics, TopicSpec
@@ -17,28 +15,9 @@ from relay.log.port import Log, NewRecord
 
 FILE: Final = "file"
 """Who declared an entry, when a receivers file did."""
-_UNREADABLE: Final = Declared("", {})
 _IN_WORDS: Final[Mapping[LaneKind, str]] = {"dedicated": "its own lane", "shared": "the shared lane"}
 Unfinished = Callable[[str, str], Awaitable[int]]
 """How many messages of a receiver are unread or parked in a lane: its own, or the shared one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """What `receiver_config` says: what is declared, by key, and the routes."""
-
-    declared: Mapping[str, Declared]
-    routes: Routes
-
-    def lane_in_force(self, name: str) -> LaneKind | None:
-        """Where new messages go, or will when it has moved; None: it is not declared."""
-        declared = self.declared.get(name)
-        return None if declared is None else self.routes.route(name).lane or _lane(declared.entry)
-
-    def former(self, name: str) -> Declared | None:
-        """Its entry, or what is kept of it while something is left: it may come back before that is over."""
-        last = self.routes.removed.get(name)
-        return self.declared.get(name) or (decode(last) if last is not None else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +69,8 @@ async def awaited(log: Log, topics: Topics) -> dict[str, str]:
         declared = there.declared.get(name)
         if declared is None or route.lane is None:
             continue
-        if route.moving or route.lane != _lane(declared.entry):
-            old, new = (_IN_WORDS[lane] for lane in _ends(route, _lane(declared.entry)))
+        if route.moving or route.lane != lane_of_entry(declared.entry):
+            old, new = (_IN_WORDS[lane] for lane in _ends(route, lane_of_entry(declared.entry)))
             found[name] = f"moves from {old} to {new}, which begins when {old} has finished what it has of {name}"
     for name in there.routes.removed.keys() - there.declared.keys():
         found[name] = "is removed; its lanes run on until nothing of it is left"
@@ -111,23 +90,6 @@ def compare(current: Mapping[str, Declared], wanted: Mapping[str, Declared]) -> 
         changed=tuple(sorted(key for key in wanted.keys() & current.keys() if wanted[key] != current[key])),
         removed=tuple(sorted(key for key in current.keys() - wanted.keys() if current[key].by == FILE)),
     )
-
-
-async def read_topic(log: Log, topics: Topics) -> Topic:
-    found: dict[str, Declared] = {}
-    routes = Routes()
-    for record in await log.snapshot(topics.receiver_config, 0):
-        if held_owner(record.key or b"") is not None:
-            continue  # what was decided about an endpoint is none of the file's business
-        key, value = (record.key or b"").decode(errors="replace"), record.value or b""
-        if is_of_route(key):
-            routes.take(key, value)
-            continue
-        try:
-            found[key] = decode(value)
-        except UserError:
-            found[key] = _UNREADABLE
-    return Topic(found, routes)
 
 
 def _wanted(file: ReceiversFile) -> dict[str, Declared]:
@@ -175,7 +137,7 @@ def _route(known: Route, former: Raw, wanted: Raw) -> Route:
 def _pinned(known: Route, entry: Raw) -> Route:
     if known.lane is not None:
         return known
-    return replace(known, lane=_lane(entry), partitions=_partitions(entry))
+    return replace(known, lane=lane_of_entry(entry), partitions=_partitions(entry))
 
 
 async def _refuse_undrained(unfinished: Unfinished, file: ReceiversFile, former: Iterable[tuple[str, Raw]]) -> None:
@@ -194,13 +156,9 @@ async def _refuse_undrained(unfinished: Unfinished, file: ReceiversFile, former:
 
 
 def _moved(former: Raw, wanted: Raw) -> Literal["lane", "partitions"] | None:
-    if _lane(former) != _lane(wanted):
+    if lane_of_entry(former) != lane_of_entry(wanted):
         return "lane"
-    return "partitions" if _lane(wanted) != SHARED and _partitions(former) != _partitions(wanted) else None
-
-
-def _lane(entry: Raw) -> LaneKind:
-    return "shared" if entry.get("lane") == SHARED else "dedicated"
+    return "partitions" if lane_of_entry(wanted) != SHARED and _partitions(former) != _partitions(wanted) else None
 
 
 def _partitions(entry: Raw) -> int:

@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from relay.config.entries import ReceiverEntry, SourceEntry
-from relay.config.receivers_file import ANY_SOURCE, check_entry
-from relay.config.registry import ORIGIN, SOURCE_PREFIX, decode
-from relay.config.routes import Routes, is_of_route
+from relay.config.receivers_file import ANY_SOURCE, Raw, check_entry
+from relay.config.topic import ORIGIN, SOURCE_PREFIX, read_topic
 from relay.domain.errors import UserError
-from relay.domain.hold import held_owner
 from relay.domain.receiver import Endpoint, Source
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import LogReader
@@ -35,35 +33,29 @@ class Declared:
 
 async def read_declared(log: LogReader, topics: Topics) -> Declared:
     """What the topic says now. An entry that a newer version wrote counts as far as its key tells."""
-    lanes: set[str] = set()
-    sources: dict[str, Source] = {}
-    routes = Routes()
-    for record in await log.snapshot(topics.receiver_config, 0):
-        key = (record.key or b"").decode(errors="replace")
-        if held_owner(record.key or b"") is not None:
-            continue
-        if is_of_route(key):
-            routes.take(key, record.value or b"")
-        elif key.startswith(SOURCE_PREFIX):
-            source_id = key.removeprefix(SOURCE_PREFIX)
-            sources[source_id] = _source(source_id, record.value or b"")
-        elif _has_own_lane(key, record.value or b""):
-            lanes.add(key)
-    own = {name for name, route in routes.all().items() if route.has_own_lane}
-    own |= {name for name, last in routes.removed.items() if _has_own_lane(name, last)}
-    return Declared(frozenset(lanes | own), sources)
+    there = await read_topic(log, topics)
+    keys = filter(_is_source, there.declared)
+    sources = [_source(key.removeprefix(SOURCE_PREFIX), there.declared[key].entry) for key in keys]
+    lanes = {name for name, each in there.declared.items() if not _is_source(name) and _has_own_lane(name, each.entry)}
+    lanes |= {name for name, route in there.routes.all().items() if route.has_own_lane}
+    lanes |= {name for name in there.routes.removed if _has_own_lane(name, there.last_entry(name))}
+    return Declared(frozenset(lanes), {source.source_id: source for source in sources})
 
 
-def _has_own_lane(name: str, value: bytes) -> bool:
+def _is_source(key: str) -> bool:
+    return key.startswith(SOURCE_PREFIX)
+
+
+def _has_own_lane(name: str, entry: Raw) -> bool:
     try:
-        return check_entry(ReceiverEntry, decode(value).entry, ORIGIN, ("receivers", name)).lane != SHARED
+        return check_entry(ReceiverEntry, entry, ORIGIN, ("receivers", name)).lane != SHARED
     except UserError:
         return True
 
 
-def _source(source_id: str, value: bytes) -> Source:
+def _source(source_id: str, raw: Raw) -> Source:
     try:
-        entry = check_entry(SourceEntry, decode(value).entry, ORIGIN, ("sources", source_id))
+        entry = check_entry(SourceEntry, raw, ORIGIN, ("sources", source_id))
     except UserError:
         return Source(source_id)
     called = entry.callback is not None and entry.callback != "kafka"

@@ -1,61 +1,29 @@
 """The receivers and sources in force: what the compacted topic `receiver_config` says, resolved for this process.
 
-A record's key is a receiver's name, or `source:<id>`; its value is JSON: the entry, with its references unresolved, and
-who declared it. Others say who is held (`relay/domain/hold.py`), and which lane of a receiver is in force
-(`relay/domain/route.py`), in which no file has a say. This module reads the topic; `apply.py` writes what a receivers
-file declares.
+What its records are like is in `topic.py`. This module follows them; `apply.py` writes what a receivers file declares.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from relay.config.entries import ReceiverEntry, SourceEntry
 from relay.config.problems import SECRET_FIELDS
-from relay.config.receivers_file import ANY_SOURCE, Raw, ReceiversFile, check_entry, resolve, resolve_source
+from relay.config.receivers_file import ANY_SOURCE, ReceiversFile, check_entry, resolve, resolve_source
 from relay.config.routes import Routes, is_of_route
 from relay.config.subscriptions import Subscriptions
+from relay.config.topic import ORIGIN, SOURCE_PREFIX, decode, key_of
 from relay.domain.errors import LogUnavailable, UserError
-from relay.domain.hold import held_owner
 from relay.domain.receiver import LaneKind, Receiver, Source
 from relay.domain.route import Cut, Marker, Route
 from relay.domain.topics import SHARED, Topics
-from relay.log.port import LogReader, Record
+from relay.log.port import LogReader, TopicPartition
 
 _log = logging.getLogger(__name__)
 
 OTHERS_KEPT: Final = 16_384
-ORIGIN: Final = "receiver_config"
-"""What messages about an entry of the topic name as its file."""
-SOURCE_PREFIX: Final = "source:"
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """What a record of the topic says. `by`: `file` for what a receivers file declares."""
-
-    by: str
-    entry: Raw
-
-    def encode(self) -> bytes:
-        return json.dumps({"declared_by": self.by, "entry": self.entry}, sort_keys=True).encode()
-
-
-def decode(value: bytes) -> Declared:
-    """Raises UserError unless `value` is what `Declared.encode` makes."""
-    try:
-        known = json.loads(value)
-        return Declared(str(known["declared_by"]), dict(known["entry"]))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{ORIGIN}: a record that is not JSON of declared_by and entry") from error
-
-
-def source_key(source_id: str) -> str:
-    """The key of a source's record; a receiver's is its name, which cannot contain a colon."""
-    return SOURCE_PREFIX + source_id
 
 
 class Registry:
@@ -75,6 +43,7 @@ class Registry:
         self._routes = Routes()
         self._removed: dict[str, Receiver] = {}
         self._log: LogReader | None = None
+        self._routes_to = 0  # the offset before which every route is known here
         self._reads = 0
         self._reading = asyncio.Lock()
         self._sources: dict[str, Source] = {}
@@ -190,14 +159,24 @@ class Registry:
     async def _read_routes(self) -> None:
         if self._log is None:
             raise LogUnavailable("receiver_config is not read yet")
-        for record in await self._log.snapshot(self._topic, 0):
-            key = _key(record)
-            if key is not None and is_of_route(key) and record.value is not None:
-                self._apply(key, record.value)
+        [end] = (await self._log.ends([TopicPartition(self._topic, 0)])).values()
+        if self._routes_to > end:  # it was made anew
+            self._routes_to = 0
+        if self._routes_to == end:
+            return
+        async for records in self._log.scan(self._topic, 0, start=self._routes_to, end=end):
+            for record in records:
+                key = key_of(record)
+                if key is not None and is_of_route(key) and record.value is not None:
+                    self._apply(key, record.value)
+        self._routes_to = max(self._routes_to, end)
         self._announce()
 
     def announced(self, marker: Marker) -> bool:
         return self._routes.announced(marker)
+
+    def is_under_way(self, marker: Marker) -> bool:
+        return self._routes.is_under_way(marker)
 
     def cut(self, name: str, version: int, partition: int) -> int | None:
         return self._routes.cut(name, version, partition)
@@ -217,9 +196,11 @@ class Registry:
                 caught_up = True
                 self._drop_all(unseen)
                 self.ready.set()
-            elif held_owner(record.key or b"") is None and (key := _key(record)) is not None:
+            elif (key := key_of(record)) is not None:
                 unseen.discard(key)
                 self._apply(key, record.value)
+            if record is not None:
+                self._routes_to = max(self._routes_to, record.offset + 1)
             if caught_up:
                 self._announce()
 
@@ -295,13 +276,3 @@ def _last_settings(name: str, value: bytes, environ: Mapping[str, str]) -> Recei
     except UserError:
         bare = {field: value for field, value in raw.items() if field not in SECRET_FIELDS}
         return resolve(name, check_entry(ReceiverEntry, bare, ORIGIN, ("receivers", name)), environ, ORIGIN)
-
-
-def _key(record: Record) -> str | None:
-    try:
-        key = (record.key or b"").decode()
-    except UnicodeDecodeError:
-        key = ""
-    if not key:
-        _log.warning("receiver_config_record_without_key", extra={"coordinate": str(record.coordinate)})
-    return key or None

@@ -76,6 +76,10 @@ class Routes:
             marker.version < route.version or (marker.version == route.version and marker.token == route.token)
         )
 
+    def is_under_way(self, marker: Marker) -> bool:
+        route = self.route(marker.name)
+        return route.moving and (marker.version, marker.token) == (route.version, route.token)
+
     def _take_route(self, name: str, route: Route) -> str:
         known = self._routes.get(name)
         self.outdated.discard(name)

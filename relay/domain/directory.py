@@ -36,7 +36,11 @@ class Moves(Protocol):
         ...
 
     def announced(self, marker: Marker) -> bool:
-        """Whether it is a marker of a move that was announced, and not of one that is over."""
+        """Whether it is a marker of a move that was announced, also of one that is over."""
+        ...
+
+    def is_under_way(self, marker: Marker) -> bool:
+        """Whether its move is. A sender can make a marker of one that is over: it must not have any effect."""
         ...
 
     def cut(self, name: str, version: int, partition: int) -> int | None:
@@ -55,6 +59,9 @@ class NobodyMoves:
         return
 
     def announced(self, marker: Marker) -> bool:
+        return False
+
+    def is_under_way(self, marker: Marker) -> bool:
         return False
 
     def cut(self, name: str, version: int, partition: int) -> int | None:

@@ -41,8 +41,8 @@ MARKER_HEADER: Final = "relay-move-marker"
 class Route:
     """`version` counts moves. `lane` None: as the entry says, for it has never moved, or nothing is left of it.
 
-    `moving`: the other lane has to finish first. `token`: of this move's markers. `left`: its own topics may hold
-    something although no new message takes them.
+    `moving`: the other lane has to finish first. `token`: of this move's markers, by which they are known also when it
+    is over. `left`: its own topics may hold something although no new message takes them.
     """
 
     version: int = 0

@@ -3,7 +3,7 @@ lane."""
 
 from dataclasses import dataclass
 
-from relay.config.apply import Topic, read_topic
+from relay.config.topic import Topic, read_topic
 from relay.domain.topics import Topics
 from relay.log.port import Log, TopicState
 

@@ -170,7 +170,7 @@ class Mover:
 
     async def _settle(self, move: _Move, route: Route, partitions: Sequence[int]) -> None:
         keys = [cut_key(move.name, partition).encode() for partition in partitions]
-        settled = replace(route, moving=False, token="", left=route.left and route.lane != "dedicated")
+        settled = replace(route, moving=False, left=route.left and route.lane != "dedicated")
         await self._say(move.name, settled, *(NewRecord(self._topics.receiver_config, key, None) for key in keys))
         self._marked.pop(move, None)
         self._drains.pop(move, None)
@@ -193,7 +193,7 @@ class Mover:
         if not await self._is_held(name):
             await self._state.forget_endpoint(f"r:{name}")
         removed = NewRecord(self._topics.receiver_config, removed_key(name).encode(), None)
-        await self._say(name, Route(route.version), removed)
+        await self._say(name, Route(route.version, token=route.token), removed)
         _log.info("receiver_left", receiver=name)
 
     async def _sweep(self, name: str, route: Route) -> None:

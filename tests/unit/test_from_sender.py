@@ -227,6 +227,9 @@ class Announced(NobodyMoves):
     def announced(self, marker: Marker) -> bool:
         return self.routes.announced(marker)
 
+    def is_under_way(self, marker: Marker) -> bool:
+        return self.routes.is_under_way(marker)
+
     def cut(self, name: str, version: int, partition: int) -> int | None:
         return self.routes.cut(name, version, partition)
 
@@ -258,6 +261,17 @@ def test_a_message_takes_the_old_lane_before_the_marker_and_the_new_one_behind_i
     refused = marked(5, "guessed")
     assert isinstance(refused, Dead)
     assert refused.reason == "invalid"
+
+
+@pytest.mark.parametrize(("version", "token"), [(1, "anything"), (2, "t")])
+def test_a_marker_of_a_move_that_is_over_says_nothing(rig: Rig, version: int, token: str) -> None:
+    """A sender can write one: under its key it would take the place of the cut that counts."""
+    moves = Announced()
+    moves.routes.take(route_key("ci"), Route(2, "dedicated", moving=version == 1, token="t").encode())
+    step = FromSender(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, max_payload_bytes=MAX, moves=moves)
+    marker = Marker("ci", version, token)
+    assert step.step(step.admit(record(FROM_SENDER, marker.headers(), b"", offset=5))) == Done()
+    assert moves.cut("ci", version, 3) is None
 
 
 # memory

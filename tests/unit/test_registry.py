@@ -10,12 +10,14 @@ import yaml
 
 from relay.config.apply import Diff, apply_file, preview_file
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
-from relay.config.registry import Declared, Registry
+from relay.config.registry import Registry
+from relay.config.topic import Declared
 from relay.domain.errors import LogUnavailable, NotYet, UserError
 from relay.domain.hold import Hold, encode_hold
 from relay.domain.receiver import Endpoint, Source
+from relay.domain.route import Route
 from relay.domain.topics import Topics, TopicSpec
-from relay.log.port import Coordinate, Log, NewRecord, Record, TopicState
+from relay.log.port import Coordinate, Log, NewRecord, Record, TopicPartition, TopicState
 
 TOPICS = Topics("t-")
 CONFIG = TOPICS.receiver_config
@@ -58,6 +60,13 @@ class _TopicLog:
         assert topic in self.specs
         newest = {record.key: record for record in self.records if record.topic == topic}
         return [record for record in newest.values() if record.value is not None]
+
+    async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return {at: len(self.records) for at in partitions}
+
+    async def scan(self, topic: str, partition: int, *, start: int, end: int) -> AsyncIterator[Sequence[Record]]:
+        self.calls.append(f"scan {start} to {end}")
+        yield self.records[start:end]
 
     async def follow(self, topic: str) -> AsyncIterator[Record | None]:
         end = len(self.records)
@@ -386,3 +395,37 @@ async def test_a_hold_is_none_of_the_registrys_business_nor_of_the_files(log: _T
         assert registry.problems == {}
     newest = {record.key: record.value for record in log.records}
     assert newest[b"hold:r:ci"] == held
+
+
+# moves
+
+
+async def test_who_catches_up_reads_what_it_has_not_seen_and_nothing_else(log: _TopicLog) -> None:
+    """A sender's stray marker makes a process catch up, and so does each look at a move."""
+    await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
+    registry = Registry(TOPICS, {})
+    async with _following(registry, log):
+        log.calls.clear()
+        await registry.catch_up()
+        assert log.calls == []
+    await log.declare("route:ci", Route(1, "shared", moving=True, token="t").encode())  # nobody follows any more
+    await log.declare("ci", b"?")
+    count = len(log.records)
+    log.calls.clear()
+    for _ in range(3):
+        await registry.catch_up()
+    assert log.calls == [f"scan {count - 2} to {count}"]
+    assert registry.routes()["ci"].moving
+    assert registry.problems == {}  # entries are none of its business
+
+
+async def test_a_topic_that_was_made_anew_is_read_from_its_beginning(log: _TopicLog) -> None:
+    await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
+    await apply_file(log.as_log(), _one(timeout=3), TOPICS, log.unfinished)
+    registry = Registry(TOPICS, {})
+    async with _following(registry, log):
+        pass
+    log.records.clear()
+    await log.declare("route:ci", Route(1, "shared", moving=True, token="t").encode())
+    await registry.catch_up()
+    assert registry.routes()["ci"].moving

@@ -1,0 +1,115 @@
+"""What the records of `receiver_config` say, for all who read it.
+
+A record's key is a receiver's name, or `source:<id>`; its value is JSON: the entry, with its references unresolved, and
+who declared it. Others say which lane of a receiver is in force (`relay/domain/route.py`), and who is held
+(`relay/domain/hold.py`), which is nobody's business here.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from relay.config.receivers_file import Raw
+from relay.config.routes import Routes, is_of_route
+from relay.domain.errors import UserError
+from relay.domain.hold import held_owner
+from relay.domain.receiver import LaneKind
+from relay.domain.topics import SHARED, Topics
+from relay.log.port import LogReader, Record
+
+_log = logging.getLogger(__name__)
+
+ORIGIN: Final = "receiver_config"
+"""What messages about an entry of the topic name as its file."""
+SOURCE_PREFIX: Final = "source:"
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a record of the topic says. `by`: `file` for what a receivers file declares."""
+
+    by: str
+    entry: Raw
+
+    def encode(self) -> bytes:
+        return json.dumps({"declared_by": self.by, "entry": self.entry}, sort_keys=True).encode()
+
+
+_UNREADABLE: Final = Declared("", {})
+
+
+def decode(value: bytes) -> Declared:
+    """Raises UserError unless `value` is what `Declared.encode` makes."""
+    try:
+        known = json.loads(value)
+        return Declared(str(known["declared_by"]), dict(known["entry"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{ORIGIN}: a record that is not JSON of declared_by and entry") from error
+
+
+def source_key(source_id: str) -> str:
+    """The key of a source's record; a receiver's is its name, which cannot contain a colon."""
+    return SOURCE_PREFIX + source_id
+
+
+def key_of(record: Record) -> str | None:
+    """Who the record is about, or which route; None where it is a hold, or nobody can say."""
+    if held_owner(record.key or b"") is not None:
+        return None
+    try:
+        key = (record.key or b"").decode()
+    except UnicodeDecodeError:
+        key = ""
+    if not key:
+        _log.warning("receiver_config_record_without_key", extra={"coordinate": str(record.coordinate)})
+    return key or None
+
+
+def lane_of_entry(entry: Raw) -> LaneKind:
+    return "shared" if entry.get("lane") == SHARED else "dedicated"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What `receiver_config` says: what is declared, by key, and the routes."""
+
+    declared: Mapping[str, Declared]
+    routes: Routes
+
+    def lane_in_force(self, name: str) -> LaneKind | None:
+        """Where new messages go, or will when it has moved; None: it is not declared."""
+        declared = self.declared.get(name)
+        return None if declared is None else self.routes.route(name).lane or lane_of_entry(declared.entry)
+
+    def last_entry(self, name: str) -> Raw:
+        """Of a receiver that was removed; empty where it cannot be read."""
+        return _readable(self.routes.removed[name]).entry
+
+    def former(self, name: str) -> Declared | None:
+        """Its entry, or what is kept of it while something is left: it may come back before that is over."""
+        last = self.routes.removed.get(name)
+        return self.declared.get(name) or (_readable(last) if last is not None else None)
+
+
+async def read_topic(log: LogReader, topics: Topics) -> Topic:
+    """As it is now; nothing is resolved. Of an entry that a newer version wrote only the key counts."""
+    found: dict[str, Declared] = {}
+    routes = Routes()
+    for record in await log.snapshot(topics.receiver_config, 0):
+        key, value = key_of(record), record.value or b""
+        if key is None:
+            continue
+        if is_of_route(key):
+            routes.take(key, value)
+        else:
+            found[key] = _readable(value)
+    return Topic(found, routes)
+
+
+def _readable(value: bytes) -> Declared:
+    try:
+        return decode(value)
+    except UserError:
+        return _UNREADABLE
