@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bench.cases import Case
+from bench.fixed_table import lines
 from bench.phases import drain, steady
-from bench.results import CaseResult, Steady
+from bench.results import CaseResult, Fixed, Steady
 from bench.rig import Options, Rig
 from bench.search import Search
 from bench.summary import drain_lines, steady_lines, verdict_line
+from bench.system import System
 
 PHASES: Final = ("drain", "sustain", "latency")
 SLOW_RATE: Final = 100.0
@@ -31,8 +33,8 @@ Say = Callable[[str], None]
 class Plan:
     """How long each phase takes. `warm_backlog`: messages drained first, and not counted: a broker that has just been
     started compiles its code for half a minute. `backlog`: messages to drain. `window_s`: of a try in the search,
-    `confirm_s`: of the rate that counts, `latency_s`: of each run for latencies. `rate`: only this one, without a
-    search."""
+    `confirm_s`: of the rate that counts, `latency_s`: of each run for latencies. `rates`: only these, without a search,
+    `turns` times."""
 
     phases: tuple[str, ...] = PHASES
     warm_backlog: int = 60_000
@@ -42,7 +44,8 @@ class Plan:
     tries: int = 6
     confirm_s: float = 60.0
     latency_s: float = 30.0
-    rate: float | None = None
+    rates: tuple[float, ...] = ()
+    turns: int = 1
 
 
 QUICK: Final = Plan(warm_backlog=0, backlog=3_000, warm_s=2.0, window_s=3.0, tries=2, confirm_s=5.0, latency_s=4.0)
@@ -61,10 +64,10 @@ async def run_case(case: Case, options: Options, plan: Plan, say: Say) -> CaseRe
         if "drain" in plan.phases:
             result.drain = await drain(rig, backlog_of(case, plan.backlog))
             _tell(say, drain_lines(result.drain))
-        if plan.rate is not None:
-            result.sustained = await steady(rig, plan.rate, plan.confirm_s)
-            _tell(say, steady_lines(result.sustained))
-            return result
+        for rate in plan.rates * plan.turns:
+            result.fixed.append(await _fixed(rig, plan, rate, say))
+        held = [each.relay for each in result.fixed if each.relay.verdict.sustained]
+        result.sustained = max(held, key=lambda each: each.rate, default=None)
         if "sustain" in plan.phases:
             start = result.drain.rate * _SHARE_OF_DRAIN if result.drain else _FIRST_GUESS
             await _sustain(rig, plan, result, min(start, case.allowed or start), say)
@@ -72,7 +75,23 @@ async def run_case(case: Case, options: Options, plan: Plan, say: Say) -> CaseRe
             for rate in _latency_rates(result):
                 result.latencies.append(await steady(rig, rate, plan.latency_s))
                 _tell(say, steady_lines(result.latencies[-1]))
+    _tell(say, lines(result.fixed) if result.fixed else ())
     return result
+
+
+async def _fixed(rig: Rig, plan: Plan, rate: float, say: Say) -> Fixed:
+    """The plain pipeline, where there is one, and right after it the relay."""
+    plain = await _turn(rig, rig.plain, plan, rate, say) if rig.plain is not None else None
+    return Fixed(rate, await _turn(rig, rig.relay, plan, rate, say), plain)
+
+
+async def _turn(rig: Rig, system: System, plan: Plan, rate: float, say: Say) -> Steady:
+    await rig.run(system)
+    await steady(rig, rate, plan.warm_s)
+    held = await steady(rig, rate, plan.confirm_s)
+    say(f"  {system.name}:")
+    _tell(say, steady_lines(held))
+    return held
 
 
 def backlog_of(case: Case, wanted: int, longest_s: float = _LONGEST_DRAIN_S) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import click
 
@@ -23,6 +23,7 @@ from bench.rig import ROOT, Options, Via
 
 RESULTS: Final = ROOT / "bench" / "results"
 CALIBRATION_S: Final = 2.0
+_LEAST_RATE: Final = 0.1
 _path = click.Path(file_okay=False, path_type=Path)
 
 
@@ -34,12 +35,25 @@ def _phases(context: click.Context, parameter: click.Parameter, value: str) -> t
     return found
 
 
+def _rates(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[float, ...]:
+    try:
+        found = tuple(float(part) for part in (value or "").split(",") if part.strip())
+    except ValueError as error:
+        raise click.BadParameter("comma-separated numbers") from error
+    if value is not None and (not found or min(found) < _LEAST_RATE):
+        raise click.BadParameter(f"comma-separated, of at least {_LEAST_RATE}")
+    return found
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--case", "name", type=click.Choice([*CASES, "all"]), default=BASE.name, show_default=True)
 @click.option("--quick", is_flag=True, help="Short windows: about a minute a case, and rough figures.")
 @click.option("--phases", callback=_phases, default=",".join(PHASES), show_default=True)
-@click.option("--rate", type=click.FloatRange(0.1), help="Only one run, at so many messages a second.")
+@click.option("--rates", "--rate", callback=_rates, help="Only runs at these messages a second, such as 100,400,800.")
 @click.option("--seconds", type=click.FloatRange(1), help="How long a rate has to hold. Default: 60, quick: 5.")
+@click.option("--against", type=click.Choice(["plain"]), help="At each rate, first a plain pipeline; tells the ratios.")
+@click.option("--turns", type=click.IntRange(1), default=1, show_default=True, help="How often all rates are run.")
+@click.option("--foreign-load", type=click.IntRange(0), default=0, help="Cores to keep busy beside it.")
 @click.option("--backlog", type=click.IntRange(1), help="Messages to drain. Default: 100,000, quick: 3,000.")
 @click.option("--drain", type=click.IntRange(1), help="Only drain, a backlog of so many messages.")
 @click.option("--out", type=_path, default=RESULTS, help="Directory of the report. Default: bench/results.")
@@ -55,8 +69,11 @@ def bench(
     name: str,
     quick: bool,
     phases: tuple[str, ...],
-    rate: float | None,
+    rates: tuple[float, ...],
     seconds: float | None,
+    against: Literal["plain"] | None,
+    turns: int,
+    foreign_load: int,
     backlog: int | None,
     drain: int | None,
     out: Path,
@@ -75,6 +92,8 @@ def bench(
     """
     if embedded and (via == "kafka" or kafka or redis):
         raise click.UsageError("--embedded has neither Kafka nor Redis: leave out --via kafka, --kafka and --redis")
+    if against and (not rates or embedded or via not in (None, "kafka")):
+        raise click.UsageError("--against runs at --rates, and takes messages from Kafka: without --embedded and --via")
     options = Options(
         processes=1 if embedded else processes,
         receiver_processes=receiver_processes,
@@ -84,8 +103,10 @@ def bench(
         redis=redis,
         code=relay_path.absolute(),
         profile=profile,
+        against=against,
+        foreign_load=foreign_load,
     )
-    plan = _plan(QUICK if quick else Plan(), phases, rate, seconds, drain, backlog)
+    plan = _plan(QUICK if quick else Plan(), phases, rates, turns, seconds, drain, backlog)
     names = list(CASES) if name == "all" else [name]
     try:
         asyncio.run(_until_signalled(_run(names, options, plan, out)))
@@ -98,19 +119,21 @@ def bench(
 def _plan(
     plan: Plan,
     phases: tuple[str, ...],
-    rate: float | None,
+    rates: tuple[float, ...],
+    turns: int,
     seconds: float | None,
     drain: int | None,
     backlog: int | None,
 ) -> Plan:
     if drain:
         phases = ("drain",)
-    elif rate:
+    elif rates:
         phases = ()
     return replace(
         plan,
         phases=phases,
-        rate=rate,
+        rates=rates,
+        turns=turns,
         confirm_s=seconds or plan.confirm_s,
         backlog=drain or backlog or plan.backlog,
     )

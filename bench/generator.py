@@ -45,10 +45,12 @@ class Job:
 
 
 class Outlet(Protocol):
-    """Where messages go. `acked`: how many have been taken for good; `failed`: how many were refused."""
+    """Where messages go. `acked`: how many have been taken for good; `failed`: how many were refused. `produced`:
+    requests to Kafka that it took."""
 
     acked: int
     failed: int
+    produced: int
 
     async def start(self) -> None: ...
 
@@ -108,7 +110,7 @@ def _say(**facts: object) -> None:
 async def _report(generator: Generator, outlet: Outlet) -> None:
     while True:
         await asyncio.sleep(_REPORT_S)
-        _say(sent=generator.sent, acked=outlet.acked, failed=outlet.failed)
+        _say(sent=generator.sent, acked=outlet.acked, failed=outlet.failed, produced=outlet.produced)
 
 
 async def work(job: Job, outlet: Outlet) -> None:
@@ -123,7 +125,7 @@ async def work(job: Job, outlet: Outlet) -> None:
         await generator.run()
     finally:
         reporting.cancel()
-    _say(sent=generator.sent, acked=outlet.acked, failed=outlet.failed, done=True)
+    _say(sent=generator.sent, acked=outlet.acked, failed=outlet.failed, produced=outlet.produced, done=True)
     await loop.run_in_executor(None, sys.stdin.read)
     await outlet.close()
 

@@ -90,6 +90,7 @@ class HttpOutlet:
     def __init__(self, api: str, drawing: Drawing, payloads: Payloads, *, batches: bool) -> None:
         self.acked = 0
         self.failed = 0
+        self.produced = 0
         self.batches = batches
         self._host = urlsplit(api).netloc
         self._drawing = drawing

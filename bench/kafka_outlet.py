@@ -22,6 +22,7 @@ class KafkaOutlet:
     def __init__(self, bootstrap: str, topic: str, drawing: Drawing, payloads: Payloads) -> None:
         self.acked = 0
         self.failed = 0
+        self.produced = 0
         self._bootstrap = bootstrap
         self._topic = topic
         self._drawing = drawing
@@ -81,6 +82,7 @@ class KafkaOutlet:
             by_leader.setdefault(self._leaders[partition], []).append(partition)
         for leader, partitions in by_leader.items():
             batches = {partition: bytes(building[partition].build()) for partition in partitions}
+            self.produced += 1
             leader.send(batches, {partition: counts[partition] for partition in partitions})
 
     def _count(self, error: int, count: int) -> None:

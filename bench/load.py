@@ -15,12 +15,13 @@ from bench.generator import Job
 class Load:
     """A job in a process of its own, ready when the block begins; `go` starts it, and its process ends with the block.
 
-    `acked`, `failed`: as last reported. `done` is set when all has been taken or refused, or the process has ended.
+    `acked`, `failed`, `produced`: as last reported. `done` is set when all has been taken or refused, or the process
+    has ended.
     """
 
     def __init__(self, job: Job, directory: Path) -> None:
         self.job = job
-        self.acked = self.failed = 0
+        self.acked = self.failed = self.produced = 0
         self.done = asyncio.Event()
         command = [sys.executable, "-m", "bench.generator", job.as_json()]
         self.child = Child("generator", command, directory, environ=own_environ(), piped=True)
@@ -58,7 +59,7 @@ class Load:
         try:
             while not self._complete:
                 said = json.loads(await self.child.read_line())
-                self.acked, self.failed = said["acked"], said["failed"]
+                self.acked, self.failed, self.produced = said["acked"], said["failed"], said["produced"]
                 self._complete = said.get("done", False)
         finally:
             self.done.set()

@@ -2,11 +2,23 @@
 
 from collections.abc import Iterator
 
+from bench.fixed_table import EXPLAINED, lines
 from bench.results import CaseResult, Report, Steady
 
 _COLUMNS = (
-    *("case", "drain /s", "sustained /s", "allowed /s", "p50 ms", "p95 ms", "p99 ms", "max ms", "p50 at 100/s"),
-    *("CPU us relay", "Kafka", "Redis", "RSS MiB relay", "lost", "duplicated", "out of order", "fit"),
+    *(
+        "case",
+        "drain /s",
+        "first POST s",
+        "sustained /s",
+        "allowed /s",
+        "p50 ms",
+        "p95 ms",
+        "p99 ms",
+        "max ms",
+        "p50 at 100/s",
+    ),
+    *("CPU us relay", "Kafka", "Redis", "RSS MiB relay", "largest", "lost", "duplicated", "out of order", "fit"),
 )
 GROUPS = ("relay", "kafka", "redis", "receiver", "generator")
 
@@ -25,7 +37,14 @@ def _lines(report: Report) -> Iterator[str]:
     yield _row(["---"] * len(_COLUMNS))
     for case in report.cases:
         yield _row(_cells(case))
+    for case in report.cases:
+        if case.fixed:
+            yield ""
+            yield f"Rates that were asked for, {case.name}:"
+            yield ""
+            yield from lines(case.fixed)
     yield ""
+    yield from (f"- {text}" for text in EXPLAINED if any(case.fixed for case in report.cases))
     yield f"- {machine.cpu}, {machine.cores} cores, {machine.memory / 2**30:.0f} GiB; everything ran on it together"
     yield f"- Linux {machine.kernel}, Python {machine.python}; a core runs {calibration.loops / 1e6:.1f} M loops/s"
     yield f"- options: {_pairs(report.options)}"
@@ -55,6 +74,8 @@ def _cells(case: CaseResult) -> Iterator[str]:
     slow = case.latencies[-1] if case.latencies else None
     yield case.name
     yield _number(case.drain.rate if case.drain else None)
+    first_s = case.drain.first_s if case.drain else None
+    yield "-" if first_s is None else f"{first_s:.1f}"
     yield _number(case.sustained.rate if case.sustained else None)
     yield _number(case.allowed)
     yield from _latencies(main)
@@ -62,7 +83,8 @@ def _cells(case: CaseResult) -> Iterator[str]:
     cost = case.sustained or case.drain
     for group in GROUPS[:3]:
         yield _number(cost.usage.cpu_us.get(group) if cost else None)
-    yield _number(max((phase.usage.rss.get("relay", 0) for phase in case.phases()), default=0) / 2**20)
+    for of in ("rss", "largest"):
+        yield _number(max((getattr(phase.usage, of).get("relay", 0) for phase in case.phases()), default=0) / 2**20)
     counts = [phase.counts for phase in (*case.phases(), *case.tries)]
     yield str(sum(each.lost for each in counts))
     yield str(sum(each.duplicated for each in counts))

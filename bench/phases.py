@@ -5,6 +5,7 @@ import time
 from typing import Final
 
 from bench.backlog import Depth, judge
+from bench.counters import traffic
 from bench.load import Load
 from bench.results import Counts, Drain, Steady, latency_of
 from bench.rig import Arrivals, Rig
@@ -24,42 +25,56 @@ async def drain(rig: Rig, count: int) -> Drain:
     if not flood:
         await rig.relay.stop()
     await rig.restart_counts()
-    first = rig.serial
+    first, launched_ns = rig.serial, 0
     async with rig.load(count, rate=0) as load, Meter(rig.sample).running() as meter:
-        await load.go()
-        if not flood:
+        if flood:
+            counters = await rig.counters()
+            await load.go()
+        else:
+            await load.go()
             await load.done.wait()
             load.check()
+            counters, launched_ns = await rig.counters(), time.time_ns()
             await rig.relay.start()
         before = await _until(rig, load, 1)
         meter.begin()
         arrived = await _until(rig, load, count)
         usage = meter.end(arrived - before)
+        taken = traffic(counters, await rig.counters(), count, 0)
         await asyncio.sleep(_LATE_S)
         arrivals = await rig.arrivals(first, first + count)
         seconds = (arrivals.last_ns - arrivals.first_ns) / 1e9
-        return Drain(arrivals.arrived / max(seconds, 1e-9), seconds, flood, _counts(rig, load, arrivals), usage)
+        rate, first_s = arrivals.arrived / max(seconds, 1e-9), (arrivals.first_ns - launched_ns) / 1e9
+        return Drain(rate, seconds, flood, _counts(rig, load, arrivals), usage, None if flood else first_s, taken)
 
 
 async def steady(rig: Rig, rate: float, seconds: float) -> Steady:
     """Load at `rate` for `seconds`, then wait until all of it has arrived."""
     await rig.restart_counts()
     first, count = rig.serial, max(1, round(rate * seconds))
-    async with rig.load(count, rate) as load, Meter(rig.sample).running() as meter:
+    async with rig.load(count, rate) as load, rig.beside(seconds), Meter(rig.sample).running() as meter:
+        counters = await rig.counters()
         await load.go()
         meter.begin()
-        started, depths = time.monotonic(), list[Depth]()
-        while (at_s := time.monotonic() - started) < seconds:
-            arrived = await rig.arrived()
-            depths.append(Depth(at_s, max(0, min(count, int(rate * at_s)) - arrived)))
-            load.check()
-            await asyncio.sleep(min(_LOOK_S, max(0.0, seconds - at_s)))
+        depths = await _watched(rig, load, seconds)
         usage = meter.end(await rig.arrived())
         await _until(rig, load, count)
+        taken = traffic(counters, await rig.counters(), count, load.produced)
         await asyncio.sleep(_LATE_S)
         arrivals = await rig.arrivals(first, first + count)
-        verdict = judge(depths, rate)
-        return Steady(rate, seconds, verdict, latency_of(arrivals), _counts(rig, load, arrivals), usage, depths)
+        counts, latency = _counts(rig, load, arrivals), latency_of(arrivals)
+        return Steady(rate, seconds, judge(depths, rate), latency, counts, usage, depths, taken)
+
+
+async def _watched(rig: Rig, load: Load, seconds: float) -> list[Depth]:
+    """What was under way, from now on for so long."""
+    started, depths = time.monotonic(), list[Depth]()
+    while (at_s := time.monotonic() - started) < seconds:
+        arrived = await rig.arrived()
+        depths.append(Depth(at_s, max(0, min(load.job.count, int(load.job.rate * at_s)) - arrived)))
+        load.check()
+        await asyncio.sleep(min(_LOOK_S, max(0.0, seconds - at_s)))
+    return depths
 
 
 async def _until(rig: Rig, load: Load, wanted: int) -> int:
@@ -74,12 +89,12 @@ async def _until(rig: Rig, load: Load, wanted: int) -> int:
         if time.monotonic() - since > _STANDSTILL_S:
             return arrived
         load.check()
-        rig.relay.check()
+        rig.system.check()
         await asyncio.sleep(0.05)
 
 
 def _counts(rig: Rig, load: Load, arrivals: Arrivals) -> Counts:
-    rig.relay.check_whole()
+    rig.system.check_whole()
     return Counts(
         sent=load.job.count,
         lost=load.job.count - arrivals.arrived - load.failed,

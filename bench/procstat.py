@@ -1,8 +1,9 @@
 """CPU time and memory of processes, and what else the machine was busy with, from /proc (Linux)."""
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,8 +25,9 @@ class Stat(NamedTuple):
 class Sample:
     """CPU seconds so far, at monotonic time `at`. `groups`: of ours, by name; `rss`: bytes, likewise.
 
-    `busy_s`: user and system time of the whole machine, `kernel_s`: of its kernel threads, `steal_s`: what the
-    hypervisor gave to others.
+    `largest`: of the largest process of each group, bytes. `busy_s`: user and system time of the whole machine,
+    `kernel_s`: of its kernel threads, `steal_s`: what the hypervisor gave to others. `load`: threads that ran or were
+    to run, on average over the last minute.
     """
 
     at: float
@@ -34,6 +36,8 @@ class Sample:
     busy_s: float
     kernel_s: float
     steal_s: float
+    largest: Mapping[str, int] = field(default_factory=dict)
+    load: float = 0.0
 
 
 def processes() -> dict[int, Stat]:
@@ -64,15 +68,28 @@ def tree(root: int, known: Mapping[int, Stat] | None = None) -> set[int]:
 def sample(groups: Mapping[str, Iterable[int]], at: float) -> Sample:
     """Now. `groups`: name -> roots of process trees; a process counts for the first group that has it."""
     known = processes()
-    cpu, rss, taken = {}, {}, set[int]()
-    for name, roots in groups.items():
-        members = {pid for root in roots for pid in tree(root, known) if pid in known} - taken
-        taken |= members
+    cpu, rss, largest = {}, {}, {}
+    for name, members in members_of(groups, known).items():
         cpu[name] = sum(known[pid].cpu_s for pid in members)
         rss[name] = sum(known[pid].rss_bytes for pid in members)
+        largest[name] = max((known[pid].rss_bytes for pid in members), default=0)
     kernel = sum(known[pid].cpu_s for pid in tree(_KTHREADD, known) if pid in known)
     busy, steal = _machine()
-    return Sample(at, cpu, rss, busy, kernel, steal)
+    return Sample(at, cpu, rss, busy, kernel, steal, largest, os.getloadavg()[0])
+
+
+def members_of(groups: Mapping[str, Iterable[int]], known: Mapping[int, Stat]) -> dict[str, set[int]]:
+    """The processes of each group; one that descends from the roots of several counts for the first."""
+    found, taken = {}, set[int]()
+    for name, roots in groups.items():
+        found[name] = {pid for root in roots for pid in tree(root, known) if pid in known} - taken
+        taken |= found[name]
+    return found
+
+
+def wakeups(groups: Mapping[str, Iterable[int]]) -> dict[str, int]:
+    """How often threads of each group have gone to sleep, because they had nothing to do; of those that still live."""
+    return {name: sum(map(_sleeps, members)) for name, members in members_of(groups, processes()).items()}
 
 
 def command_of(pid: int) -> str:
@@ -90,6 +107,14 @@ def _stat(pid: int) -> Stat | None:
         return None  # it has ended meanwhile
     fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold anything
     return Stat(int(fields[1]), (int(fields[11]) + int(fields[12])) * _TICK_S, int(fields[21]) * _PAGE)
+
+
+def _sleeps(pid: int) -> int:
+    count = 0
+    for thread in (_PROC / str(pid) / "task").glob("*/status"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            count += int(thread.read_text().rpartition("\nvoluntary_ctxt_switches:")[2].split(maxsplit=1)[0])
+    return count
 
 
 def _machine() -> tuple[float, float]:

@@ -32,22 +32,22 @@ class Backing:
     prefix: str
 
 
+def receiver_urls(case: Case, ports: Sequence[int]) -> dict[str, str]:
+    """By name; receiver number n is served by port n modulo their number."""
+    names = [receiver_name(index) for index in range(case.receivers)]
+    return {name: f"http://127.0.0.1:{ports[index % len(ports)]}/r/{name}" for index, name in enumerate(names)}
+
+
 def receivers_file(case: Case, ports: Sequence[int]) -> dict[str, object]:
-    """receivers.yaml for `case`; receiver number n is served by port n modulo their number.
+    """receivers.yaml for `case`.
 
     Where receivers fail, delays between attempts are short and attempts are many: no message is given up.
     """
     endpoint = {"secret": f"${{{_SECRET}}}", "max_in_flight": case.max_in_flight}
     retry = {"retry": {"base": 0.2, "cap": 1.0, "max_attempts": 1000}} if case.failing else {}
     receivers = {
-        receiver_name(index): endpoint
-        | retry
-        | {
-            "post_endpoint": f"http://127.0.0.1:{ports[index % len(ports)]}/r/{receiver_name(index)}",
-            "lane": case.lane,
-            "ordering": case.ordering,
-        }
-        for index in range(case.receivers)
+        name: endpoint | retry | {"post_endpoint": url, "lane": case.lane, "ordering": case.ordering}
+        for name, url in receiver_urls(case, ports).items()
     }
     if not case.round_trip:
         return {"receivers": receivers}
@@ -56,7 +56,10 @@ def receivers_file(case: Case, ports: Sequence[int]) -> dict[str, object]:
 
 
 class RelayProcess:
-    """`relay run` on Kafka and Redis, or `relay dev` when `backing` is None. Can be stopped and started again."""
+    """`relay run` on Kafka and Redis, or `relay dev` when `backing` is None. Can be stopped and started again; see
+    System."""
+
+    name = "relay"
 
     def __init__(
         self,
@@ -79,6 +82,10 @@ class RelayProcess:
         (self._directory / "receivers.yaml").write_text(json.dumps(entries))  # JSON is YAML
         self._environ = self._settings()
         self.children: list[Child] = []
+
+    @property
+    def topic(self) -> str:
+        return f"{self._backing.prefix if self._backing else ''}from_sender"
 
     @property
     def api(self) -> str:
@@ -127,7 +134,6 @@ class RelayProcess:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes started here, as far as they run; others descend from them."""
         return [child.pid for child in self.children if not child.ended]
 
     def _child(self, name: str, *arguments: str) -> Child:

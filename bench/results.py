@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from bench.backlog import Depth, Verdict
 from bench.ceiling import Calibration
+from bench.counters import Traffic
 from bench.rig import Arrivals
 from bench.usage import Usage
 
@@ -42,13 +43,16 @@ class Latency:
 @dataclass(frozen=True, slots=True)
 class Drain:
     """A backlog worked off: `rate` messages a second between the first and the last arrival. `flood`: the relay ran
-    while the messages were sent as fast as it took them, because nothing can be sent past it."""
+    while the messages were sent as fast as it took them, because nothing can be sent past it. `first_s`: else, from the
+    start of the relay's process to the first arrival."""
 
     rate: float
     seconds: float
     flood: bool
     counts: Counts
     usage: Usage
+    first_s: float | None = None
+    traffic: Traffic = field(default_factory=Traffic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +66,22 @@ class Steady:
     counts: Counts
     usage: Usage
     depths: list[Depth] = field(repr=False)
+    traffic: Traffic = field(default_factory=Traffic)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A rate that was asked for: how the relay did, and right before it the plain pipeline, where both were run."""
+
+    rate: float
+    relay: Steady
+    plain: Steady | None = None
 
 
 @dataclass(slots=True)
 class CaseResult:
     """A case's phases, as far as they were run. `sustained`: the highest rate that held. `tries`: how it was found.
+    `fixed`: the rates that were asked for, in the order in which they were run.
 
     `allowed`: what the caps allow by Little's law, where the receivers take time to answer. `ordered`: order was
     promised, so that `misordered` counts.
@@ -80,6 +95,7 @@ class CaseResult:
     sustained: Steady | None = None
     tries: list[Steady] = field(default_factory=list)
     latencies: list[Steady] = field(default_factory=list)
+    fixed: list[Fixed] = field(default_factory=list)
 
     @property
     def best(self) -> float:
@@ -92,8 +108,8 @@ class CaseResult:
 
     def phases(self) -> list[Drain | Steady]:
         """What the case's figures rest on: not the tries of a search."""
-        found = [self.drain, self.sustained, *self.latencies]
-        return [phase for phase in found if phase is not None]
+        found = [self.drain, self.sustained, *self.latencies, *(each.relay for each in self.fixed)]
+        return list({id(phase): phase for phase in found if phase is not None}.values())
 
 
 @dataclass(frozen=True, slots=True)

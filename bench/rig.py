@@ -1,37 +1,48 @@
 """Everything that a case runs on: servers, receivers and the relay, started together and ended together."""
 
+import asyncio
 import json
 import os
 import secrets
 import sys
 import tempfile
 import time
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
 
+from redis.asyncio import Redis
+
+from bench.broker_requests import BrokerRequests
 from bench.cases import Case
 from bench.children import Child, own_environ
 from bench.cleaning import clean_kafka, clean_redis
 from bench.control import ask
+from bench.counters import Counters, of_redis
 from bench.drawing import Drawing
 from bench.generator import Job
 from bench.histogram import Histogram
 from bench.ledger import Tally
 from bench.load import Load
-from bench.procstat import Sample, command_of, sample, tree
-from bench.relay_process import Backing, RelayProcess, receivers_file
+from bench.plain_process import PlainProcess
+from bench.procstat import Sample, command_of, sample, tree, wakeups
+from bench.relay_process import Backing, RelayProcess, receiver_urls, receivers_file
 from bench.servers import Kafka, Valkey
+from bench.system import System
+from bench.usage import FOREIGN_LOAD
 
 ROOT: Final = Path(__file__).parents[1]
 Via = Literal["kafka", "http", "http-batch"]
+_BUSY_LONGER_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to run. `kafka`, `redis`: servers that are there already. `code`: the checkout whose relay is run."""
+    """How to run. `kafka`, `redis`: servers that are there already. `code`: the checkout whose relay is run.
+    `against`: what takes turns with the relay. `foreign_load`: cores that are kept busy beside it."""
 
     processes: int = 2
     receiver_processes: int = 1
@@ -41,6 +52,8 @@ class Options:
     redis: str | None = None
     code: Path = ROOT
     profile: Path | None = None
+    against: Literal["plain"] | None = None
+    foreign_load: int = 0
 
     @property
     def own_broker(self) -> bool:
@@ -75,7 +88,8 @@ class Arrivals:
 
 
 class Rig:
-    """A case's surroundings, up while the block runs; the relay is started by `start_relay`."""
+    """A case's surroundings, up while the block runs. `system`: what runs on them, and messages are sent to: at first
+    the relay, which is still to be started."""
 
     def __init__(self, case: Case, options: Options) -> None:
         self.case = case
@@ -87,6 +101,11 @@ class Rig:
         self._stack = AsyncExitStack()
         self._receivers: list[_Receiver] = []
         self._servers: dict[str, list[int]] = {}
+        self._kafka = ""
+        self._requests: BrokerRequests | None = None
+        self._redis: Redis | None = None
+        self._busy: list[int] = []
+        self.plain: PlainProcess | None = None
         self._load: Load | None = None
 
     async def __aenter__(self) -> Self:
@@ -96,7 +115,6 @@ class Rig:
                 await self._start_receiver(number)
             entries = receivers_file(self.case, [receiver.port for receiver in self._receivers])
             backing = None if self.options.embedded else await self._start_servers()
-            self._kafka = backing.kafka if backing else ""
             self.relay = RelayProcess(
                 self.directory,
                 backing,
@@ -106,8 +124,10 @@ class Rig:
                 profile=self.options.profile,
             )
             self._stack.push_async_callback(self.relay.stop)
+            self.system: System = self.relay
             if backing:
                 await self.relay.make_topics()
+                await self._prepare(backing)
         except BaseException:
             await self._stack.aclose()
             raise
@@ -124,7 +144,7 @@ class Rig:
         job = Job(
             via=via,
             target=self._kafka if via == "kafka" else self.relay.api,
-            topic=f"{self._prefix}from_sender",
+            topic=self.system.topic,
             sources=self.case.sources,
             receivers=self.case.receivers,
             payload=self.case.payload,
@@ -135,6 +155,37 @@ class Rig:
         self.serial += count
         self._load = Load(job, self.directory)
         return self._load
+
+    async def run(self, system: System) -> None:
+        """Instead of what runs now: only one of them has the machine."""
+        if self.system is not system:
+            await self.system.stop()
+            self.system = system
+            await system.start()
+
+    @asynccontextmanager
+    async def beside(self, seconds: float) -> AsyncIterator[None]:
+        """The foreign load that was asked for, while the block runs; by itself it ends a minute after `seconds`."""
+        command = [sys.executable, "-m", "bench.busy", str(seconds + _BUSY_LONGER_S)]
+        numbers = range(self.options.foreign_load)
+        children = [Child(f"busy-{number}", command, self.directory, environ=own_environ()) for number in numbers]
+        try:
+            for child in children:
+                await child.start()
+            self._busy = [child.pid for child in children]
+            yield
+        finally:
+            self._busy = []
+            await asyncio.gather(*(child.stop() for child in children))
+
+    async def counters(self) -> Counters:
+        """As they are now."""
+        kafka = await self._requests.read() if self._requests is not None else None
+        trips = scripts = None
+        if self._redis is not None:
+            trips, scripts = of_redis(await self._redis.info("stats", "commandstats"))
+        groups = self._servers | {self.system.name: self.system.pids}
+        return Counters(kafka, trips, scripts, wakeups(groups))
 
     async def restart_counts(self) -> None:
         """A new phase begins."""
@@ -166,15 +217,18 @@ class Rig:
         )
 
     def sample(self) -> Sample:
-        """CPU and memory so far, of `relay`, `kafka`, `redis`, `receiver`, `generator`, and of the driver itself."""
+        """CPU and memory so far, of `relay` or `plain`, `kafka`, `redis`, `receiver`, `generator`, the foreign
+        load, and of the driver itself."""
         groups = dict(self._servers)
-        relay = self.relay.pids
+        relay = self.system.pids
         if self.options.embedded:
             groups["redis"] = [pid for root in relay for pid in tree(root) if command_of(pid).startswith("valkey")]
-        groups["relay"] = relay
+        groups[self.system.name] = relay
         groups["receiver"] = [receiver.child.pid for receiver in self._receivers]
         if self._load is not None and not self._load.child.ended:
             groups["generator"] = [self._load.child.pid]
+        if self._busy:
+            groups[FOREIGN_LOAD] = self._busy
         groups["driver"] = [os.getpid()]  # last: all others descend from it, too
         return sample(groups, time.monotonic())
 
@@ -193,6 +247,20 @@ class Rig:
         await child.start()
         ports = json.loads(await child.read_line())
         self._receivers.append(_Receiver(child, ports["port"], ports["control"]))
+
+    async def _prepare(self, backing: Backing) -> None:
+        """The plain pipeline, where it is asked for, and what counts requests to servers of our own."""
+        self._kafka = backing.kafka
+        if self.options.against is not None:
+            urls = receiver_urls(self.case, [receiver.port for receiver in self._receivers])
+            processes = self.options.processes
+            self.plain = PlainProcess(self.directory, backing.kafka, backing.prefix, urls, processes=processes)
+            self._stack.push_async_callback(self.plain.stop)
+            await self.plain.make_topics()
+        if self.options.redis is None:
+            self._redis = await self._stack.enter_async_context(Redis.from_url(backing.redis))
+        if "kafka" in self._servers:
+            self._requests = BrokerRequests(self._servers["kafka"][0], self.directory)
 
     async def _start_servers(self) -> Backing:
         options = self.options

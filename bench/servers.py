@@ -19,6 +19,10 @@ _JAVA: Final = (
 )
 
 
+# What bench/broker_requests.py reads the broker's counts by: an agent on loopback, that only our own user finds.
+_COUNTED: Final = ("-XX:+StartAttachListener", "-Dcom.sun.management.jmxremote")
+
+
 class Kafka:
     """One broker in KRaft mode, from its published jars."""
 
@@ -49,7 +53,7 @@ class Kafka:
             str(self._properties),
         ]
         await finish(Child("kafka-format", [*java, *tool], self._directory))
-        self.child = Child("kafka", [*java, "kafka.Kafka", str(self._properties)], self._directory)
+        self.child = Child("kafka", [*java, *_COUNTED, "kafka.Kafka", str(self._properties)], self._directory)
         await self.child.start()
         async with asyncio.timeout(_START_S):
             while not await asyncio.to_thread(answers, self._port):

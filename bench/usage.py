@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from bench.procstat import Sample
@@ -12,14 +12,18 @@ from bench.procstat import Sample
 FIT_SHARE: Final = 0.03
 """Steal, or foreign work, beyond this share of the machine makes a measurement unfit."""
 
+FOREIGN_LOAD: Final = "foreign load"
+"""The group of what was asked to run beside the relay."""
+
 _EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
     """`cpu_us`: per message, `rss`: the most seen (bytes), both by group. `cores`: CPU seconds per second, by group.
+    `largest`: the most seen of one process, by group (bytes).
 
-    `steal`, `foreign`: shares (0 to 1) of the machine's CPU time, over the phase.
+    `steal`, `foreign`: shares (0 to 1) of the machine's CPU time, over the phase. `load`: of the minute before it.
     """
 
     seconds: float
@@ -28,6 +32,8 @@ class Usage:
     rss: dict[str, int] = field(default_factory=dict)
     steal: float = 0.0
     foreign: float = 0.0
+    largest: dict[str, int] = field(default_factory=dict)
+    load: float = 0.0
 
     @property
     def fit(self) -> bool:
@@ -47,6 +53,7 @@ def usage(first: Sample, last: Sample, messages: int, rss: dict[str, int], cpus:
         rss=rss,
         steal=max(0.0, last.steal_s - first.steal_s) / available,
         foreign=max(0.0, foreign) / available,
+        load=first.load,
     )
 
 
@@ -56,6 +63,7 @@ class Meter:
     def __init__(self, take: Callable[[], Sample]) -> None:
         self._take = take
         self._rss: dict[str, int] = {}
+        self._largest: dict[str, int] = {}
         self._first: Sample | None = None
 
     @asynccontextmanager
@@ -73,7 +81,8 @@ class Meter:
         """Since `begin`, in which `messages` went through."""
         if self._first is None:
             raise RuntimeError("the meter has not begun")
-        return usage(self._first, self._sample(), messages, dict(self._rss), os.cpu_count() or 1)
+        found = usage(self._first, self._sample(), messages, dict(self._rss), os.cpu_count() or 1)
+        return replace(found, largest=dict(self._largest))
 
     async def _watch(self) -> None:
         while True:
@@ -82,6 +91,7 @@ class Meter:
 
     def _sample(self) -> Sample:
         now = self._take()
-        for name, size in now.rss.items():
-            self._rss[name] = max(self._rss.get(name, 0), size)
+        for most, seen in ((self._rss, now.rss), (self._largest, now.largest)):
+            for name, size in seen.items():
+                most[name] = max(most.get(name, 0), size)
         return now

@@ -41,12 +41,16 @@ async def test_a_small_case_loses_and_doubles_nothing_and_leaves_a_report(tmp_pa
     output = await finished(process)
     assert process.returncode == 0, output
     case: dict[str, Any] = json.loads((out / "report.json").read_text())["cases"][0]
-    for phase, sent in (("drain", 300), ("sustained", 100)):
-        counts = case[phase]["counts"]
+    held = case["fixed"][0]["relay"]
+    for phase, sent in ((case["drain"], 300), (held, 100)):
+        counts = phase["counts"]
         assert counts == {"sent": sent, "lost": 0, "duplicated": 0, "misordered": 0, "refused": 0, "rejected": 0}
-    assert sum(case["sustained"]["latency"]["buckets"].values()) == 100
-    assert case["sustained"]["usage"]["cpu_us"]["relay"] > 0
-    assert case["sustained"]["usage"]["rss"]["redis"] > 0
+    assert sum(held["latency"]["buckets"].values()) == 100
+    assert held["usage"]["cpu_us"]["relay"] > 0
+    assert held["usage"]["rss"]["redis"] > 0
+    assert held["usage"]["largest"]["relay"] > 0
+    assert held["traffic"]["wakeups"]["relay"] > 0
+    assert case["fixed"][0]["plain"] is None
     assert "round-trip" in (out / "report.md").read_text()
     assert (out / "report.svg").read_text().startswith("<svg")
 

@@ -23,6 +23,11 @@ def test_without_a_checkout_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--phases", "drain,sleep"], "drain, sustain, latency"),
         (["--embedded", "--via", "kafka"], "--embedded has neither"),
         (["--case", "nothing"], "'base'"),
+        (["--rates", "100,many"], "comma-separated numbers"),
+        (["--rates", "100,0"], "at least 0.1"),
+        (["--rates", ","], "at least 0.1"),
+        (["--against", "plain"], "--against runs at --rates"),
+        (["--against", "plain", "--rates", "100", "--via", "http"], "takes messages from Kafka"),
     ],
 )
 def test_a_mistake_is_told_at_once(arguments: list[str], told: str) -> None:

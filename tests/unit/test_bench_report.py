@@ -17,7 +17,9 @@ from bench.results import CaseResult, Counts, Drain, Latency, Machine, Report, S
 from bench.summary import drain_lines, steady_lines
 from bench.usage import Usage
 
-USAGE = Usage(10.0, {"relay": 300.0, "kafka": 40.0}, {"relay": 0.9}, {"relay": 200 << 20}, steal=0.01, foreign=0.02)
+USAGE = Usage(
+    10.0, {"relay": 300.0, "kafka": 40.0}, {"relay": 0.9}, {"relay": 200 << 20}, 0.01, 0.02, {"relay": 120 << 20}
+)
 
 
 def steady(rate: float, *, lost: int = 0, usage: Usage = USAGE) -> Steady:
@@ -36,7 +38,7 @@ def report(*cases: CaseResult, receiver_rate: float = 30_000.0) -> Report:
 
 
 def full(name: str = "base") -> CaseResult:
-    drain = Drain(2000.4, 5.0, False, Counts(10_000, 0, 0, 0), USAGE)
+    drain = Drain(2000.4, 5.0, False, Counts(10_000, 0, 0, 0), USAGE, first_s=4.21)
     return CaseResult(name, "about", True, 512.0, drain, steady(1500), [steady(1500)], [steady(750), steady(100)])
 
 
@@ -53,7 +55,8 @@ def test_the_table_has_the_figures_of_a_case() -> None:
     cells = row(markdown(report(full())), "base")
     assert (cells["drain /s"], cells["sustained /s"], cells["allowed /s"]) == ("2,000", "1,500", "512")
     assert (cells["p50 ms"], cells["p99 ms"], cells["CPU us relay"], cells["Redis"]) == ("50.0", "99.0", "300", "-")
-    assert (cells["RSS MiB relay"], cells["fit"]) == ("200", "yes")
+    assert (cells["RSS MiB relay"], cells["largest"], cells["fit"]) == ("200", "120", "yes")
+    assert cells["first POST s"] == "4.2"
 
 
 def test_losses_of_every_run_are_in_the_table_those_of_the_search_as_well() -> None:
