@@ -347,7 +347,11 @@ class Relay:
 
     async def _watch_file(self) -> None:
         path = self._settings.receivers_file
-        await watch_file(path, self._apply_file, self._file_problem, self.hangup, since=self._file_stamp)
+        since = self._file_stamp
+        await watch_file(path, self._apply_file, self._file_problem, self.hangup, on_gone=self._file_gone, since=since)
+
+    def _file_gone(self) -> None:
+        _log.warning("receivers_file_gone", path=str(self._settings.receivers_file), in_force="the former one")
 
     def _file_problem(self, error: UserError | NotYet | Unavailable) -> None:
         for mistake in str(error).splitlines():

@@ -156,7 +156,20 @@ def _of_http(error: web.HTTPException) -> Problem:
     status = error.status
     kind = _BY_STATUS.get(status) or Kind(f"http-{status}", status, HTTPStatus(status).phrase)
     allow = error.headers.get("Allow")
-    return Problem(kind, f"{kind.title}.", headers={"Allow": allow} if allow else {})
+    return Problem(kind, _of_status(status, allow), headers={"Allow": allow} if allow else {})
+
+
+def _of_status(status: int, allow: str | None) -> str:
+    """What more there is to say than the title."""
+    match status:
+        case 404:
+            return "No resource of this API has that path."
+        case 405:
+            return f"What it takes: {allow}."
+        case 413:
+            return "It has more bytes than this resource takes."
+        case _:
+            return f"The HTTP server refused the request with {status}."
 
 
 def path_of(request: web.Request) -> str:

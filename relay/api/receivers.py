@@ -1,5 +1,6 @@
 """The health of what is POSTed to, and holding it by hand: the way back for one that said 410, or was disabled."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from math import isinf
@@ -9,11 +10,14 @@ import msgspec
 from aiohttp import web
 
 from relay.api.context import ApiContext
+from relay.api.in_lane import in_lane
 from relay.api.problems import NOT_FOUND, Problem, invalid
 from relay.api.reading import query_of, read_body, source_in_path
 from relay.api.view import rfc3339
+from relay.domain.errors import LogUnavailable
 from relay.domain.hold import hold
 from relay.domain.receiver import Endpoint
+from relay.domain.topics import SHARED, lane_of
 from relay.engine.holding import Holding
 from relay.state.port import EndpointHealth
 from relay.telemetry.logging import get_logger
@@ -21,17 +25,20 @@ from relay.telemetry.redaction import escape_control
 
 _log = get_logger("relay.api")
 
+LANE_LOOK_S: Final = 2.0
+"""How an endpoint is can be said without the log; and who holds one must not wait for it."""
 MOST_WORDS: Final = 4_096
 """Bytes of a body that says why."""
 
 
 class Found(NamedTuple):
     """`owner`: of the endpoint in the state. `endpoint`: its settings; None where there are none but refused ones.
-    `refused`: why its newest settings are not in force."""
+    `refused`: why its newest settings are not in force. `lane`: where a receiver's messages are; None of a source."""
 
     owner: str
     endpoint: Endpoint | None
     refused: str | None = None
+    lane: str | None = None
 
 
 Find = Callable[[web.Request], Found]
@@ -82,7 +89,9 @@ class ReceiversResource:
         receiver, refused = self._context.directory.receiver(name), self._context.directory.refusal(name)
         if receiver is None and refused is None:
             raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}.")
-        return Found(f"r:{name}", receiver.post if receiver is not None else None, refused)
+        if receiver is None:
+            return Found(f"r:{name}", None, refused)
+        return Found(f"r:{name}", receiver.post, refused, lane_of(receiver))
 
     def _callback(self, request: web.Request) -> Found:
         source_id = source_in_path(request)
@@ -108,8 +117,20 @@ class ReceiversResource:
             "breaker": health.breaker,
             "failures": health.failures,
             "parked": {"retries": parked.retries, "polls": parked.polls},
+            "in_lane": await self._in_lane(found),
         }
         return web.Response(body=msgspec.json.encode(body), content_type="application/json")
+
+    async def _in_lane(self, found: Found) -> dict[str, object] | None:
+        """What its lane has to finish; None where nobody can say that at once, and of a callback."""
+        if found.lane is None:
+            return None
+        try:
+            async with asyncio.timeout(LANE_LOOK_S):
+                count = await in_lane(self._context.log, self._context.topics, found.owner[2:], found.lane)
+        except (LogUnavailable, TimeoutError):
+            return None
+        return {"lane": "shared" if found.lane == SHARED else "dedicated", "unfinished": count}
 
 
 class _Why(msgspec.Struct, forbid_unknown_fields=True):

@@ -19,6 +19,8 @@ PAYLOAD_ROUTES: Final = frozenset(
     {"/v1/sources/{source_id}/messages", "/v1/sources/{source_id}/messages:batch", ANSWER_PATH}
 )
 """Routes whose body is not ours to judge by its type, or that do so themselves."""
+_NOT_OURS: Final = "the host that it asks for is no name of this API; RELAY_ALLOWED_HOSTS says what it may be"
+_FOREIGN: Final = "a page of another origin has made a browser send it"
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
 
@@ -33,11 +35,12 @@ def refuse_strangers(rules: WebRules, refusals: Refusals) -> Check:
         headers, route = request.headers, _route(request)
         host = headers.get("Host")
         if route not in MONITORING and not (rules.is_ours(host) and rules.is_ours(request.host)):
-            refusals.tell("host", request, host=host)
+            named = request.host if rules.is_ours(host) else host  # it may stand in the target, which goes before Host
+            refusals.tell("host", request, host=named, problem=_NOT_OURS)
             raise Problem(UNKNOWN_HOST, "This API is not known by that Host; RELAY_ALLOWED_HOSTS says what it may be.")
         if request.method not in READING:
             if rules.is_foreign(host, headers.get("Origin"), headers.get("Sec-Fetch-Site")):
-                refusals.tell("origin", request, origin=headers.get("Origin"))
+                refusals.tell("origin", request, origin=headers.get("Origin"), problem=_FOREIGN)
                 raise Problem(FOREIGN_ORIGIN, "A page of another origin may change nothing here.")
             if route is not None and route not in PAYLOAD_ROUTES:
                 _check_type(request)

@@ -1,21 +1,24 @@
 """`relay config`: the settings in force and where they came from, a check of them, and the schema of receivers.yaml."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
+from relay.cli.paths import FILE
+from relay.cli.startup import refusals_at_start, roles_of
 from relay.cli.table import output_option, print_json, print_table
-from relay.config.own_address import check_exposure, check_key
+from relay.config.answer_urls import Answering, AnswerUrls, answer_secrets, findings
+from relay.config.entries import ReceiverEntry
+from relay.config.own_address import own_url
+from relay.config.problems import raise_all
 from relay.config.receivers_file import ReceiversFile, load_receivers_file, receivers_schema
 from relay.config.references import usable_variables
 from relay.config.settings import CONFIG_FILE, Settings, load_settings, sources_of
-from relay.domain.errors import UserError
+from relay.plan import ROLES
 
-config_option = click.option(
-    "--config", "config_file", type=click.Path(dir_okay=False, path_type=Path), help="YAML file with settings."
-)
+config_option = click.option("--config", "config_file", type=FILE, help="YAML file with settings.")
 
 api_option = click.option("--api", help="URL of the relay's API. Default: RELAY_API_URL, or this machine's.")
 
@@ -29,6 +32,22 @@ def tell_refused(file: ReceiversFile, settings: Settings) -> None:
     """Say on stdout which entries a relay with this environment would refuse, and why."""
     for what, why in refusals(file, settings).items():
         click.echo(f"refused with this environment: {what}: {why.removeprefix(f'{file.origin}: {what}.')}")
+
+
+def verdict_on(file: ReceiversFile, settings: Settings) -> str:
+    """In a line, whether all of a well-formed file can be used with this environment."""
+    counts = f"receivers: {len(file.receivers)}, sources: {len(file.sources)}"
+    refused = len(refusals(file, settings))
+    if not refused:
+        return f"{file.origin}: ok, {counts}"
+    return f"{file.origin}: {refused} refused with this environment, of {counts}"
+
+
+def notes_on(receivers: Mapping[str, ReceiverEntry], settings: Settings) -> list[str]:
+    """What would be off about answer URLs in `relay run`."""
+    base = settings.public_url or own_url(settings.api_host, settings.api_port)
+    answering = {name: Answering(one.post_endpoint, one.status_endpoint is not None) for name, one in receivers.items()}
+    return [str(finding) for finding in findings(settings, AnswerUrls(answer_secrets(settings), base), answering)]
 
 
 def refusals(file: ReceiversFile, settings: Settings) -> dict[str, str]:
@@ -55,19 +74,21 @@ def show(config_file: Path | None, output: str) -> None:
 
 @config.command()
 @config_option
+@click.option(
+    "--roles", help=f"Of the `relay run` that is meant; comma-separated, of: {', '.join(ROLES)}. Default: all."
+)
 @output_option
-def check(config_file: Path | None, output: str) -> None:
-    """Check the settings and the receivers file."""
-    from relay.way_out import egress_proxy_of  # costs the HTTP client's import, which the other commands do without
-
+def check(config_file: Path | None, roles: str | None, output: str) -> None:
+    """Check the settings and the receivers file: what `relay run` refuses before it connects is refused here."""
+    wanted = roles_of(roles)
     origins = sources_of({CONFIG_FILE: config_file}, os.environ)
     settings = settings_from(config_file)
-    egress_proxy_of(settings)
     given = sum(origin.source != "default" for origin in origins)
     is_default = any(origin.name == "receivers_file" and origin.source == "default" for origin in origins)
     is_there = not is_default or settings.receivers_file.exists()
     file = load_receivers_file(settings.receivers_file) if is_there else None
-    notes = list(_exposure(settings))
+    raise_all(refusals_at_start(settings, wanted))
+    notes = notes_on({}, settings) if settings.answer_secret else []  # who needs one, `relay receivers check` says
     if output == "json":
         refused = refusals(file, settings) if file else {}
         counts = {"receivers": len(file.receivers), "sources": len(file.sources)} if file else {}
@@ -75,22 +96,13 @@ def check(config_file: Path | None, output: str) -> None:
         print_json({"given": given, "defaults": len(origins) - given, **known})
         return
     click.echo(f"settings: ok, {given} given, {len(origins) - given} left at their defaults")
-    for note in notes:
-        click.echo(f"note: {note}")
     if file is None:
         click.echo(f"{settings.receivers_file}: not there, so no receivers are declared in a file")
-        return
-    click.echo(f"{file.origin}: ok, receivers: {len(file.receivers)}, sources: {len(file.sources)}")
-    tell_refused(file, settings)
-
-
-def _exposure(settings: Settings) -> Iterator[str]:
-    """What `relay run` refuses to serve the API with; workers do not mind."""
-    for look in (check_exposure, check_key):
-        try:
-            look(settings)
-        except UserError as error:
-            yield f"`relay run` does not start with this: {error}"
+    else:
+        click.echo(verdict_on(file, settings))
+        tell_refused(file, settings)
+    for note in notes:
+        click.echo(f"note: {note}")
 
 
 @config.command()

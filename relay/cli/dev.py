@@ -14,6 +14,7 @@ import click
 
 from relay.cli.client import Client
 from relay.cli.config import config_option
+from relay.cli.paths import DIRECTORY, FILE
 from relay.cli.process import run_loop, run_until_signalled
 from relay.cli.send import until_over
 from relay.cli.sink import line
@@ -35,10 +36,10 @@ STOP_S = 60.0
 
 @click.command()
 @config_option
-@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Where data is kept.")
+@click.option("--data-dir", type=DIRECTORY, help="Where data is kept.")
 @click.option("--ephemeral", is_flag=True, help="Forget everything at the end.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of the API. Default: 8080, or a free one.")
-@click.option("--receivers", "receivers_file", type=click.Path(dir_okay=False, path_type=Path), help="Receivers file.")
+@click.option("--receivers", "receivers_file", type=FILE, help="Receivers file.")
 @click.option("--no-demo", is_flag=True, help="Without the demo receiver and the demo sender's callback.")
 def dev(
     config_file: Path | None,

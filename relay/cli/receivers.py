@@ -8,13 +8,20 @@ from typing import Any, Final
 
 import click
 
-from relay.cli.config import api_option, config_option, refusals, settings_from, tell_refused
+from relay.cli.config import (
+    api_option,
+    config_option,
+    notes_on,
+    refusals,
+    settings_from,
+    tell_refused,
+    verdict_on,
+)
+from relay.cli.paths import FILE
 from relay.cli.table import output_option, print_json, print_table
-from relay.config.answer_urls import Answering, AnswerUrls, answer_secrets, findings
 from relay.config.apply import Diff, apply_file, awaited, preview_file
 from relay.config.durations import format_duration
 from relay.config.entries import EndpointEntry, ReceiverEntry
-from relay.config.own_address import own_url
 from relay.config.problems import SECRET_FIELDS
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.references import is_public
@@ -24,8 +31,8 @@ from relay.domain.topics import Topics
 from relay.log.port import Log
 
 _AWAIT_S: Final = 1.0
-_path = click.Path(dir_okay=False, path_type=Path)
-_file_option = click.option("--file", "-f", type=_path, help="Receivers file; default: the setting receivers_file.")
+
+_file_option = click.option("--file", "-f", type=FILE, help="Receivers file; default: the setting receivers_file.")
 
 _callback_option = click.option("--callback", is_flag=True, help="NAME is a source_id: its callback is meant.")
 
@@ -36,34 +43,25 @@ def receivers() -> None:
 
 
 @receivers.command()
-@click.argument("file", type=_path, required=False)
+@click.argument("file", type=FILE, required=False)
 @config_option
 @output_option
 def check(file: Path | None, config_file: Path | None, output: str) -> None:
     """Check FILE (default: the setting receivers_file) and say what was understood."""
     settings = settings_from(config_file)
     known = load_receivers_file(file or settings.receivers_file)
-    notes = _notes(known, settings)
+    notes = notes_on(known.receivers, settings)
     if output == "json":
         words = {name: _in_words(entry) for name, entry in known.receivers.items()}
         found = {"file": str(known.origin), "receivers": words, "sources": list(known.sources)}
         print_json({**found, "refused": refusals(known, settings), "notes": notes})
         return
-    click.echo(f"{known.origin}: ok, receivers: {len(known.receivers)}, sources: {len(known.sources)}")
+    click.echo(verdict_on(known, settings))
     for name, entry in known.receivers.items():
         click.echo(f"  {name}: {_in_words(entry)}")
     tell_refused(known, settings)
     for note in notes:
         click.echo(f"note: {note}")
-
-
-def _notes(file: ReceiversFile, settings: Settings) -> list[str]:
-    """What would be off about answer URLs in `relay run`."""
-    base = settings.public_url or own_url(settings.api_host, settings.api_port)
-    receivers = {
-        name: Answering(one.post_endpoint, one.status_endpoint is not None) for name, one in file.receivers.items()
-    }
-    return [str(finding) for finding in findings(settings, AnswerUrls(answer_secrets(settings), base), receivers)]
 
 
 @receivers.command(name="list")
@@ -177,8 +175,17 @@ def _health(known: dict[str, Any]) -> str:
         "disabled": f"disabled since {known['disabled_since']}, {failing}; ",
     }
     parked = known["parked"]["retries"] + known["parked"]["polls"]
+    waiting = _waiting(parked, known.get("in_lane"))
     refused = f"refused: {known['refused']}; " if known["refused"] else ""
-    return f"{refused}{condition.get(known['condition'], '')}{paused}; breaker {known['breaker']}; parked: {parked}"
+    return f"{refused}{condition.get(known['condition'], '')}{paused}; breaker {known['breaker']}; {waiting}"
+
+
+def _waiting(parked: int, in_lane: dict[str, Any] | None) -> str:
+    """What is parked waits for its time; the rest that is unfinished is in the lane, under way or waiting there."""
+    if in_lane is None:
+        return f"parked: {parked}"
+    where = "its partition of the shared lane, with its neighbours'" if in_lane["lane"] == "shared" else "its lane"
+    return f"parked: {parked}; unfinished in {where}: {in_lane['unfinished']}"
 
 
 def _paused(known: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from relay.cli.config import config_option, settings_from
+from relay.cli.paths import DIRECTORY
 from relay.cli.table import output_option, print_json, print_table
 from relay.composition import kafka_log, redis_state
 from relay.config.declared import read_declared
@@ -51,9 +52,7 @@ _ROWS: Final = ("enqueued", "done", "published", "awaiting", "failed", "indexed"
 @click.option("--dedup", is_flag=True, help="Rebuild the memory against duplicates, too, from all topics.")
 @click.option("--dry-run", is_flag=True, help="Count only; change nothing.")
 @click.option("--no-wait", is_flag=True, help="Fail at once when another recovery is under way.")
-@click.option(
-    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Of a `relay dev` that is not running."
-)
+@click.option("--data-dir", type=DIRECTORY, help="Of a `relay dev` that is not running.")
 @output_option
 def recover(
     config_file: Path | None, dedup: bool, dry_run: bool, no_wait: bool, data_dir: Path | None, output: str

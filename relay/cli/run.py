@@ -14,29 +14,17 @@ from relay.cli.config import config_option, settings_from
 from relay.cli.cores import available_cores
 from relay.cli.process import run_loop, run_until_signalled
 from relay.cli.processes import group_size, run_processes
+from relay.cli.startup import check_api, names, roles_of
 from relay.composition import kafka_log, redis_state
 from relay.config.answer_urls import answer_secrets
-from relay.config.own_address import check_exposure, check_key
 from relay.config.settings import Settings
-from relay.domain.errors import UserError
 from relay.engine.clock import SystemClock
-from relay.plan import API, ROLES, Plan
+from relay.plan import ROLES, Plan
 from relay.process import Relay
 from relay.telemetry.logging import configure, get_logger
 
 STOP_MARGIN_S = 15.0
 """On top of the grace for what is in flight: leaving the groups, closing connections."""
-
-
-def names(text: str | None, allowed: tuple[str, ...] | None, what: str) -> frozenset[str] | None:
-    """A comma-separated list of names; None where it was not given. Raises UserError for one that is not allowed."""
-    if text is None:
-        return None
-    found = frozenset(part.strip() for part in text.split(",") if part.strip())
-    for name in sorted(found):
-        if allowed is not None and name not in allowed:
-            raise UserError(f"{what}: {name!r} is none of {', '.join(allowed)}")
-    return found
 
 
 @click.command()
@@ -54,10 +42,8 @@ def run(
 ) -> None:
     """Run workers and API on Kafka and Redis, until SIGTERM or SIGINT."""
     settings = settings_from(config_file)
-    wanted = names(roles, ROLES, "--roles") or frozenset(ROLES)
-    check_key(settings)
-    if API in wanted:
-        check_exposure(settings)
+    wanted = roles_of(roles)
+    check_api(settings, wanted)
     plan = Plan(wanted, names(receivers_only, None, "--receivers-only"), answer_secrets=answer_secrets(settings))
     count = group_size(processes or available_cores(), plan, settings.api_port)
     if member is not None:

@@ -11,6 +11,7 @@ import click
 
 from relay.cli.client import ApiBusy, ApiFailed, Client, with_client
 from relay.cli.config import api_option, config_option, settings_from
+from relay.cli.paths import FILE_OR_STDIN
 from relay.cli.status import has_failed, is_over, reasons_to_wait, show
 from relay.cli.table import output_option
 from relay.domain.errors import UserError
@@ -28,7 +29,7 @@ LOOK_EVERY_S = 0.2
 @api_option
 @config_option
 @output_option
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@click.argument("file", type=FILE_OR_STDIN)
 def send(
     source: str,
     receivers: tuple[str, ...],

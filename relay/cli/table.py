@@ -5,26 +5,61 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import click
+from rich.cells import cell_len
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form of output."
 )
 _PIPED_WIDTH: Final = 10_000  # a file or a pipe has no width: nothing may be cut or wrapped there
+_BETWEEN: Final = 2
+_READABLE: Final = 14
+"""A terminal with fewer characters than that for each column would show them as towers of a few letters."""
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write an aligned table to stdout, without frames; on a terminal, long cells are wrapped."""
+    """Write an aligned table to stdout, without frames. On a terminal, long cells are wrapped; where it is too narrow
+    for so many columns, each row is a paragraph that names its cells."""
+    console = Console(markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console = Console(markup=False, highlight=False, emoji=False, width=_PIPED_WIDTH)
+    found = list(rows)
+    if console.width < min(_width(columns, found), _READABLE * len(columns)):
+        for row in found:
+            for number, line in enumerate(_paragraph(columns, row, console.width)):
+                console.print(Padding(line, (0, 0, 0, _BETWEEN if number else 0)), overflow="fold")
+    else:
+        console.print(_table(columns, found))
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     table = Table(*columns, box=None, pad_edge=False, header_style="bold", show_lines=False)
     for column in table.columns:
         column.overflow = "fold"
     for row in rows:
         table.add_row(*row)
-    console = Console(markup=False, highlight=False, emoji=False)
-    if not console.is_terminal:
-        console = Console(markup=False, highlight=False, emoji=False, width=_PIPED_WIDTH)
-    console.print(table)
+    return table
+
+
+def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """What the table takes where nothing is wrapped."""
+    cells = zip(columns, *rows, strict=True)
+    return sum(max(map(cell_len, column)) + _BETWEEN for column in cells) - _BETWEEN
+
+
+def _paragraph(columns: Sequence[str], row: Sequence[str], width: int) -> list[Text]:
+    """The row's cells with their names, as many in a line as there is room for when all but the first are indented."""
+    lines: list[Text] = []
+    for name, value in zip(columns, row, strict=True):
+        cell = Text.assemble((name, "bold"), " ", value)
+        if lines and 2 * _BETWEEN + lines[-1].cell_len + cell.cell_len <= width:
+            lines[-1].append(" " * _BETWEEN).append_text(cell)
+        else:
+            lines.append(cell)
+    return lines
 
 
 def print_json(value: object) -> None:

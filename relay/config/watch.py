@@ -31,6 +31,7 @@ async def watch_file(
     on_problem: Callable[[UserError | NotYet | Unavailable], None],
     hangup: asyncio.Event,
     *,
+    on_gone: Callable[[], None] = lambda: None,
     since: Stamp | None,
     poll_s: float = 1.0,
 ) -> None:
@@ -38,13 +39,18 @@ async def watch_file(
     `hangup` is set, which is cleared.
 
     A UserError or NotYet that `on_change` raises goes to `on_problem`, once per version of the file; after Unavailable,
-    the change is tried again at the next look. A file that is gone is left alone until it is there again.
+    the change is tried again at the next look. A file that is gone is told to `on_gone`, and left alone until it is
+    there again.
     """
-    applied = since
+    applied = now = since
     while True:
         asked = await _wait(hangup, poll_s)
-        now = file_stamp(path)
-        if now in (applied, None) and not asked:
+        before, now = now, file_stamp(path)
+        if now is None:
+            if before is not None:
+                on_gone()
+            continue
+        if now == applied and not asked:
             continue
         try:
             await on_change()

@@ -28,6 +28,11 @@ _DENIED_4: Final = tuple(
     )
 )
 _DENIED_6: Final = tuple(IPv6Network(net) for net in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"))
+_OF_CLOUDS_4: Final = tuple(
+    IPv4Network(net) for net in ("169.254.0.0/16", "168.63.129.16/32", "192.0.0.192/32", "100.100.100.200/32")
+)
+_OF_CLOUDS_6: Final = tuple(IPv6Network(net) for net in ("fe80::/10", "fd00:ec2::/32", "fd20:ce::254/128"))
+"""Metadata services, and all that is link-local: nobody has a receiver there, so how to allow it is not advertised."""
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
 
 _LOW_32: Final = 0xFFFFFFFF
@@ -164,6 +169,8 @@ class AddressGuard:
             return f"{ip!r} is no IP address"
         if self._is_allowed(address) or _is_public(address):
             return None
+        if _is_of_a_cloud(address):
+            return f"{address} is not a public address: there clouds keep the credentials of their machines"
         setting = f"RELAY_ALLOW_PRIVATE_NETWORKS={address}/{address.max_prefixlen}"
         return f"{address} is not a public address and in none of the allowed networks; {setting} would allow it"
 
@@ -185,6 +192,13 @@ def _is_loopback_name(host: str) -> bool:
 
 def _parsed(ip: str) -> Address:
     return ip_address(ip.partition("%")[0])  # a zone does not change what kind of address it is
+
+
+def _is_of_a_cloud(address: Address) -> bool:
+    if isinstance(address, IPv4Address):
+        return any(address in net for net in _OF_CLOUDS_4)
+    inner = embedded_ipv4(address)
+    return any(address in net for net in _OF_CLOUDS_6) or (inner is not None and _is_of_a_cloud(inner))
 
 
 def _is_public(address: Address) -> bool:

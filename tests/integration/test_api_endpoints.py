@@ -11,7 +11,9 @@ from click.testing import CliRunner
 from relay.api.receivers import condition
 from relay.cli.receivers import receivers
 from relay.domain.hold import Hold, decode_hold
-from relay.domain.receiver import Endpoint
+from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.topics import SHARED
+from relay.log.port import NewRecord
 from relay.state.attempts import BeginAsk, Change, Limits, Ping, Settlement
 from relay.state.port import EndpointHealth, Lane
 from relay.state.rows import RowKey
@@ -63,6 +65,9 @@ async def test_offline_then_disabled_then_resumed(path: str, owner: str) -> None
         assert document(await rig.request("POST", f"{path}/resume")) == _shown(owner[2:])
 
 
+LANE = {"lane": "dedicated", "unfinished": 0}
+
+
 def _shown(name: str, **other: Any) -> dict[str, Any]:
     return {
         "name": name,
@@ -76,6 +81,7 @@ def _shown(name: str, **other: Any) -> dict[str, Any]:
         "breaker": "closed",
         "failures": 0,
         "parked": {"retries": 0, "polls": 0},
+        "in_lane": LANE if name == "ci" else None,
     } | other
 
 
@@ -109,15 +115,34 @@ async def said(rig: Rig, *arguments: str) -> str:
     return result.output.strip().partition(": ")[2]
 
 
+async def test_what_waits_in_the_lane_is_said(rig: Rig) -> None:
+    """Nothing of it need be parked: a paused receiver's own lane keeps its messages on the log."""
+    topics, log = rig.topics, rig.log
+    rig.directory.receivers["many"] = Receiver("many", POST, lane="shared")
+    await log.create(topics.lane_specs("ci", 2), topics.lane_groups("ci"))
+    sent = [NewRecord(topics.to_receiver("ci"), b"%d" % n, b"{}") for n in range(7)]
+    await log.append([*sent, NewRecord(topics.pending("ci"), b"1", b"{}")])
+    await log.append([NewRecord(topics.to_receiver(SHARED), b"many", b"{}")] * 3)
+    assert document(await rig.get("/v1/receivers/ci"))["in_lane"] == {"lane": "dedicated", "unfinished": 8}
+    assert document(await rig.get("/v1/receivers/many"))["in_lane"] == {"lane": "shared", "unfinished": 3}
+    assert (await said(rig, "health", "ci")).endswith("parked: 0; unfinished in its lane: 8")
+    shared = "unfinished in its partition of the shared lane, with its neighbours': 3"
+    assert (await said(rig, "health", "many")).endswith(f"parked: 0; {shared}")
+    rig.broker.available = False
+    assert document(await rig.get("/v1/receivers/ci"))["in_lane"] is None
+
+
 @pytest.mark.parametrize(("owner", "options"), [("r:ci", []), ("s:calls", ["--callback"])])
 async def test_the_command_says_since_when_and_ends_it(owner: str, options: list[str]) -> None:
-    name, fine = owner[2:], "not paused; breaker closed; parked: 0"
+    name = owner[2:]
+    waiting = "parked: 0" if options else "parked: 0; unfinished in its lane: 0"
+    fine = f"not paused; breaker closed; {waiting}"
     async with running_api() as rig:
         assert await said(rig, "health", name, *options) == fine
         await offline(rig, owner, disabled=False)
         rig.clock.now = NOW + 660
         since = "failing since 2023-11-14T22:13:20.000Z"
-        offline_now = f"offline, {since}, and sent nothing but pings; not paused; breaker open; parked: 0"
+        offline_now = f"offline, {since}, and sent nothing but pings; not paused; breaker open; {waiting}"
         assert await said(rig, "health", name, *options) == offline_now
         assert await said(rig, "resume", name, *options) == fine
         await offline(rig, owner, disabled=True)

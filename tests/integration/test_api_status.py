@@ -198,9 +198,11 @@ async def test_metrics_and_version(rig: Rig) -> None:
 
 
 async def test_what_is_not_there_is_a_problem_too(rig: Rig) -> None:
-    problem(await rig.get("/nothing"), 404, "not-found")
+    nothing = problem(await rig.get("/nothing"), 404, "not-found")
     response = await rig.request("DELETE", CI)
-    problem(response, 405, "method-not-allowed")
+    wrong = problem(response, 405, "method-not-allowed")
+    for found in (nothing, wrong):  # a detail says more than the title
+        assert found["title"].rstrip(".") not in found["detail"]
     assert response.headers["Allow"] == "POST"
     assert response.headers["Server"] == "relay"
 

@@ -34,6 +34,20 @@ async def test_dns_rebinding_finds_no_api() -> None:
             assert (await rig.get("/v1/failed", Host=host)).status == 200
 
 
+async def test_the_log_says_which_host_was_asked_for_and_what_to_do() -> None:
+    for request, host in (
+        (b"GET /v1/failed HTTP/1.1\r\nhost: evil.example\r\n\r\n", "evil.example"),
+        (b"GET http://evil.example/v1/failed HTTP/1.1\r\nhost: localhost\r\n\r\n", "evil.example"),
+        (b"GET /v1/failed HTTP/1.0\r\n\r\n", None),
+    ):
+        async with running_api() as rig:
+            with capture_logs() as logged:
+                assert (await rig.raw(request))[0] == 421
+            (told,) = [entry for entry in logged if entry["event"] == "request_refused"]
+            assert (told["cause"], told["host"]) == ("host", host)
+            assert "RELAY_ALLOWED_HOSTS" in told["problem"]
+
+
 async def test_without_a_host_or_with_one_in_the_target_it_is_not_ours() -> None:
     async with running_api() as rig:
         assert (await rig.raw(b"GET /v1/failed HTTP/1.0\r\n\r\n"))[0] == 421

@@ -81,6 +81,12 @@ STATUS = ("status", "app", "m-1")
         (("config", "show", "--config", "nope.yaml"), {}, 2, ("nope.yaml",)),
         (("receivers", "check", "."), {}, 2, ("'.' is a directory",)),
         (("recover", "--data-dir", "."), {}, 2, ("--data-dir",)),
+        (("recover", "--data-dir", ""), {}, 2, ("--data-dir", "is empty")),
+        (("dev", "--data-dir", ""), {}, 2, ("--data-dir", "is empty")),
+        (("dev", "--receivers", ""), {}, 2, ("--receivers", "is empty")),
+        (("run", "--config", ""), {}, 2, ("--config", "is empty")),
+        (("config", "check", "--roles", "apy"), {}, 2, ("--roles", "'apy'")),
+        (("receivers", "check", ""), {}, 2, ("is empty",)),
     ],
 )
 def test_a_mistake_is_said_in_a_line(

@@ -1,6 +1,9 @@
 """`relay config` and `relay receivers` as far as they need no log."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -50,9 +53,11 @@ def test_settings_come_from_a_file_too(tmp_path: Path) -> None:
 def test_check_covers_settings_and_receivers(file: Path) -> None:
     lines = _run(config, "check", RELAY_RECEIVERS_FILE=str(file)).splitlines()
     assert lines[0].startswith("settings: ok, 1 given, ")
-    assert lines[1] == f"{file}: ok, receivers: 2, sources: 0"
+    assert lines[1] == f"{file}: 1 refused with this environment, of receivers: 2, sources: 0"
     assert lines[2].startswith("refused with this environment: receivers.ci: bearer_token: ")
-    assert "refused" not in _run(config, "check", RELAY_RECEIVERS_FILE=str(file), TOKEN="t")
+    lines = _run(config, "check", RELAY_RECEIVERS_FILE=str(file), TOKEN="t").splitlines()
+    assert lines[1] == f"{file}: ok, receivers: 2, sources: 0"
+    assert not any("refused" in line for line in lines)
 
 
 def test_check_wants_a_receivers_file_only_if_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,6 +67,66 @@ def test_check_wants_a_receivers_file_only_if_one_is_named(tmp_path: Path, monke
         _run(config, "check", RELAY_RECEIVERS_FILE="other.yaml")
 
 
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"RELAY_API_KEY": "short"}, "RELAY_API_KEY: shorter than 16 characters"),
+        ({"RELAY_API_HOST": "::"}, "RELAY_API_HOST: :: can be reached from outside"),
+        ({"RELAY_EGRESS_PROXY": "ftp://x"}, "RELAY_EGRESS_PROXY: "),
+        ({"RELAY_CA_FILE": "nope.pem"}, "nope.pem"),
+        ({"RELAY_KAFKA_CA_FILE": "nope.pem", "RELAY_KAFKA_SECURITY_PROTOCOL": "SSL"}, "nope.pem"),
+        (
+            {
+                "RELAY_KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+                "RELAY_KAFKA_SASL_MECHANISM": "PLAIN",
+                "RELAY_KAFKA_SASL_USERNAME": "u",
+                "RELAY_KAFKA_SASL_PASSWORD": "p",
+            },
+            "SASL PLAIN without TLS",
+        ),
+        ({"RELAY_REDIS_URL": "redis+sentinel://host"}, "it has to name the master"),
+        ({"RELAY_MAX_REQUESTS": "1000000000"}, "RELAY_MAX_REQUESTS: "),
+        ({"RELAY_API_BODY_MEMORY": "1"}, "RELAY_API_BODY_MEMORY: 1 is too small"),
+    ],
+)
+def test_check_refuses_what_run_refuses(
+    environ: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`run` is tried with the same: nobody listens where it would connect, and it does not come so far."""
+    monkeypatch.chdir(tmp_path)
+    nowhere = {"RELAY_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", "RELAY_API_PORT": "0"}
+    for command in (["run", "--processes", "1"], ["config", "check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "relay", *command],
+            env={name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
+            | nowhere
+            | environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 2, (command, done)
+        assert said in done.stderr, command
+        assert "Traceback" not in done.stderr
+
+
+def test_check_says_all_that_is_refused_and_only_what_these_roles_mind(tmp_path: Path) -> None:
+    exposed = {"RELAY_API_HOST": "0.0.0.0"}  # noqa: S104
+    with pytest.raises(UserError) as caught:
+        _run(config, "check", RELAY_API_KEY="short", RELAY_CA_FILE=str(tmp_path / "no.pem"))
+    assert len(str(caught.value).splitlines()) == 2
+    with pytest.raises(UserError, match="RELAY_API_HOST"):
+        _run(config, "check", **exposed)
+    assert "settings: ok" in _run(config, "check", "--roles", "to-receiver,to-sender", **exposed)
+
+
+def test_check_notes_a_secret_that_can_be_guessed(file: Path) -> None:
+    environ = {"RELAY_RECEIVERS_FILE": str(file), "TOKEN": "t"}
+    assert "note: RELAY_ANSWER_SECRET is shorter" in _run(config, "check", RELAY_ANSWER_SECRET="short", **environ)
+    assert "note: " not in _run(config, "check", RELAY_ANSWER_SECRET="a" * 32, **environ)
+
+
 def test_schema_is_one_json_document() -> None:
     assert json.loads(_run(config, "schema"))["title"] == "receivers.yaml"
 
@@ -69,7 +134,7 @@ def test_schema_is_one_json_document() -> None:
 def test_receivers_check_says_what_was_understood(file: Path) -> None:
     lines = _run(receivers, "check", str(file)).splitlines()
     assert lines == [
-        f"{file}: ok, receivers: 2, sources: 0",
+        f"{file}: 1 refused with this environment, of receivers: 2, sources: 0",
         "  ci: POST https://ci.example/; dedicated lane; order: source; rate: unlimited; retry: every 10m, 20 times; "
         "answer: in the response or by callback, optional within 1h",
         "  off: switched off; POST https://off.example/; shared lane; order: source; rate: 5/1m; "

@@ -39,6 +39,24 @@ def test_refused(ip: str) -> None:
     assert "not a public address" in (PUBLIC.check_address(ip) or "")
 
 
+METADATA = """
+    169.254.169.254 169.254.170.2 169.254.0.1 168.63.129.16 192.0.0.192 100.100.100.200 fd00:ec2::254 fd20:ce::254
+    fe80::a9fe:a9fe fe80::1%eth0 ::ffff:169.254.169.254 64:ff9b::a9fe:a9fe 2002:a9fe:a9fe::1 ::169.254.169.254
+"""
+
+
+@pytest.mark.parametrize("ip", METADATA.split())
+def test_how_to_reach_the_credentials_of_a_cloud_is_not_advertised(ip: str) -> None:
+    said = PUBLIC.check_address(ip) or ""
+    assert "credentials" in said
+    assert "RELAY_" not in said
+
+
+@pytest.mark.parametrize("ip", ["10.0.0.1", "127.0.0.1", "192.168.0.1", "fd00::1", "::1"])
+def test_the_setting_that_allows_a_private_network_is_said(ip: str) -> None:
+    assert f"RELAY_ALLOW_PRIVATE_NETWORKS={ip}/" in (PUBLIC.check_address(ip) or "")
+
+
 @pytest.mark.parametrize("ip", PASSED.split())
 def test_passed(ip: str) -> None:
     assert PUBLIC.check_address(ip) is None

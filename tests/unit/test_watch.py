@@ -11,16 +11,36 @@ from relay.config.watch import file_stamp, watch_file
 from relay.domain.errors import LogUnavailable, RelayError, UserError
 
 
+class _Hangup(asyncio.Event):
+    """Tells when it was cleared, which is right before the look that it asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cleared = asyncio.Event()
+
+    def clear(self) -> None:
+        super().clear()
+        self.cleared.set()
+
+
 class _Watched:
     """A watch over `path` whose `on_change` runs `act`; `turns` gets what happened: `ok`, or the problem's text."""
 
     def __init__(self, path: Path, act: Callable[[], None]) -> None:
         self.turns: asyncio.Queue[str] = asyncio.Queue()
-        self.hangup = asyncio.Event()
+        self.hangup = _Hangup()
         self._act = act
         stamp = file_stamp(path)
-        watch = watch_file(path, self._on_change, self._on_problem, self.hangup, since=stamp, poll_s=0.001)
+        watch = watch_file(
+            path, self._on_change, self._on_problem, self.hangup, on_gone=self._on_gone, since=stamp, poll_s=0.001
+        )
         self.task = asyncio.create_task(watch)
+
+    async def look(self) -> None:
+        """As SIGHUP asks for it."""
+        self.hangup.cleared.clear()
+        self.hangup.set()
+        await self.hangup.cleared.wait()
 
     async def _on_change(self) -> None:
         self._act()
@@ -28,6 +48,9 @@ class _Watched:
 
     def _on_problem(self, error: RelayError) -> None:
         self.turns.put_nowait(str(error))
+
+    def _on_gone(self) -> None:
+        self.turns.put_nowait("gone")
 
     async def close(self) -> None:
         self.task.cancel()
@@ -102,8 +125,21 @@ async def test_a_hangup_applies_the_file_without_a_change(path: Path) -> None:
 
 async def test_a_file_that_is_gone_is_left_alone_until_it_is_back(path: Path) -> None:
     watched = _Watched(path, lambda: None)
-    _remove(path)
-    assert file_stamp(path) is None
-    _edit(path, "again")
+    for _ in range(2):
+        _remove(path)
+        assert file_stamp(path) is None
+        assert await watched.turns.get() == "gone"
+        await watched.look()  # nothing is there to be read: nobody is to be removed by that
+        _replace(path, "again")
+        assert await watched.turns.get() == "ok"
+    await watched.close()
+    assert watched.turns.empty()
+
+
+async def test_a_file_that_never_was_there_is_not_said_to_be_gone(tmp_path: Path) -> None:
+    watched = _Watched(tmp_path / "later.yaml", lambda: None)
+    await watched.look()
+    _edit(tmp_path / "later.yaml", "1")
     assert await watched.turns.get() == "ok"
     await watched.close()
+    assert watched.turns.empty()

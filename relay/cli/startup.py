@@ -1,0 +1,70 @@
+"""What `relay run` refuses before it connects to anything: said at its start, and found by `relay config check`."""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator
+
+from relay.config.own_address import check_exposure, check_key
+from relay.config.settings import Settings
+from relay.domain.errors import UserError
+from relay.limits import raise_descriptor_limit
+from relay.plan import API, ROLES
+
+
+def roles_of(text: str | None) -> frozenset[str]:
+    """Those that `--roles` names; all without it. Raises UserError."""
+    return names(text, ROLES, "--roles") or frozenset(ROLES)
+
+
+def names(text: str | None, allowed: tuple[str, ...] | None, what: str) -> frozenset[str] | None:
+    """A comma-separated list of names; None where it was not given. Raises UserError for one that is not allowed."""
+    if text is None:
+        return None
+    found = frozenset(part.strip() for part in text.split(",") if part.strip())
+    for name in sorted(found):
+        if allowed is not None and name not in allowed:
+            raise UserError(f"{what}: {name!r} is none of {', '.join(allowed)}")
+    return found
+
+
+def check_api(settings: Settings, roles: Collection[str]) -> None:
+    """Raises UserError for an API that strangers could use."""
+    for check in _api_checks(roles):
+        check(settings)
+
+
+def refusals_at_start(settings: Settings, roles: Collection[str]) -> list[str]:
+    """Why a process with these roles would not start, all there is; empty where it would connect."""
+    raise_descriptor_limit()  # as it does, before it counts what it may have
+    return asyncio.run(_refusals(settings, roles))  # the clients want a loop around them
+
+
+async def _refusals(settings: Settings, roles: Collection[str]) -> list[str]:
+    found: list[str] = []
+    for check in (*_api_checks(roles), *_parts(roles)):
+        try:
+            check(settings)
+        except UserError as error:
+            found += str(error).splitlines()
+    return found
+
+
+def _api_checks(roles: Collection[str]) -> Iterator[Callable[[Settings], None]]:
+    yield check_key
+    if API in roles:
+        yield check_exposure
+
+
+def _parts(roles: Collection[str]) -> Iterator[Callable[[Settings], object]]:
+    """What is made of the settings when a process starts; it raises UserError where that cannot be done."""
+    # their imports take their time, which the other commands do without
+    from relay.api.batch import largest_body
+    from relay.api.limits import limits_of
+    from relay.composition import kafka_log, redis_state
+    from relay.way_out import requests_of, transport_of
+
+    yield kafka_log
+    yield redis_state
+    yield requests_of
+    yield lambda settings: transport_of(settings, 1)
+    if API in roles:
+        yield lambda settings: limits_of(settings, largest_body(settings.max_payload_bytes))
