@@ -15,6 +15,7 @@ from relay.engine.holding import Holding
 from relay.engine.lane import Lane
 from relay.engine.observer import Observer
 from relay.engine.patience import Patience
+from relay.engine.resumes import Resumes
 from relay.engine.roster import Roster
 from relay.engine.runner import Runner
 from relay.engine.supervisor import OpenService
@@ -61,6 +62,7 @@ class Lanes:
         patience: Patience,
         reporter: Reporter,
         load: Callable[[], float],
+        resumes: Resumes | None = None,
     ) -> None:
         self._settings = settings
         self._plan = plan
@@ -73,6 +75,7 @@ class Lanes:
         self._load = load
         self.roster = Roster()
         """Which lanes are served here; somebody has to run it."""
+        self._resumes = resumes or Resumes()
         self._alone = asyncio.Lock()
         self._topics = topics = Topics(settings.topic_prefix)
         self._holding = Holding(log, state, topics.receiver_config)
@@ -165,4 +168,5 @@ class Lanes:
             alone=self._alone,
             linger_s=lambda: gather(self._load(), self._outside.clock.monotonic()),
             roster=self.roster,
+            resumes=self._resumes,
         )

@@ -34,6 +34,7 @@ from relay.engine.clock import Clock
 from relay.engine.holding import Holding
 from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
+from relay.engine.resumes import Resumes
 from relay.engine.supervisor import Supervisor, telling
 from relay.engine.tasks import end
 from relay.engine.turnstile import Turnstile
@@ -107,7 +108,8 @@ class Relay:
         self.api_url: str | None = None
         self.hangup = asyncio.Event()
         """Set it to have the receivers file read again."""
-        self.registry = Registry(self._topics, usable_variables(environ, settings.secrets_from))
+        resumes = Resumes()
+        self.registry = Registry(self._topics, usable_variables(environ, settings.secrets_from), resumes.tell)
         self.metrics = Metrics(__version__)
         self._meter = MetricsMeter(self.metrics)
         tells_all = settings.log_level == "debug"
@@ -157,6 +159,7 @@ class Relay:
             self._patience,
             self._sentry,
             load_here(),
+            resumes,
         )
 
     # life

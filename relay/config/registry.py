@@ -5,7 +5,7 @@ What its records are like is in `topic.py`. This module follows them; `apply.py`
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -16,6 +16,7 @@ from relay.config.routes import Routes, is_of_route
 from relay.config.subscriptions import Subscriptions
 from relay.config.topic import ORIGIN, SOURCE_PREFIX, decode, key_of
 from relay.domain.errors import LogUnavailable, UserError
+from relay.domain.hold import held_owner
 from relay.domain.receiver import LaneKind, Receiver, Source
 from relay.domain.route import Cut, Marker, Route
 from relay.domain.topics import SHARED, Topics
@@ -31,9 +32,13 @@ class Registry:
 
     An entry that this process cannot use (a variable is missing, or a newer version wrote it) leaves the former one
     in force, or none, and is listed in `problems`, by key. `ready` is set once the topic has been read to its end.
+    `resumed`: called with the owner of each hold that was ended, as often as the topic says so.
     """
 
-    def __init__(self, topics: Topics, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, topics: Topics, environ: Mapping[str, str], resumed: Callable[[str], None] = lambda _owner: None
+    ) -> None:
+        self._resumed = resumed
         self._topic = topics.receiver_config
         self._environ = dict(environ)
         self._values: dict[str, bytes] = {}
@@ -199,6 +204,8 @@ class Registry:
             elif (key := key_of(record)) is not None:
                 unseen.discard(key)
                 self._apply(key, record.value)
+            elif record.value is None and (owner := held_owner(record.key or b"")) is not None:
+                self._resumed(owner)
             if record is not None:
                 self._routes_to = max(self._routes_to, record.offset + 1)
             if caught_up:

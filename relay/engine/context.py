@@ -9,6 +9,7 @@ from relay.engine.gather import at_once
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
 from relay.engine.patience import Patience
+from relay.engine.resumes import Resumes
 from relay.engine.roster import Roster
 from relay.engine.turnstile import Turnstile
 from relay.log.port import Log, TopicPartition
@@ -45,6 +46,7 @@ class LaneContext:
     `shared`: many receivers in one lane: a closed one is parked out of the others' way, instead of stopping intake.
     `turnstile`: of the process: who may make a request now.
     `linger_s`: how long begins and outcomes may wait, now, for others that share their call to the state.
+    `resumes`: where it hears that somebody has resumed an endpoint.
     `roster`: where it is told that this lane is served.
     """
 
@@ -62,6 +64,7 @@ class LaneContext:
     turnstile: Turnstile
     linger_s: Callable[[], float] = at_once
     roster: Roster = field(default_factory=Roster)
+    resumes: Resumes = field(default_factory=Resumes)
     alone: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One for all lanes of a process: held while one suspect of it is at work (see `quarantine`)."""
 

@@ -2,8 +2,9 @@
 where it takes effect."""
 
 from collections.abc import Collection
+from contextlib import suppress
 
-from relay.domain.errors import InvalidRecord
+from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.domain.hold import Hold, decode_hold, encode_hold, held_owner, hold, hold_key
 from relay.log.port import Log, NewRecord, Record
 from relay.state.port import State
@@ -27,8 +28,13 @@ class Holding:
         await self._state.hold(owner, hold)
 
     async def resume(self, owner: str) -> None:
-        await self._log.append([NewRecord(self._topic, hold_key(owner), None)])
+        """Said on the log a second time, once it is in force: whoever reads that may begin at once. Without it, they
+        ask the state again within seconds."""
+        resumed = [NewRecord(self._topic, hold_key(owner), None)]
+        await self._log.append(resumed)
         await self._state.resume(owner)
+        with suppress(LogUnavailable):
+            await self._log.append(resumed)
 
     async def restore(self, tags: Collection[int], now: float) -> None:
         """Bring what the log says of these hash tags back into the state. `now`: Unix seconds, before the call."""

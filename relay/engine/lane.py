@@ -125,6 +125,7 @@ class Lane(Generic[W]):
 
     async def run(self) -> None:
         """Work until `stop`, and then until what is in flight has ended."""
+        self._context.resumes.listen(self._resumed)
         own = (*self._outbox.loops, *self._parking.loops, self._pump, self._timers)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -145,6 +146,7 @@ class Lane(Generic[W]):
                 self._attempts.abandon()
                 await end((*attempts, *self._steps))
         finally:
+            self._context.resumes.leave(self._resumed)
             self._attempts.abandon()
             self.left.set()
 
@@ -307,6 +309,12 @@ class Lane(Generic[W]):
     def close(self, gate: str, seconds: float, *, down: bool) -> None:
         self._standing.closed(down=down)
         self._order.close(gate, self._context.clock.monotonic() + seconds)
+
+    def _resumed(self, gate: str) -> None:
+        """Whether it may be sent to, the next begin says: the state knows of the resume by now."""
+        self._order.reopen(gate, self._context.clock.monotonic())
+        self._due.expect(gate, 0.0)
+        self._woken()
 
     def heard(self, work: W, *, healthy: bool) -> None:
         self._standing.heard(healthy=healthy, enough=work.rules.limits.breaker.failures if work.rules else None)

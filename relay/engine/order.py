@@ -98,6 +98,13 @@ class Order(Generic[W]):
             heapq.heappush(self._held, (until, next(self._tickets), gate))
         self._open.pop(key, None)
 
+    def reopen(self, key: str, now: float) -> None:
+        """What is ready for this endpoint may start, although it was closed for longer."""
+        gate = self._gates.get(key)
+        if gate is not None and gate.closed_until > now:
+            gate.closed_until = now
+            heapq.heappush(self._held, (now, next(self._tickets), gate))
+
     def finish(self, work: W, now: float) -> None:
         """A taken work has ended: the next of its order key may start."""
         self._leave_gate(work)

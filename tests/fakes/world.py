@@ -19,6 +19,7 @@ from relay.engine.holding import Holding
 from relay.engine.observer import SilentObserver
 from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
+from relay.engine.resumes import Resumes
 from relay.engine.supervisor import Supervisor
 from relay.engine.turnstile import SEATS, Turnstile
 from relay.engine.work import Dead
@@ -244,6 +245,7 @@ class Process:
         clock: Clock | None = None,
     ) -> None:
         self.fuse = fuse or Fuse()
+        self.resumes = Resumes()
         self._shared = SharedClock(clock, world.state) if clock is not None else None
         self._clock = self._shared or world.clock
         self._transport = transport or world.outside
@@ -334,6 +336,7 @@ class Process:
             patience,
             SilentReporter(),
             lambda: 0.0,
+            self.resumes,
         )
 
 

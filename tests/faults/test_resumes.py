@@ -1,0 +1,90 @@
+"""A resume is in force at once: lanes that have closed their way to the endpoint hear of it, and ask anew."""
+
+from typing import Any
+
+import pytest
+
+from relay.domain.hold import hold
+from relay.domain.receiver import LaneKind
+from relay.engine.holding import Holding
+from relay.engine.pings import LONGEST_CLOSE_S
+from tests.fakes.moving import MovingProcess, MovingWorld
+from tests.fakes.virtual_time import virtually
+from tests.fakes.world import message
+
+SOON_S = 1.0
+"""Virtual seconds."""
+
+
+async def _world(lane: LaneKind, **entry: Any) -> tuple[MovingWorld, Holding]:
+    world = MovingWorld()
+    await world.create()
+    await world.declare("r", lane=lane, **entry)
+    return world, Holding(await world.client(), world.state, world.topics.receiver_config)
+
+
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+@pytest.mark.parametrize("owner", ["r:r", "s:a"])
+@pytest.mark.parametrize("waited_s", [0.5, LONGEST_CLOSE_S / 2, LONGEST_CLOSE_S + 1])
+@virtually
+async def test_what_waits_goes_on_at_once(lane: LaneKind, owner: str, waited_s: float) -> None:
+    world, holding = await _world(lane)
+    process = MovingProcess(world)
+    await process.ended(5)
+    await holding.hold(owner, hold("paused", world.clock.time(), ""))
+    await world.send(message(0, "a", "r"), message(1, "a", "r"))
+    await process.ended(SOON_S + waited_s)
+    seen = world.outside.arrived("/answer") if owner == "r:r" else list(world.outside.results())
+    assert seen == []
+    await holding.resume(owner)
+    await process.ended(SOON_S)
+    assert world.outside.arrived("/answer") == ["a-0", "a-1"]
+    assert set(world.outside.results()) == {("a-0", "r"), ("a-1", "r")}
+    await process.stop()
+
+
+@virtually
+async def test_one_that_was_down_is_tried_at_once() -> None:
+    """A resume closes its breaker, too."""
+    breaker = {"failures": 2, "window": 60, "open_for": 300}
+    world, holding = await _world(
+        "dedicated", breaker=breaker, retry={"base": 1, "factor": 1, "cap": 1, "max_attempts": 99}
+    )
+    world.outside.down.add("answer")
+    await world.send(message(0, "a", "r"))
+    process = MovingProcess(world)
+    await process.ended(30)
+    world.outside.down.clear()
+    await process.ended(30)
+    assert world.outside.arrived("/answer") == []
+    await holding.resume("r:r")
+    await process.ended(SOON_S)
+    assert world.outside.arrived("/answer") == ["a-0"]
+    await process.stop()
+
+
+@virtually
+async def test_a_hold_that_follows_a_resume_holds() -> None:
+    world, holding = await _world("dedicated")
+    process = MovingProcess(world)
+    await process.ended(5)
+    held = hold("paused", world.clock.time(), "")
+    await holding.hold("r:r", held)
+    await world.send(message(0, "a", "r"))
+    await process.ended(2)
+    await world.state.hold("r:r", held)
+    log = await world.client()
+    await Holding(log, _Stubborn(), world.topics.receiver_config).resume("r:r")  # it is said, and another one holds
+    await process.ended(60)
+    assert world.outside.arrived("/answer") == []
+    await process.stop()
+
+
+class _Stubborn:
+    """A state in which no resume takes effect."""
+
+    def __getattr__(self, _name: str) -> Any:
+        async def nothing(*_: object) -> None:
+            return
+
+        return nothing
