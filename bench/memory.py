@@ -20,6 +20,7 @@ from relay.domain.receiver import BreakerPolicy
 from relay.state.attempts import BeginAsk, Change, Limits, Settlement
 from relay.state.port import Lane
 from relay.state.redis.state import RedisState
+from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Arrival, Mark, Result, Stage, delivery_row
 
 _BATCH: Final = 1_000
@@ -42,16 +43,24 @@ async def finish(state: RedisState, numbers: range) -> None:
         for n, arrival in zip(numbers, arrivals, strict=True)
     ]
     tokens = [n.to_bytes(8, "big") for n in numbers]
-    await state.arrive(arrivals)
-    await state.enqueued(arrivals)
-    await state.begin(_LANE, [BeginAsk(row, 0, token, _LIMITS) for row, token in zip(rows, tokens, strict=True)])
-    await state.settle(
-        [
-            Settlement(row, 0, token, Change.RESULT, last_status=200, result=_ANSWER, healthy=True, breaker=_BREAKER)
-            for row, token in zip(rows, tokens, strict=True)
-        ]
+    await answered(state.arrive(arrivals))
+    await answered(state.enqueued(arrivals))
+    await answered(
+        state.begin(of(_LANE, [BeginAsk(row, 0, token, _LIMITS) for row, token in zip(rows, tokens, strict=True)]))
     )
-    await state.mark([Mark(row, 0, Stage.DONE, (n % 10, n // 10), 2) for n, row in zip(numbers, rows, strict=True)])
+    await answered(
+        state.settle(
+            [
+                Settlement(
+                    row, 0, token, Change.RESULT, last_status=200, result=_ANSWER, healthy=True, breaker=_BREAKER
+                )
+                for row, token in zip(rows, tokens, strict=True)
+            ]
+        )
+    )
+    await answered(
+        state.mark([Mark(row, 0, Stage.DONE, (n % 10, n // 10), 2) for n, row in zip(numbers, rows, strict=True)])
+    )
 
 
 def batches(count: int) -> Iterator[range]:

@@ -19,6 +19,7 @@ from relay.domain.topics import SHARED, Topics
 from relay.log.port import Backlog, Log, Record, TopicPartition
 from relay.newest_first import Block, NewestFirst
 from relay.state.port import State
+from relay.state.replies import answered
 from relay.state.rows import TAGS, Arrival, Mark, Row, Stage, tag_of
 from workers import evidence
 from workers.evidence import Returned
@@ -209,7 +210,7 @@ class Rebuild:
         arrivals = [one for one in found if tag_of(f"s:{one.id.source_id}") in self._tags]
         read.rows["enqueued"] += len(arrivals)
         if arrivals and not self._dry_run:
-            await self._state.enqueued(arrivals)
+            await answered(self._state.enqueued(arrivals))
 
     async def _take_returned(self, read: Read, batch: Sequence[Record]) -> None:
         young = filter(self._is_young, batch)
@@ -229,7 +230,7 @@ class Rebuild:
         parked was put back before."""
         keys = [one.callback for one in found if one.callback is not None]
         try:
-            rows = dict(zip(keys, await self._state.peek(keys), strict=True)) if keys else {}
+            rows = dict(zip(keys, await answered(self._state.peek(keys)), strict=True)) if keys else {}
         except StateRecovering:
             if not self._dry_run:
                 raise

@@ -14,6 +14,7 @@ from relay.engine.parked_copy import OWNER_HEADER, unwrap
 from relay.log.partitioner import partition_of
 from relay.log.port import Backlog, Log, Record
 from relay.state.port import State
+from relay.state.replies import answered
 from relay.state.rows import Row, Stage, delivery_row
 
 _PUBLISHED: Final = frozenset({Stage.PUBLISHED, Stage.DONE, Stage.FAILED})
@@ -117,7 +118,7 @@ async def _judged(
 ) -> list[tuple[Record, bool]]:
     """The receiver's own of these records, and whether each is over."""
     own = [(record, hop) for record in records if (hop := _hop(record)) and hop.delivery.receiver == name]
-    rows = await state.peek([delivery_row(hop.delivery) for _, hop in own]) if own else []
+    rows = await answered(state.peek([delivery_row(hop.delivery) for _, hop in own])) if own else []
     return [(record, _is_over(hop, row, finished_at)) for (record, hop), row in zip(own, rows, strict=True)]
 
 

@@ -30,6 +30,7 @@ from relay.engine.work import Dead, Done, Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Kind
 from relay.state.port import Lane, State
+from relay.state.replies import answered
 from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, Stage, delivery_row
 from workers.letters import Letters
 from workers.outside import Outside
@@ -83,17 +84,17 @@ class MessageTable:
         return [next(seen) if isinstance(work, Incoming) else Seen.READY for work in works]
 
     async def _arrive(self, works: Sequence[Incoming]) -> list[Seen]:
-        rows = await self._state.arrive([work.arrival for work in works])
+        rows = await answered(self._state.arrive([work.arrival for work in works]))
         return [_seen(work, row) for work, row in zip(works, rows, strict=True)]
 
     async def mark(self, outcomes: Sequence[tuple[Incoming | Turn, Outcome]]) -> None:
         works = [(work, outcome) for work, outcome in outcomes if isinstance(work, Incoming)]
         enqueued = [work.arrival for work, _ in works if not work.conflict]
         if enqueued:
-            await self._state.enqueued(enqueued)
+            await answered(self._state.enqueued(enqueued))
         failed = [mark for work, outcome in works for mark in _failed_deliveries(work, outcome)]
         if failed:
-            await self._state.mark(failed)
+            await answered(self._state.mark(failed))
 
 
 def _seen(work: Incoming, row: MessageRow | None) -> Seen:

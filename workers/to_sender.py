@@ -43,6 +43,7 @@ from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Outc
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Kind, Limits
 from relay.state.port import Lane, State
+from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, RowKey, Stage, callback_row, delivery_row
 from workers.delivery import interval_s
 from workers.letters import Letters
@@ -105,7 +106,7 @@ class CallbackTable:
         return [seen.get(id(work), Seen.READY) for work in works]
 
     async def _known(self, lane: Lane, works: Sequence[Callback]) -> list[Seen]:
-        deliveries = await self._state.peek([work.delivery_key for work in works])
+        deliveries = await answered(self._state.peek([work.delivery_key for work in works]))
         own = await self._own.intake(lane, works)
         return [
             Seen.FINISHED if _is_done(work, row) else seen
@@ -114,14 +115,14 @@ class CallbackTable:
 
     async def mark(self, works: Sequence[tuple[Callback, Outcome]]) -> None:
         given_up = [_given_up(work, outcome) for work, outcome in works if isinstance(outcome.decision, Dead)]
-        await self._state.mark(given_up + [_end(work, outcome) for work, outcome in works])
+        await answered(self._state.mark(given_up + [_end(work, outcome) for work, outcome in works]))
         over = [
             row_of(work)
             for work, outcome in works
             if not (work.rules is None or work.failed or isinstance(outcome.decision, Dead))
         ]
         if over:
-            await self._state.forget(over)
+            await answered(self._state.forget(over))
 
 
 def _is_done(work: Callback, delivery: Row) -> bool:

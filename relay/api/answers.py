@@ -21,6 +21,7 @@ from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import MAX_TEXT_BYTES
 from relay.state.attempts import Change, Settlement
+from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, Stage, delivery_row
 from workers.results import answer_record
 
@@ -76,7 +77,7 @@ class AnswersResource:
         settlement = Settlement(
             delivery_row(delivery), generation, b"", Change.RESULT, last_status=result.status, result=result
         )
-        row = (await self._context.state.settle([settlement]))[0]
+        row = (await answered(self._context.state.settle([settlement])))[0]
         if row is None:
             raise StateUnavailable("an answer was settled without a word of its row")
         return row
@@ -92,7 +93,7 @@ class AnswersResource:
         attempts = max(1, row.attempts)  # the token went out with a POST, also where its row was lost
         at = (await context.log.append([answer_record(context.topics, hop, result, attempts)]))[0]
         mark = Mark(delivery_row(delivery), row.generation, Stage.PUBLISHED, (at.partition, at.offset))
-        await context.state.mark([mark])
+        await answered(context.state.mark([mark]))
         self._count(hop)
 
     def _count(self, hop: Hop) -> None:

@@ -18,6 +18,7 @@ from relay.domain.errors import RecordTooLarge, Unavailable
 from relay.domain.identity import MessageId
 from relay.domain.message import Message, message_digest
 from relay.log.port import Coordinate, NewRecord
+from relay.state.replies import answered
 from relay.state.rows import Arrival, MessageRow, MessageStage
 
 
@@ -181,7 +182,7 @@ class Intake:
     async def _earlier(self, arrivals: Sequence[Arrival]) -> Sequence[MessageRow | None]:
         """What was known before, if anything. The messages are accepted whether or not this succeeds."""
         try:
-            return await self._context.state.arrive(arrivals)
+            return await answered(self._context.state.arrive(arrivals))
         except Unavailable:
             return [None] * len(arrivals)
 

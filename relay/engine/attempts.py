@@ -24,16 +24,18 @@ from relay.state.attempts import (
     Ambiguous,
     BeginAsk,
     Change,
-    Fenced,
     Go,
     Have,
     Kind,
+    LookedUp,
     Ping,
     Settlement,
     Stale,
+    Verdict,
     Wait,
     WaitReason,
 )
+from relay.state.replies import answered, of
 from relay.state.rows import Result, Row, Stage
 
 TOKEN_BYTES = 8
@@ -121,8 +123,8 @@ class Attempts(Generic[W]):
         asked_at = context.clock.monotonic()  # not when the verdict is read: the process may have slept on it
         asks = [self._ask(work) for work in batch]
         try:
-            verdicts = await context.patience.until_done(
-                "begin attempts", lambda: context.state.begin(context.lane, asks)
+            verdicts: list[Verdict] = await context.patience.until_done(
+                "begin attempts", lambda: answered(context.state.begin(of(context.lane, asks)))
             )
         except PartitionLost:
             self._ends.fence()
@@ -155,7 +157,7 @@ class Attempts(Generic[W]):
             room_to_retry=self._room if self._context.shared else None,
         )
 
-    def _act(self, work: W, verdict: Go | Ping | Ambiguous | Have | Stale | Fenced, asked_at: float) -> None:
+    def _act(self, work: W, verdict: Go | Ping | Ambiguous | Have | Stale | LookedUp, asked_at: float) -> None:
         match verdict:
             case Go(attempt, start_in_s):
                 if self._worker.kind is Kind.POST:
@@ -174,8 +176,8 @@ class Attempts(Generic[W]):
                 self._have(work, row)
             case Stale():
                 self._outlived(work)
-            case Fenced():
-                self._ends.fence()
+            case LookedUp():
+                raise AssertionError("looked up, though nothing was asked unseen")
 
     def _wait(self, work: W, seconds: float, why: WaitReason) -> None:
         now = self._context.clock.monotonic()
@@ -366,7 +368,7 @@ class Attempts(Generic[W]):
         context = self._context
         await self._hold([(work, decision) for work, _, decision in batch if _is_for_good(decision)])
         settlements = [settlement for _, settlement, _ in batch]
-        rows = await context.patience.until_done("store outcomes", lambda: context.state.settle(settlements))
+        rows = await context.patience.until_done("store outcomes", lambda: answered(context.state.settle(settlements)))
         for (work, settlement, decision), row in zip(batch, rows, strict=True):
             context.observer.attempt(self._worker.stage, work, decision)
             if settlement.pause_s or _is_for_good(decision):

@@ -10,7 +10,8 @@ from relay.domain.errors import InvalidRecord, PartitionLost
 from relay.engine.context import LaneContext
 from relay.engine.parked_copy import ParkedCopy, parked_key, unwrap
 from relay.log.port import Record
-from relay.state.port import Due
+from relay.state.port import Due, DueAsk
+from relay.state.replies import answered, of
 from relay.state.rows import RowKey, tag_of
 
 RECHECK_S = 30.0
@@ -80,27 +81,27 @@ class DueRecords:
         if not tags:
             return []
         limit = max(1, (context.bounds.due_in_hand - len(self._in_hand)) // len(tags))
+        asks = of(context.lane, [DueAsk(tag, limit) for tag in tags])
         try:
-            taken = await context.patience.until_done(
-                "take due records",
-                lambda: context.state.take_due(context.lane, tags, limit=limit, lease_s=context.bounds.lease_s),
+            parts = await context.patience.until_done(
+                "take due records", lambda: answered(context.state.take_due(asks, lease_s=context.bounds.lease_s))
             )
         except PartitionLost:
             self._fence()
             return []
         await self._look(tags)
-        return await self._read([due for due in taken if due.row.digest not in self._in_hand])
+        return await self._read([due for part in parts for due in part if due.row.digest not in self._in_hand])
 
     async def _look(self, tags: Sequence[int]) -> None:
         """Learn when the first of each tag is due."""
         context = self._context
         self._news.clear()
         upcoming = await context.patience.until_done(
-            "look what is due", lambda: context.state.next_due(context.lane, tags)
+            "look what is due", lambda: answered(context.state.next_due(of(context.lane, tags)))
         )
         now = context.clock.monotonic()
-        for tag in tags:
-            at = min(now + upcoming.get(tag, inf), self._news.get(tag, inf))
+        for tag, in_s in zip(tags, upcoming, strict=True):
+            at = min(inf if in_s is None else now + in_s, self._news.get(tag, inf))
             if at < inf:
                 self._next_look[tag] = at
             else:
@@ -146,7 +147,8 @@ class DueRecords:
         if rows:
             context = self._context
             promoted = await context.patience.until_done(
-                "remove left-over references", lambda: context.state.unpark(context.lane, [(row, None) for row in rows])
+                "remove left-over references",
+                lambda: answered(context.state.unpark(of(context.lane, [(row, None) for row in rows]))),
             )
             for row, next_is_due in zip(rows, promoted, strict=True):
                 if next_is_due:

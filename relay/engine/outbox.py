@@ -17,6 +17,7 @@ from relay.engine.parked_copy import ParkedCopy, parked_key
 from relay.engine.rows import row_of
 from relay.engine.work import Dead, Done, Outcome, W, Worker
 from relay.log.port import Coordinate, NewRecord
+from relay.state.replies import answered, of
 from relay.state.rows import Mark, RowKey, Stage
 
 
@@ -57,7 +58,7 @@ class Outbox(Generic[W]):
         at = await self.bury(letter, dead)
         code = REASON_CODES.get(dead.reason, 0)
         mark = Mark(copy.row, copy.generation, Stage.FAILED, (at.partition, at.offset), code)
-        await context.patience.until_done("mark rows", lambda: context.state.mark([mark]))
+        await context.patience.until_done("mark rows", lambda: answered(context.state.mark([mark])))
         [promoted] = await self._remove([copy.key], [(copy.row, copy.queue)])
         return promoted
 
@@ -136,7 +137,7 @@ class Outbox(Generic[W]):
         tombstones = [NewRecord(context.parked_topic, key, None) for key in keys]
         await context.patience.until_done("append tombstones", lambda: context.log.append(tombstones))
         return await context.patience.until_done(
-            "remove parked references", lambda: context.state.unpark(context.lane, rows)
+            "remove parked references", lambda: answered(context.state.unpark(of(context.lane, rows)))
         )
 
 

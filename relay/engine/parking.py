@@ -18,6 +18,7 @@ from relay.engine.rows import row_of
 from relay.engine.work import Dead, W, Worker
 from relay.state.attempts import Kind
 from relay.state.port import IntakeAsk, Parked
+from relay.state.replies import answered, of
 
 NO_ROOM = "the receiver has as many parked messages as it may"
 ROOM_S = 1.0
@@ -138,8 +139,8 @@ class Parking(Generic[W]):
         context, stage = self._context, self._worker.stage
         patience, state, lane = context.patience, context.state, context.lane
         poll = self._worker.kind is Kind.POLL
-        rows = [(row_of(work), work.generation) for work in works]
-        await patience.until_done("mark the intent to park", lambda: state.intend_to_park(lane, rows))
+        rows = of(lane, map(row_of, works))
+        await patience.until_done("mark the intent to park", lambda: answered(state.intend_to_park(rows)))
         now, wall = context.clock.monotonic(), context.clock.time()
         due = [max(0.0, work.due - now) for work in works]
         copies = [
@@ -152,7 +153,7 @@ class Parking(Generic[W]):
             Parked(row_of(work), work.generation, where, max(0.0, work.due - now), work.queue, work.record.offset, poll)
             for work, where in zip(works, at, strict=True)
         ]
-        put = await patience.until_done("park references", lambda: state.park(lane, parked))
+        put = await patience.until_done("park references", lambda: answered(state.park(of(lane, parked))))
         context.observer.parked(lane.topic, sum(put))
         return put
 
@@ -249,7 +250,9 @@ class Parking(Generic[W]):
         self._looked_at = context.clock.monotonic()
         firsts = {work.queue: work for work in reversed(self._behind) if work.queue is not None}
         asks = [IntakeAsk(row_of(work), work.generation, queue) for queue, work in firsts.items()]
-        rows = await context.patience.until_done("look at queues", lambda: context.state.intake(context.lane, asks))
+        rows = await context.patience.until_done(
+            "look at queues", lambda: answered(context.state.intake(of(context.lane, asks)))
+        )
         for queue, row in zip(firsts, rows, strict=True):
             if not (row.behind or row.kept):
                 self.emptied(queue)
@@ -265,7 +268,7 @@ class Parking(Generic[W]):
         ]
         if parked:
             with suppress(Unavailable, PartitionLost):
-                await context.state.park(context.lane, parked)
+                await answered(context.state.park(of(context.lane, parked)))
 
 
 def _count_down(counter: Counter[bytes], key: bytes) -> None:

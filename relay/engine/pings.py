@@ -16,6 +16,7 @@ from relay.engine.gather import Gather
 from relay.engine.rows import row_of
 from relay.engine.work import Call, Decision, Later, W, W_contra, Worker
 from relay.state.attempts import Change, Settlement
+from relay.state.replies import answered
 
 LONGEST_CLOSE_S = 10.0
 """A closed endpoint is asked about again at least this often: somebody may have resumed it."""
@@ -129,7 +130,7 @@ class Pings(Generic[W]):
             if held is not None:
                 await patience.until_done("hold an endpoint", partial(context.holding.hold, work.gate, held))
         settlements = [settlement for _, settlement, _, _ in batch]
-        await patience.until_done("store outcomes of pings", lambda: context.state.settle(settlements))
+        await patience.until_done("store outcomes of pings", lambda: answered(context.state.settle(settlements)))
         for work, settlement, down_for_s, held in batch:
             self._tell(work.gate, settlement, down_for_s, held)
             healthy, echoes = settlement.healthy, self._echoes

@@ -20,6 +20,7 @@ from relay.engine.parked_copy import LIFE_KEY, unwrap
 from relay.engine.patience import Patience
 from relay.log.port import Log, NewRecord, Record
 from relay.state.port import IntakeAsk, Lane, Parked, Restored, State
+from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Row, Stage, tag_of
 
 CHECK_EVERY_S = 6 * 3600.0
@@ -192,7 +193,9 @@ class Recovery:
         """What `restore` would say. A tag that is not ready is not asked: nothing of it is known to be there."""
         asked = [copy for copy in copies if tag_of(copy.owner) not in lost]
         asks = [IntakeAsk(copy.reference.row, copy.reference.generation, None) for copy in asked]
-        rows = dict(zip(map(id, asked), await self._state.intake(lane, asks), strict=True)) if asked else {}
+        rows = (
+            dict(zip(map(id, asked), await answered(self._state.intake(of(lane, asks))), strict=True)) if asked else {}
+        )
         return [_would_be(copy, rows.get(id(copy))) for copy in copies]
 
 

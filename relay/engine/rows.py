@@ -8,6 +8,7 @@ from relay.engine.clock import Clock
 from relay.engine.work import Dead, Outcome, Seen, W
 from relay.state.attempts import Kind
 from relay.state.port import IntakeAsk, Lane, State
+from relay.state.replies import answered, of
 from relay.state.rows import Mark, Row, RowKey, Stage
 
 
@@ -22,7 +23,7 @@ class RowTable(Generic[W]):
 
     async def intake(self, lane: Lane, works: Sequence[W]) -> list[Seen]:
         asks = [IntakeAsk(row_of(work), work.generation, work.queue) for work in works]
-        rows = await self._state.intake(lane, asks)
+        rows = await answered(self._state.intake(of(lane, asks)))
         now = self._clock.monotonic()
         return [self._seen(work, row, now) for work, row in zip(works, rows, strict=True)]
 
@@ -45,7 +46,7 @@ class RowTable(Generic[W]):
         return Seen.READY
 
     async def mark(self, works: Sequence[tuple[W, Outcome]]) -> None:
-        await self._state.mark([mark_of(row_of(work), work, outcome) for work, outcome in works])
+        await answered(self._state.mark([mark_of(row_of(work), work, outcome) for work, outcome in works]))
 
 
 def row_of(work: W) -> RowKey:

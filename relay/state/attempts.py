@@ -44,6 +44,12 @@ class BeginAsk(Struct, frozen=True, gc=False):
     `ask_first`: in doubt after a loss of state, a delivery without a row is AMBIGUOUS (the receiver can be asked).
     `recorded_ms`: of one that may be sent at most once, when its record was appended (Unix ms): in doubt after a loss
     it is AMBIGUOUS without a row if that was before the loss, or as long as there are gaps (`State.gaps`).
+    `unseen`: nobody has looked up its row. It is begun only where there is nothing to find: no row of this generation
+    or a later one, no intent to park, no reference the lane keeps; nothing of its order key is parked in the lane, nor
+    was asked for earlier in the call and got another verdict than Go; and the tag is neither in doubt after a loss nor
+    has a gap. Everywhere else the verdict is LookedUp.
+    `queue`: digest of the order key, None where there is no order (as in `IntakeAsk`); looked at of the unseen only,
+    and of what they come after.
     """
 
     row: RowKey
@@ -57,6 +63,8 @@ class BeginAsk(Struct, frozen=True, gc=False):
     recorded_ms: int | None = None
     room: int | None = None
     room_to_retry: int | None = None
+    unseen: bool = False
+    queue: bytes | None = None
 
 
 class Go(NamedTuple):
@@ -112,11 +120,14 @@ class Stale(NamedTuple):
     generation: int
 
 
-class Fenced(NamedTuple):
-    """A newer owner has the lane."""
+class LookedUp(NamedTuple):
+    """Not begun, as it was `unseen`: the row as `intake` tells it. Nothing was recorded, and nothing was taken: no slot
+    of the rate, no probe, no room."""
+
+    row: Row
 
 
-Verdict = Go | Wait | Ping | Ambiguous | Have | Stale | Fenced
+Verdict = Go | Wait | Ping | Ambiguous | Have | Stale | LookedUp
 
 
 class Change(Enum):

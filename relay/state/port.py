@@ -1,10 +1,17 @@
 """The state port: rows of messages and deliveries, endpoints' health, timers. All of it may be lost at any moment.
 
-Every method takes a batch, whose rows lie in 64 fixed hash tags (see `tag_of`). Any may raise StateUnavailable (effect
-unknown; everything here can be repeated safely, also by the client library itself) or StateRecovering (a tag's memory
-was lost and its recovery has not ended; nothing was done for that tag). Time is the state's own clock; durations are
-seconds. Stages only rise within a generation; a higher generation starts a new life (stage and attempts from 0), a
-lower one is `STALE`.
+Every method takes a batch, whose rows lie in 64 fixed hash tags (see `tag_of`); everything can be repeated safely, also
+by the client library itself.
+
+What records need on their way can be asked for many lanes in one call. Each item has a reply of its own, in the order
+asked, and none is spoiled by another. It is a Refusal where the lane has a newer owner, the tag is not ready, or its
+server does not answer; nothing of that is raised. `answered` is for those who need every reply.
+
+All other methods may raise StateUnavailable (effect unknown) or StateRecovering (a tag's memory was lost, and its
+recovery has not ended; nothing was done for that tag).
+
+Time is the state's own clock; durations are seconds. Stages only rise within a generation; a higher generation starts a
+new life (stage and attempts from 0), a lower one is `STALE`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,12 +26,13 @@ from relay.domain.identity import MessageId
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
 from relay.state.onlooker import Openings, ParkedHead, Served, Sign, Watched
+from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
 
 
 class Lane(NamedTuple):
     """One partition of a topic and its owner's epoch. A begin, due or park with an epoch below the highest one seen
-    is refused as FENCED (a whole call: PartitionLost); a higher one is remembered, so the fence heals after a loss.
+    is Fenced; a higher one is remembered, so the fence heals after a loss.
     Groups that count anew (deleted, forgotten, rebuilt) stay below it: see `begin_anew`."""
 
     topic: str
@@ -55,6 +63,13 @@ class Parked:
     queue: bytes | None
     order: int
     poll: bool = False
+
+
+class DueAsk(NamedTuple):
+    """Up to `limit` references of a hash tag."""
+
+    tag: int
+    limit: int
 
 
 class Due(NamedTuple):
@@ -135,36 +150,33 @@ class State(Protocol):
 
     async def close(self) -> None: ...
 
-    # messages
-    async def arrive(self, arrivals: Sequence[Arrival]) -> list[MessageRow | None]:
+    # what records need on their way: a reply for each item, also where it is refused
+    async def arrive(self, arrivals: Sequence[Arrival]) -> list[MessageRow | Refusal | None]:
         """What was known of each before this call; where nothing was, remember it. A known row keeps its digest and
         coordinate; its stage rises to the arrival's. Of two arrivals of one id in a batch, the first counts first."""
         ...
 
-    async def enqueued(self, arrivals: Sequence[Arrival]) -> None:
+    async def enqueued(self, arrivals: Sequence[Arrival]) -> list[Refusal | None]:
         """All hop records of these are acknowledged: keep them as finished rows for `dedup_window`. A row with another
         digest and another first arrival is another message's, and stays as it is."""
         ...
 
-    async def messages(self, ids: Sequence[MessageId]) -> list[MessageRow | None]: ...
-
-    # rows
-    async def intake(self, lane: Lane, asks: Sequence[IntakeAsk]) -> list[Row]:
+    async def intake(self, asks: Sequence[tuple[Lane, IntakeAsk]]) -> list[Row | Refusal]:
         """What is known of each, without changing anything. A row of a lower generation counts as NONE (its park
         fields still tell); one of a higher generation is returned as it is."""
         ...
 
-    async def peek(self, rows: Sequence[RowKey]) -> list[Row]:
+    async def peek(self, rows: Sequence[RowKey]) -> list[Row | Refusal]:
         """As `intake`, for onlookers without a lane: `kept` and `behind` are False."""
         ...
 
-    async def begin(self, lane: Lane, asks: Sequence[BeginAsk]) -> list[Verdict]:
+    async def begin(self, asks: Sequence[tuple[Lane, BeginAsk]]) -> list[Verdict | Refusal]:
         """Ask to start attempts, in order of importance: fence, generation, what is known, settling and doubt, pause,
         breaker, room, rate. Go writes the intent, and keeps room for an answer that comes later; a half-open breaker
-        gives one Go, in a long outage one Ping, per probe."""
+        gives one Go, in a long outage one Ping, per probe. One that is `unseen` needs no intake before."""
         ...
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Row | None]:
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Row | Refusal | None]:
         """Write outcomes. Endpoint health and pauses are taken into account once per token.
 
         None: the attempt under way was settled as told, so the row says what the caller knows (and there is no intent
@@ -174,42 +186,44 @@ class State(Protocol):
         """
         ...
 
-    async def mark(self, marks: Sequence[Mark]) -> None:
+    async def mark(self, marks: Sequence[Mark]) -> list[Refusal | None]:
         """Raise stages after the hop record's acknowledgement. Finished rows move to their compact form."""
         ...
 
-    async def remember(self, marks: Sequence[Mark]) -> None:
-        """What the log proves of rows that may have been lost: as `mark`, but only where nothing of this generation or
-        a later one is known, or no more than that it is AWAITING or PUBLISHED."""
-        ...
-
-    async def forget(self, rows: Sequence[RowKey]) -> None:
+    async def forget(self, rows: Sequence[RowKey]) -> list[Refusal | None]:
         """Drop unfinished rows (callbacks whose end is recorded in the delivery's row)."""
         ...
 
-    # parking
-    async def intend_to_park(self, lane: Lane, rows: Sequence[tuple[RowKey, int]]) -> None:
-        """Note (row, generation) that a parked copy may come to exist. Survives a later `mark`, until `unpark`."""
+    async def intend_to_park(self, rows: Sequence[tuple[Lane, RowKey]]) -> list[Refusal | None]:
+        """Note that a parked copy may come to exist. Survives a later `mark`, until `unpark`."""
         ...
 
-    async def park(self, lane: Lane, parked: Sequence[Parked]) -> list[bool]:
+    async def park(self, parked: Sequence[tuple[Lane, Parked]]) -> list[bool | Refusal]:
         """Put references to acknowledged parked copies into the due index and their queues, or renew them. False: not
         this one, for its outcome is stored already (for a poll: its answer): there is nothing to wait for."""
         ...
 
-    async def next_due(self, lane: Lane, tags: Sequence[int]) -> dict[int, float]:
-        """Seconds until the first reference of each tag is due (<= 0: is due); tags without any are left out. What an
+    async def next_due(self, tags: Sequence[tuple[Lane, int]]) -> list[float | Refusal | None]:
+        """Seconds until the first reference of the lane in each tag is due (<= 0: is due); None: there is none. What an
         owner of a lower epoch had taken is due."""
         ...
 
-    async def take_due(self, lane: Lane, tags: Sequence[int], *, limit: int, lease_s: float) -> list[Due]:
-        """Up to `limit` due references per tag, earliest first; each comes again after `lease_s`, or to an owner of a
-        higher epoch at once, unless renewed by `park` or removed by `unpark`."""
+    async def take_due(self, asks: Sequence[tuple[Lane, DueAsk]], *, lease_s: float) -> list[list[Due] | Refusal]:
+        """Due references, earliest first; each comes again after `lease_s`, or to an owner of a higher epoch at once,
+        unless renewed by `park` or removed by `unpark`."""
         ...
 
-    async def unpark(self, lane: Lane, rows: Sequence[tuple[RowKey, bytes | None]]) -> list[bool]:
+    async def unpark(self, rows: Sequence[tuple[Lane, tuple[RowKey, bytes | None]]]) -> list[bool | Refusal]:
         """Remove references and the intent of (row, queue), after the tombstone is acknowledged. True where the next
         of the queue became due at once."""
+        ...
+
+    # messages, rows, counts
+    async def messages(self, ids: Sequence[MessageId]) -> list[MessageRow | None]: ...
+
+    async def remember(self, marks: Sequence[Mark]) -> None:
+        """What the log proves of rows that may have been lost: as `mark`, but only where nothing of this generation or
+        a later one is known, or no more than that it is AWAITING or PUBLISHED."""
         ...
 
     async def parked(self, owners: Sequence[str]) -> list[Counts]: ...

@@ -19,6 +19,7 @@ from relay.engine.recovery import keeping_lease
 from relay.log.partitioner import partition_of
 from relay.log.port import Backlog, Log, NewRecord
 from relay.state.port import Lane, State
+from relay.state.replies import answered
 from relay.state.rows import tag_of
 from relay.telemetry.logging import get_logger
 from relay.unfinished import Drain, is_parked, unfinished
@@ -225,7 +226,8 @@ class Mover:
         if any(_unread(each) for each in backlogs):
             return False
         tag = tag_of(f"r:{name}")
-        return not any([await self._state.next_due(Lane(*each.partition, 0), [tag]) for each in backlogs])
+        asked = [(Lane(*each.partition, 0), tag) for each in backlogs]
+        return all(first is None for first in await answered(self._state.next_due(asked)))
 
     async def _say(self, name: str, route: Route, *more: NewRecord) -> None:
         """The lease is asked for right before: who was asleep for longer than it lasts has nothing to say."""

@@ -12,6 +12,7 @@ from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import BreakerPolicy
 from relay.state.attempts import Ambiguous, BeginAsk, Change, Go, Have, Kind, Limits, Settlement, Stale, Wait
 from relay.state.port import IntakeAsk, Lane, State
+from relay.state.replies import answered, of
 from relay.state.rows import (
     Arrival,
     Mark,
@@ -54,7 +55,7 @@ def outcome(key: RowKey, change: Change, token: bytes = b"t1", **changes: object
 
 
 async def begun(state: State, key: RowKey, token: bytes = b"t1", **changes: object) -> object:
-    (verdict,) = await state.begin(LANE, [ask(key, token, **changes)])
+    (verdict,) = await answered(state.begin(of(LANE, [ask(key, token, **changes)])))
     return verdict
 
 
@@ -71,14 +72,14 @@ async def doubt_of(state: State, key: RowKey, **changes: object) -> int:
 
 async def settled(state: State, key: RowKey, change: Change, token: bytes = b"t1", **changes: object) -> Row:
     """The row after the settlement, told or not."""
-    (told,) = await state.settle([outcome(key, change, token, **changes)])
+    (told,) = await answered(state.settle([outcome(key, change, token, **changes)]))
     now = await peeked(state, key)
     assert told in (None, now)
     return now
 
 
 async def peeked(state: State, key: RowKey) -> Row:
-    (now,) = await state.peek([key])
+    (now,) = await answered(state.peek([key]))
     return now
 
 
@@ -102,61 +103,61 @@ class MessagesContract:
     async def test_an_unknown_message_is_remembered_with_its_first_arrival(self, rig: Rig) -> None:
         again = structs.replace(self.FIRST, digest=b"other.", partition=300, offset=9)
         known = MessageRow(MessageStage.ARRIVED, b"digest", 3, 70_000_000_000)
-        assert await rig.state.arrive([self.FIRST, again]) == [None, known]
+        assert await answered(rig.state.arrive([self.FIRST, again])) == [None, known]
         assert await rig.state.messages([self.ID, MessageId("github", "m-2")]) == [known, None]
 
     async def test_stages_of_a_message_only_rise(self, rig: Rig) -> None:
-        await rig.state.arrive([structs.replace(self.FIRST, stage=MessageStage.ACCEPTED)])
-        (before,) = await rig.state.arrive([self.FIRST])
+        await answered(rig.state.arrive([structs.replace(self.FIRST, stage=MessageStage.ACCEPTED)]))
+        (before,) = await answered(rig.state.arrive([self.FIRST]))
         assert before is not None
         assert before.stage is MessageStage.ACCEPTED
-        (before,) = await rig.state.arrive([structs.replace(self.FIRST, stage=MessageStage.ACCEPTED)])
+        (before,) = await answered(rig.state.arrive([structs.replace(self.FIRST, stage=MessageStage.ACCEPTED)]))
         assert before is not None
         assert before.stage is MessageStage.ARRIVED
 
     async def test_enqueued_keeps_the_first_arrival_and_is_repeatable(self, rig: Rig) -> None:
-        await rig.state.arrive([self.FIRST])
-        await rig.state.enqueued([structs.replace(self.FIRST, offset=1)])
-        await rig.state.enqueued([structs.replace(self.FIRST, offset=2)])
+        await answered(rig.state.arrive([self.FIRST]))
+        await answered(rig.state.enqueued([structs.replace(self.FIRST, offset=1)]))
+        await answered(rig.state.enqueued([structs.replace(self.FIRST, offset=2)]))
         done = MessageRow(MessageStage.ENQUEUED, b"digest", 3, 70_000_000_000)
-        assert await rig.state.arrive([structs.replace(self.FIRST, offset=3)]) == [done]
+        assert await answered(rig.state.arrive([structs.replace(self.FIRST, offset=3)])) == [done]
 
     async def test_enqueued_says_nothing_of_another_message_with_the_same_id(self, rig: Rig) -> None:
         other = structs.replace(self.FIRST, digest=b"other.", offset=9)
-        await rig.state.arrive([other])
-        await rig.state.enqueued([self.FIRST])
+        await answered(rig.state.arrive([other]))
+        await answered(rig.state.enqueued([self.FIRST]))
         arrived = MessageRow(MessageStage.ARRIVED, b"other.", other.partition, other.offset)
         assert await rig.state.messages([self.ID]) == [arrived]
-        await rig.state.enqueued([structs.replace(other, digest=b"newer.")])
+        await answered(rig.state.enqueued([structs.replace(other, digest=b"newer.")]))
         (row,) = await rig.state.messages([self.ID])
         assert row is not None
         assert (row.stage, row.digest) == (MessageStage.ENQUEUED, b"other.")
 
     async def test_enqueued_needs_no_row(self, rig: Rig) -> None:
         wide = structs.replace(self.FIRST, partition=1000, offset=2**52)
-        await rig.state.enqueued([wide])
+        await answered(rig.state.enqueued([wide]))
         assert await rig.state.messages([self.ID]) == [
             MessageRow(MessageStage.ENQUEUED, b"digest", wide.partition, wide.offset)
         ]
 
     async def test_a_finished_message_is_forgotten_between_1_and_1_5_windows(self, rig: Rig) -> None:
-        await rig.state.enqueued([self.FIRST])
+        await answered(rig.state.enqueued([self.FIRST]))
         await rig.elapse(WINDOW_S - 1)
         assert await rig.state.messages([self.ID]) != [None]
         await rig.elapse(WINDOW_S / 2 + 1)
         assert await rig.state.messages([self.ID]) == [None]
 
     async def test_batches_may_be_empty(self, rig: Rig) -> None:
-        assert await rig.state.arrive([]) == []
-        assert await rig.state.peek([]) == []
-        assert await rig.state.begin(LANE, []) == []
-        await rig.state.mark([])
+        assert await answered(rig.state.arrive([])) == []
+        assert await answered(rig.state.peek([])) == []
+        assert await answered(rig.state.begin(of(LANE, []))) == []
+        await answered(rig.state.mark([]))
 
 
 class RowsContract:
     async def test_an_unknown_row_is_none(self, rig: Rig) -> None:
-        assert await rig.state.peek([row()]) == [Row()]
-        assert await rig.state.intake(LANE, [IntakeAsk(row(), 0, b"q" * 12)]) == [Row()]
+        assert await answered(rig.state.peek([row()])) == [Row()]
+        assert await answered(rig.state.intake(of(LANE, [IntakeAsk(row(), 0, b"q" * 12)]))) == [Row()]
 
     async def test_a_delivery_from_intent_to_done(self, rig: Rig) -> None:
         key = row()
@@ -164,11 +165,11 @@ class RowsContract:
         assert (await peeked(rig.state, key)).stage is Stage.SENDING
         now = await settled(rig.state, key, Change.RESULT, last_status=200, result=ANSWER)
         assert (now.stage, now.attempts, now.last_status, now.result) == (Stage.RESULT, 1, 200, ANSWER)
-        assert await rig.state.intake(LANE, [IntakeAsk(key, 0, None)]) == [now]
-        await rig.state.mark([Mark(key, 0, Stage.PUBLISHED, (3, 2**40))])
+        assert await answered(rig.state.intake(of(LANE, [IntakeAsk(key, 0, None)]))) == [now]
+        await answered(rig.state.mark([Mark(key, 0, Stage.PUBLISHED, (3, 2**40))]))
         now = await peeked(rig.state, key)
         assert (now.stage, now.at, now.result) == (Stage.PUBLISHED, (3, 2**40), None)
-        await rig.state.mark([Mark(key, 0, Stage.DONE, None, 9)])
+        await answered(rig.state.mark([Mark(key, 0, Stage.DONE, None, 9)]))
         done = Row(Stage.DONE, attempts=1, last_status=200, at=(3, 2**40), code=9)
         assert await peeked(rig.state, key) == done
         assert await begun(rig.state, key, b"t2") == Have(done)
@@ -181,8 +182,8 @@ class RowsContract:
             Mark(keys[2], 0, Stage.DONE, (0, 255), 1),
             Mark(keys[3], 60_000, Stage.DONE, (255, 2**53 - 1)),
         ]
-        await rig.state.mark(marks)
-        assert await rig.state.peek(keys) == [
+        await answered(rig.state.mark(marks))
+        assert await answered(rig.state.peek(keys)) == [
             Row(Stage.DONE),
             Row(Stage.FAILED, generation=3, at=(299, 0), code=255),
             Row(Stage.DONE, at=(0, 255), code=1),
@@ -190,7 +191,7 @@ class RowsContract:
         ]
 
     async def test_the_same_token_gets_the_same_verdict(self, rig: Rig) -> None:
-        assert await rig.state.begin(LANE, [ask(row()), ask(row())]) == [Go(1, 0.0), Go(1, 0.0)]
+        assert await answered(rig.state.begin(of(LANE, [ask(row()), ask(row())]))) == [Go(1, 0.0), Go(1, 0.0)]
         assert (await peeked(rig.state, row())).attempts == 1
 
     async def test_a_late_repeat_of_a_settled_attempt_starts_nothing(self, rig: Rig) -> None:
@@ -287,23 +288,23 @@ class RowsContract:
             key = row(number)
             await begun(rig.state, key)
             told = outcome(key, change, last_status=500, reason="r", result=ANSWER)
-            assert await rig.state.settle([told]) == [None]
-            assert await rig.state.settle([told]) == [await peeked(rig.state, key)]
+            assert await answered(rig.state.settle([told])) == [None]
+            assert await answered(rig.state.settle([told])) == [await peeked(rig.state, key)]
 
     async def test_who_is_not_the_attempt_under_way_is_told_the_row(self, rig: Rig) -> None:
         await begun(rig.state, row(), b"old")
         await rig.elapse(25)
         await taken_over(rig.state, row(), b"new")
         for token in (b"old", b""):
-            (told,) = await rig.state.settle([outcome(row(), Change.ACCEPTED, token, result=ANSWER)])
+            (told,) = await answered(rig.state.settle([outcome(row(), Change.ACCEPTED, token, result=ANSWER)]))
             assert told is not None
             assert (told.stage, told.attempts, told.result) == (Stage.ACCEPTED, 2, ANSWER)
-        assert await rig.state.settle([outcome(row(2), Change.RETRY)]) == [Row()]
+        assert await answered(rig.state.settle([outcome(row(2), Change.RETRY)])) == [Row()]
 
     async def test_an_intent_to_park_is_always_told(self, rig: Rig) -> None:
         await begun(rig.state, row())
-        await rig.state.intend_to_park(LANE, [(row(), 0)])
-        (told,) = await rig.state.settle([outcome(row(), Change.RESULT, result=ANSWER)])
+        await answered(rig.state.intend_to_park(of(LANE, [row()])))
+        (told,) = await answered(rig.state.settle([outcome(row(), Change.RESULT, result=ANSWER)]))
         assert told is not None
         assert told.park_intent
 
@@ -313,30 +314,30 @@ class RowsContract:
 
     @pytest.mark.parametrize("lower", [Stage.AWAITING, Stage.PUBLISHED, Stage.DONE])
     async def test_stages_never_fall(self, rig: Rig, lower: Stage) -> None:
-        await rig.state.mark([Mark(row(), 0, Stage.FAILED, (1, 2), 3)])
+        await answered(rig.state.mark([Mark(row(), 0, Stage.FAILED, (1, 2), 3)]))
         before = await peeked(rig.state, row())
-        await rig.state.mark([Mark(row(), 0, lower, (4, 5), 6)])
+        await answered(rig.state.mark([Mark(row(), 0, lower, (4, 5), 6)]))
         await settled(rig.state, row(), Change.RESULT, b"", result=ANSWER)
         assert await peeked(rig.state, row()) == before
         assert await begun(rig.state, row()) == Have(before)
 
     async def test_a_higher_generation_is_a_new_life_and_a_lower_one_stale(self, rig: Rig) -> None:
-        await rig.state.mark([Mark(row(), 0, Stage.DONE, (1, 1))])
-        assert await rig.state.intake(LANE, [IntakeAsk(row(), 1, None)]) == [Row()]
+        await answered(rig.state.mark([Mark(row(), 0, Stage.DONE, (1, 1))]))
+        assert await answered(rig.state.intake(of(LANE, [IntakeAsk(row(), 1, None)]))) == [Row()]
         assert await begun(rig.state, row(), generation=1) == Go(1, 0.0)
         assert await begun(rig.state, row(), b"t2") == Stale(1)
         now = await peeked(rig.state, row())
         assert (now.stage, now.generation) == (Stage.SENDING, 1)
-        await rig.state.mark([Mark(row(), 0, Stage.FAILED)])
+        await answered(rig.state.mark([Mark(row(), 0, Stage.FAILED)]))
         assert await settled(rig.state, row(), Change.RESULT, result=ANSWER) == now
-        assert await rig.state.intake(LANE, [IntakeAsk(row(), 0, None)]) == [now]
-        await rig.state.mark([Mark(row(), 1, Stage.DONE, (2, 2))])
+        assert await answered(rig.state.intake(of(LANE, [IntakeAsk(row(), 0, None)]))) == [now]
+        await answered(rig.state.mark([Mark(row(), 1, Stage.DONE, (2, 2))]))
         assert await peeked(rig.state, row()) == Row(Stage.DONE, generation=1, attempts=1, at=(2, 2))
 
     async def test_polls_count_apart_and_end_with_the_result(self, rig: Rig) -> None:
         await begun(rig.state, row())
         await settled(rig.state, row(), Change.ACCEPTED, result=Result("accepted"))
-        await rig.state.mark([Mark(row(), 0, Stage.AWAITING)])
+        await answered(rig.state.mark([Mark(row(), 0, Stage.AWAITING)]))
         assert await begun(rig.state, row(), b"p1", kind=Kind.POLL) == Go(1, 0.0)
         assert await begun(rig.state, row(), b"p1", kind=Kind.POLL) == Go(1, 0.0)
         assert await begun(rig.state, row(), b"p2", kind=Kind.POLL) == Go(2, 0.0)
@@ -350,7 +351,7 @@ class RowsContract:
         await settled(rig.state, row(), Change.RETRY)
         await rig.elapse(WINDOW_S - 1)
         assert (await peeked(rig.state, row())).attempts == 1
-        await rig.state.mark([Mark(row(), 0, Stage.DONE)])
+        await answered(rig.state.mark([Mark(row(), 0, Stage.DONE)]))
         await rig.elapse(WINDOW_S)
         assert (await peeked(rig.state, row())).stage is Stage.DONE
         await rig.elapse(WINDOW_S / 2)
@@ -358,23 +359,23 @@ class RowsContract:
 
     async def test_forget_drops_the_unfinished_only(self, rig: Rig) -> None:
         keys = [callback_row(DeliveryId("ci", "github", "m"), 0, failed=failed) for failed in (False, True)]
-        await rig.state.begin(LANE, [ask(keys[0])])
-        await rig.state.mark([Mark(keys[1], 0, Stage.DONE)])
-        await rig.state.forget(keys)
-        assert [now.stage for now in await rig.state.peek(keys)] == [Stage.NONE, Stage.DONE]
+        await answered(rig.state.begin(of(LANE, [ask(keys[0])])))
+        await answered(rig.state.mark([Mark(keys[1], 0, Stage.DONE)]))
+        await answered(rig.state.forget(keys))
+        assert [now.stage for now in await answered(rig.state.peek(keys))] == [Stage.NONE, Stage.DONE]
 
     async def test_a_newer_owner_fences_begin_and_the_highest_epoch_stays(self, rig: Rig) -> None:
-        await rig.state.begin(LANE._replace(epoch=8), [ask(row())])
+        await answered(rig.state.begin(of(LANE._replace(epoch=8), [ask(row())])))
         for epoch in (7, 1):
             with pytest.raises(PartitionLost):
-                await rig.state.begin(LANE._replace(epoch=epoch), [ask(row(2))])
+                await answered(rig.state.begin(of(LANE._replace(epoch=epoch), [ask(row(2))])))
         assert await peeked(rig.state, row(2)) == Row()
-        await rig.state.begin(LANE._replace(partition=1, epoch=1), [ask(row(3))])
+        await answered(rig.state.begin(of(LANE._replace(partition=1, epoch=1), [ask(row(3))])))
 
     async def test_a_batch_over_many_tags_keeps_its_order(self, rig: Rig) -> None:
         keys = [row(number, f"receiver-{number}") for number in range(200)]
-        await rig.state.mark([Mark(key, 0, Stage.DONE, (0, number)) for number, key in enumerate(keys)])
-        assert [now.at for now in await rig.state.peek(keys)] == [(0, number) for number in range(200)]
+        await answered(rig.state.mark([Mark(key, 0, Stage.DONE, (0, number)) for number, key in enumerate(keys)]))
+        assert [now.at for now in await answered(rig.state.peek(keys))] == [(0, number) for number in range(200)]
 
     async def test_of_many_concurrent_callers_one_begins(self, rig: Rig) -> None:
         verdicts = await asyncio.gather(*(begun(rig.state, row(), b"t%d" % number) for number in range(50)))

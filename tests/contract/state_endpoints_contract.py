@@ -14,6 +14,7 @@ from relay.domain.hold import Hold
 from relay.log.port import Coordinate
 from relay.state.attempts import Change, Go, Kind, Ping, Wait
 from relay.state.port import EndpointHealth, FailedEntry, Parked
+from relay.state.replies import answered, of
 from relay.state.rows import Mark, Row, Stage, tag_of
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, begun, doubt_of, outcome, peeked, row, settled
 
@@ -48,7 +49,7 @@ class EndpointsContract:
             now += pause_ms / 1000
             keys = [row(number + one, receiver) for one in range(asked)]
             number += asked
-            for verdict in await rig.state.begin(LANE, [ask(key, limits=limits) for key in keys]):
+            for verdict in await answered(rig.state.begin(of(LANE, [ask(key, limits=limits) for key in keys]))):
                 if isinstance(verdict, Go):
                     assert 0 <= verdict.start_in_s <= 1
                     starts.append(now + verdict.start_in_s)
@@ -69,12 +70,12 @@ class EndpointsContract:
         assert await peeked(rig.state, row(1)) == before
         former = LANE._replace(epoch=LANE.epoch - 1)
         with pytest.raises(PartitionLost):
-            await rig.state.intend_to_park(former, [(row(1), 0)])
+            await answered(rig.state.intend_to_park(of(former, [row(1)])))
 
     async def test_without_its_topic_the_fence_of_a_lane_is_forgotten(self, rig: Rig) -> None:
         assert await begun(rig.state, row(1)) == Go(1, 0.0)
         await rig.state.forget_endpoint("r:ci", [LANE])
-        await rig.state.intend_to_park(LANE._replace(epoch=LANE.epoch - 1), [(row(1), 0)])
+        await answered(rig.state.intend_to_park(of(LANE._replace(epoch=LANE.epoch - 1), [row(1)])))
 
     async def test_a_rate_wait_records_nothing_and_ends_when_told(self, rig: Rig) -> None:
         limits = replace(LIMITS, interval_s=10)
@@ -254,7 +255,9 @@ class EndpointsContract:
     async def test_a_ping_settled_late_still_counts_for_the_endpoint_alone(self, rig: Rig) -> None:
         await self.long_outage(rig)
         assert isinstance(await begun(rig.state, row(9), b"p"), Ping)
-        await rig.state.settle([outcome(row(9), Change.RESULT, b"", result=ANSWER)])  # the receiver's own callback
+        await answered(
+            rig.state.settle([outcome(row(9), Change.RESULT, b"", result=ANSWER)])
+        )  # the receiver's own callback
         before = await peeked(rig.state, row(9))
         assert await settled(rig.state, row(9), Change.RELEASED, b"p", healthy=True) == before
         assert (await self.health(rig)).breaker == "closed"
@@ -330,10 +333,12 @@ class RoomContract:
 
     async def begin(self, rig: Rig, *numbers: int, room: int = 3, **changes: object) -> list[object]:
         asks = [ask(row(number), b"t-%d" % number, room=room, **changes) for number in numbers]
-        return list(await rig.state.begin(LANE, asks))
+        return list(await answered(rig.state.begin(of(LANE, asks))))
 
     async def settle(self, rig: Rig, change: Change, *numbers: int) -> None:
-        await rig.state.settle([outcome(row(number), change, b"t-%d" % number, result=ANSWER) for number in numbers])
+        await answered(
+            rig.state.settle([outcome(row(number), change, b"t-%d" % number, result=ANSWER) for number in numbers])
+        )
 
     FRESH = Wait(1.0, "backlog", fresh=True)
 
@@ -346,20 +351,20 @@ class RoomContract:
             assert await self.begin(rig, 9_000, room=room) == [self.FRESH]
         await self.settle(rig, Change.ACCEPTED, *numbers)
         assert await self.begin(rig, 9_000, room=room) == [self.FRESH]
-        await rig.state.mark([Mark(row(number), 0, Stage.AWAITING) for number in numbers])
+        await answered(rig.state.mark([Mark(row(number), 0, Stage.AWAITING) for number in numbers]))
         assert await self.begin(rig, 9_000, room=room) == [self.FRESH]
-        await rig.state.settle([outcome(row(0), Change.RESULT, b"", result=ANSWER)])
+        await answered(rig.state.settle([outcome(row(0), Change.RESULT, b"", result=ANSWER)]))
         assert await self.begin(rig, 9_000, 9_001, room=room) == [Go(1, 0.0), self.FRESH]
         assert await begun(rig.state, row(9_002)) == Go(1, 0.0), "who does not ask need not wait"
 
     async def test_room_goes_over_to_what_is_parked(self, rig: Rig) -> None:
         await self.begin(rig, 1, 2, 3)
         await self.settle(rig, Change.ACCEPTED, 1, 2, 3)
-        await rig.state.intend_to_park(LANE, [(row(number), 0) for number in (1, 2, 3)])
+        await answered(rig.state.intend_to_park(of(LANE, [row(number) for number in (1, 2, 3)])))
         polls = [Parked(row(number), 0, AT, 900, None, number, poll=True) for number in (1, 2, 3)]
-        assert await rig.state.park(LANE, polls) == [True] * 3
+        assert await answered(rig.state.park(of(LANE, polls))) == [True] * 3
         assert await self.begin(rig, 4) == [self.FRESH]
-        await rig.state.settle([outcome(row(2), Change.RESULT, b"", result=ANSWER)])
+        await answered(rig.state.settle([outcome(row(2), Change.RESULT, b"", result=ANSWER)]))
         assert await self.begin(rig, 4, 5) == [Go(1, 0.0), self.FRESH]
 
     @pytest.mark.parametrize("change", [Change.RELEASED, Change.RETRY, Change.RESULT])
@@ -376,27 +381,29 @@ class RoomContract:
         assert await self.begin(rig, 4) == [self.FRESH]
         doubt = await doubt_of(rig.state, row(1))
         again = ask(row(1), b"again", room=3, resolved=doubt)
-        assert await rig.state.begin(LANE, [again]) == [Go(2, 0.0)]
+        assert await answered(rig.state.begin(of(LANE, [again]))) == [Go(2, 0.0)]
 
     async def test_what_was_tried_before_is_told_apart(self, rig: Rig) -> None:
         await self.begin(rig, 1)
         await self.settle(rig, Change.RETRY, 1)
         await self.begin(rig, 2, 3, 4)
         assert await self.begin(rig, 5, attempts=1) == [Wait(1.0, "backlog")]
-        assert await rig.state.begin(LANE, [ask(row(1), b"again", room=3)]) == [Wait(1.0, "backlog")]
+        assert await answered(rig.state.begin(of(LANE, [ask(row(1), b"again", room=3)]))) == [Wait(1.0, "backlog")]
         assert (await peeked(rig.state, row(1))).attempts == 1
 
     async def test_a_first_attempt_wants_room_for_its_retry_too(self, rig: Rig) -> None:
         await self.begin(rig, 1)
         await self.settle(rig, Change.RETRY, 1)
-        await rig.state.park(LANE, [Parked(row(1), 0, AT, 900, None, 1)])
+        await answered(rig.state.park(of(LANE, [Parked(row(1), 0, AT, 900, None, 1)])))
         assert await self.begin(rig, 2, room_to_retry=1) == [self.FRESH]
         assert await self.begin(rig, 3, room_to_retry=2) == [Go(1, 0.0)]
-        assert await rig.state.begin(LANE, [ask(row(1), b"again", room=3, room_to_retry=1)]) == [Go(2, 0.0)]
+        assert await answered(rig.state.begin(of(LANE, [ask(row(1), b"again", room=3, room_to_retry=1)]))) == [
+            Go(2, 0.0)
+        ]
 
     async def test_owners_have_room_of_their_own(self, rig: Rig) -> None:
         await self.begin(rig, 1, 2, 3)
-        assert await rig.state.begin(LANE, [ask(row(1, "other"), room=3)]) == [Go(1, 0.0)]
+        assert await answered(rig.state.begin(of(LANE, [ask(row(1, "other"), room=3)]))) == [Go(1, 0.0)]
 
     async def test_after_a_loss_nobody_knows_what_was_tried(self, rig: Rig) -> None:
         await rig.lose()

@@ -6,6 +6,7 @@ from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import Change, Go
 from relay.state.onlooker import LineHead, Openings, ParkedHead, Served, Sign, Watched
 from relay.state.port import Parked, State
+from relay.state.replies import answered, of
 from relay.state.rows import Mark, Row, RowKey, Stage
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, begun, outcome, peeked, row, settled
 
@@ -61,12 +62,12 @@ class OnlookerContract:
         await begun(rig.state, row())
         await rig.elapse(2)
         await settled(rig.state, row(), Change.ACCEPTED, result=ANSWER)
-        await rig.state.mark([Mark(row(), 0, Stage.AWAITING)])
+        await answered(rig.state.mark([Mark(row(), 0, Stage.AWAITING)]))
         await rig.elapse(4)
         found = await watched(rig.state, row())
         assert (found.row.stage, found.since_s, found.under_way) == (Stage.AWAITING, 4.0, False)
-        await rig.state.settle([outcome(row(), Change.RESULT, b"", result=ANSWER)])
-        await rig.state.mark([Mark(row(), 0, Stage.DONE, (3, 70_000), 5)])
+        await answered(rig.state.settle([outcome(row(), Change.RESULT, b"", result=ANSWER)]))
+        await answered(rig.state.mark([Mark(row(), 0, Stage.DONE, (3, 70_000), 5)]))
         assert (await watched(rig.state, row())).since_s is None
 
     async def test_when_the_next_start_fits_the_rate(self, rig: Rig) -> None:
@@ -104,7 +105,9 @@ class OnlookerContract:
         asked = [("r:ci", QUEUE), ("r:cd", QUEUE), ("r:ci", b"other-------")]
         assert await rig.state.parked_heads(AT, asked) == [None, None, None]
         later, first = (Coordinate("parked_messages", 3, offset) for offset in (8, 7))
-        await rig.state.park(LANE, [Parked(row(2), 0, later, 60, QUEUE, 5), Parked(row(1), 0, first, 60, QUEUE, 4)])
+        await answered(
+            rig.state.park(of(LANE, [Parked(row(2), 0, later, 60, QUEUE, 5), Parked(row(1), 0, first, 60, QUEUE, 4)]))
+        )
         assert await rig.state.parked_heads(AT, asked) == [ParkedHead(row(1).digest, first), None, None]
-        await rig.state.unpark(LANE, [(row(1), QUEUE)])
+        await answered(rig.state.unpark(of(LANE, [(row(1), QUEUE)])))
         assert await rig.state.parked_heads(AT, asked[:1]) == [ParkedHead(row(2).digest, later)]

@@ -4,9 +4,10 @@ import pytest
 
 from relay.domain.errors import PartitionLost, StateRecovering
 from relay.state.attempts import Go
+from relay.state.replies import answered, of
 from relay.state.rows import TAGS, tag_of
 from tests.contract.state_contract import LANE, Rig, ask, row
-from tests.contract.state_parking_contract import TAG, due, parked
+from tests.contract.state_parking_contract import TAG, due, parked, taken
 
 OLD, ANEW = LANE._replace(epoch=29), LANE._replace(epoch=2)
 
@@ -14,33 +15,33 @@ OLD, ANEW = LANE._replace(epoch=29), LANE._replace(epoch=2)
 class OwnersContract:
     async def test_the_highest_epoch_seen_can_be_asked_for(self, rig: Rig) -> None:
         assert await rig.state.epochs(LANE, range(TAGS)) == {}
-        await rig.state.begin(OLD, [ask(row())])
+        await answered(rig.state.begin(of(OLD, [ask(row())])))
         assert await rig.state.epochs(ANEW, range(TAGS)) == {TAG: 29}
         assert await rig.state.epochs(OLD._replace(partition=1), [TAG]) == {}
 
     async def test_a_lane_begins_anew_from_the_epoch_that_was_seen(self, rig: Rig) -> None:
-        await rig.state.begin(OLD, [ask(row())])
+        await answered(rig.state.begin(of(OLD, [ask(row())])))
         with pytest.raises(PartitionLost):
-            await rig.state.begin(ANEW, [ask(row(2))])
+            await answered(rig.state.begin(of(ANEW, [ask(row(2))])))
         assert await rig.state.begin_anew(ANEW, {TAG: 29})
-        assert await rig.state.begin(ANEW, [ask(row(2))]) == [Go(1, 0.0)]
+        assert await answered(rig.state.begin(of(ANEW, [ask(row(2))]))) == [Go(1, 0.0)]
         assert await rig.state.epochs(ANEW, [TAG]) == {TAG: 2}
-        assert await rig.state.begin(ANEW._replace(epoch=3), [ask(row(3))]) == [Go(1, 0.0)]
+        assert await answered(rig.state.begin(of(ANEW._replace(epoch=3), [ask(row(3))]))) == [Go(1, 0.0)]
         with pytest.raises(PartitionLost):
-            await rig.state.begin(ANEW, [ask(row(4))])
+            await answered(rig.state.begin(of(ANEW, [ask(row(4))])))
 
     async def test_an_older_confirmation_does_not_begin_anew_a_second_time(self, rig: Rig) -> None:
         """Both have seen 29 before they asked their group; the younger one was faster."""
         older, younger = ANEW, ANEW._replace(epoch=3)
-        await rig.state.begin(OLD, [ask(row())])
+        await answered(rig.state.begin(of(OLD, [ask(row())])))
         assert await rig.state.begin_anew(younger, {TAG: 29})
         assert not await rig.state.begin_anew(older, {TAG: 29})
         assert await rig.state.epochs(LANE, [TAG]) == {TAG: 3}
         with pytest.raises(PartitionLost):
-            await rig.state.begin(older, [ask(row(2))])
+            await answered(rig.state.begin(of(older, [ask(row(2))])))
 
     async def test_it_is_safe_to_repeat(self, rig: Rig) -> None:
-        await rig.state.begin(OLD, [ask(row())])
+        await answered(rig.state.begin(of(OLD, [ask(row())])))
         assert await rig.state.begin_anew(ANEW, {TAG: 29})
         assert await rig.state.begin_anew(ANEW, {TAG: 29})
         assert await rig.state.epochs(LANE, [TAG]) == {TAG: 2}
@@ -49,19 +50,19 @@ class OwnersContract:
         """Each tag remembers for itself: they are fenced, and begin anew, one by one."""
         other = next(f"r-{n}" for n in range(1000) if tag_of(f"r:r-{n}") != TAG)
         key = row(1, other)
-        await rig.state.begin(OLD, [ask(row())])
-        await rig.state.begin(OLD._replace(epoch=30), [ask(key)])
+        await answered(rig.state.begin(of(OLD, [ask(row())])))
+        await answered(rig.state.begin(of(OLD._replace(epoch=30), [ask(key)])))
         assert not await rig.state.begin_anew(ANEW, {TAG: 29, tag_of(key.owner): 29})
         assert await rig.state.epochs(LANE, range(TAGS)) == {TAG: 2, tag_of(key.owner): 30}
 
     async def test_what_the_former_owner_had_in_hand_is_due(self, rig: Rig) -> None:
-        await rig.state.park(OLD, [parked(1), parked(2, due_in_s=50)])
-        assert await rig.state.take_due(OLD, [TAG], limit=9, lease_s=30) == [due(parked(1))]
+        await answered(rig.state.park(of(OLD, [parked(1), parked(2, due_in_s=50)])))
+        assert await taken(rig, 9, OLD) == [due(parked(1))]
         assert await rig.state.begin_anew(ANEW, {TAG: 29})
-        assert await rig.state.take_due(ANEW, [TAG], limit=9, lease_s=30) == [due(parked(1))]
+        assert await taken(rig, 9, ANEW) == [due(parked(1))]
 
     async def test_nothing_begins_anew_while_the_memory_is_not_ready(self, rig: Rig) -> None:
-        await rig.state.begin(OLD, [ask(row())])
+        await answered(rig.state.begin(of(OLD, [ask(row())])))
         await rig.lose()
         with pytest.raises(StateRecovering):
             await rig.state.epochs(ANEW, [TAG])

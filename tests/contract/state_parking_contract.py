@@ -8,7 +8,8 @@ from relay.domain.errors import PartitionLost, StateRecovering
 from relay.domain.identity import MessageId
 from relay.log.port import Coordinate
 from relay.state.attempts import Ambiguous, Change, Go, Kind, Wait
-from relay.state.port import Counts, Due, Gap, IntakeAsk, Parked, Restored
+from relay.state.port import Counts, Due, DueAsk, Gap, IntakeAsk, Lane, Parked, Restored
+from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Arrival, Mark, Row, Stage, tag_of
 from tests.contract.state_contract import ANSWER, LANE, WINDOW_S, Rig, ask, begun, doubt_of, outcome, peeked, row
 
@@ -25,16 +26,17 @@ def due(one: Parked) -> Due:
     return Due(one.row, one.at)
 
 
-async def taken(rig: Rig, limit: int = 100) -> list[Due]:
-    return await rig.state.take_due(LANE, [TAG], limit=limit, lease_s=30)
+async def taken(rig: Rig, limit: int = 100, lane: Lane = LANE) -> list[Due]:
+    (found,) = await answered(rig.state.take_due(of(lane, [DueAsk(TAG, limit)]), lease_s=30))
+    return found
 
 
 class ParkingContract:
     async def test_references_come_when_due_earliest_first_and_leased(self, rig: Rig) -> None:
         late, soon, sooner = (parked(number, due_in_s=due_in_s) for number, due_in_s in ((1, 100), (2, 20), (3, 10)))
-        await rig.state.park(LANE, [late, soon, sooner])
+        await answered(rig.state.park(of(LANE, [late, soon, sooner])))
         assert await taken(rig) == []
-        assert await rig.state.next_due(LANE, [TAG, TAG - 1]) == {TAG: 10.0}
+        assert await answered(rig.state.next_due(of(LANE, [TAG, TAG - 1]))) == [10.0, None]
         await rig.elapse(20)
         assert await taken(rig, limit=1) == [due(sooner)]
         assert await taken(rig) == [due(soon)]
@@ -45,75 +47,77 @@ class ParkingContract:
     async def test_a_newer_owner_need_not_wait_for_the_leases_of_the_former(self, rig: Rig) -> None:
         newer = LANE._replace(epoch=LANE.epoch + 1)
         in_hand, put_back, over, later = (parked(number) for number in (1, 2, 3, 4))
-        await rig.state.park(LANE, [in_hand, put_back, over, replace(later, due_in_s=50)])
+        await answered(rig.state.park(of(LANE, [in_hand, put_back, over, replace(later, due_in_s=50)])))
         assert len(await taken(rig)) == 3
-        await rig.state.park(LANE, [replace(put_back, due_in_s=40)])
-        await rig.state.unpark(LANE, [(over.row, None)])
-        assert await rig.state.next_due(LANE, [TAG]) == {TAG: 30.0}
-        assert await rig.state.next_due(newer, [TAG]) == {TAG: 0.0}
-        assert await rig.state.take_due(newer, [TAG], limit=9, lease_s=30) == [due(in_hand)]
-        assert await rig.state.next_due(newer, [TAG]) == {TAG: 30.0}
-        assert await rig.state.next_due(LANE, [TAG]) == {TAG: 30.0}  # the former owner changes nothing any more
+        await answered(rig.state.park(of(LANE, [replace(put_back, due_in_s=40)])))
+        await answered(rig.state.unpark(of(LANE, [(over.row, None)])))
+        assert await answered(rig.state.next_due(of(LANE, [TAG]))) == [30.0]
+        assert await answered(rig.state.next_due(of(newer, [TAG]))) == [0.0]
+        assert await taken(rig, 9, newer) == [due(in_hand)]
+        assert await answered(rig.state.next_due(of(newer, [TAG]))) == [30.0]
+        assert await answered(rig.state.next_due(of(LANE, [TAG]))) == [
+            30.0
+        ]  # the former owner changes nothing any more
 
     async def test_a_newer_owner_takes_up_leases_also_without_having_looked(self, rig: Rig) -> None:
         newer = LANE._replace(epoch=LANE.epoch + 1)
-        await rig.state.park(LANE, [parked(1, queue=QUEUE), parked(2, queue=QUEUE)])
+        await answered(rig.state.park(of(LANE, [parked(1, queue=QUEUE), parked(2, queue=QUEUE)])))
         assert await taken(rig) == [due(parked(1))]
-        assert await rig.state.take_due(newer, [TAG], limit=9, lease_s=30) == [due(parked(1))]
-        assert await rig.state.take_due(newer, [TAG], limit=9, lease_s=30) == []
+        assert await taken(rig, 9, newer) == [due(parked(1))]
+        assert await taken(rig, 9, newer) == []
 
     async def test_park_renews_and_unpark_removes(self, rig: Rig) -> None:
         one = parked(1)
-        await rig.state.park(LANE, [one])
-        await rig.state.park(LANE, [replace(one, due_in_s=50)])
-        assert await rig.state.next_due(LANE, [TAG]) == {TAG: 50.0}
-        assert await rig.state.unpark(LANE, [(one.row, None)]) == [False]
-        assert await rig.state.unpark(LANE, [(one.row, None)]) == [False]
-        assert await rig.state.next_due(LANE, [TAG]) == {}
+        await answered(rig.state.park(of(LANE, [one])))
+        await answered(rig.state.park(of(LANE, [replace(one, due_in_s=50)])))
+        assert await answered(rig.state.next_due(of(LANE, [TAG]))) == [50.0]
+        assert await answered(rig.state.unpark(of(LANE, [(one.row, None)]))) == [False]
+        assert await answered(rig.state.unpark(of(LANE, [(one.row, None)]))) == [False]
+        assert await answered(rig.state.next_due(of(LANE, [TAG]))) == [None]
 
     async def test_only_the_head_of_a_queue_is_due(self, rig: Rig) -> None:
         first, second, third = (parked(number, due_in_s=40, queue=QUEUE) for number in (1, 2, 3))
-        await rig.state.park(LANE, [second, replace(third, due_in_s=0), first])
-        assert await rig.state.next_due(LANE, [TAG]) == {TAG: 40.0}
-        assert await rig.state.unpark(LANE, [(second.row, QUEUE)]) == [False]
+        await answered(rig.state.park(of(LANE, [second, replace(third, due_in_s=0), first])))
+        assert await answered(rig.state.next_due(of(LANE, [TAG]))) == [40.0]
+        assert await answered(rig.state.unpark(of(LANE, [(second.row, QUEUE)]))) == [False]
         await rig.elapse(40)
         assert await taken(rig) == [due(first)]
-        assert await rig.state.unpark(LANE, [(first.row, QUEUE)]) == [True]
+        assert await answered(rig.state.unpark(of(LANE, [(first.row, QUEUE)]))) == [True]
         assert await taken(rig) == [due(third)]
-        assert await rig.state.unpark(LANE, [(third.row, QUEUE)]) == [False]
+        assert await answered(rig.state.unpark(of(LANE, [(third.row, QUEUE)]))) == [False]
 
     async def test_queues_and_lanes_do_not_hinder_each_other(self, rig: Rig) -> None:
         other = replace(parked(2, due_in_s=5, queue=b"other-queue-"), order=0)
-        await rig.state.park(LANE, [parked(1, due_in_s=50, queue=QUEUE), other])
-        await rig.state.park(LANE._replace(partition=1), [parked(3)])
+        await answered(rig.state.park(of(LANE, [parked(1, due_in_s=50, queue=QUEUE), other])))
+        await answered(rig.state.park(of(LANE._replace(partition=1), [parked(3)])))
         await rig.elapse(5)
         assert await taken(rig) == [due(other)]
 
     async def test_intake_tells_who_is_parked_and_who_has_to_queue(self, rig: Rig) -> None:
-        await rig.state.park(LANE, [parked(1, due_in_s=50, queue=QUEUE)])
+        await answered(rig.state.park(of(LANE, [parked(1, due_in_s=50, queue=QUEUE)])))
         asks = [IntakeAsk(row(1), 0, QUEUE), IntakeAsk(row(2), 0, QUEUE), IntakeAsk(row(3), 0, b"another-key-")]
-        assert await rig.state.intake(LANE, asks) == [Row(kept=True), Row(behind=True), Row()]
-        assert await rig.state.intake(LANE._replace(partition=1), asks) == [Row(), Row(), Row()]
-        await rig.state.unpark(LANE, [(row(1), QUEUE)])
-        assert await rig.state.intake(LANE, asks) == [Row(), Row(), Row()]
+        assert await answered(rig.state.intake(of(LANE, asks))) == [Row(kept=True), Row(behind=True), Row()]
+        assert await answered(rig.state.intake(of(LANE._replace(partition=1), asks))) == [Row(), Row(), Row()]
+        await answered(rig.state.unpark(of(LANE, [(row(1), QUEUE)])))
+        assert await answered(rig.state.intake(of(LANE, asks))) == [Row(), Row(), Row()]
 
     async def test_the_intent_to_park_outlives_marks_until_unpark(self, rig: Rig) -> None:
-        await rig.state.intend_to_park(LANE, [(row(), 0)])
+        await answered(rig.state.intend_to_park(of(LANE, [row()])))
         assert await peeked(rig.state, row()) == Row(park_intent=True)
         await begun(rig.state, row())
-        await rig.state.mark([Mark(row(), 0, Stage.DONE)])
+        await answered(rig.state.mark([Mark(row(), 0, Stage.DONE)]))
         assert await peeked(rig.state, row()) == Row(Stage.DONE, attempts=1, park_intent=True)
-        assert await rig.state.intake(LANE, [IntakeAsk(row(), 1, None)]) == [Row(park_intent=True)]
-        await rig.state.unpark(LANE, [(row(), None)])
+        assert await answered(rig.state.intake(of(LANE, [IntakeAsk(row(), 1, None)]))) == [Row(park_intent=True)]
+        await answered(rig.state.unpark(of(LANE, [(row(), None)])))
         assert await peeked(rig.state, row()) == Row(Stage.DONE, attempts=1)
 
     async def test_parked_references_are_counted_per_owner(self, rig: Rig) -> None:
         poll = replace(parked(2), poll=True)
-        await rig.state.park(LANE, [parked(1), poll, parked(3, receiver="other")])
-        await rig.state.park(LANE, [parked(1, due_in_s=9)])
+        await answered(rig.state.park(of(LANE, [parked(1), poll, parked(3, receiver="other")])))
+        await answered(rig.state.park(of(LANE, [parked(1, due_in_s=9)])))
         assert await rig.state.parked(["r:ci", "r:other", "r:none"]) == [Counts(1, 1), Counts(1, 0), Counts(0, 0)]
         assert await rig.state.parked_total() == Counts(2, 1)
-        await rig.state.unpark(LANE, [(row(1), None), (row(1), None), (row(2), None)])
+        await answered(rig.state.unpark(of(LANE, [(row(1), None), (row(1), None), (row(2), None)])))
         assert await rig.state.parked(["r:ci"]) == [Counts(0, 0)]
         assert await rig.state.parked_total() == Counts(1, 0)
 
@@ -121,54 +125,61 @@ class ParkingContract:
         """Due at once, also before its turn, and another may have its place; it is there until it is unparked."""
         waits, poll = parked(1, due_in_s=900), replace(parked(2, due_in_s=900), poll=True)
         behind = parked(4, queue=QUEUE)
-        await rig.state.intend_to_park(LANE, [(one.row, 0) for one in (waits, poll, behind)])
-        assert await rig.state.park(LANE, [waits, poll, parked(3, due_in_s=70, queue=QUEUE), behind]) == [True] * 4
-        await rig.state.settle([outcome(one.row, Change.RESULT, b"", result=ANSWER) for one in (waits, poll, behind)])
+        await answered(rig.state.intend_to_park(of(LANE, [one.row for one in (waits, poll, behind)])))
+        assert (
+            await answered(rig.state.park(of(LANE, [waits, poll, parked(3, due_in_s=70, queue=QUEUE), behind])))
+            == [True] * 4
+        )
+        await answered(
+            rig.state.settle([outcome(one.row, Change.RESULT, b"", result=ANSWER) for one in (waits, poll, behind)])
+        )
         assert await rig.state.parked(["r:ci"]) == [Counts(1, 0)]
         assert await rig.state.parked_total() == Counts(1, 0)
         assert await taken(rig) == [due(waits), due(poll)]
-        await rig.state.unpark(LANE, [(one.row, one.queue) for one in (waits, poll, behind)])
+        await answered(rig.state.unpark(of(LANE, [(one.row, one.queue) for one in (waits, poll, behind)])))
         assert await rig.state.parked(["r:ci"]) == [Counts(1, 0)]
         await rig.elapse(70)
         assert await taken(rig) == [due(parked(3))]
 
     async def test_what_has_its_outcome_already_is_not_parked_any_more(self, rig: Rig) -> None:
         retry, poll, later = parked(1), replace(parked(2), poll=True), replace(parked(3), generation=1)
-        await rig.state.intend_to_park(LANE, [(one.row, 0) for one in (retry, poll)])
+        await answered(rig.state.intend_to_park(of(LANE, [one.row for one in (retry, poll)])))
         for one in (retry, poll, later):
-            await rig.state.settle([outcome(one.row, Change.ACCEPTED, b"", result=ANSWER)])
-        assert await rig.state.park(LANE, [retry, poll, later]) == [False, True, True]
-        await rig.state.unpark(LANE, [(poll.row, None)])
-        await rig.state.settle([outcome(poll.row, Change.RESULT, b"", result=ANSWER)])
-        assert await rig.state.park(LANE, [poll]) == [False]
+            await answered(rig.state.settle([outcome(one.row, Change.ACCEPTED, b"", result=ANSWER)]))
+        assert await answered(rig.state.park(of(LANE, [retry, poll, later]))) == [False, True, True]
+        await answered(rig.state.unpark(of(LANE, [(poll.row, None)])))
+        await answered(rig.state.settle([outcome(poll.row, Change.RESULT, b"", result=ANSWER)]))
+        assert await answered(rig.state.park(of(LANE, [poll]))) == [False]
         assert await rig.state.parked(["r:ci"]) == [Counts(1, 0)]
         assert (await peeked(rig.state, retry.row)).park_intent, "its copy is there, and owed a tombstone"
 
     async def test_an_intent_is_that_of_the_lane_that_noted_it_last(self, rig: Rig) -> None:
         """A delivery goes from lane to lane: the one that it leaves says nothing about the copy of the next."""
         pending = LANE._replace(topic="pending")
-        await rig.state.intend_to_park(LANE, [(row(), 0)])
-        await rig.state.intend_to_park(pending, [(row(), 0)])
-        await rig.state.unpark(LANE, [(row(), None)])
+        await answered(rig.state.intend_to_park(of(LANE, [row()])))
+        await answered(rig.state.intend_to_park(of(pending, [row()])))
+        await answered(rig.state.unpark(of(LANE, [(row(), None)])))
         assert await peeked(rig.state, row()) == Row(park_intent=True)
-        await rig.state.unpark(pending, [(row(), None)])
+        await answered(rig.state.unpark(of(pending, [(row(), None)])))
         assert await peeked(rig.state, row()) == Row()
 
     async def test_a_newer_owner_fences_parking(self, rig: Rig) -> None:
-        await rig.state.park(LANE._replace(epoch=8), [parked(1)])
+        await answered(rig.state.park(of(LANE._replace(epoch=8), [parked(1)])))
         with pytest.raises(PartitionLost):
-            await rig.state.park(LANE, [parked(2)])
+            await answered(rig.state.park(of(LANE, [parked(2)])))
         with pytest.raises(PartitionLost):
-            await rig.state.intend_to_park(LANE, [(row(2), 0)])
+            await answered(rig.state.intend_to_park(of(LANE, [row(2)])))
         with pytest.raises(PartitionLost):
             await taken(rig)
         assert await rig.state.parked_total() == Counts(1, 0)
 
     async def test_references_outlive_the_dedup_window(self, rig: Rig) -> None:
-        await rig.state.intend_to_park(LANE, [(row(1), 0)])
-        await rig.state.park(LANE, [parked(1, queue=QUEUE)])
+        await answered(rig.state.intend_to_park(of(LANE, [row(1)])))
+        await answered(rig.state.park(of(LANE, [parked(1, queue=QUEUE)])))
         await rig.elapse(3 * WINDOW_S)
-        assert await rig.state.intake(LANE, [IntakeAsk(row(1), 0, QUEUE)]) == [Row(park_intent=True, kept=True)]
+        assert await answered(rig.state.intake(of(LANE, [IntakeAsk(row(1), 0, QUEUE)]))) == [
+            Row(park_intent=True, kept=True)
+        ]
         assert await taken(rig) == [due(parked(1))]
 
 
@@ -177,17 +188,17 @@ class LifeContract:
         await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=in_doubt_s)
 
     async def test_after_a_loss_nothing_is_done_until_ready(self, rig: Rig) -> None:
-        await rig.state.mark([Mark(row(), 0, Stage.DONE)])
+        await answered(rig.state.mark([Mark(row(), 0, Stage.DONE)]))
         assert await rig.state.lost() == frozenset()
         await rig.lose()
         with pytest.raises(StateRecovering) as error:
-            await rig.state.begin(LANE, [ask(row())])
+            await answered(rig.state.begin(of(LANE, [ask(row())])))
         assert error.value.tags == {TAG}
         with pytest.raises(StateRecovering):
-            await rig.state.arrive([Arrival(MessageId("github", "m"), b"digest", 0, 0)])
+            await answered(rig.state.arrive([Arrival(MessageId("github", "m"), b"digest", 0, 0)]))
         assert await rig.state.lost() == frozenset(range(TAGS))
         with pytest.raises(StateRecovering):
-            await rig.state.park(LANE, [parked(1)])
+            await answered(rig.state.park(of(LANE, [parked(1)])))
         await rig.state.ready([TAG], in_doubt_s=0)
         assert await rig.state.lost() == frozenset(range(TAGS)) - {TAG}
         assert await peeked(rig.state, row()) == Row()
@@ -220,8 +231,8 @@ class LifeContract:
         await rig.elapse(60)
         assert due(parked(1)) in await taken(rig)
         assert (await peeked(rig.state, row(2))).park_intent
-        await rig.state.mark([Mark(row(1), 0, Stage.DONE)])
-        await rig.state.unpark(LANE, [(row(1), QUEUE)])
+        await answered(rig.state.mark([Mark(row(1), 0, Stage.DONE)]))
+        await answered(rig.state.unpark(of(LANE, [(row(1), QUEUE)])))
         assert await rig.state.restore(LANE, [parked(1, queue=QUEUE)]) == [Restored.FINISHED]
         assert await rig.state.parked(["r:ci"]) == [Counts(2, 0)]
 
@@ -278,7 +289,7 @@ class LifeContract:
     async def test_what_the_log_proves_is_remembered_where_nothing_is_known(self, rig: Rig) -> None:
         finished = Mark(row(1), 0, Stage.DONE, (3, 70_000), 9)
         await rig.state.remember([finished, Mark(row(2), 0, Stage.FAILED, (4, 5), 7), Mark(row(3), 0, Stage.AWAITING)])
-        told = await rig.state.peek([row(1), row(2), row(3)])
+        told = await answered(rig.state.peek([row(1), row(2), row(3)]))
         assert [(each.stage, each.at, each.code) for each in told] == [
             (Stage.DONE, (3, 70_000), 9),
             (Stage.FAILED, (4, 5), 7),
@@ -293,13 +304,13 @@ class LifeContract:
         """Whoever is at it will say how it ends."""
         await begun(rig.state, row(1))
         await begun(rig.state, row(2))
-        await rig.state.settle([outcome(row(2), Change.RETRY, due_in_s=60)])
+        await answered(rig.state.settle([outcome(row(2), Change.RETRY, due_in_s=60)]))
         await begun(rig.state, row(3))
-        await rig.state.settle([outcome(row(3), Change.RESULT, result=ANSWER)])
-        before = await rig.state.peek([row(1), row(2), row(3)])
+        await answered(rig.state.settle([outcome(row(3), Change.RESULT, result=ANSWER)]))
+        before = await answered(rig.state.peek([row(1), row(2), row(3)]))
         await rig.state.remember([Mark(row(number), 0, Stage.DONE, (0, 1)) for number in (1, 2, 3)])
-        assert await rig.state.peek([row(1), row(2), row(3)]) == before
-        await rig.state.mark([Mark(row(3), 0, Stage.PUBLISHED, (0, 9))])
+        assert await answered(rig.state.peek([row(1), row(2), row(3)])) == before
+        await answered(rig.state.mark([Mark(row(3), 0, Stage.PUBLISHED, (0, 9))]))
         await rig.state.remember([Mark(row(3), 0, Stage.DONE, (0, 9))])
         assert (await peeked(rig.state, row(3))).stage is Stage.DONE
 

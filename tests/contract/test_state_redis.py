@@ -19,6 +19,7 @@ from relay.domain.identity import DeliveryId, MessageId, digest12
 from relay.state.attempts import Change, Go, Settlement, Wait
 from relay.state.port import Gap, Restored
 from relay.state.redis.state import RedisState
+from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Arrival, Mark, Result, Row, RowKey, Stage, delivery_row, tag_of
 from tests.contract.state_contract import LANE, LIMITS, ask, begun, doubt_of, outcome, peeked, row, settled
 from tests.contract.state_parking_contract import parked
@@ -131,7 +132,7 @@ class TestLoss:
         async with self.in_flight(server, lambda: now[0]) as state:
             server.restart()
             with pytest.raises(StateRecovering):
-                await state.peek([row()])
+                await answered(state.peek([row()]))
             assert await state.lost() == frozenset(range(TAGS))
             assert state.forgotten() == frozenset()
             await recover(state)
@@ -183,10 +184,10 @@ class TestLoss:
     async def test_an_empty_server_in_its_place_is_noticed(self, start: Callable[..., ValkeyServer]) -> None:
         server, now = start(fsync="always"), [1e9]
         async with self.in_flight(server, lambda: now[0]) as state:
-            await state.park(LANE, [parked(1)])
+            await answered(state.park(of(LANE, [parked(1)])))
             server.wipe()
             with pytest.raises(StateRecovering):
-                await state.begin(LANE, [ask(row())])
+                await answered(state.begin(of(LANE, [ask(row())])))
             assert await state.lost() == frozenset(range(TAGS))
             assert await state.restore(LANE, [parked(1)]) == [Restored.PUT_BACK]
             await recover(state)
@@ -231,7 +232,7 @@ class TestLoss:
             await command(client, "DEBUG", "CHANGE-REPL-ID")
             async with connected(server, lambda: now[0]) as fresh:
                 with pytest.raises(StateRecovering):
-                    await fresh.peek([row()])
+                    await answered(fresh.peek([row()]))
                 await recover(fresh)
             for state in (one, other):
                 assert (await peeked(state, row())).stage is Stage.SENDING
@@ -239,6 +240,15 @@ class TestLoss:
 
 
 class TestFaults:
+    async def test_that_the_server_is_away_is_told_of_each_item(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start()
+        async with connected(server) as state:
+            await recover(state)
+            server.kill()
+            asks = [(LANE, ask(row(1))), (LANE._replace(partition=1), ask(row(1, "other")))]
+            assert [type(each) for each in await state.begin(asks)] == [StateUnavailable] * 2
+            assert [type(each) for each in await state.settle([outcome(row(), Change.RETRY)])] == [StateUnavailable]
+
     async def test_out_of_memory_is_unavailable_until_there_is_room(self, start: Callable[..., ValkeyServer]) -> None:
         server = start()
         client = Redis.from_url(server.url)
@@ -296,10 +306,10 @@ class TestManyTags:
             await recover(state)
             await client.delete(f"relay:{{{lost:02d}}}:life")
             with pytest.raises(StateRecovering) as refused:
-                await state.mark([Mark(key, 0, Stage.DONE) for key in self.KEYS])
+                await answered(state.mark([Mark(key, 0, Stage.DONE) for key in self.KEYS]))
             assert refused.value.tags == {lost}
             others = [key for key in self.KEYS if tag_of(key.owner) != lost]
-            assert {found.stage for found in await state.peek(others)} == {Stage.DONE}
+            assert {found.stage for found in await answered(state.peek(others))} == {Stage.DONE}
             await state.lost()
             await state.ready([lost], in_doubt_s=0)
             assert (await peeked(state, self.KEYS[0])).stage is Stage.NONE
@@ -308,22 +318,22 @@ class TestManyTags:
     async def test_a_tag_that_is_fenced_does_not_hinder_the_others(self, start: Callable[..., ValkeyServer]) -> None:
         async with connected(start()) as state:
             await recover(state)
-            await state.begin(LANE._replace(epoch=LANE.epoch + 1), [ask(self.KEYS[0])])
+            await answered(state.begin(of(LANE._replace(epoch=LANE.epoch + 1), [ask(self.KEYS[0])])))
             with pytest.raises(PartitionLost):
-                await state.begin(LANE, [ask(key) for key in self.KEYS])
+                await answered(state.begin(of(LANE, [ask(key) for key in self.KEYS])))
             fenced = tag_of(self.KEYS[0].owner)
             begun_ones = [key for key in self.KEYS if tag_of(key.owner) != fenced]
-            assert {found.stage for found in await state.peek(begun_ones)} == {Stage.SENDING}
+            assert {found.stage for found in await answered(state.peek(begun_ones))} == {Stage.SENDING}
 
     async def test_nothing_of_one_tag_shows_in_another(self, start: Callable[..., ValkeyServer]) -> None:
         """Endpoints, intents and rows are looked up anew for each tag."""
         async with connected(start()) as state:
             await recover(state)
             await state.hold(self.KEYS[0].owner, Hold("paused", await state.time()))
-            await state.intend_to_park(LANE, [(self.KEYS[1], 0)])
-            verdicts = await state.begin(LANE, [ask(key) for key in self.KEYS])
+            await answered(state.intend_to_park(of(LANE, [self.KEYS[1]])))
+            verdicts = await answered(state.begin(of(LANE, [ask(key) for key in self.KEYS])))
             assert [isinstance(verdict, Go) for verdict in verdicts] == [number > 0 for number in range(100)]
-            told = await state.settle([outcome(key, Change.RESULT) for key in self.KEYS[1:]])
+            told = await answered(state.settle([outcome(key, Change.RESULT) for key in self.KEYS[1:]]))
             assert [found is None for found in told] == [number > 0 for number in range(99)]
 
 
@@ -343,13 +353,13 @@ class TestRowForms:
                 assert await begun(state, key, token, generation=generation) == Go(1, 0.0)
                 assert await begun(state, key, token, generation=generation) == Go(1, 0.0)
                 told = Settlement(key, generation, token, Change.RESULT, last_status=200, result=answer)
-                assert await state.settle([told]) == [None]
+                assert await answered(state.settle([told])) == [None]
                 now = Row(Stage.RESULT, generation, attempts=1, last_status=200, result=answer)
-                assert await state.settle([told]) == [now]
+                assert await answered(state.settle([told])) == [now]
                 assert await peeked(state, key) == now
-                await state.mark([Mark(key, generation, Stage.PUBLISHED, (299, 2**40))])
+                await answered(state.mark([Mark(key, generation, Stage.PUBLISHED, (299, 2**40))]))
                 assert await peeked(state, key) == replace(now, stage=Stage.PUBLISHED, at=(299, 2**40), result=None)
-                await state.mark([Mark(key, generation, Stage.DONE, None, 7)])
+                await answered(state.mark([Mark(key, generation, Stage.DONE, None, 7)]))
                 assert (await peeked(state, key)).at == (299, 2**40)
 
     async def test_many_rows_of_a_tag_in_one_batch(self, start: Callable[..., ValkeyServer]) -> None:
@@ -359,14 +369,16 @@ class TestRowForms:
             for epoch in (1, 2):
                 lane = LANE._replace(epoch=epoch)
                 token = b"t%d" % epoch
-                verdicts = await state.begin(lane, [ask(key, token, generation=epoch) for key in keys])
+                verdicts = await answered(state.begin(of(lane, [ask(key, token, generation=epoch) for key in keys])))
                 assert verdicts == [Go(1, 0.0)] * len(keys)
-                told = await state.settle(
-                    [structs.replace(outcome(key, Change.RESULT, token), generation=epoch) for key in keys]
+                told = await answered(
+                    state.settle(
+                        [structs.replace(outcome(key, Change.RESULT, token), generation=epoch) for key in keys]
+                    )
                 )
                 assert told == [None] * len(keys)
-                await state.mark([Mark(key, epoch, Stage.DONE, (0, 9)) for key in keys])
-            assert {found.generation for found in await state.peek(keys)} == {2}
+                await answered(state.mark([Mark(key, epoch, Stage.DONE, (0, 9)) for key in keys]))
+            assert {found.generation for found in await answered(state.peek(keys))} == {2}
 
 
 class TestServerClock:
@@ -374,7 +386,7 @@ class TestServerClock:
         limits = replace(LIMITS, interval_s=0.25)
         async with connected(start()) as state:
             await recover(state)
-            verdicts = await state.begin(LANE, [ask(row(number), limits=limits) for number in range(8)])
+            verdicts = await answered(state.begin(of(LANE, [ask(row(number), limits=limits) for number in range(8)])))
         starts = [verdict.start_in_s for verdict in verdicts if isinstance(verdict, Go)]
         assert starts == pytest.approx([0, 0.25, 0.5, 0.75, 1.0])
         assert all(isinstance(verdict, Wait) and verdict.why == "rate" for verdict in verdicts[5:])
@@ -425,12 +437,14 @@ class TestMemory:
 
     async def finish(self, state: RedisState, numbers: range) -> None:
         arrivals, marks = zip(*map(finished, numbers), strict=True)
-        await state.arrive(arrivals)
-        await state.enqueued(arrivals)
-        await state.begin(LANE, [ask(mark.row) for mark in marks])
+        await answered(state.arrive(arrivals))
+        await answered(state.enqueued(arrivals))
+        await answered(state.begin(of(LANE, [ask(mark.row) for mark in marks])))
         answer = Result("answered", 200, "text/plain", b"ok")
-        await state.settle([outcome(mark.row, Change.RESULT, result=answer, last_status=200) for mark in marks])
-        await state.mark(marks)
+        await answered(
+            state.settle([outcome(mark.row, Change.RESULT, result=answer, last_status=200) for mark in marks])
+        )
+        await answered(state.mark(marks))
 
     async def test_every_key_but_a_fixed_few_expires(self, start: Callable[..., ValkeyServer]) -> None:
         server = start()
@@ -469,7 +483,7 @@ class TestLinearHashing:
                 for key in keys:
                     generation, _ = expected.get(key, (-1, 0.0))
                     expected[key] = (generation + 1, now[0])
-                await state.mark([Mark(key, expected[key][0], Stage.DONE) for key in keys])
+                await answered(state.mark([Mark(key, expected[key][0], Stage.DONE) for key in keys]))
                 now[0] += seconds
                 await self.compare(state, expected, now[0])
         finally:
@@ -478,7 +492,7 @@ class TestLinearHashing:
         server.stop()
 
     async def compare(self, state: RedisState, expected: dict[RowKey, tuple[int, float]], now: float) -> None:
-        found = await state.peek(list(expected))
+        found = await answered(state.peek(list(expected)))
         for (generation, at), known in zip(expected.values(), found, strict=True):
             if now - at < self.WINDOW_S:
                 assert (known.stage, known.generation) == (Stage.DONE, generation)

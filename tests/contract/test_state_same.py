@@ -9,15 +9,15 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from relay.domain.errors import PartitionLost
 from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
 from relay.domain.receiver import BreakerPolicy, OfflinePolicy
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, Kind, Limits, Settlement
 from relay.state.onlooker import LineHead, Sign
-from relay.state.port import IntakeAsk, Lane, Parked, State
+from relay.state.port import DueAsk, IntakeAsk, Lane, Parked, State
 from relay.state.redis.state import RedisState
+from relay.state.replies import of
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Result, RowKey, Stage, tag_of
 from tests.contract.state_contract import WINDOW_S
 from tests.contract.turned_clock import TurnedClock, age_keys
@@ -25,8 +25,10 @@ from tests.fakes.state import MemoryState
 from tests.servers.valkey import ValkeyServer
 
 BREAKER = BreakerPolicy(failures=2, window=30, open_for=20, offline=OfflinePolicy(after=60, ping_every=40))
-# Of one tag: where a call is fenced for one tag only, the real thing still serves the others, the fake does not.
-OWNERS = [owner for owner in (f"r:{number}" for number in range(1000)) if tag_of(owner) == 0][:2]
+OWNERS = [
+    *[owner for owner in (f"r:{number}" for number in range(1000)) if tag_of(owner) == 0][:2],
+    next(owner for owner in (f"r:{number}" for number in range(1000)) if tag_of(owner) == 1),
+]
 BEGIN = TurnedClock().now
 BEGIN_MS = round(BEGIN * 1000)
 NONE_NAMED: st.SearchStrategy[dict[str, object]] = st.just({})
@@ -40,10 +42,7 @@ class Call(NamedTuple):
     named: dict[str, object]
 
     async def reply(self, state: State) -> object:
-        try:
-            return rounded(await getattr(state, self.method)(*self.positional, **self.named))
-        except PartitionLost:
-            return "fenced"
+        return rounded(await getattr(state, self.method)(*self.positional, **self.named))
 
 
 def call(
@@ -52,10 +51,23 @@ def call(
     return st.builds(Call, st.just(method), st.tuples(*positional), named)
 
 
+epochs = st.sampled_from([5, 5, 5, 5, 4, 6])
+
+
+def in_lanes(items: st.SearchStrategy[object], most: int) -> st.SearchStrategy[list[tuple[Lane, object]]]:
+    """Items of two lanes, each with one owner; one lane more often."""
+    numbered = st.lists(st.tuples(st.sampled_from([0, 0, 0, 1]), items), max_size=most)
+    return st.builds(
+        lambda owners, each: [(Lane("topic", n, owners[n]), item) for n, item in each],
+        st.tuples(epochs, epochs),
+        numbered,
+    )
+
+
 rows = st.builds(RowKey, st.sampled_from(OWNERS), st.sampled_from([b"row-1-------", b"row-2-------"]))
 tokens = st.sampled_from([b"t1", b"t2", b"\xff\x00" * 200])
 generations = st.sampled_from([0, 0, 0, 1, 60_000])
-lanes = st.builds(Lane, st.just("topic"), st.just(0), st.sampled_from([5, 5, 5, 5, 4, 6]))
+lanes = st.builds(Lane, st.just("topic"), st.just(0), epochs)
 queues = st.sampled_from([None, b"queue-1-----", b"queue-2-----"])
 durations = st.sampled_from([0.0, 0.5, 5.0, 40.0])
 rooms = st.sampled_from([None, None, 0, 1, 2, 5_000])
@@ -73,6 +85,8 @@ asks = st.builds(
     recorded_ms=st.sampled_from([None, None, BEGIN_MS - 1, BEGIN_MS + 1]),
     room=rooms,
     room_to_retry=st.sampled_from([None, 0, 1]),
+    unseen=st.booleans(),
+    queue=queues,
 )
 results = st.sampled_from([None, Result("answered", 200, "a/b", b"\xfe" * 40)])
 settlements = st.builds(
@@ -108,9 +122,8 @@ references = st.builds(
     st.booleans(),
 )
 
-leased: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries(
-    {"limit": st.integers(1, 3), "lease_s": st.just(30)}
-)
+leased: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries({"lease_s": st.just(30)})
+due_asks = st.builds(DueAsk, st.integers(0, 1), st.integers(1, 3))
 moments = st.sampled_from([BEGIN - 5.0, BEGIN + 5.0, BEGIN + 1_000.0])
 holds = st.builds(Hold, st.sampled_from(["paused", "gone", "disabled"]), moments, st.sampled_from(["", "why"]))
 all_there_are: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries(
@@ -127,7 +140,23 @@ arrivals = st.builds(
 )
 # The way of most deliveries: all that is asked, sent and marked, in one go.
 usual_begin = call(
-    "begin", st.just(Lane("topic", 0, 6)), st.lists(st.builds(BeginAsk, rows, generations, tokens, limits, room=rooms))
+    "begin",
+    st.builds(
+        of,
+        st.just(Lane("topic", 0, 6)),
+        st.lists(
+            st.builds(
+                BeginAsk,
+                rows,
+                generations,
+                tokens,
+                limits,
+                room=rooms,
+                unseen=st.just(True),
+                queue=st.just(b"new-key-----"),
+            )
+        ),
+    ),
 )
 usual_settle = call(
     "settle",
@@ -145,20 +174,20 @@ calls = st.one_of(
     call("arrive", st.lists(arrivals, max_size=4)),
     call("enqueued", st.lists(arrivals, max_size=3)),
     call("messages", st.lists(messages, max_size=3)),
-    call("begin", lanes, st.lists(asks, max_size=4)),
+    call("begin", in_lanes(asks, 4)),
     call("settle", st.lists(settlements, max_size=4)),
     call("mark", st.lists(marks, max_size=2)),
     call("remember", st.lists(marks, max_size=2)),
     call("gaps", st.just([0, 1])),
-    call("park", lanes, st.lists(references, max_size=3)),
+    call("park", in_lanes(references, 3)),
     call("restore", lanes, st.lists(references, max_size=2)),
-    call("unpark", lanes, st.lists(st.tuples(rows, queues), max_size=2)),
-    call("intend_to_park", lanes, st.lists(st.tuples(rows, generations), max_size=1)),
-    call("take_due", lanes, st.just([0]), named=leased),
-    call("next_due", lanes, st.just([0])),
+    call("unpark", in_lanes(st.tuples(rows, queues), 2)),
+    call("intend_to_park", in_lanes(rows, 2)),
+    call("take_due", in_lanes(due_asks, 2), named=leased),
+    call("next_due", in_lanes(st.integers(0, 1), 3)),
     call("epochs", lanes, st.just([0])),
     call("begin_anew", lanes, st.fixed_dictionaries({0: st.sampled_from([4, 5, 6])})),
-    call("intake", lanes, st.lists(st.builds(IntakeAsk, rows, generations, queues), max_size=4)),
+    call("intake", in_lanes(st.builds(IntakeAsk, rows, generations, queues), 4)),
     call("peek", st.lists(rows, max_size=4)),
     call("forget", st.lists(rows, max_size=1)),
     call("hold", st.sampled_from(OWNERS), holds),

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from relay.domain.errors import StateRecovering, StateUnavailable, UserError
 from relay.state.attempts import Go
 from relay.state.redis.state import RedisState
+from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Stage
 from tests.contract.state_contract import LANE, LIMITS, ask, begun, doubt_of, peeked, row
 from tests.contract.turned_clock import TurnedClock
@@ -61,7 +62,7 @@ async def test_a_fail_over_counts_as_a_loss_even_where_nothing_was_lost(group: S
         group.servers[0].kill()
         await group.failed_over()
         with pytest.raises(StateRecovering):
-            await state.peek([row(1)])
+            await answered(state.peek([row(1)]))
         await recover(state)
         assert state.forgotten() == frozenset(range(TAGS))
         assert (await peeked(state, row(1))).stage is Stage.SENDING
@@ -108,7 +109,7 @@ async def test_a_sentinel_that_names_a_replica_is_not_believed(group: SentinelGr
         await said(first, "REPLICAOF", "127.0.0.1", "1")
         state = RedisState(group.url)
         with pytest.raises(StateUnavailable, match="replica"):
-            await state.begin(LANE, [ask(row())])
+            await answered(state.begin(of(LANE, [ask(row())])))
         await state.close()
 
 

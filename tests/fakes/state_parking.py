@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from relay.state.onlooker import ParkedHead
-from relay.state.port import Counts, Parked
+from relay.state.port import Counts, Due, Parked
 
 
 @dataclass(slots=True)
@@ -65,6 +65,14 @@ class LaneIndex:
         self.due.pop(member, None)
         self.hand.pop(member, None)
         return self.promote(queue if one is None or one.queue is None else one.queue, now)
+
+    def lend(self, epoch: int, now: float, limit: int, lease_s: float) -> list[Due]:
+        """Put what is due into that owner's hand, earliest first."""
+        ripe = sorted((at, member) for member, at in self.due.items() if at <= now)[:limit]
+        for _, member in ripe:
+            self.due[member] = now + lease_s
+            self.hand[member] = epoch
+        return [Due(self.references[member].row, self.references[member].at) for _, member in ripe]
 
     def take_back(self, epoch: int, now: float) -> None:
         """What a former owner had in hand is due."""

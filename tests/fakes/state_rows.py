@@ -1,122 +1,18 @@
-"""The rows and endpoints of one hash tag, in plain Python: what the Redis scripts do, for the fake state."""
+"""The rows of one hash tag, in plain Python, and what outcomes and marks make of them: for the fake state."""
 
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
-from relay.domain.hold import Hold
-from relay.domain.receiver import BreakerPolicy
-from relay.state.attempts import (
-    Ambiguous,
-    BeginAsk,
-    Change,
-    Go,
-    Have,
-    Kind,
-    Limits,
-    Ping,
-    Settlement,
-    Stale,
-    Verdict,
-    Wait,
-)
-from relay.state.onlooker import Openings, Watched
-from relay.state.port import Counts, EndpointHealth
+from relay.state.attempts import Change, Settlement
+from relay.state.onlooker import Watched
 from relay.state.rows import Mark, Result, Row, Stage
-from tests.fakes.breaker import Breaker, Closed, HalfOpen, Open, ask, record
+from tests.fakes.state_endpoint import Endpoint
 
 STUB_S = 60.0
-REMEMBERED_S = 7 * 86_400.0
-AHEAD_S = 1.0
 ABSENT_S = 6.0
-PROBE_WAIT_S = 1.0
-BACKLOG_WAIT_S = 1.0
 REMEMBERED = 4
 _TARGETS = {Change.ACCEPTED: Stage.ACCEPTED, Change.RESULT: Stage.RESULT}
-
-
-@dataclass(slots=True)
-class Endpoint:
-    """Rate, pause and breaker. `probe`: token of the one under way. `decided_at`: when it was held or resumed last."""
-
-    slot: float = 0.0
-    paused_until: float = 0.0
-    hold: Hold | None = None
-    decided_at: float = -math.inf
-    breaker: Breaker = Closed()
-    probe: bytes | None = None
-
-    def keep(self, hold: Hold, now: float) -> None:
-        self.hold, self.paused_until, self.decided_at = hold, math.inf, now
-
-    def decided(self, now: float) -> float:
-        return self.decided_at if now - self.decided_at <= REMEMBERED_S else 0.0
-
-    def resume(self, now: float) -> None:
-        self.hold, self.paused_until, self.decided_at = None, 0.0, now
-        self.breaker, self.probe = Closed(), None
-
-    def hindrance(self, now: float, token: bytes, limits: Limits) -> Wait | Ping | None:
-        """What the breaker says to an attempt; None: it may go, and is the probe where one is needed."""
-        after, verdict = ask(self.breaker, now, limits.breaker, limits.probe_s)
-        if verdict == "go" or isinstance(self.breaker, Closed):
-            return None
-        down_for_s = self.breaker.outage.age_s(now)
-        offline = down_for_s >= limits.breaker.offline.after
-        if isinstance(verdict, float):
-            if offline and self.probe == token:
-                return Ping(down_for_s)
-            return Wait(min(verdict, PROBE_WAIT_S) if self.probe else verdict, "offline" if offline else "breaker")
-        if verdict == "ping":
-            self.breaker, self.probe = after, token
-            return Ping(down_for_s)
-        return None
-
-    def take_probe(self, now: float, token: bytes, limits: Limits) -> None:
-        if not isinstance(self.breaker, Closed):
-            self.breaker, _ = ask(self.breaker, now, limits.breaker, limits.probe_s)
-            self.probe = token
-
-    def record(self, now: float, token: bytes, healthy: bool | None, policy: BreakerPolicy) -> None:
-        is_probe = token != b"" and self.probe == token
-        self.breaker = record(self.breaker, now, policy, healthy, is_probe)
-        if is_probe:
-            self.probe = None
-
-    def openings(self, now: float) -> Openings:
-        probe_in_s = 0.0
-        match self.breaker:
-            case Open(until, _):
-                probe_in_s = until - now
-            case HalfOpen(until, _):
-                probe_in_s = until - now
-            case Closed():
-                pass
-        return Openings(max(0.0, self.slot - now), max(0.0, probe_in_s))
-
-    def postpone(self, seconds: float) -> None:
-        """Its outage began so much later."""
-        if self.breaker.outage is not None:
-            outage = replace(self.breaker.outage, since=self.breaker.outage.since + seconds)
-            self.breaker = replace(self.breaker, outage=outage)
-
-    def health(self, now: float) -> EndpointHealth:
-        state: Literal["closed", "open", "half_open"] = "half_open"
-        match self.breaker:
-            case Closed(outage):
-                state = "closed"
-            case Open(until, outage):
-                state = "open" if now < until else "half_open"
-            case HalfOpen(_, outage):
-                pass
-        return EndpointHealth(
-            state,
-            max(0.0, self.paused_until - now),
-            outage.run if outage else 0,
-            outage.age_s(now) if outage else 0.0,
-            self.hold,
-        )
 
 
 @dataclass(slots=True)
@@ -243,113 +139,6 @@ def finished_until(now: float, window_s: float) -> float:
     """When a row that changed at `now` is forgotten: after 1 to 1.5 windows."""
     half = window_s / 2
     return (now // half + 3) * half
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """One begin call, at one moment. `kept`: digests that the lane holds parked references to; `parked`: how many polls
-    and retries of an owner are."""
-
-    rows: Rows
-    now: float
-    doubt_until: float
-    lost_at: float
-    gap: bool
-    kept: Container[bytes]
-    parked: Callable[[str], Counts]
-
-    def verdict(self, ask: BeginAsk) -> Verdict:
-        row = self.rows.load(ask.row.digest, self.now)
-        if row is not None and row.generation > ask.generation:
-            return Stale(row.generation)
-        if row is None or row.generation < ask.generation:
-            row = StoredRow(ask.generation)
-        return self._post(ask, row) if ask.kind is Kind.POST else self._poll(ask, row)
-
-    def _have(self, ask: BeginAsk, row: StoredRow) -> Have:
-        digest = ask.row.digest
-        return Have(self.rows.show(digest, row, self.now, kept=digest in self.kept))
-
-    def _post(self, ask: BeginAsk, row: StoredRow) -> Verdict:
-        if row.stage >= Stage.ACCEPTED:
-            return self._have(ask, row)
-        if row.token == ask.token:
-            return Go(row.attempts, max(0.0, row.slot - self.now))
-        if ask.token in row.settled:
-            return Wait(0.0, "settling")
-        self.rows.count_absence(self.now)
-        endpoint = self.rows.endpoint(ask.row.owner)
-        hindrance = self._unresolved(ask, row) or self._paused(endpoint)
-        if hindrance is not None:
-            return hindrance
-        hindrance = endpoint.hindrance(self.now, ask.token, ask.limits) or self._crowded(ask, row)
-        if hindrance is not None:
-            return hindrance
-        slot = max(self.now, endpoint.slot) if ask.limits.interval_s > 0 else self.now
-        if slot - self.now > AHEAD_S:
-            return Wait(slot - self.now - AHEAD_S, "rate")
-        _reserve(endpoint, slot, self.now, ask.token, ask.limits)
-        if ask.room is not None:
-            self.rows.room(ask.row.owner).add(ask.row.digest)
-        return self._go(ask, row, slot)
-
-    def _go(self, ask: BeginAsk, row: StoredRow, slot: float) -> Go:
-        row.before = (row.stage, row.began)
-        row.stage, row.token, row.began, row.slot, row.due_at = Stage.SENDING, ask.token, self.now, slot, 0.0
-        row.attempts = max(row.attempts, ask.attempts) + 1
-        self.rows.store(ask.row.digest, row, self.now)
-        return Go(row.attempts, slot - self.now)
-
-    def _may_be_lost(self, ask: BeginAsk) -> bool:
-        if self.now >= self.doubt_until:
-            return False
-        recorded_ms = ask.recorded_ms
-        return ask.ask_first or (recorded_ms is not None and (self.gap or recorded_ms < self.lost_at * 1000))
-
-    def _unresolved(self, ask: BeginAsk, row: StoredRow) -> Verdict | None:
-        began, attempts = row.began, row.attempts
-        if row.stage is not Stage.SENDING:
-            if row.stage is not Stage.NONE or not self._may_be_lost(ask):
-                return None
-            began, attempts = self.lost_at, ask.attempts
-        left = began + ask.limits.settle_s - self.now
-        if left > 0:
-            return Wait(left, "settling")
-        doubt = round(began * 1000)
-        return None if ask.resolved == doubt else Ambiguous(attempts, doubt)
-
-    def _crowded(self, ask: BeginAsk, row: StoredRow) -> Wait | None:
-        if ask.room is None:
-            return None
-        reserved, parked = self.rows.room(ask.row.owner), self.parked(ask.row.owner)
-        fresh = row.stage is Stage.NONE and row.polls == 0 and ask.attempts == 0
-        no_answer = len(reserved) + parked.polls >= ask.room and ask.row.digest not in reserved
-        if no_answer or (fresh and ask.room_to_retry is not None and parked.retries >= ask.room_to_retry):
-            return Wait(BACKLOG_WAIT_S, "backlog", fresh and self.now >= self.doubt_until)
-        return None
-
-    def _paused(self, endpoint: Endpoint) -> Wait | None:
-        left = endpoint.paused_until - self.now
-        if left <= 0:
-            return None
-        return Wait(left, "disabled" if endpoint.hold is not None and endpoint.hold.reason == "disabled" else "pause")
-
-    def _poll(self, ask: BeginAsk, row: StoredRow) -> Verdict:
-        if row.stage >= Stage.RESULT:
-            return self._have(ask, row)
-        if row.poll_token != ask.token:
-            hindrance = self._paused(self.rows.endpoint(ask.row.owner))
-            if hindrance is not None:
-                return hindrance
-            row.polls, row.poll_token = row.polls + 1, ask.token
-            self.rows.store(ask.row.digest, row, self.now)
-        return Go(row.polls, 0.0)
-
-
-def _reserve(endpoint: Endpoint, slot: float, now: float, token: bytes, limits: Limits) -> None:
-    if limits.interval_s > 0:
-        endpoint.slot = slot + limits.interval_s
-    endpoint.take_probe(now, token, limits)
 
 
 def settle(rows: Rows, one: Settlement, now: float, free: Callable[[bytes], None]) -> Row | None:

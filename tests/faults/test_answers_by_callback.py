@@ -15,6 +15,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.receiver import BreakerPolicy
 from relay.state.attempts import BeginAsk, Go, Limits
 from relay.state.port import Lane
+from relay.state.replies import answered, of
 from relay.state.rows import Result, RowKey
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import Fuse
@@ -205,5 +206,5 @@ async def _room_left(world: World) -> int:
     asks = [
         BeginAsk(RowKey("r:r", b"%12d" % number), 0, b"t%d" % number, LIMITS, room=CAP) for number in range(CAP + 1)
     ]
-    verdicts = await world.state.begin(Lane("another", 0, 1), asks)
+    verdicts = await answered(world.state.begin(of(Lane("another", 0, 1), asks)))
     return sum(isinstance(verdict, Go) for verdict in verdicts)

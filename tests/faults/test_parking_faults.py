@@ -13,6 +13,7 @@ from relay.engine.observer import SilentObserver
 from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
 from relay.state.port import Lane
+from relay.state.replies import answered, of
 from relay.state.rows import delivery_row
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import Fuse, Loss
@@ -179,7 +180,7 @@ async def test_the_regular_check_puts_back_what_no_reference_knows_of() -> None:
     await recovery.check()
     assert await world.parked_references() == 3
     lane = Lane(world.topics.to_receiver("r"), 0, 99)
-    await world.state.unpark(lane, [(delivery_row(DeliveryId("r", "a", each)), None) for each in SENT])
+    await answered(world.state.unpark(of(lane, [(delivery_row(DeliveryId("r", "a", each)), None) for each in SENT])))
     assert await world.parked_references() == 0
     await recovery.check()
     assert await world.parked_references() == 3

@@ -11,6 +11,7 @@ from relay.config.settings import Settings
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.receiver import Receiver
+from relay.state.replies import answered
 from relay.state.rows import Stage, delivery_row
 from tests.fakes.strikes import Frost, Fuse
 from tests.fakes.surroundings import REFUSED
@@ -148,7 +149,7 @@ async def a_mark_that_comes_late() -> None:
         await former.ended(5)
         await asyncio.gather(former.stop(), owner.stop())
         await _ends_as(world, {("a-0", "r"): {"answered"}})
-        [row] = await world.state.peek([delivery_row(DeliveryId("r", "a", "a-0"))])
+        [row] = await answered(world.state.peek([delivery_row(DeliveryId("r", "a", "a-0"))]))
         assert row.stage is Stage.DONE
 
 

@@ -19,6 +19,7 @@ from relay.log.port import Backlog, Log, Record, TopicPartition
 from relay.rebuild import Rebuild
 from relay.rebuilding import Rebuilding
 from relay.state.port import State
+from relay.state.replies import answered
 from relay.state.rows import TAGS, Mark, Row, RowKey, Stage, delivery_row
 from relay.telemetry.logging import configure
 from relay.telemetry.metrics import Metrics
@@ -69,7 +70,7 @@ async def _closed(world: World) -> float:
 
 
 async def _finished(world: World) -> int:
-    rows = await world.state.peek([delivery_row(DeliveryId("r", *one.id)) for one in _sent()])
+    rows = await answered(world.state.peek([delivery_row(DeliveryId("r", *one.id)) for one in _sent()]))
     return sum(row.stage is Stage.DONE for row in rows)
 
 

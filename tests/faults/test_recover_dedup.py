@@ -19,6 +19,7 @@ from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
 from relay.rebuild import MemoryLostAgain, Read, Rebuild
 from relay.state.port import FailedEntry
+from relay.state.replies import answered
 from relay.state.rows import Mark, MessageRow, Row, Stage, delivery_row
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import Fuse, Loss
@@ -251,9 +252,9 @@ async def test_a_later_generation_is_left_alone() -> None:
     key = delivery_row(DeliveryId("now", *SENT[0].id))
     world.state.lose()
     await recover(world)
-    await world.state.mark([Mark(key, 1, Stage.AWAITING)])
+    await answered(world.state.mark([Mark(key, 1, Stage.AWAITING)]))
     await rebuild(world)
-    (row,) = await world.state.peek([key])
+    (row,) = await answered(world.state.peek([key]))
     assert (row.generation, row.stage) == (1, Stage.AWAITING)
 
 
@@ -363,14 +364,14 @@ class _Memory:
 async def _memory(world: World) -> _Memory:
     state = world.state
     deliveries = [DeliveryId(name, *sent.id) for sent in SENT for name in sent.receivers or ()]
-    rows = await state.peek([delivery_row(delivery) for delivery in deliveries])
+    rows = await answered(state.peek([delivery_row(delivery) for delivery in deliveries]))
     failed = {name: await state.failed(name, limit=100) for name in await state.failed_receivers()}
     return _Memory(await state.messages([sent.id for sent in SENT]), dict(zip(deliveries, rows, strict=True)), failed)
 
 
 async def _row(world: World, sent: Message) -> Row:
     names = sent.receivers or ()
-    (row,) = await world.state.peek([delivery_row(DeliveryId(names[0], *sent.id))])
+    (row,) = await answered(world.state.peek([delivery_row(DeliveryId(names[0], *sent.id))]))
     return row
 
 

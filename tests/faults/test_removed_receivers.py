@@ -11,6 +11,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.topics import SHARED
 from relay.engine.holding import Holding
 from relay.state.port import EndpointHealth
+from relay.state.replies import answered
 from relay.state.rows import Stage, delivery_row
 from relay.unfinished import unfinished
 from tests.fakes.moving import MovingProcess, MovingWorld
@@ -74,7 +75,7 @@ def test_what_was_posted_keeps_its_wait_and_the_rest_ends_as_unknown(lane: str) 
         world = await _story(Fuse(), lane)
         _judge(world, "no fault")
         assert await world.state.endpoints(["r:r"]) == [EndpointHealth("closed", 0.0, 0)]
-        [row] = await world.state.peek([delivery_row(DeliveryId("r", "a", "a-0"))])
+        [row] = await answered(world.state.peek([delivery_row(DeliveryId("r", "a", "a-0"))]))
         assert row.stage is Stage.DONE
         assert (await world.route("r")).lane is None
 

@@ -23,6 +23,7 @@ from relay.domain.topics import Topics
 from relay.log.port import Record
 from relay.state.attempts import Settlement
 from relay.state.onlooker import Watched
+from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
@@ -50,16 +51,16 @@ class AwayState(MemoryState):
     async def messages(self, ids: Sequence[MessageId]) -> list[MessageRow | None]:
         return await self._unless_away("messages", super().messages(ids))
 
-    async def arrive(self, arrivals: Sequence[Arrival]) -> list[MessageRow | None]:
+    async def arrive(self, arrivals: Sequence[Arrival]) -> list[MessageRow | Refusal | None]:
         return await self._unless_away("arrive", super().arrive(arrivals))
 
     async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
         return await self._unless_away("watch", super().watch(rows))
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Row | None]:
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Row | Refusal | None]:
         return await self._unless_away("settle", super().settle(settlements))
 
-    async def mark(self, marks: Sequence[Mark]) -> None:
+    async def mark(self, marks: Sequence[Mark]) -> list[Refusal | None]:
         return await self._unless_away("mark", super().mark(marks))
 
 

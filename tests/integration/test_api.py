@@ -16,6 +16,7 @@ from relay.log.partitioner import partition_of
 from relay.log.port import TopicPartition
 from relay.state.attempts import Change, Settlement
 from relay.state.onlooker import Sign
+from relay.state.replies import answered
 from relay.state.rows import Arrival, MessageStage, Result, delivery_row
 from tests.integration.api_rig import PAYLOAD_CAP, Rig, document, problem, running_api
 
@@ -321,7 +322,7 @@ async def test_a_message_that_from_sender_saw_first_is_no_repeat(rig: Rig) -> No
     """FromSender may read the record before we have written its row."""
     message = Message("app", "m-1", ("ci",), None, None, "application/octet-stream", b"1")
     at = TopicPartition(rig.topics.from_sender, partition_of(b"app", 10))
-    await rig.state.arrive([Arrival(message.id, message_digest(message), at.partition, rig.broker[at].end)])
+    await answered(rig.state.arrive([Arrival(message.id, message_digest(message), at.partition, rig.broker[at].end)]))
     rig.state.away = {"messages"}
 
     assert (document(await rig.post(CI, b"1", ce_id="m-1")))["duplicate"] is False
@@ -339,4 +340,4 @@ async def test_a_repeat_of_a_message_whose_record_is_gone(rig: Rig) -> None:
 
 async def settle(rig: Rig, receiver: str, change: Change, result: Result) -> None:
     row = delivery_row(DeliveryId(receiver, "app", "m-1"))
-    await rig.state.settle([Settlement(row, 0, b"", change, last_status=result.status, result=result)])
+    await answered(rig.state.settle([Settlement(row, 0, b"", change, last_status=result.status, result=result)]))

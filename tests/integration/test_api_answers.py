@@ -11,6 +11,7 @@ from relay.domain.receiver import BreakerPolicy
 from relay.log.port import Coordinate
 from relay.state.attempts import BeginAsk, Change, Go, Limits, Settlement
 from relay.state.port import Lane
+from relay.state.replies import answered, of
 from relay.state.rows import Mark, Result, Row, Stage, delivery_row
 from tests.integration.api_rig import ANSWER_CAP, NOW, SECRET, Rig, document, problem, running_api
 
@@ -29,12 +30,12 @@ def url(generation: int = 0, delivery: DeliveryId = DELIVERY, *, secret: bytes =
 
 
 async def row_of(rig: Rig) -> Row:
-    return (await rig.state.peek([ROW]))[0]
+    return (await answered(rig.state.peek([ROW])))[0]
 
 
 async def begin(rig: Rig, token: bytes = b"token-01") -> None:
     ask = BeginAsk(ROW, 0, token, Limits(0.0, 25.0, BreakerPolicy(), 25.0))
-    (verdict,) = await rig.state.begin(Lane("t-to_receiver_ci", 0, 1), [ask])
+    (verdict,) = await answered(rig.state.begin(of(Lane("t-to_receiver_ci", 0, 1), [ask])))
     assert isinstance(verdict, Go)
 
 
@@ -43,8 +44,8 @@ async def test_an_answer_goes_to_the_sender(rig: Rig) -> None:
     await rig.post("/v1/sources/app/messages?receiver=ci", b"{}", **headers)
     (first,) = rig.records(rig.topics.from_sender)
     await begin(rig)
-    await rig.state.settle([Settlement(ROW, 0, b"token-01", Change.ACCEPTED, result=Result("accepted", 202))])
-    await rig.state.mark([Mark(ROW, 0, Stage.AWAITING)])
+    await answered(rig.state.settle([Settlement(ROW, 0, b"token-01", Change.ACCEPTED, result=Result("accepted", 202))]))
+    await answered(rig.state.mark([Mark(ROW, 0, Stage.AWAITING)]))
 
     reply = await rig.post(url(), b"\x00\xff done", content_type="text/x", relay_answer_status="418")
 
@@ -88,7 +89,7 @@ async def test_the_first_answer_wins_and_a_repeat_changes_nothing(rig: Rig) -> N
         assert (reply.status, document(reply)["duplicate"]) == (200, True)
     row = await row_of(rig)
     assert row.at is not None
-    await rig.state.mark([Mark(ROW, 0, Stage.DONE)])
+    await answered(rig.state.mark([Mark(ROW, 0, Stage.DONE)]))
     assert (await rig.post(url(), b"third")).status == 200
 
     (record,) = rig.records(rig.topics.to_sender)
@@ -117,7 +118,7 @@ async def test_after_any_failure_the_receiver_repeats_and_nothing_is_lost(rig: R
 async def test_an_outcome_of_a_worker_that_was_first_is_published(rig: Rig) -> None:
     await begin(rig)
     theirs = Result("delivered", 204)
-    await rig.state.settle([Settlement(ROW, 0, b"token-01", Change.RESULT, last_status=204, result=theirs)])
+    await answered(rig.state.settle([Settlement(ROW, 0, b"token-01", Change.RESULT, last_status=204, result=theirs)]))
 
     assert document(await rig.post(url(), b"late"))["duplicate"] is True
 
@@ -133,9 +134,11 @@ async def test_while_the_state_recovers_the_receiver_has_to_repeat(rig: Rig) -> 
 
 async def test_after_the_end_no_answer_is_taken(rig: Rig) -> None:
     await begin(rig)
-    await rig.state.settle([Settlement(ROW, 0, b"token-01", Change.RESULT, result=Result("dead", reason="rejected"))])
+    await answered(
+        rig.state.settle([Settlement(ROW, 0, b"token-01", Change.RESULT, result=Result("dead", reason="rejected"))])
+    )
     problem(await rig.post(url(), b"late"), 410, "answer-closed")  # given up, the dead letter is being written
-    await rig.state.mark([Mark(ROW, 0, Stage.FAILED, (0, 0), 5)])
+    await answered(rig.state.mark([Mark(ROW, 0, Stage.FAILED, (0, 0), 5)]))
     problem(await rig.post(url(), b"late"), 410, "answer-closed")
 
     assert (await rig.post(url(1), b"of the replay")).status == 200

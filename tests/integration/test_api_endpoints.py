@@ -16,6 +16,7 @@ from relay.domain.topics import SHARED
 from relay.log.port import NewRecord
 from relay.state.attempts import BeginAsk, Change, Limits, Ping, Settlement
 from relay.state.port import EndpointHealth, Lane
+from relay.state.replies import answered, of
 from relay.state.rows import RowKey
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 
@@ -33,12 +34,12 @@ async def rig() -> AsyncIterator[Rig]:
 async def offline(rig: Rig, owner: str, *, disabled: bool) -> None:
     """Down since NOW; the clock of the state is 11 minutes on."""
     failed = [Settlement(RowKey(owner, b"row-%08d" % n), 0, b"", Change.RETRY, healthy=False) for n in range(10)]
-    await rig.state.settle(failed)
+    await answered(rig.state.settle(failed))
     rig.state.advance(660.0)
     row = RowKey(owner, b"the-last-row")
-    (verdict,) = await rig.state.begin(Lane("to_receiver_ci", 0, 1), [BeginAsk(row, 0, b"token", LIMITS)])
+    (verdict,) = await answered(rig.state.begin(of(Lane("to_receiver_ci", 0, 1), [BeginAsk(row, 0, b"token", LIMITS)])))
     assert isinstance(verdict, Ping)
-    await rig.state.settle([Settlement(row, 0, b"token", Change.RELEASED, healthy=False)])
+    await answered(rig.state.settle([Settlement(row, 0, b"token", Change.RELEASED, healthy=False)]))
     if disabled:
         await rig.state.hold(owner, Hold("disabled", rig.state.now, "it was down for 660 s"))
 

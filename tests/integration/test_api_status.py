@@ -15,6 +15,7 @@ from relay.domain.receiver import BreakerPolicy
 from relay.log.port import NewRecord
 from relay.state.attempts import BeginAsk, Change, Go, Limits, Settlement
 from relay.state.port import Lane
+from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Arrival, Mark, Result, RowKey, Stage, delivery_row
 from tests.integration.api_rig import Rig, document, problem, running_api
 
@@ -59,7 +60,7 @@ async def test_after_a_loss_nobody_is_told_that_a_message_is_unknown_until_all_i
     assert int(response.headers["Retry-After"]) > 0
     await rig.post(CI, ce_id="m-2")
     assert document(await rig.get("/v1/sources/app/messages/m-2"))["rebuilding"] is True
-    await rig.state.mark([Mark(delivery_row(DeliveryId("ci", "app", "m-2")), 0, Stage.DONE)])
+    await answered(rig.state.mark([Mark(delivery_row(DeliveryId("ci", "app", "m-2")), 0, Stage.DONE)]))
     assert "rebuilding" not in document(await rig.get("/v1/sources/app/messages/m-2")), "more cannot be known"
 
     await rig.state.close_gaps(await rig.state.gaps(range(TAGS)))
@@ -72,7 +73,7 @@ async def test_after_a_loss_nobody_is_told_that_a_message_is_unknown_until_all_i
 async def test_a_record_that_is_another_messages_is_not_shown(rig: Rig, value: bytes) -> None:
     """The topic was made anew, and the row outlived it."""
     (other,) = await rig.log.append([NewRecord(rig.topics.from_sender, b"app", value)])
-    await rig.state.arrive([Arrival(MessageId("app", "m-1"), b"123456", other.partition, other.offset)])
+    await answered(rig.state.arrive([Arrival(MessageId("app", "m-1"), b"123456", other.partition, other.offset)]))
 
     problem(await rig.get("/v1/sources/app/messages/m-1"), 404, "not-found")
 
@@ -99,7 +100,7 @@ async def test_a_delivery_that_waits_says_until_when(rig: Rig) -> None:
     row = delivery_row(DeliveryId("ci", "calls", "m-1"))
     await begin(rig, row, b"token-01")
     retry = Settlement(row, 0, b"token-01", Change.RETRY, due_in_s=90, last_status=500, reason="server_error")
-    await rig.state.settle([retry])
+    await answered(rig.state.settle([retry]))
 
     (delivery,) = (document(await rig.get("/v1/sources/calls/messages/m-1")))["deliveries"]
 
@@ -113,7 +114,7 @@ async def test_the_callback_is_told_while_it_is_under_way_and_after(rig: Rig) ->
     at = await publish(rig, "ci", b"yes", source="calls", stage=Stage.PUBLISHED)
     assert (await callback_of(rig)) == {"status": "pending", "attempts": 0, "last_status": None, "detail": None}
 
-    await rig.state.mark([Mark(delivery_row(delivery), 0, Stage.DONE, at, to_code(Handover.DELIVERED, 3))])
+    await answered(rig.state.mark([Mark(delivery_row(delivery), 0, Stage.DONE, at, to_code(Handover.DELIVERED, 3))]))
     assert (await callback_of(rig)) == {"status": "delivered", "attempts": 3, "last_status": None, "detail": None}
 
 
@@ -121,7 +122,7 @@ async def test_between_the_stored_answer_and_its_record_the_message_is_not_over(
     await rig.post("/v1/sources/calls/messages?receiver=ci", ce_id="m-1")
     row = delivery_row(DeliveryId("ci", "calls", "m-1"))
     await begin(rig, row, b"token-01")
-    await rig.state.settle([Settlement(row, 0, b"token-01", Change.RESULT, result=Result("answered", 200))])
+    await answered(rig.state.settle([Settlement(row, 0, b"token-01", Change.RESULT, result=Result("answered", 200))]))
 
     state = document(await rig.get("/v1/sources/calls/messages/m-1"))
 
@@ -238,11 +239,11 @@ async def publish(
     delivery = DeliveryId(receiver, source, "m-1")
     hop = Hop(delivery, content_type="text/x", attempt=1, outcome="answered", answer_status=201)
     (at,) = await rig.log.append([NewRecord(rig.topics.to_sender, source.encode(), body, encode_hop(hop))])
-    await rig.state.mark([Mark(delivery_row(delivery), 0, stage, (at.partition, at.offset), code)])
+    await answered(rig.state.mark([Mark(delivery_row(delivery), 0, stage, (at.partition, at.offset), code)]))
     return at.partition, at.offset
 
 
 async def begin(rig: Rig, row: RowKey, token: bytes) -> None:
     limits = Limits(0.0, 25.0, BreakerPolicy(), 25.0)
-    (verdict,) = await rig.state.begin(Lane("t-to_receiver_ci", 0, 1), [BeginAsk(row, 0, token, limits)])
+    (verdict,) = await answered(rig.state.begin(of(Lane("t-to_receiver_ci", 0, 1), [BeginAsk(row, 0, token, limits)])))
     assert isinstance(verdict, Go)

@@ -19,8 +19,9 @@ from relay.engine.patience import Patience
 from relay.engine.recovery import BATCH, Recovery
 from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
-from relay.state.port import Lane, Parked, Restored
+from relay.state.port import DueAsk, Lane, Parked, Restored
 from relay.state.redis.state import RedisState
+from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Mark, RowKey, Stage, tag_of
 from tests.contract.state_contract import row
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -121,9 +122,9 @@ async def test_another_one_takes_over_and_ends_it(
     assert await state.parked([OWNER]) == [(COPIES, 0)]
     order = []
     for _ in range(20):
-        (head,) = await state.take_due(LANE, [tag_of(OWNER)], limit=10, lease_s=60)
+        ((head,),) = await answered(state.take_due(of(LANE, [DueAsk(tag_of(OWNER), 10)]), lease_s=60))
         order.append(head.row)
-        await state.unpark(LANE, [(head.row, QUEUE)])
+        await answered(state.unpark(of(LANE, [(head.row, QUEUE)])))
     assert order == [row(number) for number in range(20)]
     await state.close()
 
@@ -135,7 +136,7 @@ async def test_what_was_finished_before_is_not_put_back(
     monkeypatch.setattr(recovery, "LEASE_S", 1.0)
     state, finished = RedisState(server.url), row(COPIES - 1)
     await state.ready(sorted(await state.lost()), in_doubt_s=0)
-    await state.mark([Mark(finished, 0, Stage.DONE)])
+    await answered(state.mark([Mark(finished, 0, Stage.DONE)]))
     server.restart()
     await killed_half_way(log, server.url)
 

@@ -58,25 +58,27 @@ class QuickState:
     async def arrive(self, arrivals: Sequence[Arrival]) -> list[None]:
         return [None] * len(arrivals)
 
-    async def enqueued(self, arrivals: Sequence[Arrival]) -> None: ...
+    async def enqueued(self, arrivals: Sequence[Arrival]) -> list[None]:
+        return [None] * len(arrivals)
 
-    async def intake(self, lane: LaneId, asks: Sequence[IntakeAsk]) -> list[Row]:
+    async def intake(self, asks: Sequence[tuple[LaneId, IntakeAsk]]) -> list[Row]:
         return [_NOTHING] * len(asks)
 
-    async def begin(self, lane: LaneId, asks: Sequence[BeginAsk]) -> list[Go]:
+    async def begin(self, asks: Sequence[tuple[LaneId, BeginAsk]]) -> list[Go]:
         return [_GO] * len(asks)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[None]:
         return [None] * len(settlements)
 
-    async def mark(self, marks: Sequence[object]) -> None: ...
+    async def mark(self, marks: Sequence[object]) -> list[None]:
+        return [None] * len(marks)
 
     async def reserve(self, lane: LaneId, before: int) -> None: ...
 
     async def leave(self, lane: LaneId) -> None: ...
 
-    async def next_due(self, lane: LaneId, tags: Sequence[int]) -> dict[int, float]:
-        return {}
+    async def next_due(self, tags: Sequence[tuple[LaneId, int]]) -> list[None]:
+        return [None] * len(tags)
 
 
 _NOTHING, _GO = Row(), Go(1, 0.0)

@@ -20,6 +20,7 @@ from relay.domain.identity import MessageId
 from relay.domain.topics import TopicSpec
 from relay.log.port import Assignment, NewRecord, TopicPartition
 from relay.plan import Plan
+from relay.state.replies import answered
 from relay.state.rows import Arrival
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
@@ -199,8 +200,8 @@ async def test_an_error_after_a_call_to_the_state_leaves_its_effect() -> None:
     failpoints = Failpoints(parse("state.arrive.after:1:error"))
     state = pointed_state(MemoryState(), failpoints)
     with pytest.raises(StateUnavailable):
-        await state.arrive([ARRIVAL])
-    [row] = await state.arrive([ARRIVAL])
+        await answered(state.arrive([ARRIVAL]))
+    [row] = await answered(state.arrive([ARRIVAL]))
     assert row is not None
 
 
@@ -210,7 +211,7 @@ async def test_a_pause_freezes_the_process_and_then_goes_on() -> None:
     failpoints = Failpoints(parse("state.arrive.before:2:pause"), freeze=lambda: frozen.append(1))
     state = pointed_state(MemoryState(), failpoints)
     for _ in range(3):
-        await state.arrive([ARRIVAL])
+        await answered(state.arrive([ARRIVAL]))
     assert (frozen, failpoints.passed["state.arrive.after"]) == ([1], 3)
 
 

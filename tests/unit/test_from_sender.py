@@ -19,6 +19,7 @@ from relay.domain.route import Cut, Marker, Route, route_key
 from relay.engine.work import Dead, Done, Outcome, Seen
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.port import Lane
+from relay.state.replies import answered
 from relay.state.rows import MessageStage, Stage, delivery_row
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import NOW, TOPICS, Rig, headers_of, hop_of, letter_of, record
@@ -338,6 +339,8 @@ async def test_a_delivery_to_nobody_has_failed(rig: Rig) -> None:
     step = worker(rig, state)
     (work,), _ = await seen(step, sent(structs.replace(PUSH, receivers=("nobody", "ci"))))
     await finish(step, work)
-    nobody, ci = await state.peek([delivery_row(DeliveryId(name, "github", "m-1")) for name in ("nobody", "ci")])
+    nobody, ci = await answered(
+        state.peek([delivery_row(DeliveryId(name, "github", "m-1")) for name in ("nobody", "ci")])
+    )
     assert (nobody.stage, nobody.at, nobody.code) == (Stage.FAILED, (2, 1), REASON_CODES["unknown_receiver"])
     assert ci.stage is Stage.NONE

@@ -12,6 +12,7 @@ from relay.engine.recovery import LEASE, Recovery
 from relay.engine.work import Work
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.port import Lane, Parked, Restored
+from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Mark, Stage, delivery_row
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
@@ -90,7 +91,7 @@ def _copy(receiver: str, number: int) -> NewRecord:
 
 
 async def _finish(state: MemoryState, receiver: str, number: int) -> None:
-    await state.mark([Mark(delivery_row(DeliveryId(receiver, "github", f"m-{number}")), 0, Stage.DONE)])
+    await answered(state.mark([Mark(delivery_row(DeliveryId(receiver, "github", f"m-{number}")), 0, Stage.DONE)]))
 
 
 @virtually
@@ -140,7 +141,7 @@ async def test_a_check_pays_tombstones_and_puts_back_what_is_missing() -> None:
     await _finish(rig.state, "ci", 2)
     row = delivery_row(DeliveryId("other", "github", "m-3"))
     parked = Parked(row, 0, (await _where(rig, b"m-3")), 0.0, None, 3)
-    await rig.state.park(Lane(TOPICS.to_receiver("other"), 0, 1), [parked])
+    await answered(rig.state.park(of(Lane(TOPICS.to_receiver("other"), 0, 1), [parked])))
     expected = {
         "r:ci": Counter({Restored.PUT_BACK: 1, Restored.FINISHED: 1}),
         "r:other": Counter({Restored.THERE: 1}),

@@ -16,6 +16,7 @@ from relay.domain.topics import DAY_S
 from relay.engine.work import Dead, Decision, Done, Later, Outcome, Resend, Seen
 from relay.state.attempts import Change
 from relay.state.port import Lane
+from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, Stage, callback_row, delivery_row
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, headers_of, hop_record, letter_of, record, stepped
@@ -266,7 +267,7 @@ async def ended(state: MemoryState, step: ToSender, work: Callback, decision: Do
     """The delivery's row after the end of `work`."""
     at = (Coordinate(TOPICS.failed_messages, 2, 9),) if isinstance(decision, Dead) else ()
     await step.table.mark([(work, Outcome(decision, at))])
-    return (await state.peek([delivery_row(DELIVERY)]))[0]
+    return (await answered(state.peek([delivery_row(DELIVERY)])))[0]
 
 
 @pytest.mark.parametrize(
@@ -292,7 +293,7 @@ async def test_the_delivery_remembers_how_it_ended(
     again = admitted(step)
     assert await step.table.intake(LANE, [again]) == [Seen.FINISHED if again.rules else Seen.READY]
     assert await ended(state, step, again, Done()) == row
-    (own,) = await state.peek([callback_row(DELIVERY, 0, failed=False)])
+    (own,) = await answered(state.peek([callback_row(DELIVERY, 0, failed=False)]))
     if isinstance(decision, Dead):
         assert (own.stage, own.at, own.code) == (Stage.DONE, (2, 9), row.code)  # where its dead letter is
     else:
@@ -314,13 +315,13 @@ async def test_a_parked_answer_owes_its_tombstone_although_nobody_is_to_be_calle
 async def test_a_notice_remembers_its_end_by_itself(rig: Rig, decision: Done | Dead, how: Handover) -> None:
     state = MemoryState()
     step = worker(rig, state=state)
-    await state.mark([Mark(delivery_row(DELIVERY), 1, Stage.FAILED, (0, 4), 9)])
+    await answered(state.mark([Mark(delivery_row(DELIVERY), 1, Stage.FAILED, (0, 4), 9)]))
     work = admitted(step, FAILED, b"")
     assert await step.table.intake(LANE, [work]) == [Seen.READY]
     work.attempts = 5
     row = await ended(state, step, work, decision)
     assert (row.stage, row.at, row.code) == (Stage.FAILED, (0, 4), 9)
-    own = (await state.peek([callback_row(DELIVERY, 1, failed=True)]))[0]
+    own = (await answered(state.peek([callback_row(DELIVERY, 1, failed=True)])))[0]
     assert (own.stage, from_code(own.code)) == (Stage.DONE, Handed(how, 5))
     assert await step.table.intake(LANE, [admitted(step, FAILED, b"")]) == [Seen.FINISHED]
 

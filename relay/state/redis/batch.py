@@ -1,38 +1,67 @@
-"""A batch's items by the hash tag that each belongs to: parted for the scripts, joined again from what they say."""
+"""A batch's items, parted by hash tag (and lane) for the scripts, and joined again from what they say."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
+
+from relay.state.replies import REFUSALS, Refusal
 
 T = TypeVar("T")
 R = TypeVar("R")
 W = TypeVar("W")
+K = TypeVar("K", bound=Hashable)
 
 
-class Batch(Generic[W]):
-    """`items`, and the tag of each. Where all have the same tag, as in a lane of its own, nothing is copied."""
+class Batch(Generic[K, W]):
+    """`items`, and the key of each. Where all have the same key, as of one lane and receiver, nothing is copied."""
 
-    def __init__(self, items: Sequence[W], tags: list[int]) -> None:
+    def __init__(self, items: Sequence[W], keys: list[K]) -> None:
         self._items = items
-        self._tags = tags
-        self._positions: dict[int, list[int]] | None = None
-        if tags and tags.count(tags[0]) < len(tags):
+        self._keys = keys
+        self._positions: dict[K, list[int]] | None = None
+        if keys and keys.count(keys[0]) < len(keys):
             self._positions = {}
-            for position, tag in enumerate(tags):
-                self._positions.setdefault(tag, []).append(position)
+            for position, key in enumerate(keys):
+                self._positions.setdefault(key, []).append(position)
 
-    def parts(self) -> Iterator[tuple[int, Sequence[W]]]:
-        """Each tag with its items, in the order of the batch."""
+    def parts(self) -> Iterator[tuple[K, Sequence[W]]]:
+        """Each key with its items, in the order of the batch."""
         if self._positions is not None:
-            for tag, positions in self._positions.items():
-                yield tag, [self._items[position] for position in positions]
-        elif self._tags:
-            yield self._tags[0], self._items
+            for key, positions in self._positions.items():
+                yield key, [self._items[position] for position in positions]
+        elif self._keys:
+            yield self._keys[0], self._items
 
-    def join(self, said: Mapping[int, Sequence[T]], translate: Callable[[T], R]) -> list[R]:
-        """What the scripts say of each item, translated, in the order of the batch."""
+    def join(self, said: Sequence[Sequence[T]], translate: Callable[[T], R]) -> list[R]:
+        """What was said of each part, translated, in the order of the batch."""
+        return self._spread([list(map(translate, part)) for part in said])
+
+    def join_told(self, told: Sequence[Sequence[T] | Refusal], translate: Callable[[T], R]) -> list[R | Refusal]:
+        """The same where parts may have been refused: each item of such a part is told so."""
+        sizes = self._sizes()
+        return self._spread(
+            [
+                [part] * size if isinstance(part, REFUSALS) else list(map(translate, part))
+                for part, size in zip(told, sizes, strict=True)
+            ]
+        )
+
+    def done(self, told: Sequence[object | Refusal]) -> list[Refusal | None]:
+        """For each item None, unless its part was refused."""
+        sizes = self._sizes()
+        return self._spread(
+            [[part if isinstance(part, REFUSALS) else None] * size for part, size in zip(told, sizes, strict=True)]
+        )
+
+    def _sizes(self) -> list[int]:
         if self._positions is None:
-            return [translate(one) for tag in self._tags[:1] for one in said[tag]]
-        joined: dict[int, R] = {}
-        for tag, positions in self._positions.items():
-            joined.update(zip(positions, map(translate, said[tag]), strict=True))
-        return [joined[position] for position in range(len(joined))]
+            return [len(self._keys)] if self._keys else []
+        return [len(positions) for positions in self._positions.values()]
+
+    def _spread(self, parts: Sequence[Sequence[R]]) -> list[R]:
+        """What each part has for its items, in the order of the batch."""
+        if self._positions is None:
+            return [one for part in parts for one in part]
+        spread: dict[int, R] = {}
+        for positions, part in zip(self._positions.values(), parts, strict=True):
+            spread.update(zip(positions, part, strict=True))
+        return [spread[position] for position in range(len(spread))]

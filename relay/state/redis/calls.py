@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from functools import partial
 from typing import Any, TypeVar
@@ -10,19 +10,19 @@ from typing import Any, TypeVar
 import msgspec
 from redis.exceptions import NoScriptError, ResponseError
 
-from relay.domain.errors import PartitionLost, StateRecovering
+from relay.domain.errors import StateRecovering, StateUnavailable
 from relay.state.redis.connection import Command, Node, unix_seconds
 from relay.state.redis.script import Script, script, script_names
 from relay.state.redis.servers import Servers
-from relay.state.redis.shared import Arguments, Connections, SharedConnection
+from relay.state.redis.shared import Connections, Part, SharedConnection
+from relay.state.replies import Fenced, Refusal, answered, refused
 from relay.state.rows import TAGS
 
 T = TypeVar("T")
-Part = tuple[int, bytes]
 Reply = list[T] | bool | ResponseError
 """An error only where each tag has a call of its own."""
 Decode = Callable[[bytes], list[list[T] | bool]]
-"""Of a reply: for each tag what the script says, False where it is not ready, True where it is fenced."""
+"""Of a reply: for each part what the script says, False where its tag is not ready, True where its lane is fenced."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_texts: Decode[str] = msgspec.msgpack.Decoder(list[list[str] | bool]).decode
@@ -46,40 +46,37 @@ class Calls:
         self._joints: dict[tuple[str, Connections], _Joint] = {}  # what is asked for in this turn of the loop
         self._making: set[asyncio.Task[None]] = set()
 
-    async def run(self, name: str, arguments: Arguments, decode: Decode[T]) -> dict[int, list[T]]:
-        """What script `name` says of each tag, called with that tag's arguments.
+    async def tell(self, name: str, parts: Sequence[Part], decode: Decode[T]) -> list[list[T] | Refusal]:
+        """What script `name` says of each part, or why it says nothing."""
+        if not parts:
+            return []
+        replies = await self._servers.ask(parts, partial(self._join, name, decode))
+        return [_told(tag, reply) for (tag, _), reply in zip(parts, replies, strict=True)]
 
-        Raises StateRecovering with the tags that are not ready, PartitionLost when a tag has seen a newer owner of
-        the lane, StateUnavailable when a server of a tag did not answer; in all cases the other tags were served.
-        """
-        if not arguments:
-            return {}
-        replies = await self._servers.ask(arguments, partial(self._join, name, decode))
-        said = {tag: reply for tag, reply in replies.items() if isinstance(reply, list)}
-        if len(said) < len(arguments):
-            raise _refusal(name, replies)
-        return said
+    async def run(self, name: str, parts: Sequence[Part], decode: Decode[T]) -> list[list[T]]:
+        """What script `name` says of each part. Raises as `answered` does; the other parts were served."""
+        return await answered(self.tell(name, parts, decode))
 
     async def time(self) -> float:
         """Unix seconds; of several servers the one that has the first tag is asked. Raises StateUnavailable."""
         if self._clock is not None:
             return self._clock()
-        reply = (await self._servers.ask({0: b""}, _ask_time))[0]
+        (reply,) = await self._servers.ask([(0, b"")], _ask_time)
         if isinstance(reply, Exception):
             raise reply
         return float(reply)
 
     def _join(
-        self, name: str, decode: Decode[T], connections: Connections, arguments: Arguments
+        self, name: str, decode: Decode[T], connections: Connections, parts: Sequence[Part]
     ) -> Awaitable[list[Any]]:
-        """The replies of one server to `arguments`, in their order."""
+        """The replies of one server to `parts`, in their order."""
         joint = self._joints.get((name, connections))
         if joint is None:
             joint = self._joints[name, connections] = _Joint()
             making = asyncio.create_task(self._make(name, connections, joint, decode))
             self._making.add(making)
             making.add_done_callback(self._making.discard)
-        return joint.join(arguments)
+        return joint.join(parts)
 
     async def lost(self) -> frozenset[int]:
         """Tags that are not ready; their recovery pass is known from here on, for `pass_of` and `ready`.
@@ -88,10 +85,10 @@ class Calls:
         and the others need not wait. Whoever asks about them later is told StateRecovering, or StateUnavailable.
         """
         mine = secrets.token_hex(8).encode()
-        replies = await self._servers.ask(dict.fromkeys(range(TAGS), mine), partial(self._join, "lost", _decode_texts))
-        found = {tag: reply for tag, reply in replies.items() if isinstance(reply, list)}
+        replies = await self.tell("lost", [(tag, mine) for tag in range(TAGS)], _decode_texts)
+        found = {tag: reply for tag, reply in enumerate(replies) if isinstance(reply, list)}
         if not found:
-            raise _refusal("lost", replies)
+            raise refused([reply for reply in replies if not isinstance(reply, list)])
         self._passes = {tag: name for tag, (name, _) in found.items() if name}
         self.forgotten = frozenset(tag for tag, (name, lossy) in found.items() if name and lossy)
         return frozenset(self._passes)
@@ -115,13 +112,13 @@ class Calls:
     ) -> list[Reply[T]]:
         before = shared.node
         replies = await self._evaluate(shared, found, parts, decode)
-        refused = [n for n, reply in enumerate(replies) if reply is False]
-        if refused:
+        not_ready = [n for n, reply in enumerate(replies) if reply is False]
+        if not_ready:
             if shared.node == before:
                 await shared.identify()
             if shared.node != before:
-                again = await self._evaluate(shared, found, [parts[n] for n in refused], decode)
-                for n, reply in zip(refused, again, strict=True):
+                again = await self._evaluate(shared, found, [parts[n] for n in not_ready], decode)
+                for n, reply in zip(not_ready, again, strict=True):
                     replies[n] = reply
         return replies
 
@@ -129,22 +126,23 @@ class Calls:
         self, shared: SharedConnection, found: Script, parts: Sequence[Part], decode: Decode[T]
     ) -> list[Reply[T]]:
         common, apart = self._common(shared.node), self._servers.apart
-        calls = [self._call(found, common, some) for some in ([[part] for part in parts] if apart else [parts])]
+        groups: Sequence[Sequence[int]] = _by_tag(parts) if apart else [range(len(parts))]
+        calls = [self._call(found, common, [parts[n] for n in group]) for group in groups]
         answers = await shared.exchange(calls)
         missing = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
         if missing:
             _, *again = await shared.exchange([(b"SCRIPT", b"LOAD", found.source), *(calls[n] for n in missing)])
             for n, answer in zip(missing, again, strict=True):
                 answers[n] = answer
-        replies: list[Reply[T]] = []
-        for answer in answers:
+        replies: dict[int, Reply[T]] = {}
+        for group, answer in zip(groups, answers, strict=True):
             if isinstance(answer, bytes):
-                replies += decode(answer)
+                replies.update(zip(group, decode(answer), strict=True))
             elif isinstance(answer, ResponseError) and apart:
-                replies.append(answer)
+                replies.update(dict.fromkeys(group, answer))
             else:
                 raise answer if isinstance(answer, ResponseError) else TypeError(f"a script replied {answer!r}")
-        return replies
+        return [replies[n] for n in range(len(parts))]
 
     def _call(self, found: Script, common: bytes, parts: Sequence[Part]) -> Command:
         keys = [self._keys[tag] for tag, _ in parts]
@@ -158,16 +156,21 @@ class Calls:
         return _encode((node.id, clock_us, self._window_ms, durable))
 
 
-def _refusal(name: str, replies: Mapping[int, object]) -> Exception:
-    """What is raised when a tag was not served."""
-    if True in replies.values():
-        return PartitionLost(f"{name}: a newer owner has the lane")
-    if recovering := frozenset(tag for tag, reply in replies.items() if reply is False):
-        return StateRecovering(recovering)
-    return next(reply for reply in replies.values() if isinstance(reply, Exception))
+def _by_tag(parts: Sequence[Part]) -> list[list[int]]:
+    """The numbers of the parts of each tag."""
+    numbers: dict[int, list[int]] = {}
+    for n, (tag, _) in enumerate(parts):
+        numbers.setdefault(tag, []).append(n)
+    return list(numbers.values())
 
 
-async def _ask_time(connections: Connections, _arguments: Arguments) -> list[Any]:
+def _told(tag: int, reply: list[T] | bool | StateUnavailable) -> list[T] | Refusal:
+    if isinstance(reply, bool):
+        return Fenced() if reply else StateRecovering(frozenset({tag}))
+    return reply
+
+
+async def _ask_time(connections: Connections, _parts: Sequence[Part]) -> list[Any]:
     return [await connections.use(_time_on)]
 
 
@@ -186,11 +189,11 @@ class _Joint:
         self.parts: list[Part] = []
         self._callers: list[tuple[asyncio.Future[list[Any]], int]] = []
 
-    async def join(self, arguments: Arguments) -> list[Any]:
-        """The replies to `arguments`, in their order."""
-        self.parts += arguments.items()
+    async def join(self, parts: Sequence[Part]) -> list[Any]:
+        """The replies to `parts`, in their order."""
+        self.parts += parts
         told: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._callers.append((told, len(arguments)))
+        self._callers.append((told, len(parts)))
         return await told
 
     def tell(self, replies: Sequence[object]) -> None:

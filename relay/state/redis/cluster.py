@@ -1,7 +1,7 @@
 """The servers of a cluster: each hash tag is asked about where its slot is served, as far as is known."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
@@ -10,7 +10,7 @@ from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseEr
 
 from relay.domain.errors import StateUnavailable
 from relay.state.redis.connection import Address, Maker
-from relay.state.redis.shared import Arguments, Ask, Connections, SharedConnection, unavailable
+from relay.state.redis.shared import Ask, Connections, Part, SharedConnection, unavailable
 from relay.state.rows import TAGS
 
 T = TypeVar("T")
@@ -39,16 +39,20 @@ class Cluster:
         self._looking: asyncio.Task[None] | None = None
         self._looks = 0
 
-    async def ask(self, arguments: Arguments, ask: Ask) -> Mapping[int, Any]:
-        if not self._masters:
-            await self._found()
-        replies = await self._round(arguments, ask)
+    async def ask(self, parts: Sequence[Part], ask: Ask) -> list[Any]:
+        try:
+            if not self._masters:
+                await self._found()
+        except StateUnavailable as error:
+            return [error] * len(parts)
+        replies = await self._round(parts, range(len(parts)), ask)
         for _ in range(_MOVES):
-            moved = [tag for tag, reply in replies.items() if isinstance(reply, MovedError)]
+            moved = [n for n, reply in replies.items() if isinstance(reply, MovedError)]
             if not moved:
                 break
-            replies |= await self._round({tag: arguments[tag] for tag in moved}, ask)
-        return {tag: unavailable(said) if isinstance(said, RedisError) else said for tag, said in replies.items()}
+            replies |= await self._round(parts, moved, ask)
+        said = (replies[n] for n in range(len(parts)))
+        return [unavailable(reply) if isinstance(reply, RedisError) else reply for reply in said]
 
     async def each(self, work: Callable[[SharedConnection], Awaitable[T]]) -> Mapping[str, T]:
         await self._found()
@@ -62,29 +66,33 @@ class Cluster:
         for server in self._servers.values():
             await server.close()
 
-    async def _round(self, arguments: Arguments, ask: Ask) -> dict[int, Any]:
-        """Ask each tag's server once, all at the same time."""
-        parts: dict[Address, dict[int, bytes]] = {}
+    async def _round(self, parts: Sequence[Part], numbers: Iterable[int], ask: Ask) -> dict[int, Any]:
+        """Ask each tag's server once about those parts, all at the same time; replies by number."""
+        of_servers: dict[Address, list[int]] = {}
         replies: dict[int, Any] = {}
-        for tag, told in arguments.items():
+        for n in numbers:
+            tag, _ = parts[n]
             if tag in self._masters:
-                parts.setdefault(self._masters[tag], {})[tag] = told
+                of_servers.setdefault(self._masters[tag], []).append(n)
             else:
-                replies[tag] = StateUnavailable(f"Redis: nobody in the cluster serves slot {_SLOTS[tag]}")
+                replies[n] = StateUnavailable(f"Redis: nobody in the cluster serves slot {_SLOTS[tag]}")
         async with asyncio.TaskGroup() as tasks:
-            asked = [tasks.create_task(self._from(address, part, ask)) for address, part in parts.items()]
-        for each in asked:
-            replies |= each.result()
+            asked = [
+                (of_server, tasks.create_task(self._from(address, [parts[n] for n in of_server], ask)))
+                for address, of_server in of_servers.items()
+            ]
+        for of_server, each in asked:
+            replies.update(zip(of_server, each.result(), strict=True))
         if any(isinstance(reply, Exception) for reply in replies.values()):
             self._look()
         return replies
 
-    async def _from(self, address: Address, part: Arguments, ask: Ask) -> dict[int, Any]:
+    async def _from(self, address: Address, parts: Sequence[Part], ask: Ask) -> list[Any]:
         try:
-            replies = dict(zip(part, await ask(self._server(address), part), strict=True))
+            replies = await ask(self._server(address), parts)
         except StateUnavailable as error:
-            return dict.fromkeys(part, error)
-        for tag, reply in replies.items():
+            return [error] * len(parts)
+        for (tag, _), reply in zip(parts, replies, strict=True):
             if isinstance(reply, MovedError):
                 self._masters[tag] = Address(reply.host or address.host, reply.port)
         return replies

@@ -1,6 +1,6 @@
 """The server, or servers, that hold the state: what Redis URLs there are, and who is asked about a hash tag."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -8,7 +8,7 @@ from relay.domain.errors import UserError
 from relay.state.redis.cluster import Cluster
 from relay.state.redis.connection import Address, Maker, maker_of
 from relay.state.redis.sentinel import Sentinels
-from relay.state.redis.shared import Arguments, Ask, Connections, SharedConnection
+from relay.state.redis.shared import Ask, Connections, Part, SharedConnection
 
 T = TypeVar("T")
 
@@ -29,8 +29,8 @@ class Servers(Protocol):
     @property
     def replicated(self) -> bool: ...
 
-    async def ask(self, arguments: Arguments, ask: Ask) -> Mapping[int, Any]:
-        """The reply to each tag's arguments; where `apart`, StateUnavailable may stand in its place."""
+    async def ask(self, parts: Sequence[Part], ask: Ask) -> list[Any]:
+        """A reply for each part, in their order; StateUnavailable in its place where a server did not answer."""
         ...
 
     async def each(self, work: Callable[[SharedConnection], Awaitable[T]]) -> Mapping[str, T]:

@@ -13,10 +13,10 @@ from relay.domain.errors import StateUnavailable
 from relay.state.redis.connection import WHO_ARE_YOU, Command, Connect, IdentifiedConnection, identified, packed
 
 T = TypeVar("T")
-Arguments = Mapping[int, bytes]
-"""What a script is told of each hash tag."""
-Ask = Callable[["Connections", Arguments], Awaitable[list[Any]]]
-"""Asks one server; its replies are in the order of the arguments."""
+Part = tuple[int, bytes]
+"""A hash tag, and what a script is told of it. A call may have several parts of one tag: they are served in order."""
+Ask = Callable[["Connections", Sequence[Part]], Awaitable[list[Any]]]
+"""Asks one server; a reply for each part, in their order."""
 
 _LOOKS_PER_TIMEOUT = 4
 
@@ -171,8 +171,11 @@ class Connections:
         self._opening: asyncio.Task[SharedConnection] | None = None
         self._living: set[SharedConnection] = set()
 
-    async def ask(self, arguments: Arguments, ask: Ask) -> Mapping[int, Any]:
-        return dict(zip(arguments, await ask(self, arguments), strict=True))
+    async def ask(self, parts: Sequence[Part], ask: Ask) -> list[Any]:
+        try:
+            return await ask(self, parts)
+        except StateUnavailable as error:
+            return [error] * len(parts)
 
     async def each(self, work: Callable[[SharedConnection], Awaitable[T]]) -> Mapping[str, T]:
         return {"": await self.use(work)}

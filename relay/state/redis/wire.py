@@ -22,6 +22,7 @@ from relay.state.attempts import (
     Go,
     Have,
     Kind,
+    LookedUp,
     Ping,
     Settlement,
     Stale,
@@ -178,6 +179,8 @@ class WireVerdict(msgspec.Struct, array_like=True):
                 return Have(row_of(self.row))
             case 6:
                 return Ping(_seconds(self.first))
+            case 7:
+                return LookedUp(row_of(self.row))
             case _:
                 return Stale(self.first)
 
@@ -203,15 +206,20 @@ def _count(most: int | None) -> int:
     return -1 if most is None else most
 
 
-_BEGIN: Final = struct.Struct(">BQQHH").pack
+_BEGIN: Final = struct.Struct(">BQQHBH").pack
 _NUMBER: Final = struct.Struct(">Q").pack
 
 
 def pack_begin(ask: BeginAsk, limits_index: int) -> bytes:
-    resolved = ask.resolved
-    recorded = ask.recorded_ms
-    flags = (ask.kind is Kind.POLL) + 2 * (resolved is not None) + 4 * ask.ask_first + 8 * (recorded is not None)
-    packed = _BEGIN(flags, ask.generation, ask.attempts, limits_index, len(ask.token)) + ask.token
+    resolved, recorded, queue = ask.resolved, ask.recorded_ms, ask.queue or b""
+    flags = (
+        (ask.kind is Kind.POLL)
+        + 2 * (resolved is not None)
+        + 4 * ask.ask_first
+        + 8 * (recorded is not None)
+        + 16 * ask.unseen
+    )
+    packed = _BEGIN(flags, ask.generation, ask.attempts, limits_index, len(queue), len(ask.token)) + ask.token + queue
     for number in (resolved, recorded):
         if number is not None:
             packed += _NUMBER(max(0, number))

@@ -17,7 +17,7 @@ from msgspec import structs
 
 import relay.lanes
 import relay.state.redis.calls
-import tests.fakes.state
+import tests.fakes.state_records
 from relay.domain.errors import PartitionLost
 from relay.domain.topics import Topics
 from relay.engine.admission import Admission
@@ -38,6 +38,7 @@ from relay.state.attempts import BeginAsk, Go, Kind, Settlement, Verdict
 from relay.state.port import Lane as LaneId
 from relay.state.port import Parked
 from relay.state.redis.script import Script, script
+from relay.state.replies import answered, of
 from relay.state.rows import Mark, Row, Stage
 from tests.fakes.state_rows import Rows, StoredRow
 from tests.fakes.state_rows import mark as mark_rightly
@@ -82,11 +83,11 @@ def delete_at_done() -> Iterator[None]:
         if living:
             await rightly(self, living)
         if over:
-            await self._state.forget(over)
+            await answered(self._state.forget(over))
 
     async def mark_callbacks(self: CallbackTable, works: Sequence[tuple[Callback, Outcome]]) -> None:
-        await self._state.forget([work.delivery_key for work, _ in works if not work.failed])
-        await self._state.forget([row_of(work) for work, _ in works])
+        await answered(self._state.forget([work.delivery_key for work, _ in works if not work.failed]))
+        await answered(self._state.forget([row_of(work) for work, _ in works]))
 
     async def mark_messages(self: MessageTable, works: Sequence[tuple[Incoming, Outcome]]) -> None:
         return
@@ -165,7 +166,10 @@ def non_monotone_stage() -> Iterator[None]:
             raise AssertionError("the script has changed: this bug is not planted any more")
         return Script(source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
 
-    with patch.object(tests.fakes.state, "mark", mark), patch.object(relay.state.redis.calls, "script", lowering):
+    with (
+        patch.object(tests.fakes.state_records, "mark", mark),
+        patch.object(relay.state.redis.calls, "script", lowering),
+    ):
         yield
 
 
@@ -209,8 +213,8 @@ def index_before_park() -> Iterator[None]:
     async def store(self: Parking[AnyWork], works: list[AnyWork]) -> list[bool]:
         context, stage, poll = self._context, self._worker.stage, self._worker.kind is Kind.POLL
         state, lane, topic = context.state, context.lane, context.parked_topic
-        rows = [(row_of(work), work.generation) for work in works]
-        await _until_done(self, "mark the intent to park", lambda: state.intend_to_park(lane, rows))
+        rows = of(lane, map(row_of, works))
+        await _until_done(self, "mark the intent to park", lambda: answered(state.intend_to_park(rows)))
         now, wall = context.clock.monotonic(), context.clock.time()
         due = [max(0.0, work.due - now) for work in works]
         parked = [
@@ -219,7 +223,7 @@ def index_before_park() -> Iterator[None]:
             )
             for work, wait in zip(works, due, strict=True)
         ]
-        put = await _until_done(self, "park references", lambda: state.park(lane, parked))
+        put = await _until_done(self, "park references", lambda: answered(state.park(of(lane, parked))))
         copies = [
             wrap(topic, stage, work, row_of(work), due_ms=int((wall + wait) * 1000), poll=poll)
             for work, wait in zip(works, due, strict=True)
@@ -288,7 +292,9 @@ def begin_at_intake() -> Iterator[None]:
         state, lane = self._context.state, self._context.lane
         verdicts: list[Verdict] = []
         with suppress(PartitionLost):
-            verdicts = await _until_done(self, "begin attempts", lambda: state.begin(lane, asks)) if asks else []
+            verdicts = (
+                await _until_done(self, "begin attempts", lambda: answered(state.begin(of(lane, asks)))) if asks else []
+            )
         for work, verdict in zip(works, verdicts, strict=False):
             if isinstance(verdict, Go):
                 begun.add(work.token)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from relay.state.attempts import BeginAsk, Go, Kind, Settlement, Verdict
 from relay.state.port import Lane
+from relay.state.replies import REFUSALS, Refusal
 from relay.state.rows import Mark, Row, RowKey, Stage, tag_of
 from tests.fakes.state import MemoryState
 
@@ -38,15 +39,16 @@ class WatchedState(MemoryState):
         self._stages.clear()
         self._epochs.clear()
 
-    async def begin(self, lane: Lane, asks: Sequence[BeginAsk]) -> list[Verdict]:
-        verdicts = await super().begin(lane, asks)
-        for ask, verdict in zip(asks, verdicts, strict=True):
+    async def begin(self, asks: Sequence[tuple[Lane, BeginAsk]]) -> list[Verdict | Refusal]:
+        verdicts = await super().begin(asks)
+        for (lane, ask), verdict in zip(asks, verdicts, strict=True):
             if isinstance(verdict, Go) and ask.kind is Kind.POST:
                 self._watch_attempt(ask)
-            self._watch_owner(lane, ask)
+            if not isinstance(verdict, REFUSALS):
+                self._watch_owner(lane, ask)
         return verdicts
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Row | None]:
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Row | Refusal | None]:
         rows = await super().settle(settlements)
         for one in settlements:
             attempt = self._attempts.get((one.row.digest, one.generation))
@@ -55,15 +57,17 @@ class WatchedState(MemoryState):
             self._watch_stage(one.row)
         return rows
 
-    async def mark(self, marks: Sequence[Mark]) -> None:
-        await super().mark(marks)
+    async def mark(self, marks: Sequence[Mark]) -> list[Refusal | None]:
+        done = await super().mark(marks)
         for one in marks:
             self._watch_stage(one.row)
+        return done
 
-    async def forget(self, rows: Sequence[RowKey]) -> None:
-        await super().forget(rows)
+    async def forget(self, rows: Sequence[RowKey]) -> list[Refusal | None]:
+        done = await super().forget(rows)
         digests = {row.digest for row in rows}
         self._stages = {life: stage for life, stage in self._stages.items() if life[0] not in digests}
+        return done
 
     def _watch_attempt(self, ask: BeginAsk) -> None:
         life = (ask.row.digest, ask.generation)

@@ -1,20 +1,26 @@
---include _life _fence _tables _usual _forms _room
+--include _life _memory _fence _tables _usual _forms _room
 -- Arguments: MessagePack of {lane, its epoch, limits {{owner, interval us, settle ms, probe ms, offline after ms,
 -- how many may wait for an answer or -1, how many for a retry or -1}, ...}, row digests, asks}, the last two one after
--- the other; an ask: flags, generation, attempts, index into limits, a byte of length, token, with RESOLVED the doubt,
--- with AT_MOST_ONCE when it was recorded (ms). Reply: verdicts: the number of the attempt that may start at once, or
--- {code, number, number, row}.
-local ASK, NUMBER = '>BI8I8I2I2c0', '>I8'
-local GO, WAIT, AMBIGUOUS, HAVE, STALE, PING = 1, 2, 3, 4, 5, 6
+-- the other; an ask: flags, generation, attempts, index into limits, lengths of the order key's digest (0: none) and of
+-- the token, the token, the digest, with RESOLVED the doubt, with AT_MOST_ONCE when it was recorded (ms). Reply: verdicts:
+-- the number of the attempt that may start at once, or {code, number, number, row}.
+local ASK, NUMBER = '>BI8I8I2BI2', '>I8'
+local GO, WAIT, AMBIGUOUS, HAVE, STALE, PING, LOOKED_UP = 1, 2, 3, 4, 5, 6, 7
 local RATE, PAUSE, BREAKER, SETTLING, OFFLINE, DISABLED, BACKLOG = 0, 1, 2, 3, 4, 5, 6
-local POLL, RESOLVED, ASK_FIRST, AT_MOST_ONCE = 1, 2, 4, 8
+local POLL, RESOLVED, ASK_FIRST, AT_MOST_ONCE, UNSEEN = 1, 2, 4, 8, 16
 local AHEAD_US = 1000000 -- how far ahead a slot of the rate may be reserved
 local PROBE_WAIT_MS = 1000 -- others look again so often, for a probe may end long before its lease
 local BACKLOG_WAIT_MS = 1000 -- likewise, for an answer may come at any time
 local IN_FLIGHT = 1000 -- nobody has more POSTs under way: where so much is free and nothing waits, none need be counted
 
+-- Whether rows of this tag may be missing.
+local function may_lack_rows()
+  T.loss = T.loss or about_life(T.life)
+  return now < (T.loss.doubt or 0) or T.loss.open
+end
+
 -- First attempts of one endpoint that takes them at once.
-local function usual(limits, list, asks)
+local function usual(lane, limits, list, asks)
   local health = call('GET', P .. 'e:' .. limits[1][1])
   health = health and cmsgpack.unpack(health)
   if limits[2] or limits[1][2] > 0 or health and (health.h or health.o) then
@@ -33,16 +39,20 @@ local function usual(limits, list, asks)
   if not digests or not all_unknown(digests, found) then
     return nil
   end
-  local verdicts, fields, at = {}, {}, 1
+  local verdicts, fields, at, unseen = {}, {}, 1, false
   for i, digest in ipairs(digests) do
-    local flags, generation, attempts, _, token
-    flags, generation, attempts, _, token, at = struct.unpack(ASK, asks, at)
-    if flags > 0 or generation > 65535 or attempts > 254 then
+    local flags, generation, attempts, _, queue_size, token_size, from = struct.unpack(ASK, asks, at)
+    if flags ~= 0 and flags ~= UNSEEN or generation > 65535 or attempts > 254 then
       return nil
     end
+    unseen, at = unseen or flags == UNSEEN, from + token_size + queue_size
     verdicts[i] = attempts + 1
     fields[2 * i - 1] = digest
-    fields[2 * i] = struct.pack(FIRST_SENDING, SENDING, attempts + 1, generation, now, now_us - now * 1000) .. token
+    fields[2 * i] = struct.pack(FIRST_SENDING, SENDING, attempts + 1, generation, now, now_us - now * 1000)
+      .. string.sub(asks, from, from + token_size - 1)
+  end
+  if unseen and (may_lack_rows() or call('EXISTS', P .. 'ref:' .. lane, P .. 'i') > 0) then
+    return nil
   end
   if counted then
     call('SADD', room_key(owner), unpack(digests))
@@ -52,13 +62,30 @@ local function usual(limits, list, asks)
 end
 
 local function general()
---include _memory _finished _packing _rows _endpoints
+--include _finished _packing _rows _endpoints
   local function go(number, start_in_us)
     return start_in_us == 0 and number or { GO, number, start_in_us }
   end
 
+  local function is_kept(ask)
+    return call('HEXISTS', P .. 'ref:' .. ask.lane, ask.digest) == 1
+  end
+
   local function have(ask, row)
-    return { HAVE, 0, 0, shown(ask.digest, row, call('HEXISTS', P .. 'ref:' .. ask.lane, ask.digest) == 1, false) }
+    return { HAVE, 0, 0, shown(ask.digest, row, is_kept(ask), false) }
+  end
+
+  -- What is told of one that nobody has looked up, and that is not to be begun without; nil: there is nothing to find.
+  local function looked_up(ask, row, undecided)
+    if row and row.g == ask.generation and (row.k == ask.token or row.q == ask.token) then
+      return nil -- the reply was lost
+    end
+    local kept = is_kept(ask)
+    local behind = not kept and ask.queue ~= '' and call('EXISTS', P .. 'q:' .. ask.lane .. ':' .. ask.queue) == 1
+    row = row and row.g >= ask.generation and row or nil
+    if row or kept or behind or has_intent(ask.digest) or undecided[ask.queue] or may_lack_rows() then
+      return { LOOKED_UP, 0, 0, shown(ask.digest, row, kept, behind) }
+    end
   end
 
   -- Whether an attempt may have been lost together with its row.
@@ -203,32 +230,49 @@ local function general()
     return go(row.p, 0)
   end
 
+  local function read_ask(asks, at)
+    local flags, generation, attempts, index, queue_size, token_size, from = struct.unpack(ASK, asks, at)
+    local queue = from + token_size
+    at = queue + queue_size
+    local ask = {
+      flags = flags, generation = generation, attempts = attempts, index = index,
+      token = string.sub(asks, from, queue - 1), queue = string.sub(asks, queue, at - 1),
+    }
+    if has(flags, RESOLVED) then
+      ask.resolved, at = struct.unpack(NUMBER, asks, at)
+    end
+    if has(flags, AT_MOST_ONCE) then
+      ask.recorded, at = struct.unpack(NUMBER, asks, at)
+    end
+    return ask, at
+  end
+
+  local function verdict_of(ask, undecided)
+    local row = load_row(ask.digest)
+    local verdict = has(ask.flags, UNSEEN) and looked_up(ask, row, undecided)
+    if verdict then
+      return verdict
+    end
+    if row and row.g > ask.generation then
+      return { STALE, row.g }
+    end
+    if not row or row.g < ask.generation then
+      row = fresh_row(ask.generation)
+    end
+    return (has(ask.flags, POLL) and poll or post)(ask, row)
+  end
+
   return function(lane, limits, list, asks)
-    local verdicts, at = {}, 1
+    local verdicts, undecided, at = {}, {}, 1
     for i, digest in ipairs(want_rows(list)) do
-      local flags, generation, attempts, index, token
-      flags, generation, attempts, index, token, at = struct.unpack(ASK, asks, at)
-      local resolved
-      if has(flags, RESOLVED) then
-        resolved, at = struct.unpack(NUMBER, asks, at)
+      local ask
+      ask, at = read_ask(asks, at)
+      ask.lane, ask.digest, ask.limits = lane, digest, limits[ask.index]
+      local verdict = verdict_of(ask, undecided)
+      if ask.queue ~= '' and type(verdict) == 'table' and verdict[1] ~= GO then
+        undecided[ask.queue] = true
       end
-      local recorded
-      if has(flags, AT_MOST_ONCE) then
-        recorded, at = struct.unpack(NUMBER, asks, at)
-      end
-      local row = load_row(digest)
-      if row and row.g > generation then
-        verdicts[i] = { STALE, row.g }
-      else
-        if not row or row.g < generation then
-          row = fresh_row(generation)
-        end
-        local ask = {
-          lane = lane, digest = digest, flags = flags, attempts = attempts, limits = limits[index], token = token,
-          resolved = resolved, recorded = recorded,
-        }
-        verdicts[i] = (has(flags, POLL) and poll or post)(ask, row)
-      end
+      verdicts[i] = verdict
     end
     save_rows()
     save_tables()
@@ -243,7 +287,7 @@ return serve_ready(function(arguments)
   if not holds(lane, epoch) then
     return FENCED
   end
-  local said = usual(limits, list, asks)
+  local said = usual(lane, limits, list, asks)
   if not said then
     otherwise = otherwise or general()
     said = otherwise(lane, limits, list, asks)

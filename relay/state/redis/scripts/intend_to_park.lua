@@ -1,13 +1,13 @@
 --include _life _fence
--- Arguments: MessagePack of {lane, its epoch, {{row digest, generation}, ...}}. Kept apart from the rows: an intent
+-- Arguments: MessagePack of {lane, its epoch, {row digest, ...}}. Kept apart from the rows: an intent
 -- outlives a mark, and is the lane's that writes the copy.
 return serve_ready(function(arguments)
   local lane, epoch, rows = unpack(cmsgpack.unpack(arguments))
   if not holds(lane, epoch) then
     return FENCED
   end
-  for _, row in ipairs(rows) do
-    call('HSET', P .. 'i', row[1], lane)
+  for _, digest in ipairs(rows) do
+    call('HSET', P .. 'i', digest, lane)
   end
   return NOTHING
 end)

@@ -1,0 +1,147 @@
+"""What the state's fake says to those who ask to begin an attempt."""
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
+
+from relay.state.attempts import Ambiguous, BeginAsk, Go, Have, Kind, Limits, LookedUp, Stale, Verdict, Wait
+from relay.state.port import Counts
+from relay.state.rows import Row, Stage
+from tests.fakes.state_endpoint import Endpoint
+from tests.fakes.state_rows import Rows, StoredRow
+
+AHEAD_S = 1.0
+BACKLOG_WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What one begin call asks of one lane and tag, at one moment.
+
+    `kept`: digests that the lane holds references to; `has_queue`: whether anything of an order key is parked there;
+    `parked`: how many polls and retries of an owner are.
+    """
+
+    rows: Rows
+    now: float
+    doubt_until: float
+    lost_at: float
+    gap: bool
+    kept: Container[bytes]
+    has_queue: Callable[[bytes], bool]
+    parked: Callable[[str], Counts]
+    undecided: set[bytes] = field(default_factory=set)
+    """Order keys of what was asked for earlier in the call, and not begun."""
+
+    def verdict(self, ask: BeginAsk) -> Verdict:
+        verdict = self._verdict(ask)
+        if ask.queue is not None and not isinstance(verdict, Go):
+            self.undecided.add(ask.queue)
+        return verdict
+
+    def _verdict(self, ask: BeginAsk) -> Verdict:
+        row = self.rows.load(ask.row.digest, self.now)
+        if ask.unseen and (found := self._looked_up(ask, row)) is not None:
+            return LookedUp(found)
+        if row is not None and row.generation > ask.generation:
+            return Stale(row.generation)
+        if row is None or row.generation < ask.generation:
+            row = StoredRow(ask.generation)
+        return self._post(ask, row) if ask.kind is Kind.POST else self._poll(ask, row)
+
+    def _looked_up(self, ask: BeginAsk, row: StoredRow | None) -> Row | None:
+        """What intake says of a row that is not to be begun without anybody having looked at it; None: it may be."""
+        digest = ask.row.digest
+        if row is not None and row.generation == ask.generation and ask.token in (row.token, row.poll_token):
+            return None
+        kept = digest in self.kept
+        behind = not kept and ask.queue is not None and self.has_queue(ask.queue)
+        known = row if row is not None and row.generation >= ask.generation else None
+        unclear = ask.queue in self.undecided or self.now < self.doubt_until or self.gap
+        if known is None and not (kept or behind or digest in self.rows.intents or unclear):
+            return None
+        return self.rows.show(digest, known, self.now, kept=kept, behind=behind)
+
+    def _have(self, ask: BeginAsk, row: StoredRow) -> Have:
+        digest = ask.row.digest
+        return Have(self.rows.show(digest, row, self.now, kept=digest in self.kept))
+
+    def _post(self, ask: BeginAsk, row: StoredRow) -> Verdict:
+        if row.stage >= Stage.ACCEPTED:
+            return self._have(ask, row)
+        if row.token == ask.token:
+            return Go(row.attempts, max(0.0, row.slot - self.now))
+        if ask.token in row.settled:
+            return Wait(0.0, "settling")
+        self.rows.count_absence(self.now)
+        endpoint = self.rows.endpoint(ask.row.owner)
+        hindrance = self._unresolved(ask, row) or self._paused(endpoint)
+        if hindrance is not None:
+            return hindrance
+        hindrance = endpoint.hindrance(self.now, ask.token, ask.limits) or self._crowded(ask, row)
+        if hindrance is not None:
+            return hindrance
+        slot = max(self.now, endpoint.slot) if ask.limits.interval_s > 0 else self.now
+        if slot - self.now > AHEAD_S:
+            return Wait(slot - self.now - AHEAD_S, "rate")
+        _reserve(endpoint, slot, self.now, ask.token, ask.limits)
+        if ask.room is not None:
+            self.rows.room(ask.row.owner).add(ask.row.digest)
+        return self._go(ask, row, slot)
+
+    def _go(self, ask: BeginAsk, row: StoredRow, slot: float) -> Go:
+        row.before = (row.stage, row.began)
+        row.stage, row.token, row.began, row.slot, row.due_at = Stage.SENDING, ask.token, self.now, slot, 0.0
+        row.attempts = max(row.attempts, ask.attempts) + 1
+        self.rows.store(ask.row.digest, row, self.now)
+        return Go(row.attempts, slot - self.now)
+
+    def _may_be_lost(self, ask: BeginAsk) -> bool:
+        if self.now >= self.doubt_until:
+            return False
+        recorded_ms = ask.recorded_ms
+        return ask.ask_first or (recorded_ms is not None and (self.gap or recorded_ms < self.lost_at * 1000))
+
+    def _unresolved(self, ask: BeginAsk, row: StoredRow) -> Verdict | None:
+        began, attempts = row.began, row.attempts
+        if row.stage is not Stage.SENDING:
+            if row.stage is not Stage.NONE or not self._may_be_lost(ask):
+                return None
+            began, attempts = self.lost_at, ask.attempts
+        left = began + ask.limits.settle_s - self.now
+        if left > 0:
+            return Wait(left, "settling")
+        doubt = round(began * 1000)
+        return None if ask.resolved == doubt else Ambiguous(attempts, doubt)
+
+    def _crowded(self, ask: BeginAsk, row: StoredRow) -> Wait | None:
+        if ask.room is None:
+            return None
+        reserved, parked = self.rows.room(ask.row.owner), self.parked(ask.row.owner)
+        fresh = row.stage is Stage.NONE and row.polls == 0 and ask.attempts == 0
+        no_answer = len(reserved) + parked.polls >= ask.room and ask.row.digest not in reserved
+        if no_answer or (fresh and ask.room_to_retry is not None and parked.retries >= ask.room_to_retry):
+            return Wait(BACKLOG_WAIT_S, "backlog", fresh and self.now >= self.doubt_until)
+        return None
+
+    def _paused(self, endpoint: Endpoint) -> Wait | None:
+        left = endpoint.paused_until - self.now
+        if left <= 0:
+            return None
+        return Wait(left, "disabled" if endpoint.hold is not None and endpoint.hold.reason == "disabled" else "pause")
+
+    def _poll(self, ask: BeginAsk, row: StoredRow) -> Verdict:
+        if row.stage >= Stage.RESULT:
+            return self._have(ask, row)
+        if row.poll_token != ask.token:
+            hindrance = self._paused(self.rows.endpoint(ask.row.owner))
+            if hindrance is not None:
+                return hindrance
+            row.polls, row.poll_token = row.polls + 1, ask.token
+            self.rows.store(ask.row.digest, row, self.now)
+        return Go(row.polls, 0.0)
+
+
+def _reserve(endpoint: Endpoint, slot: float, now: float, token: bytes, limits: Limits) -> None:
+    if limits.interval_s > 0:
+        endpoint.slot = slot + limits.interval_s
+    endpoint.take_probe(now, token, limits)

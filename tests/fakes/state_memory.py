@@ -1,0 +1,117 @@
+"""The memory of the state's fake: all that is under each hash tag, a clock that tests turn, and how it is lost."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from relay.domain.errors import StateRecovering
+from relay.domain.identity import MessageId
+from relay.log.port import Coordinate, TopicPartition
+from relay.state.onlooker import LineHead
+from relay.state.port import Counts, FailedEntry, Gap, Lane, Parked
+from relay.state.replies import Fenced, Refusal
+from relay.state.rows import TAGS, MessageRow, tag_of
+from tests.fakes.state_parking import LaneIndex, count_of
+from tests.fakes.state_rows import Rows
+
+
+@dataclass(slots=True)
+class Tag:
+    """Everything under one hash tag; `ready` None: its memory is missing."""
+
+    rows: Rows
+    ready: bool | None = None
+    doubt_until: float = 0.0
+    lost_at: float = 0.0
+    gap: Gap | None = None
+    messages: dict[MessageId, tuple[MessageRow, float]] = field(default_factory=dict)
+    lanes: dict[tuple[str, int], LaneIndex] = field(default_factory=dict)
+    failed: dict[str, dict[Coordinate, FailedEntry]] = field(default_factory=dict)
+
+    def lane(self, lane: Lane) -> LaneIndex:
+        return self.lanes.setdefault((lane.topic, lane.partition), LaneIndex())
+
+    def parked(self, owner: str) -> Counts:
+        return count_of(one for one in self.references() if one.row.owner == owner)
+
+    def free(self, digest: bytes, now: float) -> None:
+        if digest in self.rows.intents:
+            self.lanes.setdefault(self.rows.intents[digest], LaneIndex()).free(digest, now)
+
+    def references(self) -> list[Parked]:
+        """Those that count."""
+        return [one for index in self.lanes.values() for one in index.counted()]
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a lane's owner may have in hand."""
+
+    epoch: int
+    before: int
+    marked: dict[int, int]
+
+
+class Memory:
+    """`ready` False: empty memory, as of a server never used before.
+
+    `clock`: seconds; None: a clock of its own that only `advance` moves.
+    """
+
+    def __init__(
+        self, *, clock: Callable[[], float] | None = None, dedup_window_s: float = 604_800, ready: bool = True
+    ) -> None:
+        self._clock = clock or (lambda: 1_700_000_000.0)
+        self._advanced_s = 0.0
+        self._window_s = dedup_window_s
+        self._tags: list[Tag] = []
+        self._leases: dict[str, tuple[str, float]] = {}
+        self._forgotten: frozenset[int] = frozenset()
+        self.lose()
+        if ready:
+            for tag in self._tags:
+                tag.ready = True
+
+    def advance(self, seconds: float) -> None:
+        self._advanced_s += seconds
+
+    def lose(self) -> None:
+        """Lose everything, as FLUSHALL does."""
+        self._tags = [Tag(Rows(self._window_s)) for _ in range(TAGS)]
+        self._signs: dict[TopicPartition, tuple[float, tuple[LineHead, ...]]] = {}
+        self._leases.clear()
+        self._taken: dict[tuple[str, int], Taken] = {}
+
+    @property
+    def now(self) -> float:
+        return self._clock() + self._advanced_s
+
+    def _reach(self, tags: Iterable[int]) -> None:
+        refused = frozenset(tag for tag in tags if not self._tags[tag].ready)
+        if refused:
+            raise StateRecovering(refused)
+
+    def _of(self, owner: str) -> Tag:
+        return self._tags[tag_of(owner)]
+
+    def _reach_owners(self, owners: Iterable[str]) -> None:
+        self._reach({tag_of(owner) for owner in owners})
+
+    def _refused(self, tag: int, lane: Lane | None = None) -> Refusal | None:
+        """Why nothing is done for an item of `tag`. `lane`: its owner has to be the newest one, and is from now on."""
+        if not self._tags[tag].ready:
+            return StateRecovering(frozenset({tag}))
+        if lane is not None:
+            index = self._tags[tag].lane(lane)
+            if index.epoch > lane.epoch:
+                return Fenced()
+            index.epoch = lane.epoch
+        return None
+
+    def _refused_owner(self, owner: str, lane: Lane | None = None) -> Refusal | None:
+        return self._refused(tag_of(owner), lane)
+
+    def _done(self, owner: str, work: Callable[[], None], lane: Lane | None = None) -> Refusal | None:
+        refusal = self._refused_owner(owner, lane)
+        if refusal is None:
+            work()
+        return refusal

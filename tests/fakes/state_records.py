@@ -1,0 +1,158 @@
+"""What the state's fake says to records on their way: item by item, whatever becomes of the others."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from relay.domain.identity import MessageId
+from relay.state.attempts import BeginAsk, Settlement, Verdict
+from relay.state.port import Due, DueAsk, IntakeAsk, Lane, Parked
+from relay.state.replies import Refusal
+from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Row, RowKey, Stage, tag_of
+from tests.fakes.state_begin import Beginning
+from tests.fakes.state_memory import Memory, Tag
+from tests.fakes.state_rows import finished_until, mark, settle
+
+
+class Records(Memory):
+    """The part of the port whose items have replies of their own."""
+
+    async def arrive(self, arrivals: Sequence[Arrival]) -> list[MessageRow | Refusal | None]:
+        return [self._refused_owner(f"s:{one.id.source_id}") or self._arrive(one) for one in arrivals]
+
+    def _arrive(self, arrival: Arrival) -> MessageRow | None:
+        row = self._message(arrival.id)
+        if row is None or arrival.stage > row.stage:
+            self._store_message(arrival, arrival.stage, row)
+        return row
+
+    def _message(self, one: MessageId) -> MessageRow | None:
+        row, expires = self._of(f"s:{one.source_id}").messages.get(one, (None, 0.0))
+        return row if expires > self.now else None
+
+    def _store_message(self, arrival: Arrival, stage: MessageStage, known: MessageRow | None) -> None:
+        first = known or MessageRow(stage, arrival.digest, arrival.partition, arrival.offset)
+        row = MessageRow(stage, first.digest, first.partition, first.offset)
+        expires = finished_until(self.now, self._window_s)
+        self._of(f"s:{arrival.id.source_id}").messages[arrival.id] = (row, expires)
+
+    async def enqueued(self, arrivals: Sequence[Arrival]) -> list[Refusal | None]:
+        return [self._done(f"s:{one.id.source_id}", partial(self._enqueued, one)) for one in arrivals]
+
+    def _enqueued(self, arrival: Arrival) -> None:
+        row = self._message(arrival.id)
+        if row is None or (row.stage is not MessageStage.ENQUEUED and _is_of(row, arrival)):
+            self._store_message(arrival, MessageStage.ENQUEUED, row)
+
+    async def intake(self, asks: Sequence[tuple[Lane, IntakeAsk]]) -> list[Row | Refusal]:
+        return [self._refused_owner(ask.row.owner) or self._intake(lane, ask) for lane, ask in asks]
+
+    def _intake(self, lane: Lane, ask: IntakeAsk) -> Row:
+        tag, digest = self._of(ask.row.owner), ask.row.digest
+        index = tag.lane(lane)
+        row = tag.rows.load(digest, self.now)
+        if row is not None and row.generation < ask.generation:
+            row = None
+        kept = digest in index.references
+        behind = not kept and ask.queue is not None and index.head(ask.queue) is not None
+        return tag.rows.show(digest, row, self.now, kept=kept, behind=behind)
+
+    async def peek(self, rows: Sequence[RowKey]) -> list[Row | Refusal]:
+        return [self._refused_owner(row.owner) or self._peek(row) for row in rows]
+
+    def _peek(self, row: RowKey) -> Row:
+        known = self._of(row.owner).rows
+        return known.show(row.digest, known.load(row.digest, self.now), self.now)
+
+    async def begin(self, asks: Sequence[tuple[Lane, BeginAsk]]) -> list[Verdict | Refusal]:
+        parts: dict[tuple[Lane, int], list[int]] = {}
+        for n, (lane, ask) in enumerate(asks):
+            parts.setdefault((lane, tag_of(ask.row.owner)), []).append(n)
+        verdicts: dict[int, Verdict | Refusal] = {}
+        for (lane, tag), numbers in parts.items():
+            refusal, beginning = self._refused(tag, lane), self._beginning(lane, self._tags[tag])
+            verdicts |= {n: refusal or beginning.verdict(asks[n][1]) for n in numbers}
+        return [verdicts[n] for n in range(len(asks))]
+
+    def _beginning(self, lane: Lane, tag: Tag) -> Beginning:
+        index = tag.lane(lane)
+        return Beginning(
+            rows=tag.rows,
+            now=self.now,
+            doubt_until=tag.doubt_until,
+            lost_at=tag.lost_at,
+            gap=tag.gap is not None,
+            kept=index.references,
+            has_queue=lambda queue: index.head(queue) is not None,
+            parked=tag.parked,
+        )
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Row | Refusal | None]:
+        return [self._refused_owner(one.row.owner) or self._settle(one) for one in settlements]
+
+    def _settle(self, one: Settlement) -> Row | None:
+        tag = self._of(one.row.owner)
+        return settle(tag.rows, one, self.now, partial(tag.free, now=self.now))
+
+    async def mark(self, marks: Sequence[Mark]) -> list[Refusal | None]:
+        return [self._done(one.row.owner, partial(self._mark, one)) for one in marks]
+
+    def _mark(self, one: Mark) -> None:
+        mark(self._of(one.row.owner).rows, one, self.now)
+
+    async def forget(self, rows: Sequence[RowKey]) -> list[Refusal | None]:
+        return [self._done(row.owner, partial(self._forget, row)) for row in rows]
+
+    def _forget(self, row: RowKey) -> None:
+        self._of(row.owner).rows.active.pop(row.digest, None)
+
+    async def intend_to_park(self, rows: Sequence[tuple[Lane, RowKey]]) -> list[Refusal | None]:
+        return [self._done(row.owner, partial(self._intend, lane, row), lane) for lane, row in rows]
+
+    def _intend(self, lane: Lane, row: RowKey) -> None:
+        self._of(row.owner).rows.intents[row.digest] = (lane.topic, lane.partition)
+
+    async def park(self, parked: Sequence[tuple[Lane, Parked]]) -> list[bool | Refusal]:
+        return [self._refused_owner(one.row.owner, lane) or self._park(lane, one) for lane, one in parked]
+
+    def _park(self, lane: Lane, one: Parked) -> bool:
+        tag = self._of(one.row.owner)
+        row, enough = tag.rows.load(one.row.digest, self.now), Stage.RESULT if one.poll else Stage.ACCEPTED
+        if row is not None and row.generation >= one.generation and row.stage >= enough:
+            return False
+        self._put(tag, lane, one)
+        return True
+
+    def _put(self, tag: Tag, lane: Lane, one: Parked) -> None:
+        tag.lane(lane).put(one, self.now)
+        if one.poll:
+            tag.rows.room(one.row.owner).discard(one.row.digest)
+
+    async def next_due(self, tags: Sequence[tuple[Lane, int]]) -> list[float | Refusal | None]:
+        return [self._refused(tag) or self._next_due(lane, tag) for lane, tag in tags]
+
+    def _next_due(self, lane: Lane, tag: int) -> float | None:
+        index = self._tags[tag].lane(lane)
+        index.take_back(lane.epoch, self.now)
+        return min(index.due.values()) - self.now if index.due else None
+
+    async def take_due(self, asks: Sequence[tuple[Lane, DueAsk]], *, lease_s: float) -> list[list[Due] | Refusal]:
+        return [self._refused(ask.tag, lane) or self._take_due(lane, ask, lease_s) for lane, ask in asks]
+
+    def _take_due(self, lane: Lane, ask: DueAsk, lease_s: float) -> list[Due]:
+        index = self._tags[ask.tag].lane(lane)
+        index.take_back(lane.epoch, self.now)
+        return index.lend(lane.epoch, self.now, ask.limit, lease_s)
+
+    async def unpark(self, rows: Sequence[tuple[Lane, tuple[RowKey, bytes | None]]]) -> list[bool | Refusal]:
+        return [self._refused_owner(row.owner) or self._unpark(lane, row, queue) for lane, (row, queue) in rows]
+
+    def _unpark(self, lane: Lane, row: RowKey, queue: bytes | None) -> bool:
+        tag = self._of(row.owner)
+        if tag.rows.intents.get(row.digest) == (lane.topic, lane.partition):
+            del tag.rows.intents[row.digest]
+        return tag.lane(lane).drop(row.digest, queue, self.now)
+
+
+def _is_of(row: MessageRow, arrival: Arrival) -> bool:
+    same_place = (row.partition, row.offset) == (arrival.partition, arrival.offset)
+    return row.digest == arrival.digest or same_place
