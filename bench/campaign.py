@@ -6,12 +6,14 @@ from typing import Final
 
 from bench.cases import Case
 from bench.fixed_table import lines
+from bench.in_flight import hold, most_in_flight
 from bench.phases import drain, steady
 from bench.results import CaseResult, Fixed, Steady
 from bench.rig import Options, Rig
 from bench.search import Search
-from bench.summary import drain_lines, steady_lines, verdict_line
+from bench.summary import drain_lines, in_flight_lines, steady_lines, verdict_line
 from bench.system import System
+from relay.limits import raise_descriptor_limit
 
 PHASES: Final = ("drain", "sustain", "latency")
 SLOW_RATE: Final = 100.0
@@ -32,9 +34,9 @@ Say = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How long each phase takes. `warm_backlog`: messages drained first, and not counted: a broker that has just been
-    started compiles its code for half a minute. `backlog`: messages to drain. `window_s`: of a try in the search,
-    `confirm_s`: of the rate that counts, `latency_s`: of each run for latencies. `rates`: only these, without a search,
-    `turns` times."""
+    started compiles its code for half a minute. `backlog`: messages to drain, or at most to hold. `window_s`: of
+    a try in the search, `confirm_s`: of the rate that counts, `latency_s`: of each run for latencies. `rates`: only
+    these, without a search, `turns` times."""
 
     phases: tuple[str, ...] = PHASES
     warm_backlog: int = 60_000
@@ -55,12 +57,17 @@ async def run_case(case: Case, options: Options, plan: Plan, say: Say) -> CaseRe
     """All phases of a case, on servers of its own."""
     result = CaseResult(case.name, case.about, case.ordering != "none", case.allowed)
     say(f"{case.name}: {case.about}")
-    async with Rig(case, options) as rig:
+    in_flight = min(most_in_flight(raise_descriptor_limit()), plan.backlog) if case.hold else None
+    async with Rig(case, options, in_flight) as rig:
         await rig.relay.start()
         say("  everything runs; warming up")
         await steady(rig, _WARM_RATE, plan.warm_s)
         if plan.warm_backlog and options.own_broker:
             await drain(rig, backlog_of(case, plan.warm_backlog, _LONGEST_WARM_UP_S))
+        if in_flight is not None:
+            result.in_flight = await hold(rig, in_flight)
+            _tell(say, in_flight_lines(result.in_flight))
+            return result
         if "drain" in plan.phases:
             result.drain = await drain(rig, backlog_of(case, plan.backlog))
             _tell(say, drain_lines(result.drain))

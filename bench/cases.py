@@ -10,7 +10,9 @@ class Case:
 
     `payload`: bytes. `latency_s`: of each answer. `failing`: share of answers that are a 503, whose `Retry-After` is
     `retry_after_s`: it pauses the whole receiver, so that above 0 a case measures little but the pauses. `round_trip`:
-    receivers answer with a body, sources have a callback, and a message has arrived when its result is back.
+    receivers answer with a body, sources have a callback, and a message has arrived when its result is back. `hold`:
+    nothing is answered until one process of the relay has all requests in flight that it can have; there is a receiver
+    for each, as half of a process's room is kept for those that have nothing under way.
     """
 
     name: str
@@ -25,6 +27,7 @@ class Case:
     retry_after_s: int = 0
     max_in_flight: int = 32
     round_trip: bool = False
+    hold: bool = False
 
     @property
     def allowed(self) -> float | None:
@@ -33,6 +36,15 @@ class Case:
 
 
 BASE: Final = Case("base", "64 sources, 16 receivers with lanes of their own, 1 kB, receivers answer at once")
+
+_HELD: Final = Case(
+    "in-flight",
+    "as many unanswered requests as one process can have, each to another receiver of the shared lane",
+    sources=1,
+    lane="shared",
+    ordering="none",
+    hold=True,
+)
 
 CASES: Final = {
     case.name: case
@@ -48,5 +60,7 @@ CASES: Final = {
         replace(BASE, name="failing-10", about="every tenth answer is a 503 with Retry-After: 0", failing=0.1),
         replace(BASE, name="unordered", about="no order promised (ordering: none)", ordering="none"),
         replace(BASE, name="round-trip", about="the receiver's answer, back at the sender's callback", round_trip=True),
+        _HELD,
+        replace(_HELD, name="in-flight-8k", about=f"{_HELD.about}, 8 kB payloads", payload=8192),
     )
 }

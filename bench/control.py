@@ -1,4 +1,5 @@
-"""The receiver's control: `GET /tally?first=A&end=B`, `GET /progress` and `POST /restart`, answered with JSON."""
+"""The receiver's control: `GET /tally?first=A&end=B`, `GET /progress`, and `POST /restart`, `/hold` and `/release`,
+answered with JSON."""
 
 import asyncio
 import json
@@ -26,12 +27,11 @@ class Control:
 
     def _answer(self, method: str, target: str) -> dict[str, object]:
         books, url = self._books, urlsplit(target)
-        if method == "POST" and url.path == "/restart":
-            books.deliveries.restart()
-            books.callbacks.restart()
-            books.refused = books.bad = 0
+        if method == "POST":
+            self._change(url.path)
         if url.path != "/tally":
-            return {"deliveries": books.deliveries.arrived, "callbacks": books.callbacks.arrived}
+            arrived = books.deliveries.arrived, books.callbacks.arrived
+            return {"deliveries": arrived[0], "callbacks": arrived[1], "held": books.held.count}
         query = parse_qs(url.query)
         first, end = int(query["first"][0]), int(query["end"][0])
         return {
@@ -40,6 +40,17 @@ class Control:
             "refused": books.refused,
             "bad": books.bad,
         }
+
+    def _change(self, path: str) -> None:
+        books = self._books
+        if path == "/restart":
+            books.deliveries.restart()
+            books.callbacks.restart()
+            books.refused = books.bad = 0
+        elif path == "/hold":
+            books.held.wanted = True
+        elif path == "/release":
+            books.held.release()
 
 
 async def ask(port: int, method: str, target: str) -> dict[str, object]:

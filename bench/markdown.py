@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from bench.fixed_table import EXPLAINED, lines
 from bench.results import CaseResult, Report, Steady
+from bench.summary import in_flight_lines
 
 _COLUMNS = (
     *(
@@ -43,6 +44,9 @@ def _lines(report: Report) -> Iterator[str]:
             yield f"Rates that were asked for, {case.name}:"
             yield ""
             yield from lines(case.fixed)
+        if case.in_flight is not None:
+            yield ""
+            yield from (f"{case.name}, {line.strip()}" for line in in_flight_lines(case.in_flight))
     yield ""
     yield from (f"- {text}" for text in EXPLAINED if any(case.fixed for case in report.cases))
     yield f"- {machine.cpu}, {machine.cores} cores, {machine.memory / 2**30:.0f} GiB; everything ran on it together"

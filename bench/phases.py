@@ -12,7 +12,7 @@ from bench.rig import Arrivals, Rig
 from bench.usage import Meter
 
 _LOOK_S: Final = 0.25
-_LATE_S: Final = 1.0
+LATE_S: Final = 1.0
 """A copy that comes after the last message by no more than this counts in its phase; later ones in the next."""
 
 _STANDSTILL_S: Final = 30.0
@@ -36,16 +36,17 @@ async def drain(rig: Rig, count: int) -> Drain:
             load.check()
             counters, launched_ns = await rig.counters(), time.time_ns()
             await rig.relay.start()
-        before = await _until(rig, load, 1)
+        before = await until(rig, load, 1)
         meter.begin()
-        arrived = await _until(rig, load, count)
+        arrived = await until(rig, load, count)
         usage = meter.end(arrived - before)
         taken = traffic(counters, await rig.counters(), count, 0)
-        await asyncio.sleep(_LATE_S)
+        await asyncio.sleep(LATE_S)
         arrivals = await rig.arrivals(first, first + count)
         seconds = (arrivals.last_ns - arrivals.first_ns) / 1e9
         rate, first_s = arrivals.arrived / max(seconds, 1e-9), (arrivals.first_ns - launched_ns) / 1e9
-        return Drain(rate, seconds, flood, _counts(rig, load, arrivals), usage, None if flood else first_s, taken)
+        counts = counts_of(rig, count, load.failed, arrivals)
+        return Drain(rate, seconds, flood, counts, usage, None if flood else first_s, taken)
 
 
 async def steady(rig: Rig, rate: float, seconds: float) -> Steady:
@@ -58,11 +59,11 @@ async def steady(rig: Rig, rate: float, seconds: float) -> Steady:
         meter.begin()
         depths = await _watched(rig, load, seconds)
         usage = meter.end(await rig.arrived())
-        await _until(rig, load, count)
+        await until(rig, load, count)
         taken = traffic(counters, await rig.counters(), count, load.produced)
-        await asyncio.sleep(_LATE_S)
+        await asyncio.sleep(LATE_S)
         arrivals = await rig.arrivals(first, first + count)
-        counts, latency = _counts(rig, load, arrivals), latency_of(arrivals)
+        counts, latency = counts_of(rig, count, load.failed, arrivals), latency_of(arrivals)
         return Steady(rate, seconds, judge(depths, rate), latency, counts, usage, depths, taken)
 
 
@@ -77,7 +78,7 @@ async def _watched(rig: Rig, load: Load, seconds: float) -> list[Depth]:
     return depths
 
 
-async def _until(rig: Rig, load: Load, wanted: int) -> int:
+async def until(rig: Rig, load: Load, wanted: int) -> int:
     """Wait until `wanted` messages of the phase have arrived, or nothing arrives any more; how many did."""
     most, since = 0, time.monotonic()
     while True:
@@ -93,13 +94,14 @@ async def _until(rig: Rig, load: Load, wanted: int) -> int:
         await asyncio.sleep(0.05)
 
 
-def _counts(rig: Rig, load: Load, arrivals: Arrivals) -> Counts:
+def counts_of(rig: Rig, sent: int, rejected: int, arrivals: Arrivals) -> Counts:
+    """Of `sent` messages, `rejected` of which nobody took. Raises ChildFailed when a part of the system had ended."""
     rig.system.check_whole()
     return Counts(
-        sent=load.job.count,
-        lost=load.job.count - arrivals.arrived - load.failed,
+        sent=sent,
+        lost=sent - arrivals.arrived - rejected,
         duplicated=arrivals.repeats,
         misordered=arrivals.misordered,
         refused=arrivals.refused,
-        rejected=load.failed,
+        rejected=rejected,
     )

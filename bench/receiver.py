@@ -17,6 +17,7 @@ import uvloop
 from bench.control import Control
 from bench.ledger import Ledger
 from bench.wire import PAIR, PAIR_BASE, SERIAL, SERIAL_BASE, TIME, WIDTH
+from relay.limits import raise_descriptor_limit
 
 _OK: Final = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 _OK_WITH_BODY: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (WIDTH + 1)
@@ -39,14 +40,40 @@ class Behaviour:
         self.echo = echo
 
 
+class Held:
+    """Deliveries that are not answered yet, as long as that is `wanted`."""
+
+    __slots__ = ("_waiting", "wanted")
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self._waiting: list[tuple[Transport, bytes]] = []
+
+    @property
+    def count(self) -> int:
+        """Of those whose connections are still open."""
+        return sum(not transport.is_closing() for transport, _ in self._waiting)
+
+    def add(self, transport: Transport, answer: bytes) -> None:
+        self._waiting.append((transport, answer))
+
+    def release(self) -> None:
+        self.wanted = False
+        waiting, self._waiting = self._waiting, []
+        for transport, answer in waiting:
+            if not transport.is_closing():
+                transport.write(answer)
+
+
 class Books:
     """What this process has seen. `refused`: answered with 503; `bad`: requests that were none of ours."""
 
-    __slots__ = ("bad", "callbacks", "deliveries", "refused")
+    __slots__ = ("bad", "callbacks", "deliveries", "held", "refused")
 
     def __init__(self, pairs: int) -> None:
         self.deliveries = Ledger(pairs)
         self.callbacks = Ledger(pairs)
+        self.held = Held()
         self.refused = 0
         self.bad = 0
 
@@ -102,7 +129,9 @@ class Receiver(asyncio.Protocol):
             return None
         books.deliveries.note(serial, pair, sent_ns, time.time_ns())
         answer = _OK_WITH_BODY + stamp + b"}" if behaviour.echo else _OK
-        if behaviour.latency_s:
+        if books.held.wanted:
+            books.held.add(self._transport, answer)
+        elif behaviour.latency_s:
             self._later(behaviour.latency_s, self._answer, answer)
         else:
             self._write(answer)
@@ -121,6 +150,7 @@ class Receiver(asyncio.Protocol):
 async def serve(behaviour: Behaviour, pairs: int) -> None:
     """Until this process is ended."""
     loop = asyncio.get_running_loop()
+    raise_descriptor_limit()
     books = Books(pairs)
     server = await loop.create_server(lambda: Receiver(behaviour, books, loop), "127.0.0.1", 0, backlog=1024)
     control = await asyncio.start_server(Control(books).handle, "127.0.0.1", 0)

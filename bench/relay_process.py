@@ -19,6 +19,9 @@ from bench.kafka_parts import free_ports
 from bench.servers import finish
 
 _START_S: Final = 60.0
+_START_OF_ONE_S: Final = 0.01
+"""More for each receiver."""
+_HELD_S: Final = 900
 _RESTARTED: Final = '"process_ended"'
 _SECRET: Final = "BENCH_SECRET"  # noqa: S105 - the name of a variable
 
@@ -38,20 +41,22 @@ def receiver_urls(case: Case, ports: Sequence[int]) -> dict[str, str]:
     return {name: f"http://127.0.0.1:{ports[index % len(ports)]}/r/{name}" for index, name in enumerate(names)}
 
 
-def receivers_file(case: Case, ports: Sequence[int]) -> dict[str, object]:
+def receivers_file(case: Case, ports: Sequence[int]) -> dict[str, dict[str, object]]:
     """receivers.yaml for `case`.
 
     Where receivers fail, delays between attempts are short and attempts are many: no message is given up.
     """
     endpoint = {"secret": f"${{{_SECRET}}}", "max_in_flight": case.max_in_flight}
+    if case.hold:
+        endpoint["timeout"] = _HELD_S
     retry = {"retry": {"base": 0.2, "cap": 1.0, "max_attempts": 1000}} if case.failing else {}
-    receivers = {
+    receivers: dict[str, object] = {
         name: endpoint | retry | {"post_endpoint": url, "lane": case.lane, "ordering": case.ordering}
         for name, url in receiver_urls(case, ports).items()
     }
     if not case.round_trip:
         return {"receivers": receivers}
-    callback = endpoint | {"url": f"http://127.0.0.1:{ports[0]}/callback", "max_in_flight": 256}
+    callback: object = endpoint | {"url": f"http://127.0.0.1:{ports[0]}/callback", "max_in_flight": 256}
     return {"sources": {"*": {"callback": callback}}, "receivers": receivers}
 
 
@@ -65,11 +70,12 @@ class RelayProcess:
         self,
         directory: Path,
         backing: Backing | None,
-        entries: Mapping[str, object],
+        entries: Mapping[str, Mapping[str, object]],
         *,
         processes: int,
         code: Path,
         profile: Path | None,
+        max_requests: int | None = None,
     ) -> None:
         self._directory = directory / "relay"
         self._directory.mkdir()
@@ -77,6 +83,8 @@ class RelayProcess:
         self._processes = processes if backing else 1
         self._code = code
         self._profile = profile
+        self._max_requests = max_requests
+        self._start_s = _START_S + len(entries["receivers"]) * _START_OF_ONE_S
         (self._port,) = free_ports(1)
         self._starts = 0
         (self._directory / "receivers.yaml").write_text(json.dumps(entries))  # JSON is YAML
@@ -113,7 +121,7 @@ class RelayProcess:
             await child.start()
         for child in self.children:
             sign = '"started"' if self._backing else "Ready"
-            await child.until_logged(sign, each, _START_S, unless=_RESTARTED)
+            await child.until_logged(sign, each, self._start_s, unless=_RESTARTED)
 
     def check(self) -> None:
         """Raises ChildFailed when it has ended by itself."""
@@ -156,6 +164,8 @@ class RelayProcess:
             "RELAY_RECEIVERS_FILE": "receivers.yaml",
             _SECRET: "whsec_" + b64encode(secrets.token_bytes(32)).decode(),
         }
+        if self._max_requests is not None:
+            settings["RELAY_MAX_REQUESTS"] = str(self._max_requests)
         if self._backing:
             settings |= {
                 "RELAY_KAFKA_BOOTSTRAP_SERVERS": self._backing.kafka,

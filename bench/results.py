@@ -1,6 +1,7 @@
 """What phases and cases result in; `dataclasses.asdict` of them is the JSON report."""
 
 from dataclasses import dataclass, field
+from math import nan
 
 from bench.backlog import Depth, Verdict
 from bench.ceiling import Calibration
@@ -78,10 +79,35 @@ class Fixed:
     plain: Steady | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Level:
+    """`held` requests in flight at the same moment, and the memory (RSS, bytes) of the process that had sent them."""
+
+    held: int
+    rss: int
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """`wanted` requests in flight in one process, with payloads of so many bytes: none, half of them, and all."""
+
+    wanted: int
+    payload: int
+    levels: list[Level]
+    counts: Counts
+
+    @property
+    def bytes_each(self) -> float:
+        """Memory that a request takes in that process, by the second half of them; nan when none came."""
+        half, whole = self.levels[-2:]
+        return (whole.rss - half.rss) / (whole.held - half.held) if whole.held > half.held else nan
+
+
 @dataclass(slots=True)
 class CaseResult:
     """A case's phases, as far as they were run. `sustained`: the highest rate that held. `tries`: how it was found.
-    `fixed`: the rates that were asked for, in the order in which they were run.
+    `fixed`: the rates that were asked for, in the order in which they were run. `in_flight`: alone, where requests are
+    held.
 
     `allowed`: what the caps allow by Little's law, where the receivers take time to answer. `ordered`: order was
     promised, so that `misordered` counts.
@@ -96,6 +122,7 @@ class CaseResult:
     tries: list[Steady] = field(default_factory=list)
     latencies: list[Steady] = field(default_factory=list)
     fixed: list[Fixed] = field(default_factory=list)
+    in_flight: InFlight | None = None
 
     @property
     def best(self) -> float:

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
@@ -89,12 +89,15 @@ class Arrivals:
 
 class Rig:
     """A case's surroundings, up while the block runs. `system`: what runs on them, and messages are sent to: at first
-    the relay, which is still to be started."""
+    the relay, which is still to be started. `in_flight`: a single process may have so many requests under way, and
+    there are as many receivers.
+    """
 
-    def __init__(self, case: Case, options: Options) -> None:
-        self.case = case
-        self.options = options
-        self.drawing = Drawing(case.sources, case.receivers)
+    def __init__(self, case: Case, options: Options, in_flight: int | None = None) -> None:
+        self.case = case if in_flight is None else replace(case, receivers=in_flight)
+        self.options = options if in_flight is None else replace(options, processes=1)
+        self._in_flight = in_flight
+        self.drawing = Drawing(self.case.sources, self.case.receivers)
         self.serial = 0
         """The next message's."""
         self._prefix = f"bench-{secrets.token_hex(3)}-"
@@ -122,6 +125,7 @@ class Rig:
                 processes=self.options.processes,
                 code=self.options.code,
                 profile=self.options.profile,
+                max_requests=self._in_flight,
             )
             self._stack.push_async_callback(self.relay.stop)
             self.system: System = self.relay
@@ -189,8 +193,17 @@ class Rig:
 
     async def restart_counts(self) -> None:
         """A new phase begins."""
+        await self.tell("/restart")
+
+    async def tell(self, target: str) -> None:
+        """`/hold`: the receivers keep what comes unanswered, until `/release`."""
         for receiver in self._receivers:
-            await ask(receiver.control, "POST", "/restart")
+            await ask(receiver.control, "POST", target)
+
+    async def held(self) -> int:
+        """Requests that wait at the receivers for an answer, on connections that are open."""
+        counts = [(await ask(receiver.control, "GET", "/progress"))["held"] for receiver in self._receivers]
+        return sum(count for count in counts if isinstance(count, int))
 
     async def arrived(self) -> int:
         """Different messages that arrived in this phase: at the receivers, or back at the sender in a round trip."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from bench.counters import Traffic
-from bench.results import Counts, Drain, Latency, Steady
+from bench.results import Counts, Drain, InFlight, Latency, Steady
 from bench.usage import FOREIGN_LOAD, Usage
 
 
@@ -22,6 +22,13 @@ def steady_lines(result: Steady) -> Iterator[str]:
     yield f"  {_counts(result.counts)}"
     yield from _traffic(result.traffic)
     yield from _usage(result.usage)
+
+
+def in_flight_lines(result: InFlight) -> Iterator[str]:
+    levels = ", ".join(f"{level.held:,} with {level.rss / 2**20:.0f} MiB" for level in result.levels)
+    yield f"in flight at once, in one process: {levels}"
+    yield f"  {result.bytes_each / 1024:.1f} KiB a request with payloads of {result.payload:,} bytes"
+    yield f"  {_counts(result.counts)}"
 
 
 def verdict_line(result: Steady) -> str:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from bench.backlog import Depth, judge
 from bench.campaign import backlog_of
 from bench.cases import BASE, CASES
+from bench.in_flight import most_in_flight
 from bench.procstat import Sample
 from bench.search import Search
 from bench.usage import usage
@@ -74,6 +75,11 @@ def test_littles_law_bounds_what_slow_receivers_allow() -> None:
 def test_a_backlog_is_cut_to_what_the_caps_allow_in_ten_minutes() -> None:
     assert backlog_of(BASE, 10**6) == 10**6
     assert backlog_of(CASES["latency-1s"], 10**6) == 512 * 600
+
+
+def test_requests_in_flight_are_bounded_by_descriptors_and_by_local_ports() -> None:
+    assert most_in_flight(20_000) == 19_000
+    assert most_in_flight(10**9) < 2**16
 
 
 def sample(at: float, relay: float, *, busy: float, kernel: float = 0.0, steal: float = 0.0) -> Sample:

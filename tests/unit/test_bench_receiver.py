@@ -68,6 +68,27 @@ async def test_a_failing_receiver_refuses_and_does_not_count() -> None:
     assert b"\r\nretry-after: 0\r\n" in wire.written
 
 
+async def test_what_is_held_is_counted_and_answered_on_release() -> None:
+    receiver, books, wire = connected(Behaviour(0, 0, 0, echo=False))
+    books.held.wanted = True
+    receiver.data_received(post("/r/r0", 0) + post("/r/r0", 1))
+    assert (books.deliveries.arrived, books.held.count, wire.written) == (2, 2, b"")
+    books.held.release()
+    assert (wire.written.count(b" 200 OK"), books.held.count) == (2, 0)
+    receiver.data_received(post("/r/r0", 2))
+    assert wire.written.count(b" 200 OK") == 3
+
+
+async def test_who_has_hung_up_holds_nothing() -> None:
+    receiver, books, wire = connected(Behaviour(0, 0, 0, echo=False))
+    books.held.wanted = True
+    receiver.data_received(post("/r/r0", 0))
+    wire.close()
+    assert books.held.count == 0
+    books.held.release()
+    assert wire.written == b""
+
+
 @pytest.mark.parametrize(
     "request_", [b"GET / HTTP/1.1\r\nhost: h\r\n\r\n", post("/r/r0", 0).replace(b'"t":1', b'"t":x')]
 )

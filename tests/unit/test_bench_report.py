@@ -13,8 +13,8 @@ from bench.chart import across, chart
 from bench.histogram import Histogram
 from bench.markdown import markdown
 from bench.report import write
-from bench.results import CaseResult, Counts, Drain, Latency, Machine, Report, Steady
-from bench.summary import drain_lines, steady_lines
+from bench.results import CaseResult, Counts, Drain, InFlight, Latency, Level, Machine, Report, Steady
+from bench.summary import drain_lines, in_flight_lines, steady_lines
 from bench.usage import Usage
 
 USAGE = Usage(
@@ -108,6 +108,20 @@ def test_the_files_are_written_and_the_json_has_everything(tmp_path: Path) -> No
     assert case["drain"]["usage"]["cpu_us"] == {"relay": 300.0, "kafka": 40.0}
     assert case["sustained"]["latency"]["buckets"]
     assert case["latencies"][1]["rate"] == 100
+
+
+def test_what_a_request_in_flight_takes_is_of_the_second_half() -> None:
+    levels = [Level(0, 80 << 20), Level(1000, 100 << 20), Level(2000, 110 << 20)]
+    case = CaseResult("in-flight", "about", in_flight=InFlight(2000, 1024, levels, Counts(2000, 0, 0, 0)))
+    assert "2,000 with 110 MiB" in markdown(report(case))
+    assert "10.2 KiB a request with payloads of 1,024 bytes" in markdown(report(case))
+
+
+def test_none_in_flight_is_told_and_no_mistake() -> None:
+    nothing = InFlight(10, 1024, [Level(0, 1), Level(0, 1), Level(0, 1)], Counts(10, 10, 0, 0))
+    text = "\n".join(in_flight_lines(nothing))
+    assert "nan KiB" in text
+    assert "lost 10" in text
 
 
 def test_the_summary_says_what_went_wrong() -> None:
