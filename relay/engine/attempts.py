@@ -80,7 +80,7 @@ class Attempts(Generic[W]):
 
     def start(self, work: W) -> None:
         """Take `work` up. Exactly one method of Ends is called for it in the end."""
-        work.token = b""
+        work.token, work.asked = b"", False
         end = self._worker.overdue(work)
         if isinstance(end, Later):
             self._ends.later(work, end)
@@ -265,6 +265,7 @@ class Attempts(Generic[W]):
         try:
             step = self._worker.step(work)
             if isinstance(step, Call):
+                work.asked = True
                 step.start(partial(self._replied, work, step.decide))
                 self._running += 1
                 return None
@@ -370,7 +371,8 @@ class Attempts(Generic[W]):
         settlements = [settlement for _, settlement, _ in batch]
         rows = await context.patience.until_done("store outcomes", lambda: answered(context.state.settle(settlements)))
         for (work, settlement, decision), row in zip(batch, rows, strict=True):
-            context.observer.attempt(self._worker.stage, work, decision)
+            if work.asked or not _was_over(row, settlement):
+                context.observer.attempt(self._worker.stage, work, decision)
             if settlement.pause_s or _is_for_good(decision):
                 self._ends.close(work.gate, min(settlement.pause_s or inf, LONGEST_CLOSE_S), down=True)
             healthy = self._healthy(settlement, decision)
@@ -416,6 +418,14 @@ class Attempts(Generic[W]):
 def _is_for_good(decision: Decision) -> TypeGuard[Dead | Later]:
     """The endpoint is to be sent nothing until somebody resumes it."""
     return isinstance(decision, Dead | Later) and decision.pause_s == inf
+
+
+def _was_over(row: Row | None, settlement: Settlement) -> bool:
+    """Somebody else had ended it before: what was found here without a request was found too late, and is no news."""
+    if row is None or row.stage < Stage.RESULT:
+        return False
+    ours, there = settlement.result, row.result
+    return ours is None or there is None or (ours.outcome, ours.reason) != (there.outcome, there.reason)
 
 
 def _taken_back(later: Later) -> bool:

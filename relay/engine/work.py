@@ -87,6 +87,7 @@ class Work:
     """One record on its way through a lane. Workers subclass it with what they read from the record."""
 
     __slots__ = (
+        "asked",
         "attempts",
         "begun_at",
         "crashes",
@@ -125,6 +126,8 @@ class Work:
         self.attempts = 0
         self.polls = 0
         self.token = b""
+        self.asked = False
+        """A request was made since it was last taken up."""
         self.begun_at = 0.0
         self.due = 0.0
         """Monotonic time before which it is not taken up."""

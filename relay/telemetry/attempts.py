@@ -47,6 +47,16 @@ def facts_of(work: Work, decision: Decision) -> dict[str, object]:
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 
+def poll_facts(work: Work, decision: Decision) -> dict[str, object]:
+    """The same of a status GET, which is no attempt at a delivery: that there is no answer yet is no failure."""
+    facts = facts_of(work, decision)
+    del facts["attempt"]
+    if isinstance(decision, Later):
+        facts["outcome"] = "not answered" if decision.detail else facts.pop("reason")
+        facts |= {"detail": decision.detail} if decision.detail else {}
+    return facts | {"poll": work.polls}
+
+
 def letter_facts(record: Record | NewRecord, dead: Dead) -> dict[str, object]:
     """What a log line says of a dead letter: whose it is, as far as that can be told, and why."""
     receiver, source_id, message_id = identity_of(record.value, record.headers)

@@ -11,7 +11,7 @@ from relay.log.port import NewRecord, Record, TopicPartition
 from relay.state.attempts import WaitReason
 from relay.state.port import Restored
 from relay.state.rows import TAGS
-from relay.telemetry.attempts import facts_of, letter_facts, outcome_of
+from relay.telemetry.attempts import facts_of, letter_facts, outcome_of, poll_facts
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.outages import Outages
@@ -119,7 +119,10 @@ class TelemetryObserver:
     def attempt(self, stage: str, work: Work, decision: Decision) -> None:
         gate, outcome = work.gate, outcome_of(decision)
         if self._tells_attempts(gate):
-            self._log.info("attempt", stage=stage, **facts_of(work, decision))
+            if stage == "pending":
+                self._log.info("poll", stage=stage, **poll_facts(work, decision))
+            else:
+                self._log.info("attempt", stage=stage, **facts_of(work, decision))
         if self._outages.began and outcome == "done" and stage != "pending":
             self._is_back(gate)  # another process's ping was answered
         match stage:

@@ -22,7 +22,7 @@ from relay.engine.recovery import Recovery
 from relay.engine.resumes import Resumes
 from relay.engine.supervisor import Supervisor
 from relay.engine.turnstile import SEATS, Turnstile
-from relay.engine.work import Dead
+from relay.engine.work import Dead, Decision, Work
 from relay.lanes import Lanes
 from relay.log.port import Headers, NewRecord, Record, TopicPartition
 from relay.plan import Plan
@@ -94,6 +94,11 @@ class Told(SilentObserver):
         """Gate and news of endpoints in long outages: `back`, `gone`, `disabled`."""
         self.shortages: Counter[str] = Counter()
         """By kind: requests that could not be made for want of something of our own."""
+        self.tried: Counter[tuple[str, str]] = Counter()
+        """By stage and kind of decision: what was told as an attempt, or as a poll."""
+
+    def attempt(self, stage: str, work: Work, decision: Decision) -> None:
+        self.tried[stage, type(decision).__name__.lower()] += 1
 
     def parked(self, topic: str, count: int) -> None:
         self.parked_records += count
@@ -131,6 +136,7 @@ class _AskingObserver(SilentObserver):
 
     def __init__(self, told: Told) -> None:
         self.recovery: Recovery | None = None
+        self.attempt = told.attempt  # type: ignore[method-assign]
         self.parked = told.parked  # type: ignore[method-assign]
         self.step_crashed = told.step_crashed  # type: ignore[method-assign]
         self.dead = told.dead  # type: ignore[method-assign]

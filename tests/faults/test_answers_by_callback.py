@@ -2,6 +2,7 @@
 back as soon as the answer is there."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -114,6 +115,23 @@ async def test_beyond_its_room_for_answers_a_dedicated_receiver_has_its_intake_s
     await process.ended(60)
     await process.stop()
     assert sorted(answered) == sorted(f"s{number % 10}-{number}" for number in range(300))
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_the_deadline_of_what_was_answered_is_nobodys_failure() -> None:
+    """It is held in memory until then, and finds out that it is over."""
+    waits = replace(receiver("r", "/later"), answer="required", answer_deadline=30.0)
+    world = World([waits], settings=_settings())
+    await world.create()
+    await world.send(message(0, "s", "r"), message(1, "s", "r"))
+    process = Process(world)
+    await process.ended(5)
+    assert await _Answering(world).answer("s-0")
+    await process.ended(60)
+    await process.stop()
+    assert world.told.tried["pending", "dead"] == 1  # of the one that was not answered
+    assert world.told.dead_letters == {"answer_timeout": 1}
     assert await world.is_at_rest()
 
 

@@ -11,7 +11,7 @@ from relay.engine.work import Dead, Decision, Done, Later, Resend
 from relay.log.port import Record
 from relay.state.attempts import Change
 from relay.state.rows import Result
-from relay.telemetry.attempts import facts_of
+from relay.telemetry.attempts import facts_of, poll_facts
 from workers.delivery import Delivery
 
 HOP = Hop(DeliveryId("ci", "github", "m-1"), accepted_ms=1)
@@ -43,3 +43,28 @@ def test_what_the_line_of_an_attempt_says(decision: Decision, facts: dict[str, A
     work.attempts = 2
     ids = {"receiver": "ci", "source_id": "github", "message_id": "m-1", "attempt": 2}
     assert facts_of(work, decision) == ids | facts
+
+
+@pytest.mark.parametrize(
+    ("decision", "facts"),
+    [
+        (Done(result=Result("answered", 200)), {"outcome": "answered", "status": 200}),
+        (Later(3.0, "still working"), {"outcome": "still working", "again_in_s": 3.0}),
+        (
+            Later(4.0, "refused", detail="GET https://ci.example/1: connection refused"),
+            {
+                "outcome": "not answered",
+                "reason": "refused",
+                "detail": "GET https://ci.example/1: connection refused",
+                "again_in_s": 4.0,
+            },
+        ),
+        (Dead("gone", "it says so", 410), {"outcome": "dead", "reason": "gone", "detail": "it says so", "status": 410}),
+    ],
+)
+def test_what_the_line_of_a_poll_says(decision: Decision, facts: dict[str, Any]) -> None:
+    """It is no attempt at the delivery, and that there is no answer yet is no retry."""
+    work = Delivery(RECORD, HOP, Receiver("ci", Endpoint("https://ci.example/")))
+    work.attempts, work.polls = 1, 5
+    ids = {"receiver": "ci", "source_id": "github", "message_id": "m-1", "poll": 5}
+    assert poll_facts(work, decision) == ids | facts
