@@ -80,7 +80,7 @@ class Attempts(Generic[W]):
 
     def start(self, work: W) -> None:
         """Take `work` up. Exactly one method of Ends is called for it in the end."""
-        work.token, work.asked = b"", False
+        work.token, work.requested = b"", False
         end = self._worker.overdue(work)
         if isinstance(end, Later):
             self._ends.later(work, end)
@@ -265,7 +265,7 @@ class Attempts(Generic[W]):
         try:
             step = self._worker.step(work)
             if isinstance(step, Call):
-                work.asked = True
+                work.requested = True
                 step.start(partial(self._replied, work, step.decide))
                 self._running += 1
                 return None
@@ -371,7 +371,7 @@ class Attempts(Generic[W]):
         settlements = [settlement for _, settlement, _ in batch]
         rows = await context.patience.until_done("store outcomes", lambda: answered(context.state.settle(settlements)))
         for (work, settlement, decision), row in zip(batch, rows, strict=True):
-            if work.asked or not _was_over(row, settlement):
+            if work.requested or not _was_over(row, settlement):
                 context.observer.attempt(self._worker.stage, work, decision)
             if settlement.pause_s or _is_for_good(decision):
                 self._ends.close(work.gate, min(settlement.pause_s or inf, LONGEST_CLOSE_S), down=True)

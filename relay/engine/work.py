@@ -87,7 +87,6 @@ class Work:
     """One record on its way through a lane. Workers subclass it with what they read from the record."""
 
     __slots__ = (
-        "asked",
         "attempts",
         "begun_at",
         "crashes",
@@ -102,6 +101,7 @@ class Work:
         "polls",
         "queue",
         "record",
+        "requested",
         "resolved",
         "result",
         "row",
@@ -126,7 +126,7 @@ class Work:
         self.attempts = 0
         self.polls = 0
         self.token = b""
-        self.asked = False
+        self.requested = False
         """A request was made since it was last taken up."""
         self.begun_at = 0.0
         self.due = 0.0
