@@ -216,8 +216,12 @@ class FromSender:
             traceparent=message.traceparent,
             move=move,
         )
-        key = receiver.name if lane == SHARED else message.source_id
-        return NewRecord(self._topics.to_receiver(lane), key.encode(), message.payload, encode_hop(hop))
+        topic, headers = self._topics.to_receiver(lane), encode_hop(hop)
+        if lane == SHARED:
+            return NewRecord(topic, receiver.name.encode(), message.payload, headers)
+        # once it has moved its topic may have grown, of which this process's client need not have heard
+        spread = receiver.partitions if receiver.move else 0
+        return NewRecord(topic, message.source_id.encode(), message.payload, headers, spread)
 
     def _unknown(self, work: Incoming, name: str) -> NewRecord:
         dead = Dead("unknown_receiver", why_unknown(self._directory, name))

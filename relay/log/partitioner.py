@@ -31,3 +31,8 @@ def partition_of(key: bytes | None, partitions: int) -> int:
     if key is None:
         return 0
     return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def place_of(key: bytes | None, spread: int, partitions: int) -> int:
+    """The partition of a record that is to go over `spread` of a topic's partitions; see `NewRecord`."""
+    return partition_of(key, spread if 0 < spread < partitions else partitions)

@@ -22,13 +22,16 @@ class TopicPartition(NamedTuple):
 class NewRecord(Struct, frozen=True, gc=False):
     """A record to append. The partition follows from `key` (murmur2, as Kafka's default), the same in every log.
 
-    `value` None is a tombstone: in a compacted topic it removes the key.
+    `value` None is a tombstone: in a compacted topic it removes the key. `spread`: over so many partitions, which its
+    topic has by now, also where this client has last seen it smaller: all writers agree while a topic grows. If it
+    turns out to have fewer, or with 0, over all that there are.
     """
 
     topic: str
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
+    spread: int = 0
 
 
 class Flaw(Struct, frozen=True, gc=False):
@@ -203,6 +206,11 @@ class LogAdmin(Protocol):
         """Create the topics that are missing and return their names. `groups`: topic -> consumer group whose
         offset is set to the beginning where it has none yet (a missing offset is an alarm, never "latest").
         Repeatable; an existing topic or offset is left as it is."""
+        ...
+
+    async def grow(self, topic: str, partitions: int) -> None:
+        """Give a topic so many partitions; with as many or more it stays as it is. Its records stay where they are,
+        and keys go elsewhere from now on. Repeatable; `create` gives groups an offset on the new ones."""
         ...
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:

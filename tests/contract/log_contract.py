@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import pytest
+from msgspec import structs
 
 from relay.domain.errors import ConsumerClosed, LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
 from relay.domain.topics import TopicSpec
@@ -29,6 +30,10 @@ class LogRig(Protocol):
     async def reopen(self) -> Log:
         """The client dies without a word: nothing is flushed or committed any more, its group members vanish. Sets
         `log` to a new, started one on the same records and returns it."""
+        ...
+
+    def another(self) -> Log:
+        """Another client of the same log; not started."""
         ...
 
     async def drop_before(self, at: Coordinate) -> None:
@@ -813,6 +818,50 @@ class LogContract:
 
         assert await rig.log.create(specs, {names[0]: group}) == []
         assert await rig.log.lag(group, names[0]) == 0
+
+    async def test_a_topic_grows_and_keeps_what_it_has(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        before = await rig.log.append(keyed(topic, 6, keys=6))
+        member = await started(Member(rig.log, group, topic))
+        await member.take(6)
+        await member.consumer.commit(member.ends(list(member.owned)))
+        await member.consumer.close()
+
+        for partitions in (3, 3, 2):
+            await rig.log.grow(topic, partitions)
+        await rig.log.create([], {topic: group})
+
+        assert (await rig.log.describe([topic]))[topic].spec.partitions == 3
+        backlogs = {each.partition.partition: each for each in await rig.log.backlogs({topic: group})}
+        assert {number: each.committed for number, each in backlogs.items()} == {0: 6, 1: 0, 2: 0}
+        assert {at.partition for at in before} == {0}
+        await rig.log.append([structs.replace(record, spread=3) for record in keyed(topic, 30, keys=30)])
+        member = await started(Member(rig.log, group, topic))
+        assert {record.partition for record in await member.take(30)} == {0, 1, 2}
+        await member.consumer.close()
+
+    async def test_what_is_missing_does_not_grow(self, rig: LogRig) -> None:
+        with pytest.raises(LogUnavailable):
+            await rig.log.grow(unique("missing"), 2)
+
+    async def test_a_record_goes_over_as_many_partitions_as_it_says(self, rig: LogRig) -> None:
+        """Also where the client has seen the topic smaller, and as far as there are so many."""
+        topic = await topic_for(rig.log, partitions=2)
+        other = rig.another()
+        await other.start()
+        keys = [f"key-{number}".encode() for number in range(30)]
+
+        async def places(spread: int) -> list[int]:
+            at = await rig.log.append([NewRecord(topic, key, b"v", spread=spread) for key in keys])
+            return [each.partition for each in at]
+
+        assert await places(1) == [0] * len(keys)
+        assert await places(0) == await places(3) == [partition_of(key, 2) for key in keys]
+        await other.grow(topic, 5)
+        await other.close()
+        assert await places(5) == [partition_of(key, 5) for key in keys]
+        assert await places(3) == [partition_of(key, 3) for key in keys]
 
     async def test_describe_knows_what_there_is(self, rig: LogRig) -> None:
         specs = [TopicSpec(unique("topic"), 3, retention_s=3600), TopicSpec(unique("topic"), 1, "compact", None)]

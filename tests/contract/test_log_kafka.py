@@ -71,6 +71,9 @@ class KafkaRig:
         request = LeaveGroupRequest(group, member)
         await ours._repeated("expelling a member", lambda client: ours._to_coordinator(client, group, request))
 
+    def another(self) -> Log:
+        return self._new()
+
     async def drop_before(self, at: Coordinate) -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap)
         await admin.start()

@@ -27,6 +27,9 @@ class MemoryRig:
         await self.log.start()
         return self.log
 
+    def another(self) -> Log:
+        return MemoryLog(self.broker)
+
     async def drop_before(self, at: Coordinate) -> None:
         self.broker.drop_before(at)
 

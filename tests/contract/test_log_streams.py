@@ -64,6 +64,9 @@ class StreamsRig:
         await self.log.start()
         return self.log
 
+    def another(self) -> Log:
+        return self._new()
+
     async def drop_before(self, at: Coordinate) -> None:
         async with Redis.from_url(self.server.url(0)) as redis:
             await redis.xtrim(f"t:log:records:{at.topic}/{at.partition}", minid=f"{at.offset + 1}-0", approximate=False)

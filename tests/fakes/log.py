@@ -4,12 +4,13 @@ and dies with `crash`."""
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
 from relay.domain.topics import TopicSpec
 from relay.log.group_consumer import Commit, GroupConsumer, Taken
 from relay.log.groups import Group
-from relay.log.partitioner import partition_of
+from relay.log.partitioner import place_of
 from relay.log.port import (
     Backlog,
     Consumer,
@@ -154,7 +155,7 @@ class MemoryLog:
 
     def _append(self, new: NewRecord) -> Coordinate:
         spec = self._broker.spec(new.topic)
-        at = TopicPartition(new.topic, partition_of(new.key, spec.partitions))
+        at = TopicPartition(new.topic, place_of(new.key, new.spread, spec.partitions))
         partition = self._broker[at]
         record = Record(*at, partition.end, new.key, new.value, new.headers, self._broker.now_ms())
         partition.records.append(record)
@@ -224,6 +225,11 @@ class MemoryLog:
             for at in self._broker.partitions_of(topic):
                 self._broker.offsets.setdefault((group, at), self._broker[at].first)
         return made
+
+    async def grow(self, topic: str, partitions: int) -> None:
+        await self._turn()
+        spec = self._broker.spec(topic)
+        self._broker.specs[topic] = replace(spec, partitions=max(spec.partitions, partitions))
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
         await self._turn()

@@ -19,7 +19,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 
 from relay.domain.errors import LogUnavailable, RecordTooLarge, RelayError
 from relay.log.kafka.client import described
-from relay.log.partitioner import partition_of
+from relay.log.partitioner import place_of
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 
 _TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
@@ -129,21 +129,29 @@ class Accumulator:
         self._loop = asyncio.get_running_loop()
         self._lanes: dict[TopicPartition, Lane] = {}
         self._topics: dict[str, list[Lane]] = {}
+        self._looked_for: dict[str, int] = {}
         self._calls: dict[Append, None] = {}
         self._ready: list[Lane] = []
         self._flushing: asyncio.Handle | None = None
         self._expiring: asyncio.TimerHandle | None = None
 
     def unknown(self, records: Sequence[NewRecord]) -> str | None:
-        """A topic of these whose partitions are not known yet."""
+        """A topic of these whose partitions are not known yet, or not all."""
+        topics = self._topics
         for record in records:
-            if record.topic not in self._topics and not self._learn(record.topic):
+            lanes = topics.get(record.topic) or self._learn(record.topic)
+            if not lanes or len(lanes) < record.spread > self._looked_for.get(record.topic, 0):
                 return record.topic
         return None
+
+    def take_as_it_is(self, topic: str, records: Sequence[NewRecord]) -> None:
+        """It has not as many partitions as these records say."""
+        self._looked_for[topic] = max(record.spread for record in records if record.topic == topic)
 
     def forget_topics(self) -> None:
         """The cluster's metadata have changed: look again how many partitions there are."""
         self._topics.clear()
+        self._looked_for.clear()
         self._lanes = {place: lane for place, lane in self._lanes.items() if lane.sent or lane.waiting}
 
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
@@ -182,17 +190,18 @@ class Accumulator:
         for lane in self._lanes.values():
             lane.waiting.clear()
 
-    def _learn(self, topic: str) -> bool:
+    def _learn(self, topic: str) -> list[Lane]:
         places = [TopicPartition(topic, number) for number in range(self._sender.partitions(topic))]
-        if places:
-            self._topics[topic] = [self._lanes.setdefault(place, Lane(place)) for place in places]
-        return bool(places)
+        lanes = [self._lanes.setdefault(place, Lane(place)) for place in places]
+        if lanes:
+            self._topics[topic] = lanes
+        return lanes
 
     def _place(self, call: Append) -> None:
         topics = self._topics
         for index, record in enumerate(call.records):
             lanes = topics[record.topic]
-            lane = lanes[partition_of(record.key, len(lanes))]
+            lane = lanes[place_of(record.key, record.spread, len(lanes))]
             if lane.newest is None or not lane.newest.add(call, index):
                 if (size := _size_of(record)) > self._max_record_bytes:  # before it is copied into a batch
                     call.fail(_too_large(lane.place, size, f"{self._max_record_bytes} are allowed"))

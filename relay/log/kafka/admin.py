@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from operator import not_
 from typing import Final
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
@@ -93,6 +93,13 @@ class KafkaAdmin:
         await self._begin_groups(groups)
         return created
 
+    async def grow(self, topic: str, partitions: int) -> None:
+        """As the port says. Raises UserError when the cluster refuses it."""
+        if len(await self._partitions(topic)) < partitions:
+            async with self._admin() as admin:
+                await self._grow(admin, topic, partitions)
+        await self._until_visible([TopicSpec(topic, partitions)])
+
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
         there = await self._client.topics(topics)
         if not there:
@@ -138,6 +145,14 @@ class KafkaAdmin:
                 raise LogUnavailable(f"Kafka: creating topic {name}: {text or error.__name__}")
         return created
 
+    async def _grow(self, admin: AIOKafkaAdminClient, topic: str, partitions: int) -> None:
+        with kafka_errors(f"giving topic {topic} more partitions"):
+            try:
+                await admin.create_partitions({topic: NewPartitions(partitions)})
+            except _REFUSALS as error:
+                if len(await self._partitions(topic)) < partitions:  # else another process was faster
+                    raise UserError(f"Kafka refuses to give topic {topic} {partitions} partitions: {error}") from error
+
     def _new_topic(self, spec: TopicSpec) -> NewTopic:
         configs = {
             "cleanup.policy": spec.cleanup,
@@ -154,12 +169,15 @@ class KafkaAdmin:
         return NewTopic(spec.name, spec.partitions, self._replication_factor, topic_configs=configs)
 
     async def _until_visible(self, specs: Sequence[TopicSpec]) -> None:
-        """A created topic may take a moment until the brokers know it and lead all of it."""
-        names = [spec.name for spec in specs]
+        """A created topic, or partition, may take a moment until the brokers know it and lead all of it."""
+        wanted = {spec.name: spec.partitions for spec in specs}
 
         async def are_visible() -> bool:
-            there = await self._client.topics(names)
-            return all(name in there and all(p.leader >= 0 for p in there[name]) for name in names)
+            there = await self._client.topics(list(wanted))
+            return all(
+                len(there.get(name, ())) >= count and all(p.leader >= 0 for p in there[name])
+                for name, count in wanted.items()
+            )
 
         looking = AsyncRetrying(retry=retry_if_result(not_), wait=wait_fixed(_LOOK_S))
         with kafka_errors("waiting for the topics just created"):

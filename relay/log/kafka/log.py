@@ -134,6 +134,9 @@ class KafkaLog:
     async def create(self, specs: Sequence[TopicSpec], groups: Mapping[str, str]) -> list[str]:
         return await self._admin.create(specs, groups)
 
+    async def grow(self, topic: str, partitions: int) -> None:
+        await self._admin.grow(topic, partitions)
+
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
         return await self._admin.describe(topics)
 

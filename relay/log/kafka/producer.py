@@ -31,6 +31,11 @@ bytes: it saves more copying than it costs. lz4 as the library does it (level 9)
 _STALE_S: Final = 60.0
 """Failing for so long, the producer starts anew from the bootstrap servers: the cluster may have other addresses."""
 
+_LOOKS: Final = 20
+_LOOK_S: Final = 0.1
+"""How often a producer looks for partitions that a topic should have: another broker may not know of them yet. One that
+has really fewer is no reason to stand still."""
+
 _FLUSH_S: Final = 5.0
 _CLOSE_S: Final = 3.0
 
@@ -125,6 +130,7 @@ class KafkaProducer:
 
     async def _prepared(self, records: Sequence[NewRecord]) -> Accumulator:
         """An accumulator that knows the topics of `records`."""
+        looks = 0
         while True:
             running = await self._started()
             topic = running.accumulator.unknown(records)
@@ -132,6 +138,12 @@ class KafkaProducer:
                 return running.accumulator
             await self._ensure_topic(topic)
             await running.producer.partitions_for(topic)
+            if running.accumulator.unknown(records) == topic:  # it has grown, as they say
+                looks += await running.producer.client.force_metadata_update()
+                if looks > _LOOKS:
+                    running.accumulator.take_as_it_is(topic, records)
+                else:
+                    await asyncio.sleep(_LOOK_S if looks > 1 else 0)
 
     async def _started(self) -> _Running:
         async with self._starting:

@@ -16,7 +16,7 @@ from relay.domain.errors import OffsetMissing, RecordTooLarge
 from relay.domain.topics import TopicSpec
 from relay.log.group_consumer import GroupConsumer
 from relay.log.groups import Group
-from relay.log.partitioner import partition_of
+from relay.log.partitioner import place_of
 from relay.log.port import (
     Backlog,
     Consumer,
@@ -70,7 +70,10 @@ class StreamsLog:
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
         if not records:
             return []
-        specs = {topic: await self._store.spec(topic) for topic in {record.topic for record in records}}
+        wanted: dict[str, int] = {}
+        for record in records:
+            wanted[record.topic] = max(wanted.get(record.topic, 0), record.spread)
+        specs = {topic: await self._store.spec(topic, partitions) for topic, partitions in wanted.items()}
         return await self._writer.append([self._prepare(record, specs[record.topic]) for record in records])
 
     def _prepare(self, record: NewRecord, spec: TopicSpec) -> Prepared:
@@ -82,7 +85,8 @@ class StreamsLog:
                 raise ValueError(f"a record of the compacted topic {spec.name} needs a key")
             if record.value is None:
                 packed = b""
-        return Prepared(TopicPartition(spec.name, partition_of(record.key, spec.partitions)), record.key, packed)
+        partition = place_of(record.key, record.spread, spec.partitions)
+        return Prepared(TopicPartition(spec.name, partition), record.key, packed)
 
     async def _write(self, batch: Sequence[Prepared]) -> list[Coordinate]:
         """Append in one call, and say where each record is."""
@@ -206,6 +210,9 @@ class StreamsLog:
         for topic, group in groups.items():
             await self._store.begin_group(group, await self._store.spec(topic))
         return made
+
+    async def grow(self, topic: str, partitions: int) -> None:
+        await self._store.grow_topic(topic, partitions)
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
         found = await self._store.describe(topics)

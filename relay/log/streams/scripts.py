@@ -52,6 +52,15 @@ def group_field(partition: int, group: str) -> str:
     return f"{partition}/{group}"
 
 
+# KEYS: topics. ARGV: topic, number of partitions, its spec with so many. Nothing happens where it has as many, or more.
+GROW_TOPIC: Final = """
+local spec = redis.call('HGET', KEYS[1], ARGV[1])
+if spec and cjson.decode(spec).partitions < tonumber(ARGV[2]) then
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+end
+return 0
+"""
+
 # KEYS: ends; then per partition: records, changes. ARGV: per partition: field of ends, "delete" or "compact", floor of
 # the changes to keep (-1: no follower), number of records; then per record: key ("" where not compacted), packed record
 # ("": tombstone of a compacted topic). Returns the first offset per partition.

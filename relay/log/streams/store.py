@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final, NamedTuple, cast
 
 import msgspec
@@ -75,6 +76,7 @@ class StreamStore:
             retry=Retry(NoBackoff(), 0),
         )
         self._redis = Redis(connection_pool=self._pool)
+        self._grow_topic = self._redis.register_script(scripts.GROW_TOPIC)
         self._append = self._redis.register_script(scripts.APPEND)
         self._fetch = self._redis.register_script(scripts.FETCH)
         self._read = self._redis.register_script(scripts.READ)
@@ -99,10 +101,10 @@ class StreamStore:
 
     # topics
 
-    async def spec(self, topic: str) -> TopicSpec:
-        """Raises LogUnavailable when there is no such topic."""
-        if topic not in self._specs:
-            await self.open()  # another client may have made it
+    async def spec(self, topic: str, partitions: int = 0) -> TopicSpec:
+        """`partitions`: it should have so many. Raises LogUnavailable when there is no such topic."""
+        if topic not in self._specs or self._specs[topic].partitions < partitions:
+            await self.open()  # another client may have made it, or have let it grow
         try:
             return self._specs[topic]
         except KeyError:
@@ -114,6 +116,12 @@ class StreamStore:
             made = await self._redis.hsetnx(self.keys.topics, spec.name, msgspec.json.encode(spec))
         await self.open()
         return bool(made)
+
+    async def grow_topic(self, topic: str, partitions: int) -> None:
+        """Raises LogUnavailable when there is no such topic."""
+        while (spec := await self.spec(topic, partitions)).partitions < partitions:
+            grown = msgspec.json.encode(replace(spec, partitions=partitions))
+            await self._call(self._grow_topic, [self.keys.topics], [topic, partitions, grown])
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicSpec]:
         await self.open()
