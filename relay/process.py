@@ -24,7 +24,7 @@ from relay.config.references import usable_variables
 from relay.config.registry import Registry
 from relay.config.settings import Settings
 from relay.config.watch import Stamp, file_stamp, watch_file
-from relay.domain.errors import LogUnavailable, NotYet, Unavailable, UserError
+from relay.domain.errors import LogUnavailable, Unavailable, UserError
 from relay.domain.hop import Hop
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Receiver
@@ -52,7 +52,6 @@ from relay.telemetry.meter import MetricsMeter
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter
-from relay.unfinished import unfinished
 from relay.watch.answer_urls import tell_answer_urls
 from relay.watch.backlog import BacklogWatch
 from relay.watch.event_loop import LoopWatch
@@ -188,10 +187,7 @@ class Relay:
         await self._transport.start()
         self._trouble["start"] = None
         if self._plan.apply_file:
-            try:
-                await self._patience.until_done("apply the receivers file", self._apply_file)
-            except NotYet as error:  # what has to end first ends only while we run
-                self._file_problem(error)
+            await self._patience.until_done("apply the receivers file", self._apply_file)
         else:
             await self._read_file()
 
@@ -302,7 +298,15 @@ class Relay:
         return await self._lane_checks.look(self.registry.receivers())
 
     def _mover(self) -> Mover:
-        return Mover(self._log, self._state, self._topics, self.registry, self._clock, owner=self._owner)
+        return Mover(
+            self._log,
+            self._state,
+            self._topics,
+            self.registry,
+            self._clock,
+            owner=self._owner,
+            room=self._settings.parked_per_receiver // 4,
+        )
 
     def _backlog_watch(self) -> BacklogWatch:
         lanes, owner = self._lanes.own, self._owner
@@ -330,8 +334,7 @@ class Relay:
         while not await self._state.lease(FILE_LEASE, self._owner, FILE_LEASE_S):
             await self._clock.sleep(0.2)
         try:
-            left = partial(unfinished, self._log, self._state, self._topics)
-            diff = await apply_file(self._log, file, self._topics, left)
+            diff = await apply_file(self._log, file, self._topics)
         finally:
             await self._state.release(FILE_LEASE, self._owner)
         if diff:
@@ -356,7 +359,7 @@ class Relay:
     def _file_gone(self) -> None:
         _log.warning("receivers_file_gone", path=str(self._settings.receivers_file), in_force="the former one")
 
-    def _file_problem(self, error: UserError | NotYet | Unavailable) -> None:
+    def _file_problem(self, error: UserError | Unavailable) -> None:
         for mistake in str(error).splitlines():
             _log.error("receivers_file_refused", error=mistake, in_force="the former one")
 

@@ -91,13 +91,14 @@ def list_(file: Path | None, config_file: Path | None, output: str) -> None:
 @config_option
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--prune", is_flag=True, help="Also when the file has no receivers any more.")
-@click.option("--wait", is_flag=True, help="Until changes of lane and removals have come to their end.")
+@click.option("--wait", is_flag=True, help="Until moves and removals have come to their end.")
 @output_option
 def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: bool, wait: bool, output: str) -> None:
     """Create the topics of new receivers, and announce the file's receivers and sources to all processes.
 
-    A receiver whose lane changes moves by itself, in order, while the relay runs; a removed one leaves when nothing of
-    it is left. The command says what is awaited, and does not wait for it without --wait.
+    A receiver whose lane changes, or that gets more partitions, moves by itself, in order, while the relay runs; a
+    removed one leaves when nothing of it is left. The command says what is awaited, and does not wait for it without
+    --wait.
     """
     settings = settings_from(config_file)
     known = load_receivers_file(file or settings.receivers_file)
@@ -211,8 +212,7 @@ async def _apply(
 ) -> tuple[Diff, dict[str, str]]:
     """The changes, and what is still awaited at the end."""
     from relay.cli.waiting import REPEAT_S, patiently  # costs the clients' imports, which the others do without
-    from relay.composition import open_log, open_state
-    from relay.unfinished import unfinished
+    from relay.composition import open_log
 
     topics = Topics(settings.topic_prefix)
     async with open_log(settings, repeat_s=REPEAT_S) as log:
@@ -221,11 +221,7 @@ async def _apply(
             _tell_changes(diff, "not applied: dry run", say)
             return diff, {}
 
-        async def left(name: str, lane: str) -> int:
-            async with open_state(settings) as state:
-                return await unfinished(log, state, topics, name, lane)
-
-        diff = await patiently(lambda: apply_file(log, file, topics, left, prune=prune), settings.kafka_wait)
+        diff = await patiently(lambda: apply_file(log, file, topics, prune=prune), settings.kafka_wait)
         _tell_changes(diff, "applied", say)
         return diff, await _tell_awaited(log, topics, say, wait=wait)
 

@@ -1,23 +1,21 @@
 """Makes the log's `receiver_config` say what a receivers file says: `relay receivers apply`, and every start."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 from relay.config.problems import raise_all
-from relay.config.receivers_file import Raw, ReceiversFile, raw_entry
+from relay.config.receivers_file import Raw, ReceiversFile
 from relay.config.topic import Declared, Topic, lane_of_entry, read_topic, source_key
-from relay.domain.errors import NotYet, UserError
+from relay.domain.errors import UserError
 from relay.domain.receiver import LaneKind
-from relay.domain.route import Route, removed_key, route_key
-from relay.domain.topics import SHARED, Topics, TopicSpec
+from relay.domain.route import Route, next_move, removed_key, route_key
+from relay.domain.topics import SHARED, Topics
 from relay.log.port import Log, NewRecord
 
 FILE: Final = "file"
 """Who declared an entry, when a receivers file did."""
 _IN_WORDS: Final[Mapping[LaneKind, str]] = {"dedicated": "its own lane", "shared": "the shared lane"}
-Unfinished = Callable[[str, str], Awaitable[int]]
-"""How many messages of a receiver are unread or parked in a lane: its own, or the shared one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +30,13 @@ class Diff:
         return bool(self.added or self.changed or self.removed)
 
 
-async def apply_file(
-    log: Log, file: ReceiversFile, topics: Topics, unfinished: Unfinished, *, prune: bool = False
-) -> Diff:
+async def apply_file(log: Log, file: ReceiversFile, topics: Topics, *, prune: bool = False) -> Diff:
     """Append the difference between `file` and the topic, after creating the topics of receivers that need one.
 
     What the file does not mention, and no file declared, is left alone. Repeatable at any point: a second call does
-    what a first one did not get to. A receiver that changes its lane moves from then on, by itself. Raises, having
-    announced nothing: NotYet when a receiver changes its partitions while its lane has something to do; UserError when
-    a topic has other partitions than the file says, or, without `prune`, when no receiver would be left.
+    what a first one did not get to. A receiver that changes its lane, or gets more partitions, moves from then on, by
+    itself. Raises UserError, having announced nothing, when a topic has more partitions than the file says, or, without
+    `prune`, when no receiver would be left.
     """
     await log.create([spec for spec in topics.fixed() if spec.name == topics.receiver_config], {})
     there = await read_topic(log, topics)
@@ -48,10 +44,9 @@ async def apply_file(
     diff = compare(there.declared, wanted)
     if not prune:
         _refuse_emptied(file, diff)
-    await _refuse_undrained(unfinished, file, [(name, there.declared[name].entry) for name in diff.changed])
-    await _ensure_topics(log, topics, file, [*diff.added, *diff.changed])
+    sizes = await _ensure_topics(log, topics, file, [*diff.added, *diff.changed])
     if diff:
-        await log.append(list(_records(topics, there, wanted, diff)))
+        await log.append(list(_records(topics, there, wanted, diff, sizes)))
     return diff
 
 
@@ -67,20 +62,25 @@ async def awaited(log: Log, topics: Topics) -> dict[str, str]:
     found = {}
     for name, route in there.routes.all().items():
         declared = there.declared.get(name)
-        if declared is None or route.lane is None:
-            continue
-        if route.moving or route.lane != lane_of_entry(declared.entry):
-            old, new = (_IN_WORDS[lane] for lane in _ends(route, lane_of_entry(declared.entry)))
-            found[name] = f"moves from {old} to {new}, which begins when {old} has finished what it has of {name}"
+        if declared is not None and (text := _awaited(name, route, declared.entry)) is not None:
+            found[name] = text
     for name in there.routes.removed.keys() - there.declared.keys():
         found[name] = "is removed; its lanes run on until nothing of it is left"
     return dict(sorted(found.items()))
 
 
-def _ends(route: Route, wanted: LaneKind) -> tuple[LaneKind, LaneKind]:
-    """From where to where it moves now, or will next."""
-    new = route.lane if route.moving and route.lane is not None else wanted
-    return ("shared" if new == "dedicated" else "dedicated"), new
+def _awaited(name: str, route: Route, entry: Raw) -> str | None:
+    wanted, partitions = lane_of_entry(entry), _partitions(entry)
+    following = next_move(route, wanted, partitions)
+    lane = route.lane if route.moving else following and following[0]
+    if lane is None:
+        return None
+    new, old = (_IN_WORDS[lane], _IN_WORDS["shared" if lane == "dedicated" else "dedicated"])
+    text = f"moves from {old} to {new}, which begins when {old} has finished what it has of {name}"
+    if wanted == "dedicated" and partitions > route.partitions:
+        text += f"; it comes back with {partitions} partitions in place of {route.partitions}"
+    held_back = not route.moving and lane != wanted  # the shared lane must not get more than it may park
+    return "waits until a quarter of what it may have parked is enough for its backlog; then it " * held_back + text
 
 
 def compare(current: Mapping[str, Declared], wanted: Mapping[str, Declared]) -> Diff:
@@ -108,15 +108,16 @@ def _refuse_emptied(file: ReceiversFile, diff: Diff) -> None:
         )
 
 
-def _records(topics: Topics, there: Topic, wanted: Mapping[str, Declared], diff: Diff) -> Iterator[NewRecord]:
+def _records(
+    topics: Topics, there: Topic, wanted: Mapping[str, Declared], diff: Diff, sizes: Mapping[str, int]
+) -> Iterator[NewRecord]:
     """What is to stay in force goes before the entries: whoever reads an entry's new lane knows the old one already."""
     topic = topics.receiver_config
-    for name in (each for each in (*diff.added, *diff.changed) if not each.startswith(source_key(""))):
-        known, former = there.routes.route(name), there.former(name)
-        route = known if former is None else _route(known, former.entry, wanted[name].entry)
-        if route != known:
+    for name in filter(_is_receiver, (*diff.added, *diff.changed)):
+        route = _route(there, name, wanted[name].entry, sizes.get(name))
+        if route != there.routes.route(name):
             yield NewRecord(topic, route_key(name).encode(), route.encode())
-    for name in (each for each in diff.removed if not each.startswith(source_key(""))):
+    for name in filter(_is_receiver, diff.removed):
         yield NewRecord(topic, removed_key(name).encode(), there.declared[name].encode())
     for key in (*diff.added, *diff.changed):
         yield NewRecord(topic, key.encode(), wanted[key].encode())
@@ -126,39 +127,27 @@ def _records(topics: Topics, there: Topic, wanted: Mapping[str, Declared], diff:
         yield NewRecord(topic, removed_key(name).encode(), None)
 
 
-def _route(known: Route, former: Raw, wanted: Raw) -> Route:
-    """What has to be on the topic for the lane in force to stay in force when the entry changes."""
-    moved = _moved(former, wanted)
-    if moved == "partitions" and known.lane is not None:
-        return replace(known, partitions=_partitions(wanted))
-    return _pinned(known, former) if moved == "lane" else known
+def _is_receiver(key: str) -> bool:
+    return not key.startswith(source_key(""))
 
 
-def _pinned(known: Route, entry: Raw) -> Route:
+def _route(there: Topic, name: str, wanted: Raw, size: int | None) -> Route:
+    """What has to be on the topic for what is in force to stay so when the entry changes. `size`: of its own topics."""
+    known, former = there.routes.route(name), there.former(name)
+    if former is None and known.lane is None:
+        return known if size is None or size >= _partitions(wanted) else _pinned(known, wanted, size)
+    if former is not None and name not in there.declared:
+        # it may just be seen off, in the belief that it will not come back: what was said of that life is void
+        return replace(_pinned(known, former.entry, size), life=known.life + 1)
+    pinned = _pinned(known, former.entry if former is not None else wanted, size)
+    return known if next_move(pinned, lane_of_entry(wanted), _partitions(wanted)) is None else pinned
+
+
+def _pinned(known: Route, entry: Raw, size: int | None) -> Route:
     if known.lane is not None:
         return known
-    return replace(known, lane=lane_of_entry(entry), partitions=_partitions(entry))
-
-
-async def _refuse_undrained(unfinished: Unfinished, file: ReceiversFile, former: Iterable[tuple[str, Raw]]) -> None:
-    """Records lose their order among more partitions: so every one of this receiver has to be finished, also those
-    that are parked."""
-    refused = []
-    for name, raw in former:
-        moved = _moved(raw, raw_entry(file.receivers[name])) if name in file.receivers else None
-        if moved == "partitions" and (count := await unfinished(name, name)):
-            refused.append(
-                f"{file.origin}: receivers.{name}.partitions: cannot change while {count} messages of {name} are "
-                f"parked or unread in its lane ({name}); leave it as it was until they are finished"
-            )
-    if refused:
-        raise NotYet("\n".join(refused))
-
-
-def _moved(former: Raw, wanted: Raw) -> Literal["lane", "partitions"] | None:
-    if lane_of_entry(former) != lane_of_entry(wanted):
-        return "lane"
-    return "partitions" if lane_of_entry(wanted) != SHARED and _partitions(former) != _partitions(wanted) else None
+    partitions = _partitions(entry)
+    return replace(known, lane=lane_of_entry(entry), partitions=min(partitions, size or partitions))
 
 
 def _partitions(entry: Raw) -> int:
@@ -166,20 +155,25 @@ def _partitions(entry: Raw) -> int:
     return found if isinstance(found, int) else 1
 
 
-async def _ensure_topics(log: Log, topics: Topics, file: ReceiversFile, keys: Iterable[str]) -> None:
-    specs: list[TopicSpec] = []
-    groups: dict[str, str] = {}
-    for name in keys:
-        if name in file.receivers and file.receivers[name].lane != SHARED:
-            groups |= topics.lane_groups(name)
-            specs += topics.lane_specs(name, file.receivers[name].partitions)
-    if not specs:
-        return
-    await log.create(specs, groups)
-    states = await log.describe([spec.name for spec in specs])
+async def _ensure_topics(log: Log, topics: Topics, file: ReceiversFile, keys: Iterable[str]) -> dict[str, int]:
+    """Returns how many partitions the topics of each receiver that has some have by now: never more than it wants."""
+    wanted = {name: file.receivers[name].partitions for name in keys if _has_own_lane(file, name)}
+    if not wanted:
+        return {}
+    specs = {name: topics.lane_specs(name, partitions) for name, partitions in wanted.items()}
+    groups = {topic: group for name in wanted for topic, group in topics.lane_groups(name).items()}
+    await log.create([spec for of_one in specs.values() for spec in of_one], groups)
+    states = await log.describe(list(groups))
+    sizes = {topic: state.spec.partitions for topic, state in states.items()}
     raise_all(
-        f"{file.origin}: topic {spec.name} has {states[spec.name].spec.partitions} partitions, the file says "
-        f"{spec.partitions}: change the file, or the topic with Kafka's own tools"
-        for spec in specs
-        if spec.name in states and states[spec.name].spec.partitions != spec.partitions
+        f"{file.origin}: receivers.{name}.partitions: topic {spec.name} has {sizes[spec.name]} partitions, the file "
+        f"says {spec.partitions}, and none can be taken away: write partitions: {sizes[spec.name]}, or lane: shared"
+        for name, of_one in specs.items()
+        for spec in of_one
+        if sizes.get(spec.name, 0) > spec.partitions
     )
+    return {name: min(sizes.get(spec.name, spec.partitions) for spec in of_one) for name, of_one in specs.items()}
+
+
+def _has_own_lane(file: ReceiversFile, name: str) -> bool:
+    return name in file.receivers and file.receivers[name].lane != SHARED

@@ -87,9 +87,21 @@ class Registry:
         """Of the receivers that have moved, or are about to, by name; live."""
         return self._routes.all()
 
+    @property
+    def version(self) -> int:
+        """Grows with all that is learnt."""
+        return self._version
+
     def gone(self) -> frozenset[str]:
         """Receivers that were removed, and of which something may be left."""
         return frozenset(name for name in self._routes.removed if name not in self._values)
+
+    def is_declared(self, name: str) -> bool:
+        """Also by an entry that this process cannot read."""
+        return name in self._values
+
+    def is_gone(self, name: str) -> bool:
+        return name in self._routes.removed and name not in self._values
 
     def left_lanes(self) -> frozenset[str]:
         """Receivers whose own topics are not in use any more, and may hold something."""
@@ -97,9 +109,9 @@ class Registry:
         last = filter(None, map(self.removed, self.gone()))
         return frozenset(left | {receiver.name for receiver in last if receiver.lane != SHARED or receiver.moving})
 
-    def outdated_routes(self) -> frozenset[str]:
-        """Receivers whose newest route on the topic is a late one, and has to be said again as `routes` has it."""
-        return frozenset(self._routes.outdated)
+    def is_outdated(self, name: str) -> bool:
+        """Whether its newest route on the topic is a late one, and has to be said again as `routes` has it."""
+        return name in self._routes.outdated
 
     def wanted_lane(self, name: str) -> tuple[LaneKind, int] | None:
         """Lane and partitions that its entry says, whether or not they are in force; None: it has no readable entry."""
@@ -185,6 +197,9 @@ class Registry:
 
     def cut(self, name: str, version: int, partition: int) -> int | None:
         return self._routes.cut(name, version, partition)
+
+    def cuts(self, name: str) -> list[Cut]:
+        return self._routes.cuts(name)
 
     def note(self, cut: Cut) -> None:
         self._routes.note(cut)

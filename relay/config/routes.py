@@ -76,6 +76,10 @@ class Routes:
             marker.version < route.version or (marker.version == route.version and marker.token == route.token)
         )
 
+    def cuts(self, name: str) -> list[Cut]:
+        """All that are known of a receiver."""
+        return [cut for cut in self._cuts.values() if cut.name == name]
+
     def is_under_way(self, marker: Marker) -> bool:
         route = self.route(marker.name)
         return route.moving and (marker.version, marker.token) == (route.version, route.token)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from relay.domain.errors import NotYet, Unavailable, UserError
+from relay.domain.errors import Unavailable, UserError
 
 
 class Stamp(NamedTuple):
@@ -28,7 +28,7 @@ def file_stamp(path: Path) -> Stamp | None:
 async def watch_file(
     path: Path,
     on_change: Callable[[], Awaitable[None]],
-    on_problem: Callable[[UserError | NotYet | Unavailable], None],
+    on_problem: Callable[[UserError | Unavailable], None],
     hangup: asyncio.Event,
     *,
     on_gone: Callable[[], None] = lambda: None,
@@ -38,9 +38,9 @@ async def watch_file(
     """Await `on_change` whenever the file differs from `since` (what it was when last read), for ever; and whenever
     `hangup` is set, which is cleared.
 
-    A UserError or NotYet that `on_change` raises goes to `on_problem`, once per version of the file; after Unavailable,
-    the change is tried again at the next look. A file that is gone is told to `on_gone`, and left alone until it is
-    there again.
+    A UserError that `on_change` raises goes to `on_problem`, once per version of the file; after Unavailable, the
+    change is tried again at the next look. A file that is gone is told to `on_gone`, and left alone until it is there
+    again.
     """
     applied = now = since
     while True:
@@ -54,7 +54,7 @@ async def watch_file(
             continue
         try:
             await on_change()
-        except (UserError, NotYet) as error:
+        except UserError as error:
             on_problem(error)
         except Unavailable as error:
             on_problem(error)

@@ -1,7 +1,7 @@
 """Which lane takes a receiver's messages, and how that changes while messages are under way.
 
-What is in force is not what a receivers file declares, but a record of its own, which the file's entry follows. A
-receiver in lane A moves to lane B (its own, or the shared one) in these steps; `Routes` (`relay/watch/routes.py`) takes
+What is in force is not what a receivers file declares, but a record of its own, which follows the file's entry. A
+receiver in lane A moves to lane B (its own, or the shared one) in these steps; the mover (`relay/watch/mover.py`) takes
 them, in whichever process holds its lease, and each is repeated or gone on with by the next if that process dies.
 
 1. *Announced*: a record on `receiver_config` says version v, lane B, moving.
@@ -17,6 +17,9 @@ them, in whichever process holds its lease, and each is repeated or gone on with
 The next move begins when the last one is settled, so a move that is reversed half way is two moves. Lanes of
 `pending_*` need no order: both are served, the old one until nothing is left in it. Redis has no part in this but that
 rows and references say what is finished; while it is recovering the move waits.
+
+More partitions of its own topics are two such moves: with more partitions its keys go elsewhere, so the topics grow
+while nobody reads or writes them, and the receiver is in the shared lane.
 """
 
 import json
@@ -40,6 +43,8 @@ MARKER_HEADER: Final = "relay-move-marker"
 @dataclass(frozen=True, slots=True)
 class Route:
     """`version` counts moves. `lane` None: as the entry says, for it has never moved, or nothing is left of it.
+    `partitions`: of its own topics, also while it is in the shared lane. `life`: how often it was declared again while
+    something was left of it; what was said about an earlier life does not count.
 
     `moving`: the other lane has to finish first. `token`: of this move's markers, by which they are known also when it
     is over. `left`: its own topics may hold something although no new message takes them.
@@ -51,6 +56,7 @@ class Route:
     moving: bool = False
     token: str = ""
     left: bool = False
+    life: int = 0
 
     def encode(self) -> bytes:
         known = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -67,9 +73,9 @@ class Route:
         return self.left or self.lane == "dedicated"
 
     @property
-    def rank(self) -> tuple[int, bool]:
+    def rank(self) -> tuple[int, int, bool]:
         """Rises with each step of a move. A record of a lower rank is a late one, and does not count."""
-        return self.version, not self.moving
+        return self.life, self.version, not self.moving
 
 
 def decode_route(value: bytes) -> Route:
@@ -93,6 +99,18 @@ def removed_key(name: str) -> str:
 def former_lane(name: str, lane: LaneKind | None) -> str:
     """The lane that a receiver comes from which moves to `lane`: its own, or SHARED."""
     return name if lane == SHARED else SHARED
+
+
+def next_move(route: Route, lane: LaneKind, partitions: int) -> tuple[LaneKind, int] | None:
+    """Lane, and partitions of its own topics, where a receiver goes next whose entry says `lane` and `partitions`.
+
+    None: it stays. Nothing is known of a route without a lane; fewer partitions are none of a move's business.
+    """
+    if lane == SHARED:
+        return ("shared", route.partitions) if route.lane == "dedicated" else None
+    if route.lane == SHARED:
+        return "dedicated", partitions
+    return ("shared", route.partitions) if route.lane is not None and partitions > route.partitions else None
 
 
 def lane_at(receiver: Receiver, cut: int | None, offset: int) -> tuple[str, int]:

@@ -10,9 +10,9 @@ from itertools import count
 from math import inf
 from typing import Final, NamedTuple, Protocol
 
-from relay.domain.errors import NotYet, Unavailable
+from relay.domain.errors import NotYet, Unavailable, UserError
 from relay.domain.receiver import LaneKind, Receiver
-from relay.domain.route import Marker, Route, cut_key, former_lane, removed_key, route_key
+from relay.domain.route import Cut, Marker, Route, cut_key, former_lane, next_move, removed_key, route_key
 from relay.domain.topics import SHARED, Topics
 from relay.engine.clock import Clock
 from relay.engine.recovery import keeping_lease
@@ -23,13 +23,15 @@ from relay.state.replies import answered
 from relay.state.rows import tag_of
 from relay.telemetry.logging import get_logger
 from relay.unfinished import Drain, is_parked, unfinished
+from relay.watch.sweeps import Sweeps
 
 LEASE: Final = "moves"
 LEASE_S: Final = 15.0
 LOOK_S: Final = 1.0
 MARK_AGAIN_S: Final = 300.0
-SWEEP_S: Final = 300.0
-"""How often lanes that nobody reads any more are looked at: what a late writer put there is taken up after all."""
+ROOM: Final = 25_000
+"""Unfinished messages with which a receiver may begin to get more partitions: what comes while its lane finishes them
+gathers in the shared lane, where not more than `parked_per_receiver` (100,000) may."""
 
 _log = get_logger("relay.moves")
 
@@ -41,15 +43,24 @@ class Registry(Protocol):
 
     def routes(self) -> Mapping[str, Route]: ...
 
-    def outdated_routes(self) -> frozenset[str]: ...
+    @property
+    def version(self) -> int: ...
+
+    def is_outdated(self, name: str) -> bool: ...
+
+    def is_declared(self, name: str) -> bool: ...
 
     def gone(self) -> frozenset[str]: ...
+
+    def is_gone(self, name: str) -> bool: ...
 
     def removed(self, name: str) -> Receiver | None: ...
 
     def wanted_lane(self, name: str) -> tuple[LaneKind, int] | None: ...
 
     def cut(self, name: str, version: int, partition: int) -> int | None: ...
+
+    def cuts(self, name: str) -> list[Cut]: ...
 
 
 class _Move(NamedTuple):
@@ -58,18 +69,31 @@ class _Move(NamedTuple):
 
 
 class Mover:
-    """One per process. `owner`: unique per process."""
+    """One per process. `owner`: unique per process. `room`: see ROOM."""
 
-    def __init__(self, log: Log, state: State, topics: Topics, registry: Registry, clock: Clock, *, owner: str) -> None:
+    def __init__(
+        self,
+        log: Log,
+        state: State,
+        topics: Topics,
+        registry: Registry,
+        clock: Clock,
+        *,
+        owner: str,
+        room: int = ROOM,
+    ) -> None:
         self._log = log
         self._state = state
         self._topics = topics
         self._registry = registry
         self._clock = clock
         self._owner = owner
+        self._room = room
         self._marked: dict[_Move, dict[int, float]] = {}  # when, by partition
         self._drains: dict[_Move, Drain] = {}
-        self._swept_at = -SWEEP_S
+        self._sweeps = Sweeps(clock)
+        self._at_rest: int | None = None  # the registry's version in which nobody has anything to do
+        self._refused: dict[str, str] = {}
 
     async def run(self) -> None:
         """For ever. While log or state are away nothing moves; others say that they are."""
@@ -83,28 +107,40 @@ class Mover:
             await self._clock.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Take each receiver as far as it can go now. Raises Unavailable."""
+        """Take each receiver as far as it can go now; none stands in another one's way. Raises Unavailable, and NotYet
+        when the lease is another process's by now."""
         await self._registry.catch_up()
-        sweeps = self._sweep_is_due()
+        self._sweeps.begin()
         for name, route in self._all():
-            task = self._task(name, route)
-            if task is not None:
-                await task(name, route)
-            elif sweeps and self._lane(name, route) != "dedicated":
-                await self._sweep(name, route)
-        if sweeps:
-            self._swept_at = self._clock.monotonic()
+            try:
+                await self._look_at(name, route)
+            except Unavailable as error:
+                _log.debug("move_waits", receiver=name, error=str(error))
+            except UserError as error:
+                if self._refused.get(name) != str(error):
+                    self._refused[name] = str(error)
+                    _log.error("move_refused", receiver=name, problem=str(error))
+
+    async def _look_at(self, name: str, route: Route) -> None:
+        task = self._task(name, route)
+        if task is not None:
+            self._sweeps.forget(name)
+            await task(name, route)
+        elif self._lane(name, route) != "dedicated" and self._sweeps.takes(name, route):
+            await self._sweep(name, route)
 
     def _all(self) -> list[tuple[str, Route]]:
         routes = self._registry.routes()
         return [(name, routes.get(name, Route())) for name in sorted(routes.keys() | self._registry.gone())]
 
     def _is_due(self) -> bool:
-        there = self._all()
-        return any(self._task(name, route) for name, route in there) or (bool(there) and self._sweep_is_due())
-
-    def _sweep_is_due(self) -> bool:
-        return self._clock.monotonic() - self._swept_at >= SWEEP_S
+        version = self._registry.version
+        if self._at_rest != version:
+            if any(self._task(name, route) for name, route in self._all()):
+                return True
+            self._at_rest = version
+            return True  # once for those whose lanes may have to be swept from now on
+        return self._sweeps.is_due()
 
     def _lane(self, name: str, route: Route) -> LaneKind | None:
         """The one in force, if any."""
@@ -112,14 +148,16 @@ class Mover:
         return None if wanted is None else route.lane or wanted[0]
 
     def _task(self, name: str, route: Route) -> Callable[[str, Route], Awaitable[None]] | None:
-        if name in self._registry.outdated_routes():
+        if self._registry.is_outdated(name):
             return self._say
         wanted = self._registry.wanted_lane(name)
         if wanted is None:
-            return self._see_off if route.left or name in self._registry.gone() else None
+            if self._registry.is_declared(name):  # by a newer version, which knows what to do
+                return None
+            return self._see_off if route.left or self._registry.is_gone(name) else None
         if route.moving:
             return self._go_on
-        if route.lane is not None and wanted[0] != route.lane:
+        if next_move(route, *wanted) is not None:
             return self._announce
         return self._leave if route.left and self._lane(name, route) != "dedicated" else None
 
@@ -127,13 +165,46 @@ class Mover:
 
     async def _announce(self, name: str, route: Route) -> None:
         wanted = self._registry.wanted_lane(name)
-        if wanted is None:
+        following = None if wanted is None else next_move(route, *wanted)
+        if wanted is None or following is None:
             return
-        lane, partitions = wanted
+        lane, partitions = following
+        if lane == "dedicated" and not await self._has_grown(name, route, partitions):
+            return
+        if lane != wanted[0] and await self._backlog(name) > self._room:
+            return
         left = route.left or route.lane == "dedicated"
-        move = Route(route.version + 1, lane, partitions, moving=True, token=secrets.token_hex(8), left=left)
+        move = replace(
+            route,
+            version=route.version + 1,
+            lane=lane,
+            partitions=partitions,
+            moving=True,
+            token=secrets.token_hex(8),
+            left=left,
+        )
         await self._say(name, move)
         _log.info("move_begun", receiver=name, to=lane, version=move.version)
+
+    async def _has_grown(self, name: str, route: Route, partitions: int) -> bool:
+        """Whether the topics of its own have as many partitions; if not, they get them as soon as nobody reads them."""
+        groups = self._topics.lane_groups(name)
+        there = await self._log.describe(list(groups))
+        small = [topic for topic, state in there.items() if state.spec.partitions < partitions]
+        if small and route.left:
+            await self._leave(name, route)
+            return False
+        for topic in small:
+            await self._log.grow(topic, partitions)
+        await self._log.create(self._topics.lane_specs(name, partitions), groups)
+        return True
+
+    async def _backlog(self, name: str) -> int:
+        """What its own lane still has to do for it; answers that it waits for are not waited for."""
+        topic = self._topics.to_receiver(name)
+        unread = sum(map(_unread, await self._log.backlogs({topic: self._topics.lane_groups(name)[topic]})))
+        [counts] = await self._state.parked([f"r:{name}"])
+        return unread + counts.retries
 
     async def _go_on(self, name: str, route: Route) -> None:
         move = _Move(name, route.version)
@@ -191,10 +262,14 @@ class Mover:
         for lane in [*([name] if own else []), *([SHARED] if shared else [])]:
             if await unfinished(self._log, self._state, self._topics, name, lane):
                 return
+        await self._registry.catch_up()
+        if self._registry.routes().get(name, Route()) != route or self._registry.is_declared(name):
+            return  # it has come back
         if not await self._is_held(name):
             await self._state.forget_endpoint(f"r:{name}")
-        removed = NewRecord(self._topics.receiver_config, removed_key(name).encode(), None)
-        await self._say(name, Route(route.version, token=route.token), removed)
+        keys = [removed_key(name), *(cut.key for cut in self._registry.cuts(name))]
+        over = [NewRecord(self._topics.receiver_config, key.encode(), None) for key in keys]
+        await self._say(name, Route(route.version, token=route.token, life=route.life), *over)
         _log.info("receiver_left", receiver=name)
 
     async def _sweep(self, name: str, route: Route) -> None:
@@ -203,12 +278,14 @@ class Mover:
         groups = self._topics.lane_groups(name)
         if not await self._own_lanes_are_empty(name):
             await self._say(name, replace(route, left=True))
-        elif self._registry.wanted_lane(name) is not None or await self._log.backlogs(groups):
-            return
-        elif not await self._is_held(name):
+        elif self._registry.is_declared(name) or await self._log.backlogs(groups):
+            self._sweeps.found_nothing(name, route)
+        else:
             # without its topic nobody can write there any more, nor own it
-            lanes = [Lane(topic, partition, 0) for topic in groups for partition in range(route.partitions)]
-            await self._state.forget_endpoint(f"r:{name}", lanes)
+            if not await self._is_held(name):
+                lanes = [Lane(topic, partition, 0) for topic in groups for partition in range(route.partitions)]
+                await self._state.forget_endpoint(f"r:{name}", lanes)
+            self._sweeps.never_again(name, route)
 
     async def _is_held(self, name: str) -> bool:
         """What a person decided, or a 410 said, holds also when it comes again."""

@@ -14,7 +14,6 @@ from relay.config.settings import Settings
 from relay.domain.errors import LogUnavailable
 from relay.domain.route import Route, route_key
 from relay.domain.topics import SHARED, TopicSpec
-from relay.unfinished import unfinished
 from relay.watch.mover import Mover
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import Fuse
@@ -55,11 +54,8 @@ class MovingWorld(World):
     async def apply(self, *, prune: bool = False) -> Diff:
         log = await self.client()
 
-        async def left(name: str, lane: str) -> int:
-            return await unfinished(log, self.state, self.topics, name, lane)
-
         file = parse_receivers_file(yaml.safe_dump({"sources": SOURCES, "receivers": self.entries}), "test")
-        return await apply_file(log, file, self.topics, left, prune=prune)
+        return await apply_file(log, file, self.topics, prune=prune)
 
     async def announce(self, name: str, route: Route) -> None:
         """As the process that looks after the moves would."""
@@ -107,7 +103,9 @@ class MovingProcess(Process):
         return self.registry.changes()
 
     def _beside(self, log: Any, state: Any) -> Sequence[Coroutine[Any, Any, None]]:
-        mover = Mover(log, state, self._world.topics, self.registry, self._clock, owner=f"process-{id(self)}")
+        room = self._world.settings.parked_per_receiver // 4
+        topics, owner = self._world.topics, f"process-{id(self)}"
+        mover = Mover(log, state, topics, self.registry, self._clock, owner=owner, room=room)
         following = self._follow(_HardOfHearing(log, self.hear))
         return (following, mover.run()) if self._moves else (following,)
 

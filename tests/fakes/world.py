@@ -231,7 +231,7 @@ class World:
     def uncommitted(self) -> dict[TopicPartition, int]:
         """Records that a group has not finished, of all topics that are read by one."""
         rest = {
-            at: self.broker[at].end - self.broker.offsets[group, at]
+            at: self.broker[at].end - self.broker.offsets.get((group, at), 0)
             for topic, group in self._groups().items()
             for at in self.broker.partitions_of(topic)
         }

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from relay.config.apply import awaited
 from relay.domain.receiver import LaneKind
 from relay.domain.route import Cut, Marker, Route
 from relay.watch.mover import MARK_AGAIN_S, Mover
@@ -26,6 +27,14 @@ SLOW = {"base": 6, "factor": 1, "cap": 6, "max_attempts": 1000}
 COUNT = 9
 LANES = [("dedicated", "shared"), ("shared", "dedicated")]
 ASKED: dict[str, Any] = {"status_endpoint": "http://r/answer/{message_id}", "retry": SLOW}
+Entry = dict[str, Any]
+GROWN: Entry = {"partitions": 3}
+"""Where the source's messages take another partition than in a topic with one."""
+MOVES = [
+    pytest.param({"lane": "dedicated"}, {"lane": "shared"}, id="to the shared lane"),
+    pytest.param({"lane": "shared"}, {"lane": "dedicated"}, id="to its own lane"),
+    pytest.param({}, GROWN, id="to more partitions"),
+]
 
 
 async def until(seen: Callable[[], Awaitable[bool]], seconds: float = 900.0) -> None:
@@ -37,18 +46,17 @@ async def until(seen: Callable[[], Awaitable[bool]], seconds: float = 900.0) -> 
 
 
 async def settled(world: MovingWorld) -> bool:
-    route = await world.route("r")
-    return not route.moving and route.lane == world.entries["r"]["lane"]
+    return not await awaited(await world.client(), world.topics)
 
 
 async def all_over(world: MovingWorld) -> bool:
     return await world.is_at_rest() and await settled(world)
 
 
-async def opened(before: str) -> MovingWorld:
+async def opened(before: Entry) -> MovingWorld:
     world = MovingWorld()
     await world.create()
-    await world.declare("r", lane=before, **ASKED)
+    await world.declare("r", **before, **ASKED)
     return world
 
 
@@ -56,14 +64,14 @@ async def send(world: MovingWorld, *numbers: int) -> None:
     await world.send(*(message(number, "a", "r") for number in numbers))
 
 
-async def play(world: MovingWorld, after: str) -> None:
+async def play(world: MovingWorld, after: Entry) -> None:
     """Messages before, during and after; for a while nobody listens. Takes 60 s."""
     await send(world, 0, 1)
     await asyncio.sleep(2)
     world.outside.down = {"answer"}
     await send(world, 2, 3)
     await asyncio.sleep(1)
-    await world.declare("r", lane=after, **ASKED)
+    await world.declare("r", **after, **ASKED)
     await send(world, 4, 5)
     await asyncio.sleep(5)
     await send(world, 6, 7)
@@ -79,7 +87,7 @@ def judge(world: MovingWorld, place: str) -> None:
     assert world.outside.results() == {(one, "r"): {"answered"} for one in expected}, place
 
 
-async def story(before: str, after: str, fuse: Fuse) -> MovingWorld:
+async def story(before: Entry, after: Entry, fuse: Fuse) -> MovingWorld:
     """One process, which may die; then another one, until all is over."""
     world = await opened(before)
     first = MovingProcess(world, fuse)
@@ -91,14 +99,14 @@ async def story(before: str, after: str, fuse: Fuse) -> MovingWorld:
     return world
 
 
-@pytest.mark.parametrize(("before", "after"), LANES)
-def test_without_a_fault_each_message_arrives_once_in_order(before: str, after: str) -> None:
+@pytest.mark.parametrize(("before", "after"), MOVES)
+def test_without_a_fault_each_message_arrives_once_in_order(before: Entry, after: Entry) -> None:
     judge(run_virtually(story(before, after, Fuse())), "no fault")
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["call_fails", "reply_is_lost"])
-@pytest.mark.parametrize(("before", "after"), LANES)
-def test_no_crash_at_any_call_loses_doubles_or_overtakes(before: str, after: str, late: bool) -> None:
+@pytest.mark.parametrize(("before", "after"), MOVES)
+def test_no_crash_at_any_call_loses_doubles_or_overtakes(before: Entry, after: Entry, late: bool) -> None:
     counted = Fuse()
     run_virtually(story(before, after, counted))
     for blow_at in range(1 + late, counted.calls + 1, 3):
@@ -110,7 +118,7 @@ def test_no_crash_at_any_call_loses_doubles_or_overtakes(before: str, after: str
 # others have a part in it
 
 
-async def frozen(before: str, after: str, freeze_at: int, *, late: bool) -> tuple[MovingWorld, str]:
+async def frozen(before: Entry, after: Entry, freeze_at: int, *, late: bool) -> tuple[MovingWorld, str]:
     """The first process freezes, is put out of its groups, and goes on when the second has gone on without it."""
     world = await opened(before)
     frost = Frost(freeze_at, after=late)
@@ -131,8 +139,8 @@ async def frozen(before: str, after: str, freeze_at: int, *, late: bool) -> tupl
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["call", "reply"])
-@pytest.mark.parametrize(("before", "after"), LANES)
-def test_a_zombie_neither_overtakes_nor_doubles(before: str, after: str, late: bool) -> None:
+@pytest.mark.parametrize(("before", "after"), MOVES)
+def test_a_zombie_neither_overtakes_nor_doubles(before: Entry, after: Entry, late: bool) -> None:
     counted = Fuse()
     run_virtually(story(before, after, counted))
     for freeze_at in range(1 + 2 * late, counted.calls + 1, 5):
@@ -140,8 +148,8 @@ def test_a_zombie_neither_overtakes_nor_doubles(before: str, after: str, late: b
         judge(world, place)
 
 
-@pytest.mark.parametrize(("before", "after"), LANES)
-def test_a_state_that_is_lost_on_the_way_costs_nothing(before: str, after: str) -> None:
+@pytest.mark.parametrize(("before", "after"), MOVES)
+def test_a_state_that_is_lost_on_the_way_costs_nothing(before: Entry, after: Entry) -> None:
     async def lossy(lose_at: int) -> MovingWorld:
         world = await opened(before)
         process = MovingProcess(world, Loss(lose_at, world.state.lose))
@@ -171,7 +179,7 @@ def in_order(world: MovingWorld, count: int) -> bool:
 @pytest.mark.parametrize(("before", "after"), LANES)
 @virtually
 async def test_a_writer_that_has_not_heard_of_the_move_learns_of_it_at_the_marker(before: str, after: str) -> None:
-    world = await opened(before)
+    world = await opened({"lane": before})
     deaf = MovingProcess(world, deaf=await world.registry(), moves=False)
     await send(world, 0, 1)
     await deaf.ended(5)
@@ -193,7 +201,7 @@ async def test_a_writer_that_has_not_heard_of_the_move_learns_of_it_at_the_marke
 @virtually
 async def test_who_knows_of_the_move_before_the_marker_still_keeps_to_the_old_lane(before: str, after: str) -> None:
     """Its successor may know less, and puts what comes next into the old lane: that must not overtake."""
-    world = await opened(before)
+    world = await opened({"lane": before})
     world.outside.down = {"answer"}
     before_it = await world.registry()
     await world.declare("r", lane=after, **ASKED)
@@ -219,7 +227,7 @@ async def test_who_knows_of_the_move_before_the_marker_still_keeps_to_the_old_la
 @pytest.mark.parametrize(("before", "after"), LANES)
 @virtually
 async def test_who_takes_over_behind_the_marker_knows_of_it_before_the_first_message(before: str, after: str) -> None:
-    world = await opened(before)
+    world = await opened({"lane": before})
     world.outside.down = {"answer"}
     before_it = await world.registry()
     await world.declare("r", lane=after, **ASKED)
@@ -246,7 +254,7 @@ async def test_who_takes_over_behind_the_marker_knows_of_it_before_the_first_mes
 @pytest.mark.parametrize(("before", "after"), LANES)
 @virtually
 async def test_a_move_that_is_reversed_half_way_is_two_moves(before: str, after: str) -> None:
-    world = await opened(before)
+    world = await opened({"lane": before})
     process = MovingProcess(world)
     world.outside.down = {"answer"}
     await send(world, 0, 1)
@@ -288,7 +296,7 @@ async def test_answers_that_come_later_are_taken_from_both_lanes() -> None:
 
 @virtually
 async def test_a_hot_receiver_leaves_the_shared_lane_past_a_neighbour_that_stands_still() -> None:
-    world = await opened("shared")
+    world = await opened({"lane": "shared"})
     await world.declare("n", "/down", lane="shared", retry=SLOW)
     await world.declare("m", "/down", lane="shared", retry=SLOW)  # one of them is in the same partition
     process = MovingProcess(world)
@@ -306,7 +314,7 @@ async def test_a_hot_receiver_leaves_the_shared_lane_past_a_neighbour_that_stand
 
 @virtually
 async def test_a_marker_that_nobody_announced_is_a_dead_letter() -> None:
-    world = await opened("shared")
+    world = await opened({"lane": "shared"})
     process = MovingProcess(world)
     await world.append(world.topics.from_sender, b"a", b"", Marker("r", 1, "guessed").headers())
     await send(world, 0)
@@ -319,7 +327,7 @@ async def test_a_marker_that_nobody_announced_is_a_dead_letter() -> None:
 @virtually
 async def test_nothing_begins_before_what_came_before_the_markers_is_on_the_log() -> None:
     """A marker is told about on another topic than the old lane's: that may be there before the messages before it."""
-    world = await opened("dedicated")
+    world = await opened({"lane": "dedicated"})
     world.state = MemoryState()
     await world.declare("r", lane="shared", **ASKED)
     await world.announce("r", Route(1, "shared", moving=True, token="t", left=True))
@@ -340,7 +348,7 @@ async def test_nothing_begins_before_what_came_before_the_markers_is_on_the_log(
 
 @virtually
 async def test_a_marker_that_said_nothing_to_whoever_read_it_is_put_there_again() -> None:
-    world = await opened("dedicated")
+    world = await opened({"lane": "dedicated"})
     world.state = MemoryState()
     await world.declare("r", lane="shared", **ASKED)
     await world.announce("r", Route(1, "shared", moving=True, token="t", left=True))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from relay.domain.topics import Topics
 from tests.integration.production import Rig, Sent
 from tests.integration.test_production import assert_in_order
 from tests.servers.process import RelayProcess
@@ -34,6 +35,12 @@ async def apply(rig: Rig, *options: str) -> tuple[int | None, str]:
     async with RelayProcess("receivers", "apply", *options, cwd=rig.cwd, environ=rig.environ) as applying:
         output = await applying.finish()
     return applying.returncode, output
+
+
+async def partitions(rig: Rig) -> list[int]:
+    """How many the receiver's own topics have, as Kafka says."""
+    topics = Topics(rig.environ["RELAY_TOPIC_PREFIX"]).lane_groups(NAME)
+    return [len(await rig.producer.partitions_for(topic)) for topic in topics]
 
 
 async def left_over(rig: Rig) -> dict[str, str]:
@@ -78,6 +85,39 @@ async def test_it_moves_to_the_shared_lane_and_back_while_messages_are_parked(ri
         for arrival in taken:
             sequences.setdefault(arrival.source_id, []).append(int(arrival.headers["relay-sequence"]))
         assert all(found == sorted(found) for found in sequences.values())
+
+
+async def test_it_gets_more_partitions_while_messages_are_parked(rig: Rig) -> None:
+    rig.environ["RELAY_HOLD_MAX"] = "1s"
+    sink = rig.sinks[NAME]
+    write(rig, {NAME: entry(rig)})
+    sent = batch(0, 100)
+    async with rig.relay("run", "--processes", "1") as first, rig.relay("run", "--processes", "1") as second:
+        await first.line_with('"started"')
+        await second.line_with('"started"')
+        await rig.produce(sent[:20])
+        await rig.until(lambda: len(rig.answered()) == 20)
+        sink.become("fail", fail_status=501)  # counts anew
+        await rig.produce(sent[20:40])
+        await rig.until(lambda: sink.posts >= 8)
+        write(rig, {NAME: entry(rig, partitions=3)})
+        code, output = await apply(rig)
+        assert code == 0, output
+        assert f"awaited  {NAME} " in output
+        assert "it comes back with 3 partitions in place of 1" in output
+        await rig.produce(sent[40:70])
+        sink.become("answer")
+        code, output = await apply(rig, "--wait")
+        assert code == 0, output
+        await rig.produce(sent[70:])
+        await rig.until(lambda: len(rig.answered()) == len(sent))
+        taken = [arrival for arrival in sink.received if arrival.status == 200]
+        assert Counter(arrival.message_id for arrival in taken) == {message.message_id: 1 for message in sent}
+        assert_in_order(taken)
+        assert await partitions(rig) == [3, 3]
+        write(rig, {NAME: entry(rig)})
+        code, output = await apply(rig)
+        assert (code, "has 3 partitions, the file says 1, and none can be taken away" in output) == (2, True), output
 
 
 async def test_a_removed_one_leaves_and_comes_again(rig: Rig) -> None:

@@ -23,15 +23,11 @@ receivers:
 """
 
 
-async def _nothing_left(name: str, lane: str) -> int:
-    return 0
-
-
 async def _declared(text: str, more: Mapping[str, bytes] | None = None) -> Declared:
     log = MemoryLog(MemoryBroker())
     await log.start()
     await log.create(TOPICS.fixed(), TOPICS.fixed_groups())
-    await apply_file(log, parse_receivers_file(text, "test"), TOPICS, _nothing_left)
+    await apply_file(log, parse_receivers_file(text, "test"), TOPICS)
     await log.append([NewRecord(TOPICS.receiver_config, key.encode(), value) for key, value in (more or {}).items()])
     return await read_declared(log, TOPICS)
 

@@ -8,11 +8,11 @@ from typing import cast
 import pytest
 import yaml
 
-from relay.config.apply import Diff, apply_file, preview_file
+from relay.config.apply import Diff, apply_file, awaited, preview_file
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.registry import Registry
 from relay.config.topic import Declared
-from relay.domain.errors import LogUnavailable, NotYet, UserError
+from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.hold import Hold, encode_hold
 from relay.domain.receiver import Endpoint, Source
 from relay.domain.route import Route
@@ -24,13 +24,12 @@ CONFIG = TOPICS.receiver_config
 
 
 class _TopicLog:
-    """Topics of one partition, and what was asked of them in `calls`. `left`: (receiver, lane) -> messages in it."""
+    """Topics of one partition, and what was asked of them in `calls`."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.specs: dict[str, TopicSpec] = {}
         self.groups: dict[str, str] = {}
-        self.left: dict[tuple[str, str], int] = {}
         self.calls: list[str] = []
         self._more = asyncio.Condition()
 
@@ -43,9 +42,6 @@ class _TopicLog:
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
         return {name: TopicState(self.specs[name], None, None, 1_000_000) for name in topics if name in self.specs}
-
-    async def unfinished(self, name: str, lane: str) -> int:
-        return self.left.get((name, lane), 0)
 
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
         async with self._more:
@@ -121,7 +117,7 @@ async def test_what_a_file_declares_is_in_force_in_every_process(log: _TopicLog)
         receivers: {ci: {post_endpoint: "https://ci.example/", secret: "${S}", sources: [a], event_types: ["*"]}}
         """
     )
-    await apply_file(log.as_log(), file, TOPICS, log.unfinished)
+    await apply_file(log.as_log(), file, TOPICS)
     registry = Registry(TOPICS, {"S": "s-1"})
     async with _following(registry, log):
         ci = registry.receiver("ci")
@@ -146,15 +142,15 @@ async def test_an_empty_topic_is_ready_at_once(log: _TopicLog) -> None:
 async def test_a_change_is_announced_and_in_force(log: _TopicLog) -> None:
     registry = Registry(TOPICS, {})
     async with _following(registry, log) as changes:
-        await apply_file(log.as_log(), _one(timeout=3, sources=["a"], event_types=["b"]), TOPICS, log.unfinished)
+        await apply_file(log.as_log(), _one(timeout=3, sources=["a"], event_types=["b"]), TOPICS)
         await anext(changes)
         assert _timeout(registry) == 3
         assert registry.subscriptions.match("a", "b") == ("ci",)
-        await apply_file(log.as_log(), _one(timeout=4), TOPICS, log.unfinished)
+        await apply_file(log.as_log(), _one(timeout=4), TOPICS)
         await anext(changes)
         assert _timeout(registry) == 4
         assert registry.subscriptions.match("a", "b") == ()
-        await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, log.unfinished, prune=True)
+        await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, prune=True)
         await anext(changes)
         assert registry.receiver("ci") is None
 
@@ -168,16 +164,16 @@ def _timeout(registry: Registry) -> float:
 async def test_an_entry_that_cannot_be_used_here_leaves_the_former_one_in_force(log: _TopicLog) -> None:
     registry = Registry(TOPICS, {})
     async with _following(registry, log) as changes:
-        await apply_file(log.as_log(), _one(timeout=3), TOPICS, log.unfinished)
+        await apply_file(log.as_log(), _one(timeout=3), TOPICS)
         await anext(changes)
-        await apply_file(log.as_log(), _one(timeout=4, secret="${ABSENT}"), TOPICS, log.unfinished)
+        await apply_file(log.as_log(), _one(timeout=4, secret="${ABSENT}"), TOPICS)
         await anext(changes)
         assert _timeout(registry) == 3
         assert registry.problems == {
             "ci": "receiver_config: receivers.ci.secret: the environment variable ABSENT is not set,"
             " or is none that RELAY_SECRETS_FROM allows"
         }
-        await apply_file(log.as_log(), _one(timeout=5), TOPICS, log.unfinished)
+        await apply_file(log.as_log(), _one(timeout=5), TOPICS)
         await anext(changes)
         assert _timeout(registry) == 5
         assert registry.problems == {}
@@ -213,7 +209,7 @@ async def test_records_without_a_key_are_passed_over(log: _TopicLog) -> None:
 
 async def test_a_secret_written_out_is_found_in_the_file_and_not_on_the_log(log: _TopicLog) -> None:
     file = _one(secret="hunter2")
-    await apply_file(log.as_log(), file, TOPICS, log.unfinished)
+    await apply_file(log.as_log(), file, TOPICS)
     assert b"hunter2" not in b"".join(record.value or b"" for record in log.records)
     registry = Registry(TOPICS, {})
     async with _following(registry, log) as changes:
@@ -227,7 +223,7 @@ async def test_a_secret_written_out_is_found_in_the_file_and_not_on_the_log(log:
 
 
 async def test_following_again_forgets_what_went_away_in_between(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
+    await apply_file(log.as_log(), _one(), TOPICS)
     registry = Registry(TOPICS, {})
 
     class Broken(_TopicLog):
@@ -251,20 +247,20 @@ async def test_following_again_forgets_what_went_away_in_between(log: _TopicLog)
 
 async def test_applying_again_changes_nothing(log: _TopicLog) -> None:
     file = _file("sources: {a: {}}\nreceivers: {ci: {post_endpoint: 'https://ci.example/', timeout: 1h}}")
-    first = await apply_file(log.as_log(), file, TOPICS, log.unfinished)
+    first = await apply_file(log.as_log(), file, TOPICS)
     assert first == Diff(added=("ci", "source:a"))
     count = len(log.records)
     same = _file("receivers: {ci: {timeout: 3600, post_endpoint: 'https://ci.example/'}}\nsources: {a: {}}")
-    assert not await apply_file(log.as_log(), same, TOPICS, log.unfinished)
+    assert not await apply_file(log.as_log(), same, TOPICS)
     assert len(log.records) == count
 
 
 async def test_the_difference_is_added_changed_and_removed(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _file("sources: {a: {}, b: {}}"), TOPICS, log.unfinished)
+    await apply_file(log.as_log(), _file("sources: {a: {}, b: {}}"), TOPICS)
     second = _file("sources: {b: {failures: false}, c: {}}")
     expected = Diff(added=("source:c",), changed=("source:b",), removed=("source:a",))
     assert await preview_file(log.as_log(), second, TOPICS) == expected
-    assert await apply_file(log.as_log(), second, TOPICS, log.unfinished) == expected
+    assert await apply_file(log.as_log(), second, TOPICS) == expected
     assert log.records[-1].key == b"source:a"
     assert log.records[-1].value is None
 
@@ -279,11 +275,11 @@ async def test_what_somebody_else_declared_stays_unless_the_file_declares_it_too
     await log.declare("ci", theirs)
     await log.declare("theirs", theirs)
     await log.declare("broken", b"?")
-    assert await apply_file(log.as_log(), _one(), TOPICS, log.unfinished) == Diff(changed=("ci",))
+    assert await apply_file(log.as_log(), _one(), TOPICS) == Diff(changed=("ci",))
 
 
 async def test_topics_are_there_before_anybody_hears_of_their_receiver(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(partitions=3), TOPICS, log.unfinished)
+    await apply_file(log.as_log(), _one(partitions=3), TOPICS)
     assert log.calls == [
         "create t-receiver_config",
         "create t-to_receiver_ci",
@@ -303,43 +299,54 @@ def _post() -> Endpoint:
 
 
 async def test_a_receiver_in_the_shared_lane_has_no_topics(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(lane="shared"), TOPICS, log.unfinished)
+    await apply_file(log.as_log(), _one(lane="shared"), TOPICS)
     assert log.calls == ["create t-receiver_config", "append ci"]
 
 
-async def test_partitions_change_only_when_nothing_of_the_receiver_is_left(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
-    log.left = {("ci", "ci"): 7, ("other", "ci"): 3}
-    calls = list(log.calls)
-    with pytest.raises(NotYet) as caught:
-        await apply_file(log.as_log(), _one(partitions=2), TOPICS, log.unfinished)
-    assert str(caught.value) == (
-        "receivers.yaml: receivers.ci.partitions: cannot change while 7 messages of ci are parked or unread in its "
-        "lane (ci); leave it as it was until they are finished"
-    )
-    assert log.calls == calls
-    assert await apply_file(log.as_log(), _one(timeout=3), TOPICS, log.unfinished) == Diff(changed=("ci",))
+async def test_more_partitions_are_left_to_the_move(log: _TopicLog) -> None:
+    await apply_file(log.as_log(), _one(), TOPICS)
+    assert await apply_file(log.as_log(), _one(partitions=4), TOPICS) == Diff(changed=("ci",))
+    assert log.calls[-2:] == ["append route:ci", "append ci"]
+    registry = Registry(TOPICS, {})
+    async with _following(registry, log):
+        assert registry.receivers()["ci"].partitions == 1
+        assert registry.wanted_lane("ci") == ("dedicated", 4)
+    assert list(await awaited(log.as_log(), TOPICS)) == ["ci"]
+    count = len(log.records)
+    assert not await apply_file(log.as_log(), _one(partitions=4), TOPICS)
+    assert len(log.records) == count
+    await apply_file(log.as_log(), _one(), TOPICS)  # it has not begun to move yet
+    assert await awaited(log.as_log(), TOPICS) == {}
+
+
+async def test_a_new_receiver_whose_topics_are_left_from_a_smaller_one_gets_its_partitions_by_a_move(
+    log: _TopicLog,
+) -> None:
+    await log.create(TOPICS.lane_specs("ci", 1), {})
+    await apply_file(log.as_log(), _one(partitions=2), TOPICS)
+    registry = Registry(TOPICS, {})
+    async with _following(registry, log):
+        assert registry.receivers()["ci"].partitions == 1
 
 
 @pytest.mark.parametrize(("before", "after"), [("dedicated", "shared"), ("shared", "dedicated")])
 async def test_another_lane_in_the_file_leaves_the_one_in_force_to_the_move(
     log: _TopicLog, before: str, after: str
 ) -> None:
-    await apply_file(log.as_log(), _one(lane=before), TOPICS, log.unfinished)
-    log.left = {("ci", "ci"): 7, ("ci", "shared"): 7}
-    assert await apply_file(log.as_log(), _one(lane=after), TOPICS, log.unfinished) == Diff(changed=("ci",))
+    await apply_file(log.as_log(), _one(lane=before), TOPICS)
+    assert await apply_file(log.as_log(), _one(lane=after), TOPICS) == Diff(changed=("ci",))
     assert log.calls[-2:] == ["append route:ci", "append ci"]
     registry = Registry(TOPICS, {})
     async with _following(registry, log):
         assert registry.receivers()["ci"].lane == before
         assert registry.wanted_lane("ci") == (after, 1)
-        await apply_file(log.as_log(), _one(lane=before), TOPICS, log.unfinished)  # it has not begun to move yet
-    assert not await apply_file(log.as_log(), _one(lane=before), TOPICS, log.unfinished)
+        await apply_file(log.as_log(), _one(lane=before), TOPICS)  # it has not begun to move yet
+    assert not await apply_file(log.as_log(), _one(lane=before), TOPICS)
 
 
 async def test_a_removed_receiver_leaves_its_last_settings(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(answer_deadline=7, secret="${ABSENT}"), TOPICS, log.unfinished)
-    await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, log.unfinished, prune=True)
+    await apply_file(log.as_log(), _one(answer_deadline=7, secret="${ABSENT}"), TOPICS)
+    await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, prune=True)
     assert log.calls[-2:] == ["append removed:ci", "append ci"]
     registry = Registry(TOPICS, {})
     async with _following(registry, log):
@@ -348,49 +355,61 @@ async def test_a_removed_receiver_leaves_its_last_settings(log: _TopicLog) -> No
         assert last is not None
         assert (last.answer_deadline, last.lane, last.post.signing.secrets) == (7, "dedicated", ())
         assert registry.left_lanes() == registry.gone() == {"ci"}
-    await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
+    await apply_file(log.as_log(), _one(), TOPICS)
     again = Registry(TOPICS, {})
     async with _following(again, log):
         assert again.receiver("ci") is not None
         assert again.removed("ci") is None
 
 
-async def test_a_topic_with_other_partitions_is_not_announced(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
+async def test_fewer_partitions_are_refused(log: _TopicLog) -> None:
+    await apply_file(log.as_log(), _one(partitions=4), TOPICS)
     with pytest.raises(UserError) as caught:
-        await apply_file(log.as_log(), _one(partitions=4), TOPICS, log.unfinished)
+        await apply_file(log.as_log(), _one(), TOPICS)
     assert str(caught.value).splitlines() == [
-        f"receivers.yaml: topic {topic} has 1 partitions, the file says 4: change the file, or the topic with "
-        "Kafka's own tools"
+        f"receivers.yaml: receivers.ci.partitions: topic {topic} has 4 partitions, the file says 1, and none can be "
+        "taken away: write partitions: 4, or lane: shared"
         for topic in ("t-to_receiver_ci", "t-pending_from_receiver_ci")
     ]
     assert len(log.records) == 1
 
 
+async def test_who_comes_back_while_something_is_left_begins_a_life_of_its_own(log: _TopicLog) -> None:
+    """The process that sees it off may be about to say that nothing is left."""
+    await apply_file(log.as_log(), _one(), TOPICS)
+    await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, prune=True)
+    await apply_file(log.as_log(), _one(lane="shared"), TOPICS)
+    await log.declare("route:ci", Route().encode())
+    registry = Registry(TOPICS, {})
+    async with _following(registry, log):
+        assert registry.receivers()["ci"].lane == "dedicated"
+        assert registry.is_outdated("ci")
+
+
 @pytest.mark.parametrize("emptied", ["", "# all gone", "sources: {a: {}}", "receivers: {}"])
 async def test_a_file_that_has_lost_its_receivers_is_refused_whole(log: _TopicLog, emptied: str) -> None:
-    await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
+    await apply_file(log.as_log(), _one(), TOPICS)
     before = list(log.calls)
     with pytest.raises(
         UserError, match=r"has no receivers, which would remove all 1 .*; if .* run `relay receivers apply --prune`"
     ):
-        await apply_file(log.as_log(), _file(emptied), TOPICS, log.unfinished)
+        await apply_file(log.as_log(), _file(emptied), TOPICS)
     assert log.calls == before
-    removing = await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, log.unfinished, prune=True)
+    removing = await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, prune=True)
     assert removing.removed == ("ci",)
-    assert not await apply_file(log.as_log(), _file(""), TOPICS, log.unfinished)  # nobody is left to lose
+    assert not await apply_file(log.as_log(), _file(""), TOPICS)  # nobody is left to lose
 
 
 async def test_a_hold_is_none_of_the_registrys_business_nor_of_the_files(log: _TopicLog) -> None:
     held = encode_hold(Hold("paused", 5.0, "moving house"))
-    await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
+    await apply_file(log.as_log(), _one(), TOPICS)
     await log.declare("hold:r:ci", held)
     registry = Registry(TOPICS, {})
     async with _following(registry, log) as changes:
         assert list(registry.receivers()) == ["ci"]
         for file in (_one(timeout=3), _file("receivers: {}"), _one()):
             foreseen = await preview_file(log.as_log(), file, TOPICS)
-            assert await apply_file(log.as_log(), file, TOPICS, log.unfinished, prune=True) == foreseen
+            assert await apply_file(log.as_log(), file, TOPICS, prune=True) == foreseen
             await anext(changes)
         assert registry.problems == {}
     newest = {record.key: record.value for record in log.records}
@@ -402,7 +421,7 @@ async def test_a_hold_is_none_of_the_registrys_business_nor_of_the_files(log: _T
 
 async def test_who_catches_up_reads_what_it_has_not_seen_and_nothing_else(log: _TopicLog) -> None:
     """A sender's stray marker makes a process catch up, and so does each look at a move."""
-    await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
+    await apply_file(log.as_log(), _one(), TOPICS)
     registry = Registry(TOPICS, {})
     async with _following(registry, log):
         log.calls.clear()
@@ -420,8 +439,8 @@ async def test_who_catches_up_reads_what_it_has_not_seen_and_nothing_else(log: _
 
 
 async def test_a_topic_that_was_made_anew_is_read_from_its_beginning(log: _TopicLog) -> None:
-    await apply_file(log.as_log(), _one(), TOPICS, log.unfinished)
-    await apply_file(log.as_log(), _one(timeout=3), TOPICS, log.unfinished)
+    await apply_file(log.as_log(), _one(), TOPICS)
+    await apply_file(log.as_log(), _one(timeout=3), TOPICS)
     registry = Registry(TOPICS, {})
     async with _following(registry, log):
         pass
