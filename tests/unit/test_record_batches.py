@@ -1,16 +1,17 @@
 """Record batches that others wrote: each good record is read, and each offset is a record, a flaw, or part of one."""
 
+import itertools
 import struct
 import zlib
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.log.kafka import record_batches
+from relay.log.kafka import record_batches, salvage
 from relay.log.kafka.codecs import decompressed, may_exceed
-from relay.log.kafka.record_batches import Chunk, decode
+from relay.log.kafka.record_batches import Chunk, Unpacking, decode, offset_behind
 from relay.log.port import Record, TopicPartition
 from tests.fakes.raw_batches import ENCODERS, RawBatch, RawRecord
 
@@ -233,7 +234,7 @@ def test_a_frame_that_cannot_be_costs_as_little_as_possible_and_the_reader_goes_
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_never_more_is_unpacked_than_allowed(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_batches, "MAX_BATCH_BYTES", 1_000_000)
+    monkeypatch.setattr(salvage, "MAX_BATCH_BYTES", 1_000_000)
     bomb = RawBatch([RawRecord(b"k", bytes(1_000_001))], codec=codec)
     allowed = RawBatch([RawRecord(b"k", bytes(900_000))], base=1, codec=codec)
     chunk = read(bomb.encoded() + allowed.encoded(), max_bytes=2_000_000)
@@ -329,3 +330,82 @@ def test_no_bytes_stop_the_reader_or_move_it_back(
 def test_any_bytes_at_all(data: bytes, start: int) -> None:
     chunk = read(data, start, 100)
     assert chunk.next_offset > start or not data
+
+
+# a few records at a time
+
+
+def sliced(data: bytes, start: int, end: int, counts: Sequence[int], *, fold: bool) -> Chunk:
+    """Taken so many at a time, in a circle; with `fold`, every batch is unpacked again each time."""
+    unpacking, found = Unpacking(AT, data, start=start, end=end, max_bytes=10_000), list[Record]()
+    for count in itertools.cycle(counts):
+        taken = unpacking.take(count)
+        assert len(taken) <= count
+        found += taken
+        if unpacking.is_large:
+            assert unpacking.take(1) == []
+            unpacking.unpack()
+        if unpacking.done:
+            return Chunk(found, unpacking.position)
+        if fold:
+            unpacking.fold()
+    raise AssertionError("unreachable")
+
+
+slices = st.lists(st.integers(1, 5), min_size=1, max_size=3)
+changes = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), max_size=3)
+
+
+@given(batches, changes, st.integers(0, 6), slices, st.booleans(), st.booleans())
+@settings(max_examples=60)
+def test_it_does_not_matter_how_many_are_taken_at_a_time(
+    parts: list[RawBatch], changes: list[tuple[int, int]], start: int, counts: list[int], fold: bool, large: bool
+) -> None:
+    data, end = stream(parts)
+    spoilt = bytearray(data)
+    for position, byte in changes:
+        spoilt[position % len(spoilt)] = byte
+    start = min(start, len(parts[0].records) - 1)
+    with pytest.MonkeyPatch.context() as patch:
+        if large:
+            patch.setattr(record_batches, "UNPACKED_AT_ONCE", 10)
+        assert sliced(bytes(spoilt), start, end, counts, fold=fold) == read(bytes(spoilt), start, end)
+
+
+@given(batches, changes)
+def test_where_to_fetch_on_is_known_before_anything_is_unpacked_or_not_told(
+    parts: list[RawBatch], changes: list[tuple[int, int]]
+) -> None:
+    data, end = stream(parts)
+    assert offset_behind(data, 0, end) == end
+    spoilt = bytearray(data)
+    for position, byte in changes:
+        spoilt[position % len(spoilt)] = byte
+    behind = offset_behind(bytes(spoilt), 0, end)
+    assert behind in (None, 0, read(bytes(spoilt), 0, end).next_offset)
+
+
+def test_a_batch_that_is_cut_does_not_count_for_where_to_fetch_on() -> None:
+    whole, cut = RawBatch(GOOD).encoded(), RawBatch(GOOD, base=4).encoded()[:-1]
+    assert offset_behind(whole + cut, 0, 8) == 4
+    assert offset_behind(cut, 4, 8) == 4
+
+
+def test_all_is_taken_as_soon_as_the_last_record_is() -> None:
+    """Else what is held would be one batch too many, until somebody asks again."""
+    unpacking = Unpacking(AT, RawBatch(GOOD).encoded(), start=0, end=4, max_bytes=10)
+    assert len(unpacking.take(4)) == 4
+    assert unpacking.done
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_batch_that_becomes_large_is_not_unpacked_on_the_way(codec: int) -> None:
+    size = record_batches.UNPACKED_AT_ONCE // 4
+    large = RawBatch([RawRecord(value=bytes(size)) for _ in range(5)], codec=codec)
+    data = RawBatch(GOOD).encoded() + large.at(4).encoded()
+    unpacking = Unpacking(AT, data, start=0, end=9, max_bytes=2 * size)
+    assert len(unpacking.take(100)) == 4
+    assert (unpacking.is_large, unpacking.opened) == (True, 0)
+    unpacking.unpack()
+    assert unpacking.opened > 5 * size
+    assert [record.offset for record in unpacking.take(100) + unpacking.take(100)] == [4, 5, 6, 7, 8]
