@@ -36,6 +36,7 @@ _READ_UNCOMMITTED: Final = 0
 _EARLIEST: Final = -2
 _LATEST: Final = -1
 _NO_OFFSET: Final = -1
+_NOBODY: Final = -1
 _LARGEST_BATCH: Final = 256 * 1024**2
 
 _NO_COORDINATOR: Final = (
@@ -52,6 +53,13 @@ class Replicas(NamedTuple):
     partition: int
     leader: int
     replicas: int
+
+
+class Layout(NamedTuple):
+    """Who leads what, and where the brokers are. What has no leader just now is not in it."""
+
+    leaders: dict[TopicPartition, int]
+    brokers: dict[int, tuple[str, int]]
 
 
 @contextmanager
@@ -99,6 +107,22 @@ class KafkaClient:
     async def topics(self, names: Sequence[str]) -> dict[str, list[Replicas]]:
         """The partitions, in order, of the topics that exist."""
         return await self._repeated("reading metadata", lambda client: self._metadata(client, names))
+
+    async def layout(self, names: Sequence[str]) -> Layout:
+        """The partitions of these topics; a topic that cannot be told about does not hold up the others."""
+
+        async def ask(client: AIOKafkaClient) -> Layout:
+            request = MetadataRequest(list(names), allow_auto_topic_creation=False)
+            answer = await self._send(client, client.get_random_node(), request)
+            leaders = {
+                TopicPartition(topic, number): leader
+                for _, topic, _, partitions in answer.topics
+                for _, number, leader, *_ in partitions
+                if leader != _NOBODY
+            }
+            return Layout(leaders, {node: (host, port) for node, host, port, *_ in answer.brokers})
+
+        return await self._repeated("reading metadata", ask)
 
     async def offsets(
         self, partitions: Iterable[TopicPartition], which: Literal["earliest", "latest"]
@@ -235,7 +259,7 @@ class KafkaClient:
                 self._leaders.update({TopicPartition(topic, each.partition): each.leader for each in found})
         if partition not in self._leaders:
             raise UnknownTopicOrPartitionError(f"{partition.topic}/{partition.partition} does not exist")
-        if self._leaders[partition] == -1:
+        if self._leaders[partition] == _NOBODY:
             raise LeaderNotAvailableError(f"{partition.topic}/{partition.partition} has no leader")
         return self._leaders[partition]
 

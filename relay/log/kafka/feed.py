@@ -1,0 +1,115 @@
+"""What comes of one partition: where it is read, what was fetched of it and not taken yet. Pure."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from relay.log.kafka.fetch_wire import Asked
+from relay.log.kafka.record_batches import Unpacking, whole_size
+from relay.log.kafka.settings import FETCH_BYTES
+from relay.log.port import Record, TopicPartition
+
+_LARGEST_BATCH: Final = 256 * 1024**2
+_CUTS: Final = 10
+"""So often in a row a batch may come cut short before its length is taken for wrong."""
+
+
+class Feed:
+    """`position`: the next offset to be taken. `held`: bytes fetched and not taken, as they came.
+
+    `following`: the next offset to be fetched; None where only unpacking what was fetched tells it. `trouble`:
+    what whoever takes is to be told when all that came before it has been taken. `strikes`: errors in a row.
+    """
+
+    __slots__ = (
+        *("at", "on_arrival", "position", "following", "held", "opened", "paused", "trouble", "strikes"),
+        *("struck_at", "_max_bytes", "_cuts", "_max_record_bytes", "_chunks"),
+    )
+
+    def __init__(self, at: TopicPartition, offset: int, on_arrival: Callable[[], None], max_record_bytes: int) -> None:
+        self.at = at
+        self.on_arrival = on_arrival
+        self.position = offset
+        self.following: int | None = offset
+        self.held = 0
+        self.opened = 0
+        self.paused = False
+        self.trouble: Exception | None = None
+        self.strikes = 0
+        self.struck_at = float("-inf")
+        self._max_bytes = FETCH_BYTES
+        self._cuts = 0
+        self._max_record_bytes = max_record_bytes
+        self._chunks: deque[Unpacking] = deque()
+
+    @property
+    def wanted(self) -> Asked | None:
+        """What is to be asked for now, if anything."""
+        if self.following is None or self.paused or self.trouble or self.held >= FETCH_BYTES:
+            return None
+        return Asked(self.following, self._max_bytes)
+
+    @property
+    def has_some(self) -> bool:
+        """Something to take, be it trouble."""
+        return bool(self._chunks) or self.trouble is not None
+
+    @property
+    def is_over(self) -> bool:
+        """All that came has been taken, and what comes next is trouble."""
+        return not self._chunks and self.trouble is not None
+
+    @property
+    def large(self) -> Unpacking | None:
+        """What has to be unpacked aside before more can be taken."""
+        return self._chunks[0] if self._chunks and self._chunks[0].is_large else None
+
+    def accept(self, data: bytes, high_watermark: int) -> bool:
+        """Take in the answer to what was `wanted`. False: nothing came of it that can be taken."""
+        if self.following is None or not data:
+            return False
+        chunk = Unpacking(self.at, data, start=self.following, end=high_watermark, max_bytes=self._max_record_bytes)
+        if chunk.behind == self.following and len(data) < (size := whole_size(data)) <= _LARGEST_BATCH:
+            self._cuts += 1  # of a broker that cuts even the first batch, where it or the answer becomes too large
+            if self._cuts <= _CUTS:
+                self._max_bytes = max(self._max_bytes, size)
+                return False
+        self._max_bytes, self._cuts = FETCH_BYTES, 0
+        self._chunks.append(chunk)
+        self.held += len(data)
+        self.following = chunk.behind if chunk.behind != self.following else None
+        return True
+
+    def take(self, count: int) -> list[Record]:
+        """At most `count` records. Fewer, though there are more: see `large`."""
+        found: list[Record] = []
+        while self._chunks and len(found) < count:
+            chunk = self._chunks[0]
+            found += chunk.take(count - len(found))
+            self.position, self.opened = chunk.position, chunk.opened
+            if not chunk.done:
+                break
+            self._chunks.popleft()
+            self.held -= chunk.size
+        if not self._chunks and self.following is None:
+            self.following = self.position
+        return found
+
+    def unpacked(self, chunk: Unpacking) -> bool:
+        """This one is unpacked now. False: it was dropped meanwhile."""
+        if not self._chunks or self._chunks[0] is not chunk:
+            return False
+        self.opened = chunk.opened
+        return True
+
+    def fold(self) -> None:
+        """Give back the memory of what is unpacked; the next `take` unpacks it again."""
+        if self._chunks:
+            self._chunks[0].fold()
+            self.opened = self._chunks[0].opened
+
+    def drop(self) -> None:
+        """Forget what was fetched and not taken: it is asked for again."""
+        self._chunks.clear()
+        self.held = self.opened = 0
+        self.following = self.position

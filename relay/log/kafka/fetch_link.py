@@ -1,0 +1,201 @@
+"""Fetching from one broker: a long poll for all that is wanted of it, on a connection of its own, and beside it short
+requests for what came to be wanted meanwhile."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from aiokafka.conn import AIOKafkaConnection, create_conn
+from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
+
+from relay.log.kafka.closing import ends_within
+from relay.log.kafka.fetch_session import Session, most_bytes
+from relay.log.kafka.fetch_wire import Asked, FetchAnswer, FetchAsk, Part
+from relay.log.kafka.settings import Cluster
+from relay.log.port import TopicPartition
+
+LONG_WAIT_S: Final = 5.0
+"""The broker holds an empty long poll so long; a record ends it at once."""
+
+_SHORT_WAIT_S: Final = 0.04
+"""The same of a short request, so that whatever is wanted next waits no longer than that."""
+
+_GRACE_S: Final = 0.005
+"""The long poll has so long to come back by itself before a short request goes out beside it."""
+
+_LEAST_WAIT_S: Final = 0.01
+_RENEWED_S: Final = 60.0
+"""A session is told everything so often: were a partition missing from it, nothing else would show that."""
+
+_CLOSE_S: Final = 2.0
+_IDLE_MS: Final = 540_000
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Owner(Protocol):
+    """Of all links."""
+
+    def arrived(self, at: TopicPartition, part: Part) -> None:
+        """There is an answer to what was wanted of a partition."""
+
+    def told(self) -> None:
+        """All that one answer brought has been said."""
+
+    def answered(self, link: "Link") -> None:
+        """Everything that was asked for has been, and what is in order has been told."""
+
+    def failed(self, link: "Link", error: Exception) -> None:
+        """The connection is gone, and what was asked for with it."""
+
+    async def room(self) -> None:
+        """Returns when there is memory for another answer."""
+
+
+class Link:
+    """To one broker. `run` works until it is cancelled; `add`, `remove` and `changed` say what is wanted.
+
+    A broker answers the requests of a connection one after the other: that is why there are two. An answer counts only
+    where it is to what is wanted now: so nothing comes twice, whoever was asked how often.
+
+    `busy_since`: when the present turn began, on `clock`; None while there is nothing to ask for, or no room.
+    """
+
+    def __init__(self, address: Address, cluster: Cluster, owner: Owner, clock: Callable[[], float]) -> None:
+        self.address = address
+        self.session = Session()
+        self.busy_since: float | None = None
+        self._cluster = cluster
+        self._owner = owner
+        self._clock = clock
+        self._connections: dict[str, AIOKafkaConnection] = {}
+        self._wake = asyncio.Event()
+        self._late = asyncio.Event()
+        self._polling_until: float | None = None
+        self._changed_at = self._renewed_at = clock()
+        self._idle_until = clock()
+
+    def changed(self, at: TopicPartition) -> None:
+        """This partition is wanted, or wanted from elsewhere, or not wanted any more."""
+        late = self.session.changed(at)
+        self._changed_at = self._clock()
+        self._wake.set()
+        if late and self._polling_until is not None:
+            self._late.set()
+
+    def move(self, address: Address) -> None:
+        """The broker has another address now."""
+        if address != self.address:
+            self.address = address
+            self._disconnect()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._polls())
+            tasks.create_task(self._short_requests())
+
+    async def close(self) -> None:
+        """For good, in bounded time, after `run` has ended."""
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            if (closed := connection.close()) is not None:
+                await ends_within(_ending(closed), _CLOSE_S)
+
+    async def _polls(self) -> None:
+        while True:
+            self.busy_since = None
+            while self.session.is_empty:
+                self._wake.clear()
+                await self._wake.wait()
+            await self._owner.room()
+            await asyncio.sleep(self._idle_until - self._clock())
+            if self.session.is_empty:
+                continue
+            self.busy_since = now = self._clock()
+            if now - self._renewed_at > _RENEWED_S:
+                self.session.renew()
+                self._renewed_at = now
+            wait_s = min(LONG_WAIT_S, max(_LEAST_WAIT_S, now - self._changed_at))
+            request = self.session.request(round(wait_s * 1000))
+            self._polling_until = now + wait_s
+            answer = await self._answer("long", request, wait_s)
+            self._polling_until = None
+            if answer is not None and self.session.answered(answer):
+                self._heed(answer, self.session.asked)
+                self._owner.answered(self)
+
+    async def _short_requests(self) -> None:
+        while True:
+            await self._late.wait()
+            await asyncio.sleep(_GRACE_S)
+            await self._owner.room()
+            self._late.clear()
+            while self._polling_until is not None and (late := self.session.late()):
+                wait_s = min(_SHORT_WAIT_S, max(0.0, self._polling_until - self._clock()))
+                request = FetchAsk(late, max_wait_ms=round(wait_s * 1000), max_bytes=most_bytes(late))
+                answer = await self._answer("short", request, wait_s)
+                if answer is None:
+                    break
+                self._heed(answer, late)
+                await self._owner.room()
+
+    async def _answer(self, name: str, request: FetchAsk, wait_s: float) -> FetchAnswer | None:
+        """None: the connection failed, which its owner knows by now."""
+        try:
+            connection = await self._connected(name)
+            answer: FetchAnswer = await connection.send(request)
+            return answer
+        except (KafkaError, OSError, TimeoutError, NotImplementedError) as error:
+            self._fail(error)
+            return None
+
+    async def _connected(self, name: str) -> AIOKafkaConnection:
+        connection = self._connections.get(name)
+        if connection is None or not connection.connected():
+            address, arguments = self.address, dict(self._cluster.arguments())
+            del arguments["bootstrap_servers"]
+            timeout_ms = round(LONG_WAIT_S * 1000) + self._cluster.request_timeout_ms
+            connection = await create_conn(*address, **arguments, request_timeout_ms=timeout_ms, max_idle_ms=_IDLE_MS)
+            if address != self.address:
+                connection.close()
+                raise KafkaConnectionError("the broker has moved")
+            self._connections[name] = connection
+        return connection
+
+    def _heed(self, answer: FetchAnswer, asked: Mapping[TopicPartition, Asked]) -> None:
+        if answer.error:
+            self._fail(for_code(answer.error)())
+            return
+        feeds, session = self.session.feeds, self.session
+        for part in answer.parts:
+            feed, was = feeds.get(part.at), asked.get(part.at)
+            if feed is None or was is None or feed.wanted is None or feed.wanted.offset != was.offset:
+                continue  # not wanted any more, or from elsewhere
+            self._owner.arrived(part.at, part)
+            if feed.wanted is None:
+                self._changed_at = self._clock()  # it will be wanted again: a long poll without it must not last
+            session.changed(part.at)
+            session.served(part.at)
+        if answer.throttle_ms:
+            self._idle_until = self._clock() + answer.throttle_ms / 1000
+        self._owner.told()
+
+    def _fail(self, error: Exception) -> None:
+        self._disconnect()
+        self._owner.failed(self, error)
+
+    def _disconnect(self) -> None:
+        self.session.restart()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+
+async def _ending(closed: Awaitable[None]) -> None:
+    await closed

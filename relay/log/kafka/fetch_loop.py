@@ -1,0 +1,375 @@
+"""All fetching of a process: one request per broker for all partitions that it leads, whoever reads them.
+
+`FetchLoop` knows the partitions and who leads them; a `Link` asks one broker; a `Feed` holds what came of one
+partition until it is taken. Decoding waits until then, so that it is bounded by what is taken.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence, Set
+from typing import Final
+
+from aiokafka.errors import for_code
+
+from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, OffsetMissing
+from relay.log.kafka.client import Layout, described
+from relay.log.kafka.closing import ends_within
+from relay.log.kafka.feed import Feed
+from relay.log.kafka.fetch_link import Address, Link
+from relay.log.kafka.fetch_wire import Part
+from relay.log.kafka.settings import Cluster
+from relay.log.port import Record, TopicPartition
+
+HELD_BYTES: Final = 8 * 1024**2
+"""Fetched and not taken, over all partitions: above it nothing more is asked for. What was asked for still comes, two
+answers of a broker at most."""
+
+OPENED_BYTES: Final = 32 * 1024**2
+"""The same of unpacked batches of which records are left: above it all but the last are packed again."""
+
+_OUT_OF_RANGE: Final = 1
+_PASSING: Final = frozenset({3, 5, 6, 7, 9, 56, 74, 75, 78, 100})
+"""Errors of a partition whose leader moved, or is about to: no topic, no leader, not the leader, too slow, no replica,
+storage, fenced and unknown leader epoch, offset not there yet, no topic of that id."""
+
+_RETRY_S: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.0)
+_FORGIVEN_S: Final = 10.0
+_UNLED_S: Final = 50.0
+_STUCK_S: Final = 60.0
+"""A turn with a broker takes 40 s at most, until connecting and answering have timed out."""
+
+_TOPICS: Final = 200
+"""Asked about at a time: the answer is taken apart in one go."""
+
+_CLOSE_S: Final = 2.0
+
+
+class FetchLoop:
+    """One for a process, for all roles. `layout`: KafkaClient's. Not to be used from other threads.
+
+    What is not read on has to be paused: what was fetched of it would keep its memory, and others would wait for that.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        layout: Callable[[Sequence[str]], Awaitable[Layout]],
+        *,
+        held_bytes: int = HELD_BYTES,
+        opened_bytes: int = OPENED_BYTES,
+    ) -> None:
+        self._cluster = cluster
+        self._layout = layout
+        self._held_limit = held_bytes
+        self._opened_limit = opened_bytes
+        self._feeds: dict[TopicPartition, Feed] = {}
+        self._ready: dict[TopicPartition, Feed] = {}
+        self._opened: dict[TopicPartition, Feed] = {}
+        self._held = 0
+        self._room = asyncio.Event()
+        self._arrivals: dict[Callable[[], None], None] = {}
+        self._links: dict[int, Link] = {}
+        self._homes: dict[TopicPartition, Link] = {}
+        self._homeless: dict[TopicPartition, float] = {}
+        self._seeking = asyncio.Event()
+        self._large: asyncio.Queue[Feed] = asyncio.Queue()
+        self._unpacked: Feed | None = None
+        self._begun = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._failure: Exception | None = None
+        self._closed = False
+        self._struck: set[TopicPartition] = set()
+        self._problem: str | None = None
+
+    async def start(self) -> None:
+        """Fetches in the background from now on; partitions may have been opened before."""
+        self._running = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """For good, in bounded time. Never raises."""
+        self._closed = True
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait({self._running}, timeout=_CLOSE_S)
+        for at in list(self._feeds):
+            self.shut(at)
+        for link in self._links.values():
+            await ends_within(link.close(), _CLOSE_S)
+
+    @property
+    def held(self) -> int:
+        """Bytes that were fetched and not taken."""
+        return self._held
+
+    @property
+    def problem(self) -> str | None:
+        """Why something is not fetched at present, for people."""
+        return self._problem if self._struck or self._homeless else None
+
+    def open(self, partition: TopicPartition, offset: int, on_arrival: Callable[[], None]) -> None:
+        """Fetch `partition` from `offset` on. `on_arrival` is called, from the event loop, when something came of it
+        that can be taken, be it an error."""
+        self.shut(partition)
+        self._feeds[partition] = feed = Feed(partition, offset, on_arrival, self._cluster.max_record_bytes)
+        self._seek(feed)
+
+    def shut(self, partition: TopicPartition) -> None:
+        """Forget it: what was fetched is dropped."""
+        if (feed := self._feeds.pop(partition, None)) is not None:
+            self._drop(feed)
+            self._leave_home(partition)
+            self._homeless.pop(partition, None)
+            self._struck.discard(partition)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Leave these out of the requests. What was fetched is dropped, and asked for again from where they stand."""
+        for at in partitions:
+            if (feed := self._feeds.get(at)) is not None and not feed.paused:
+                feed.paused = True
+                self._drop(feed)
+                self._look_again(at)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        for at in partitions:
+            if (feed := self._feeds.get(at)) is not None and feed.paused:
+                feed.paused = False
+                self._look_again(at)
+
+    def take(self, partitions: Collection[TopicPartition], max_records: int) -> dict[TopicPartition, list[Record]]:
+        """What is there of `partitions`, at most `max_records` in all, each getting its share. Never waits.
+
+        A call that returned `max_records` may have left more, of which nothing will tell. Raises OffsetMissing for
+        those that were asked for where their log has no records: each time, until they are opened anew or shut; and
+        LogUnavailable, once, for an error of one partition that does not pass by itself: it is asked for again. The
+        others lose nothing by that. Raises ConsumerBroken when nothing will ever come again, ConsumerClosed when this
+        is closed.
+        """
+        self._check()
+        among = partitions if isinstance(partitions, Set) else frozenset(partitions)
+        feeds = [feed for at, feed in self._ready.items() if at in among]
+        self._tell_trouble(feeds)
+        found: dict[TopicPartition, list[Record]] = {}
+        left = max_records
+        rest = feeds
+        while rest and left > 0:
+            for others, feed in zip(range(len(rest), 0, -1), rest, strict=True):
+                if records := self._take(feed, -(-left // others)):
+                    found[feed.at] = found[feed.at] + records if feed.at in found else records
+                    left -= len(records)
+            rest = [feed for feed in rest if feed.at in self._ready and not feed.is_over]
+        self._tell_next(feeds)
+        return found
+
+    def _take(self, feed: Feed, count: int) -> list[Record]:
+        at, held = feed.at, feed.held
+        was_wanted = feed.wanted
+        records = feed.take(count)
+        self._released(held - feed.held)
+        del self._ready[at]
+        if feed.large is not None:
+            self._large.put_nowait(feed)
+        elif feed.has_some:
+            self._ready[at] = feed  # behind the others
+        self._note_opened(feed)
+        if feed.wanted != was_wanted:
+            self._look_again(at)
+        return records
+
+    def _tell_next(self, feeds: Iterable[Feed]) -> None:
+        """What comes next of these is trouble, though fewer were returned than might have been."""
+        for on_arrival in {feed.on_arrival for feed in feeds if feed.is_over}:
+            asyncio.get_running_loop().call_soon(on_arrival)
+
+    def _tell_trouble(self, feeds: Iterable[Feed]) -> None:
+        over = [feed for feed in feeds if feed.is_over]
+        missing = sorted(feed.at for feed in over if isinstance(feed.trouble, OffsetMissing))
+        if missing:
+            names = ", ".join(f"{at.topic}/{at.partition} at {self._feeds[at].position}" for at in missing)
+            raise OffsetMissing(f"Kafka: there is no record to go on with: {names}", missing)
+        for feed in over:
+            trouble, feed.trouble = feed.trouble, None
+            del self._ready[feed.at]
+            self._look_again(feed.at)
+            if trouble is not None:
+                raise trouble
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ConsumerClosed("Kafka: fetching has ended")
+        if self._failure is not None:
+            raise ConsumerBroken(f"Kafka: fetching has broken off: {self._failure!r}") from self._failure
+        now = _now()
+        for link in self._links.values():
+            if link.busy_since is not None and now - link.busy_since > _STUCK_S:
+                raise ConsumerBroken(f"Kafka: nothing was heard of {link.address} for {_STUCK_S:g} s")
+
+    # what a link tells
+
+    def arrived(self, at: TopicPartition, part: Part) -> None:
+        feed = self._feeds[at]
+        if part.error == 0:
+            feed.strikes = 0
+            if not feed.accept(part.data, part.high_watermark):
+                return
+            self._held += len(part.data)
+        elif part.error == _OUT_OF_RANGE:
+            feed.trouble = OffsetMissing("")
+        else:
+            if part.error not in _PASSING:
+                where = f"{at.topic}/{at.partition}"
+                feed.trouble = LogUnavailable(f"Kafka: {where} cannot be read: {for_code(part.error).__name__}")
+            self._strike(feed, f"{at.topic}/{at.partition}: {for_code(part.error).__name__} ({part.error})")
+        if feed.has_some:
+            self._ready[at] = feed
+            self._arrivals[feed.on_arrival] = None
+
+    def told(self) -> None:
+        arrivals, self._arrivals = self._arrivals, {}
+        for on_arrival in arrivals:
+            on_arrival()
+
+    def answered(self, link: Link) -> None:
+        for at in [at for at in self._struck if self._homes.get(at) is link]:
+            self._struck.discard(at)
+        if not self._struck and not self._homeless:
+            self._problem = None
+
+    def failed(self, link: Link, error: Exception) -> None:
+        problem = f"the broker at {link.address}: {described(error)}"
+        for at in list(link.session.feeds):
+            self._strike(self._feeds[at], problem)
+
+    async def room(self) -> None:
+        while self._held >= self._held_limit:
+            self._room.clear()
+            await self._room.wait()
+
+    # who leads what
+
+    def _strike(self, feed: Feed, problem: str) -> None:
+        """It cannot be fetched where it was: look for its leader again, after a while if that does not help."""
+        self._problem, now = problem, _now()
+        if now - feed.struck_at > _FORGIVEN_S:
+            feed.strikes = 0
+        feed.struck_at = now
+        delay = _RETRY_S[min(feed.strikes, len(_RETRY_S) - 1)]
+        feed.strikes += 1
+        self._struck.add(feed.at)
+        self._leave_home(feed.at)
+        if delay:
+            asyncio.get_running_loop().call_later(delay, self._seek, feed)
+        else:
+            self._seek(feed)
+
+    def _seek(self, feed: Feed) -> None:
+        if self._feeds.get(feed.at) is feed:
+            self._homeless[feed.at] = _now()
+            self._seeking.set()
+
+    def _leave_home(self, at: TopicPartition) -> None:
+        if (link := self._homes.pop(at, None)) is not None:
+            del link.session.feeds[at]
+            link.changed(at)
+
+    def _look_again(self, at: TopicPartition) -> None:
+        if (link := self._homes.get(at)) is not None:
+            link.changed(at)
+
+    async def _find_leaders(self) -> None:
+        tries = 0
+        while True:
+            await self._seeking.wait()
+            self._seeking.clear()
+            topics = sorted({at.topic for at in self._homeless})
+            try:
+                for first in range(0, len(topics), _TOPICS):
+                    self._settle(await self._layout(topics[first : first + _TOPICS]))
+                self._tell_unled()
+            except LogUnavailable as error:
+                self._problem = str(error)
+            if self._homeless:
+                tries += 1
+                await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
+                self._seeking.set()
+            else:
+                tries = 0
+
+    def _settle(self, layout: Layout) -> None:
+        for at in [at for at in self._homeless if at in layout.leaders]:
+            if (leader := layout.leaders[at]) in layout.brokers:
+                del self._homeless[at]
+                link = self._homes[at] = self._link(leader, Address(*layout.brokers[leader]))
+                link.session.feeds[at] = self._feeds[at]
+                link.changed(at)
+
+    def _tell_unled(self) -> None:
+        """Of partitions that the cluster told of for a long time, and not who leads them."""
+        now = _now()
+        for at in [at for at, since in self._homeless.items() if now - since > _UNLED_S]:
+            feed, self._homeless[at] = self._feeds[at], now
+            feed.trouble = LogUnavailable(f"Kafka: nobody leads {at.topic}/{at.partition}, or it does not exist")
+            self._ready[at] = feed
+            feed.on_arrival()
+
+    def _link(self, node: int, address: Address) -> Link:
+        if (link := self._links.get(node)) is None:
+            link = self._links[node] = Link(address, self._cluster, self, _now)
+            if self._tasks is not None:
+                self._tasks.create_task(link.run())
+        link.move(address)
+        return link
+
+    # memory
+
+    def _drop(self, feed: Feed) -> None:
+        self._released(feed.held)
+        feed.drop()
+        self._ready.pop(feed.at, None)
+        self._note_opened(feed)
+
+    def _released(self, size: int) -> None:
+        self._held -= size
+        if self._held < self._held_limit:
+            self._room.set()
+
+    def _note_opened(self, feed: Feed) -> None:
+        if feed is self._unpacked:
+            self._begun.set()
+        self._opened.pop(feed.at, None)
+        if feed.opened:
+            self._opened[feed.at] = feed
+            total = sum(each.opened for each in self._opened.values())
+            while total > self._opened_limit and len(self._opened) > 1:
+                oldest = self._opened.pop(next(iter(self._opened)))
+                total -= oldest.opened
+                oldest.fold()
+
+    async def _unpack_large(self) -> None:
+        """One at a time, in a thread: it may take a second. The next one when somebody has begun to take of it."""
+        while True:
+            feed = await self._large.get()
+            chunk = feed.large
+            if chunk is None or self._feeds.get(feed.at) is not feed:
+                continue
+            await asyncio.to_thread(chunk.unpack)
+            if feed.unpacked(chunk) and self._feeds.get(feed.at) is feed:
+                self._ready[feed.at] = self._unpacked = feed
+                self._begun.clear()
+                feed.on_arrival()
+                await self._begun.wait()
+
+    # the tasks
+
+    async def _run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                self._tasks.create_task(self._find_leaders())
+                self._tasks.create_task(self._unpack_large())
+        except Exception as error:  # noqa: BLE001  whatever it is: whoever takes is told
+            self._failure = error
+            for on_arrival in {feed.on_arrival for feed in self._feeds.values()}:
+                on_arrival()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,145 @@
+"""Fetch requests and their answers as bytes, in version 11 (Kafka 2.3 and newer). Pure.
+
+The library's own cannot speak of fetch sessions, and take them apart field by field: with a thousand partitions that
+costs more than the records do.
+Source: the Kafka protocol guide, "Fetch API"; KIP-227 (sessions).
+"""
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
+from typing import Final, NamedTuple
+
+from aiokafka.protocol.api import Request
+from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
+
+from relay.log.port import TopicPartition
+
+NO_SESSION: Final = 0
+NO_EPOCH: Final = -1
+"""Of a request outside of any session."""
+
+_HEAD: Final = struct.Struct(">iiiibii")  # replica, wait, least bytes, most bytes, isolation, session, epoch
+_WANTED: Final = struct.Struct(">iiqqi")  # partition, leader epoch, offset, log start, most bytes
+_COUNT: Final = struct.Struct(">i")
+_SHORT: Final = struct.Struct(">h")
+_ANSWER: Final = struct.Struct(">ihii")  # throttle, error, session, topics
+_PART: Final = struct.Struct(">ihqqqi")  # partition, error, high watermark, last stable, log start, aborted
+_DATA: Final = struct.Struct(">ii")  # preferred replica, size
+_ABORTED_BYTES: Final = 16
+_UNKNOWN: Final = -1
+_CONSUMER: Final = -1
+_READ_UNCOMMITTED: Final = 0
+
+
+class Part(NamedTuple):
+    """What an answer says of one partition. `error`: a code, 0 for none."""
+
+    at: TopicPartition
+    error: int
+    high_watermark: int
+    data: bytes
+
+
+class Asked(NamedTuple):
+    """Where a partition is to be read, and how many bytes of it at most."""
+
+    offset: int
+    max_bytes: int
+
+
+class FetchAnswer(FetchResponse_v11):  # type: ignore[misc]  # the library is untyped
+    """`error`: a code that concerns the whole request."""
+
+    def __init__(self, throttle_ms: int, error: int, session: int, parts: Sequence[Part]) -> None:
+        self.throttle_ms = throttle_ms
+        self.error = error
+        self.session = session
+        self.parts = parts
+
+    @classmethod
+    def decode(cls, data: BytesIO | bytes) -> "FetchAnswer":
+        """Raises struct.error, ValueError."""
+        if isinstance(data, bytes):
+            data = BytesIO(data)
+        with data.getbuffer() as buffer:
+            return cls._decoded(buffer, data.tell())
+
+    @classmethod
+    def _decoded(cls, buffer: memoryview, place: int) -> "FetchAnswer":
+        throttle, error, session, topics = _ANSWER.unpack_from(buffer, place)
+        place += _ANSWER.size
+        parts: list[Part] = []
+        for _ in range(topics):
+            [size] = _SHORT.unpack_from(buffer, place)
+            place += _SHORT.size + size
+            topic = str(buffer[place - size : place], "utf-8")
+            [count] = _COUNT.unpack_from(buffer, place)
+            place += _COUNT.size
+            for _ in range(count):
+                number, code, high, _, _, aborted = _PART.unpack_from(buffer, place)
+                place += _PART.size + max(0, aborted) * _ABORTED_BYTES
+                _, size = _DATA.unpack_from(buffer, place)
+                place += _DATA.size
+                found = bytes(buffer[place : place + size]) if size > 0 else b""
+                place += len(found)
+                if len(found) < size:
+                    raise ValueError(f"{topic}/{number} has {len(found)} of its {size} bytes")
+                parts.append(Part(TopicPartition(topic, number), code, high, found))
+        return cls(throttle, error, session, parts)
+
+
+class _Struct(FetchRequest_v11):  # type: ignore[misc]  # the library is untyped
+    RESPONSE_TYPE = FetchAnswer
+
+    def __init__(self, encoded: bytes) -> None:
+        self._encoded = encoded
+
+    def encode(self) -> bytes:
+        return self._encoded
+
+    def __repr__(self) -> str:
+        return f"a fetch request of {len(self._encoded)} bytes"
+
+
+class FetchAsk(Request[_Struct]):  # type: ignore[misc]  # the library is untyped
+    """A request for `wanted`, in this order; `forgotten`: of its session's partitions those that are left out now.
+
+    It is answered after `max_wait_ms`, or as soon as there is a record or an error.
+    """
+
+    API_KEY = FetchRequest_v11.API_KEY
+
+    def __init__(
+        self,
+        wanted: Mapping[TopicPartition, Asked],
+        *,
+        max_wait_ms: int,
+        max_bytes: int,
+        forgotten: Iterable[TopicPartition] = (),
+        session: int = NO_SESSION,
+        epoch: int = NO_EPOCH,
+    ) -> None:
+        out = [_HEAD.pack(_CONSUMER, max_wait_ms, 1, max_bytes, _READ_UNCOMMITTED, session, epoch)]
+        _by_topic(out, ((at, _WANTED.pack(at.partition, _UNKNOWN, *_place(asked))) for at, asked in wanted.items()))
+        _by_topic(out, ((at, _COUNT.pack(at.partition)) for at in forgotten))
+        out.append(_SHORT.pack(0))  # no rack
+        self._encoded = b"".join(out)
+
+    def build(self, request_struct_class: type[_Struct]) -> _Struct:
+        return request_struct_class(self._encoded)
+
+
+def _place(asked: Asked) -> tuple[int, int, int]:
+    return asked.offset, _UNKNOWN, asked.max_bytes
+
+
+def _by_topic(out: list[bytes], rows: Iterable[tuple[TopicPartition, bytes]]) -> None:
+    """Append the rows, grouped; the topics in the order in which they come first."""
+    topics: dict[str, list[bytes]] = {}
+    for at, row in rows:
+        topics.setdefault(at.topic, []).append(row)
+    out.append(_COUNT.pack(len(topics)))
+    for topic, encoded in topics.items():
+        name = topic.encode()
+        out += (_SHORT.pack(len(name)), name, _COUNT.pack(len(encoded)), *encoded)

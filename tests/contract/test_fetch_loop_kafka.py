@@ -1,0 +1,136 @@
+"""Fetching for a whole process, from real brokers: sessions, limits, codecs, and what comes and goes."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from relay.domain.errors import LogUnavailable, OffsetMissing
+from relay.log.kafka.fetch_loop import FetchLoop
+from relay.log.kafka.log import KafkaLog
+from relay.log.kafka.settings import FETCH_BYTES
+from relay.log.port import Coordinate, NewRecord, TopicPartition
+from tests.contract.log_contract import PATIENCE_S, topic_for
+from tests.contract.test_log_kafka import KafkaRig, opened, own_broker, until_appended
+from tests.fakes.raw_batches import RawBatch, RawRecord, produce_raw
+from tests.servers.kafka import Broker, KafkaBroker
+from tests.unit.test_fetch_loop import Reader
+
+__all__ = ["own_broker"]
+
+pytestmark = pytest.mark.kafka
+
+
+@asynccontextmanager
+async def fetching(log: KafkaLog) -> AsyncIterator[Reader]:
+    loop = FetchLoop(log._cluster, log._client.layout)
+    await loop.start()
+    try:
+        yield Reader(loop)
+    finally:
+        await loop.close()
+
+
+def places(topic: str, partitions: int) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in range(partitions)]
+
+
+def numbered(topic: str, numbers: range) -> list[NewRecord]:
+    return [NewRecord(topic, b"%d" % (n % 50), b"%d" % n) for n in numbers]
+
+
+async def test_all_records_of_many_topics_come_once_and_in_order(kafka_broker: Broker) -> None:
+    """Also those that come later, while everything else waits."""
+    async with opened(kafka_broker.bootstrap) as log, fetching(log) as reader, asyncio.timeout(PATIENCE_S):
+        topics = [await topic_for(log, partitions=3) for _ in range(10)]
+        for topic in topics:
+            await log.append(numbered(topic, range(100)))
+        everywhere = [at for topic in topics for at in places(topic, 3)]
+        reader.open(*everywhere[:15])
+        await reader.until(500, at_a_time=70)
+        reader.open(*everywhere[15:])
+        await reader.until(500)
+        for number, topic in enumerate(topics):
+            await log.append(numbered(topic, range(100, 103)))
+            reader.loop.pause(everywhere[number : number + 2])
+            await asyncio.sleep(0)
+            reader.loop.resume(everywhere)
+        await reader.until(30)
+        for at in everywhere:
+            offsets = reader.offsets(at)
+            assert offsets == list(range(len(offsets)))
+        assert len({(record.topic, record.value) for record in reader.records}) == 1030
+
+
+@pytest.mark.parametrize("codec", range(5))
+async def test_batches_of_every_codec_and_such_as_are_damaged_inside(kafka_broker: Broker, codec: int) -> None:
+    async with opened(kafka_broker.bootstrap) as log, fetching(log) as reader, asyncio.timeout(PATIENCE_S):
+        topic = await topic_for(log)
+        good = RawBatch([RawRecord(value=b"%d" % n) for n in range(3)], codec=codec)
+        bad = RawBatch([RawRecord(value=b"3"), RawRecord(headers=[(b"\xff", b"")]), RawRecord(value=b"5")], codec=codec)
+        for batch in (good, bad, good):
+            await produce_raw(log, topic, batch)
+        reader.open(TopicPartition(topic, 0), offset=1)
+        values = await reader.until(8, at_a_time=1)
+        assert values == [b"1", b"2", b"3", b"value", b"5", b"0", b"1", b"2"]
+        assert [record.offset for record in reader.records if record.flaw] == [4]
+
+
+async def test_a_record_that_is_larger_than_any_limit_of_a_fetch(kafka_broker: Broker) -> None:
+    async with opened(kafka_broker.bootstrap, request_timeout_ms=15_000) as log, fetching(log) as reader:
+        async with asyncio.timeout(PATIENCE_S):
+            topic = await topic_for(log, partitions=2)
+            large = os.urandom(8 * FETCH_BYTES)
+            await produce_raw(log, topic, RawBatch([RawRecord(value=b"0")]))
+            await log.append([NewRecord(topic, b"k", large), NewRecord(topic, b"k", b"after")])
+            for at in places(topic, 2):
+                await produce_raw(log, topic, RawBatch([RawRecord(value=b"last")]), partition=at.partition)
+            reader.open(*places(topic, 2))
+            assert sorted(filter(None, await reader.until(5)), key=len) == [b"0", b"last", b"last", b"after", large]
+
+
+async def test_an_offset_that_retention_has_passed(kafka_broker: Broker) -> None:
+    rig = KafkaRig(kafka_broker.bootstrap)
+    await rig.log.start()
+    log = rig._client
+    try:
+        async with fetching(log) as reader, asyncio.timeout(PATIENCE_S):
+            topic = await topic_for(log)
+            at = TopicPartition(topic, 0)
+            await log.append([NewRecord(topic, b"k", b"%d" % n) for n in range(9)])
+            await rig.drop_before(Coordinate(*at, 5))
+            reader.open(at)
+            error = await reader.until_raised(OffsetMissing)
+            assert isinstance(error, OffsetMissing)
+            assert error.partitions == {at}
+            reader.open(at, offset=5)
+            assert await reader.until(4) == [b"5", b"6", b"7", b"8"]
+            reader.open(at, offset=99)
+            await reader.until_raised(OffsetMissing)
+    finally:
+        await log.close()
+
+
+@pytest.mark.parametrize("failure", ["freeze", "kill"])
+async def test_a_broker_that_goes_and_comes_back(own_broker: KafkaBroker, failure: str) -> None:
+    async with opened(own_broker.bootstrap) as log, fetching(log) as reader, asyncio.timeout(PATIENCE_S):
+        topic = await topic_for(log, partitions=2)
+        await log.append(numbered(topic, range(10)))
+        reader.open(*places(topic, 2))
+        await reader.until(10)
+        getattr(own_broker, failure)()
+        with pytest.raises(LogUnavailable):
+            await log.append(numbered(topic, range(10, 11)))
+        assert reader.loop.take(reader.partitions, 10) == {}
+        if failure == "freeze":
+            own_broker.thaw()
+        else:
+            await asyncio.to_thread(own_broker.start)
+        await until_appended(log, [NewRecord(topic, b"k", b"last")], asyncio.Event())
+        while b"last" not in {record.value for record in reader.records}:
+            await reader.until(1)
+        for at in places(topic, 2):
+            offsets = reader.offsets(at)
+            assert offsets == list(range(len(offsets)))

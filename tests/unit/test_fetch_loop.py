@@ -1,0 +1,595 @@
+"""Fetching for a whole process, from brokers that misbehave as real ones do only by chance."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, OffsetMissing
+from relay.log.kafka import fetch_link, fetch_loop
+from relay.log.kafka.feed import Feed
+from relay.log.kafka.fetch_loop import FetchLoop
+from relay.log.kafka.settings import FETCH_BYTES, Cluster, KafkaSecurity
+from relay.log.port import Record, TopicPartition
+from tests.fakes.kafka_broker import Asking, FakeBroker, FakeKafka, fake_kafka
+from tests.fakes.raw_batches import RawBatch, RawRecord
+
+A, B, C, D = (TopicPartition("topic", number) for number in range(4))
+CLUSTER = Cluster("unused", "test", KafkaSecurity(), None)
+NOT_LEADER, FENCED, UNKNOWN_TOPIC, NOT_ALLOWED = 6, 74, 3, 29
+
+
+def batch(*values: bytes) -> RawBatch:
+    return RawBatch([RawRecord(value=value) for value in values])
+
+
+class Reader:
+    """Opens partitions, and takes what comes of them."""
+
+    def __init__(self, loop: FetchLoop) -> None:
+        self.loop = loop
+        self.arrived = asyncio.Event()
+        self.partitions: list[TopicPartition] = []
+        self.records: list[Record] = []
+
+    def open(self, *partitions: TopicPartition, offset: int = 0) -> None:
+        for at in partitions:
+            if at not in self.partitions:
+                self.partitions.append(at)
+            self.loop.open(at, offset, self.arrived.set)
+
+    async def until(self, count: int, *, at_a_time: int = 100) -> list[bytes | None]:
+        """The values of the first `count` records that come from now on."""
+        found: list[Record] = []
+        while len(found) < count:
+            taken = self.loop.take(self.partitions, min(at_a_time, count - len(found)))
+            found += [record for records in taken.values() for record in records]
+            if not taken:
+                await self.arrived.wait()
+                self.arrived.clear()
+        self.records += found
+        return [record.value for record in found]
+
+    async def until_raised(self, kind: type[Exception]) -> Exception:
+        while True:
+            try:
+                if self.loop.take(self.partitions, 100):
+                    continue
+            except kind as error:
+                return error
+            await self.arrived.wait()
+            self.arrived.clear()
+
+    def offsets(self, at: TopicPartition) -> list[int]:
+        return [record.offset for record in self.records if (record.topic, record.partition) == at]
+
+
+@asynccontextmanager
+async def fetching(kafka: FakeKafka, held_bytes: int = 2**23, opened_bytes: int = 2**25) -> AsyncIterator[Reader]:
+    loop = FetchLoop(CLUSTER, kafka.layout, held_bytes=held_bytes, opened_bytes=opened_bytes)
+    await loop.start()
+    try:
+        yield Reader(loop)
+    finally:
+        await loop.close()
+
+
+@pytest.fixture
+async def kafka() -> AsyncIterator[FakeKafka]:
+    async with fake_kafka() as kafka, asyncio.timeout(60):
+        yield kafka
+
+
+@pytest.fixture
+def broker(kafka: FakeKafka) -> FakeBroker:
+    return kafka.brokers[0]
+
+
+@pytest.fixture
+async def reader(kafka: FakeKafka) -> AsyncIterator[Reader]:
+    async with fetching(kafka) as reader:
+        yield reader
+
+
+def long_ones(broker: FakeBroker) -> list[Asking]:
+    return [asking for asking in broker.asked if asking.epoch >= 0]
+
+
+# what is fetched
+
+
+async def test_records_of_all_partitions_come_from_where_they_were_opened(reader: Reader, broker: FakeBroker) -> None:
+    await broker.append(A, batch(b"0", b"1", b"2"))
+    reader.open(A, offset=1)
+    reader.open(B)
+    assert await reader.until(2) == [b"1", b"2"]
+    await broker.append(B, batch(b"3"))
+    await broker.append(A, batch(b"4"))
+    assert sorted(map(bytes, filter(None, await reader.until(2)))) == [b"3", b"4"]
+
+
+async def test_one_request_asks_for_all_partitions_and_the_next_only_for_what_changed(
+    reader: Reader, broker: FakeBroker
+) -> None:
+    reader.open(A, B, C)
+    asking = await broker.until_long()
+    assert asking.all.keys() == {A, B, C}
+    await broker.append(B, batch(b"1"))
+    await reader.until(1)
+    asking = await broker.until_asked(1) if broker.asked[-1].answered.is_set() else broker.asked[-1]
+    assert asking.wanted == {B: (1, FETCH_BYTES)}
+    assert asking.all.keys() == {A, B, C}
+
+
+async def test_without_sessions_every_request_names_all(reader: Reader, broker: FakeBroker) -> None:
+    broker.grants = False
+    reader.open(A, B, C)
+    for number in range(5):
+        await broker.append(A, batch(b"%d" % number))
+        assert await reader.until(1) == [b"%d" % number]
+    assert all(asking.wanted.keys() == {A, B, C} for asking in long_ones(broker))
+
+
+@pytest.mark.parametrize("how", ["forgotten", "another epoch"])
+async def test_a_session_that_the_broker_lost_is_begun_anew(reader: Reader, broker: FakeBroker, how: str) -> None:
+    reader.open(A, B)
+    await broker.append(A, batch(b"0"))
+    await reader.until(1)
+    await broker.until_long()
+    if how == "forgotten":
+        broker.sessions.clear()
+    else:
+        broker.sessions = {id: (epoch + 7, all) for id, (epoch, all) in broker.sessions.items()}
+    await broker.append(A, batch(b"1"))
+    await broker.append(B, batch(b"2"))
+    assert sorted(map(bytes, filter(None, await reader.until(2)))) == [b"1", b"2"]
+
+
+async def test_a_session_is_told_everything_now_and_then(
+    reader: Reader, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were a partition missing from it, by whosever mistake, nothing else would show that."""
+    reader.open(A, B)
+    await broker.until_long()
+    for _, known in broker.sessions.values():
+        del known[B]
+    monkeypatch.setattr(fetch_link, "_RENEWED_S", 0.0)
+    await broker.append(B, batch(b"of B"))
+    await broker.append(A, batch(b"of A"))  # ends the long poll, as its time would
+    assert sorted(map(bytes, filter(None, await reader.until(2)))) == [b"of A", b"of B"]
+
+
+async def test_a_backlog_does_not_starve_the_others(kafka: FakeKafka, broker: FakeBroker) -> None:
+    """A broker fills its answer in order, and one partition's backlog could fill it every time."""
+    big = [batch(bytes(200_000)) for _ in range(60)]
+    for at in (A, B, C, D):
+        await broker.append(at, *big)
+    for grants in (True, False):
+        broker.grants = grants
+        async with fetching(kafka, held_bytes=10**9) as reader:
+            reader.open(A, B, C, D)
+            await reader.until(40, at_a_time=4)
+            counts = [len(reader.offsets(at)) for at in (A, B, C, D)]
+            assert min(counts) >= 5, counts
+
+
+async def test_what_is_above_the_high_watermark_is_not_read(reader: Reader, broker: FakeBroker) -> None:
+    broker.logs[A].hidden = 1
+    await broker.append(A, batch(b"0"), batch(b"1"))
+    reader.open(A)
+    assert await reader.until(1) == [b"0"]
+    await broker.until_long()
+    assert reader.loop.take([A], 10) == {}
+    broker.logs[A].hidden = 0
+    await broker.notify()
+    assert await reader.until(1) == [b"1"]
+
+
+async def test_a_batch_that_is_larger_than_the_limit_comes(reader: Reader, broker: FakeBroker) -> None:
+    large = bytes(3 * FETCH_BYTES)
+    await broker.append(A, batch(b"0"), batch(large), batch(b"2"))
+    reader.open(A)
+    assert await reader.until(3) == [b"0", large, b"2"]
+
+
+async def test_a_batch_that_is_larger_than_the_limit_comes_of_a_broker_that_cuts_it(
+    reader: Reader, broker: FakeBroker
+) -> None:
+    broker.whole_first = False
+    large = bytes(6 * FETCH_BYTES)
+    await broker.append(A, batch(b"0"), batch(large), batch(b"2"))
+    reader.open(A)
+    assert await reader.until(3) == [b"0", large, b"2"]
+    assert broker.asked[-1].all[A][1] == FETCH_BYTES, "larger answers are asked for only where they are needed"
+
+
+async def test_a_batch_whose_length_is_made_up_costs_one_offset(reader: Reader, broker: FakeBroker) -> None:
+    broken = bytearray(batch(b"0").encoded())
+    broken[8:12] = (2**20).to_bytes(4, "big")
+    await broker.append(A, batch(b"0"), encoded=bytes(broken))
+    await broker.append(A, batch(b"1"))
+    reader.open(A)
+    assert await reader.until(2) == [None, b"1"]
+    assert [record.flaw is None for record in reader.records] == [False, True]
+
+
+async def test_a_bad_record_costs_its_own_offset(reader: Reader, broker: FakeBroker) -> None:
+    await broker.append(A, RawBatch([RawRecord(value=b"0"), RawRecord(body=b"\xff\xff"), RawRecord(value=b"2")]))
+    reader.open(A)
+    assert await reader.until(3, at_a_time=1) == [b"0", None, b"2"]
+    assert reader.offsets(A) == [0, 1, 2]
+
+
+async def test_a_large_batch_is_unpacked_aside_and_the_others_go_on(reader: Reader, broker: FakeBroker) -> None:
+    many = RawBatch([RawRecord(value=bytes(100_000)) for _ in range(60)], codec=1)
+    await broker.append(A, many)
+    await broker.append(B, batch(b"of B"))
+    reader.open(A, B)
+    assert len(await reader.until(61)) == 61
+    assert reader.offsets(A) == list(range(60))
+
+
+async def test_unpacked_batches_of_which_records_are_left_are_bounded(kafka: FakeKafka, broker: FakeBroker) -> None:
+    for at in (A, B, C, D):
+        await broker.append(at, RawBatch([RawRecord(value=bytes(10_000)) for _ in range(50)], codec=2))
+    async with fetching(kafka, opened_bytes=600_000) as reader:
+        reader.open(A, B, C, D)
+        await reader.until(200, at_a_time=7)
+        for at in (A, B, C, D):
+            assert reader.offsets(at) == list(range(50))
+
+
+# the set changes
+
+
+async def test_a_partition_that_is_opened_under_a_long_poll_does_not_wait_for_its_end(
+    reader: Reader, broker: FakeBroker
+) -> None:
+    reader.open(A)
+    long = await broker.until_long()
+    await broker.append(B, batch(b"of B"))
+    reader.open(B)
+    assert await reader.until(1) == [b"of B"]
+    await broker.append(B, batch(b"more"))
+    reader.open(C)
+    await broker.append(C, batch(b"of C"))
+    assert sorted(map(bytes, filter(None, await reader.until(2)))) == [b"more", b"of C"]
+    assert not long.answered.is_set()
+    assert broker.connections == 2
+
+
+async def test_a_resumed_partition_goes_on_where_it_stood_and_does_not_wait(reader: Reader, broker: FakeBroker) -> None:
+    await broker.append(B, *(batch(b"%d" % n) for n in range(10)))
+    reader.open(A, B)
+    assert await reader.until(3, at_a_time=1) == [b"0", b"1", b"2"]
+    reader.loop.pause([B])
+    assert reader.loop.take([A, B], 10) == {}
+    long = await broker.until_long()
+    assert B not in long.all, "it is left out"
+    reader.loop.resume([B])
+    assert await reader.until(7) == [b"%d" % n for n in range(3, 10)]
+    assert not long.answered.is_set()
+    assert reader.offsets(B) == list(range(10))
+
+
+async def test_pausing_and_resuming_at_once_neither_loses_nor_doubles(reader: Reader, broker: FakeBroker) -> None:
+    reader.open(A, B)
+    for number in range(40):
+        for at in (A, B):
+            await broker.append(at, batch(b"%d" % number))
+        await reader.until(1 + number % 3, at_a_time=1)
+        reader.loop.pause([A])
+        if number % 2:
+            await asyncio.sleep(0)
+        reader.loop.resume([A])
+    await reader.until(80 - len(reader.records))
+    assert (reader.offsets(A), reader.offsets(B)) == (list(range(40)), list(range(40)))
+
+
+async def test_what_was_asked_for_before_a_partition_was_opened_anew_is_not_taken_for_it(
+    reader: Reader, broker: FakeBroker
+) -> None:
+    reader.open(A, B)
+    await broker.until_long()
+    reader.open(A, offset=5)
+    await broker.append(A, *(batch(b"%d" % n) for n in range(8)))
+    assert await reader.until(3) == [b"5", b"6", b"7"]
+
+
+async def test_a_partition_that_was_shut_is_forgotten(reader: Reader, broker: FakeBroker) -> None:
+    reader.open(A, B)
+    await broker.append(A, batch(b"0"))
+    await reader.arrived.wait()
+    reader.loop.shut(A)
+    assert reader.loop.take([A, B], 10) == {}
+    await broker.append(A, batch(b"1"))
+    await broker.append(B, batch(b"2"))
+    assert await reader.until(1) == [b"2"]
+    assert A not in (await broker.until_long()).all
+
+
+async def test_nothing_is_asked_while_nothing_is_wanted(reader: Reader, broker: FakeBroker) -> None:
+    reader.open(A, B)
+    await broker.until_long()
+    reader.loop.pause([A, B])
+    await broker.append(A, batch(b"0"))  # ends the long poll
+    for _ in range(20):
+        await asyncio.sleep(0.005)
+    asked = len(broker.asked)
+    for _ in range(20):
+        await asyncio.sleep(0.005)
+    assert len(broker.asked) == asked
+    reader.loop.resume([A, B])
+    assert await reader.until(1) == [b"0"]
+
+
+async def test_an_idle_process_asks_seldom(reader: Reader, broker: FakeBroker) -> None:
+    reader.open(A, B)
+    long = await broker.until_long()
+    assert len(broker.asked) < 20
+    asked = len(broker.asked)
+    for _ in range(20):
+        await asyncio.sleep(0.005)
+    assert len(broker.asked) == asked
+    assert not long.answered.is_set()
+
+
+# memory
+
+
+async def test_what_is_fetched_and_not_taken_is_bounded_over_all_partitions(
+    kafka: FakeKafka, broker: FakeBroker
+) -> None:
+    kafka.partitions["topic"] = 40
+    places = [TopicPartition("topic", number) for number in range(40)]
+    for at in places:
+        await broker.append(at, *(batch(bytes(50_000)) for _ in range(10)))
+    async with fetching(kafka, held_bytes=2_000_000) as reader:
+        reader.open(*places)
+        while reader.loop.held < 2_000_000:
+            await reader.arrived.wait()
+            reader.arrived.clear()
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+        assert reader.loop.held < 2_000_000 + 2 * 1_100_000, "one answer on each connection may be on its way"
+        await reader.until(400, at_a_time=10)
+        assert all(reader.offsets(at) == list(range(10)) for at in places)
+        assert reader.loop.held == 0
+
+
+async def test_one_partition_holds_no_more_than_its_share(reader: Reader, broker: FakeBroker) -> None:
+    await broker.append(A, *(batch(bytes(50_000)) for _ in range(100)))
+    reader.open(A, B)
+    while A in (await broker.until_long()).all:
+        await broker.until_asked()
+    assert FETCH_BYTES <= reader.loop.held < 2 * FETCH_BYTES
+    await reader.until(100, at_a_time=9)
+    assert reader.offsets(A) == list(range(100))
+
+
+async def test_each_gets_its_share_of_what_is_taken(reader: Reader, broker: FakeBroker) -> None:
+    await broker.append(A, batch(*(b"a" for _ in range(100))))
+    await broker.append(B, batch(b"b", b"b"))
+    await broker.append(C, batch(*(b"c" for _ in range(100))))
+    reader.open(A, B, C)
+    while reader.loop.held == 0 or len(reader.loop.take([A, B, C], 0)) or not _all_arrived(reader, [A, B, C]):
+        await reader.arrived.wait()
+        reader.arrived.clear()
+    taken = reader.loop.take([A, B, C], 30)
+    assert len(taken[B]) == 2
+    assert min(len(taken[A]), len(taken[C])) >= 10
+    assert len(taken[A]) + len(taken[C]) == 28
+
+
+def _all_arrived(reader: Reader, partitions: Sequence[TopicPartition]) -> bool:
+    return all(at in reader.loop._ready for at in partitions)
+
+
+# trouble
+
+
+@pytest.mark.parametrize("code", [NOT_LEADER, FENCED, UNKNOWN_TOPIC, 5, 9, 75])
+async def test_a_leader_that_moved_is_looked_for(code: int) -> None:
+    async with fake_kafka(2) as kafka, fetching(kafka) as reader, asyncio.timeout(60):
+        old, new = kafka.brokers
+        reader.open(A, B)
+        await old.append(A, batch(b"0"))
+        assert await reader.until(1) == [b"0"]
+        new.logs[A] = old.logs[A]
+        kafka.leaders[A] = new.node
+        old.errors[A] = code
+        await old.notify()
+        await new.append(A, batch(b"1"))
+        await old.append(B, batch(b"2"))
+        assert sorted(map(bytes, filter(None, await reader.until(2)))) == [b"1", b"2"]
+        assert reader.offsets(A) == [0, 1]
+
+
+async def test_a_partition_without_a_leader_gets_one_later(reader: Reader, kafka: FakeKafka) -> None:
+    kafka.leaders[A] = -1
+    await kafka.brokers[0].append(A, batch(b"0"))
+    await kafka.brokers[0].append(B, batch(b"1"))
+    reader.open(A, B)
+    assert await reader.until(1) == [b"1"]
+    await kafka.until_looked_up(3)
+    kafka.leaders[A] = 1
+    assert await reader.until(1) == [b"0"]
+
+
+async def test_a_stale_answer_about_a_leader_is_not_asked_for_in_a_circle(
+    reader: Reader, kafka: FakeKafka, broker: FakeBroker
+) -> None:
+    broker.errors[A] = NOT_LEADER
+    reader.open(A)
+    while len(kafka.lookups) < 5:
+        await broker.until_asked()
+    assert reader.loop.problem is not None
+    assert "NotLeader" in reader.loop.problem
+    del broker.errors[A]
+    await broker.append(A, batch(b"0"))
+    assert await reader.until(1) == [b"0"]
+    assert len(broker.asked) < 50
+
+
+async def test_a_broker_that_goes_and_comes_back(reader: Reader, kafka: FakeKafka, broker: FakeBroker) -> None:
+    reader.open(A, B)
+    await broker.append(A, batch(b"0"))
+    assert await reader.until(1) == [b"0"]
+    kafka.away = True
+    await broker.stop()
+    await kafka.until_looked_up(2)
+    assert reader.loop.problem is not None
+    assert "nobody answers" in reader.loop.problem
+    assert reader.loop.take([A, B], 10) == {}
+    kafka.away = False
+    await broker.start()
+    await broker.append(A, batch(b"1"))
+    await broker.append(B, batch(b"2"))
+    assert sorted(map(bytes, filter(None, await reader.until(2)))) == [b"1", b"2"]
+    assert reader.loop.problem is None
+
+
+async def test_a_broker_that_never_answers_holds_up_nobody_else_and_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetch_link, "LONG_WAIT_S", 0.2)
+    cluster = Cluster("unused", "test", KafkaSecurity(), None, request_timeout_ms=300)
+    async with fake_kafka(2) as kafka, asyncio.timeout(60):
+        good, deaf = kafka.brokers
+        kafka.leaders[B] = deaf.node
+        deaf.deaf = True
+        loop = FetchLoop(cluster, kafka.layout)
+        await loop.start()
+        reader = Reader(loop)
+        reader.open(A, B)
+        await deaf.until_asked()
+        await good.append(A, batch(b"0"))
+        assert await reader.until(1) == [b"0"]
+        await deaf.append(B, batch(b"1"))
+        while deaf.connections < 2:
+            await deaf.until_asked()
+        deaf.deaf = False
+        assert await reader.until(1) == [b"1"]
+        await loop.close()
+
+
+async def test_an_offset_that_is_not_there_is_told_until_the_partition_is_opened_anew(
+    reader: Reader, broker: FakeBroker
+) -> None:
+    broker.logs[A].start = broker.logs[A].end = 7
+    await broker.append(A, batch(b"7"))
+    await broker.append(B, batch(b"of B"))
+    reader.open(A, B, offset=0)
+    error = await reader.until_raised(OffsetMissing)
+    assert isinstance(error, OffsetMissing)
+    assert error.partitions == {A}
+    assert "topic/0 at 0" in str(error)
+    with pytest.raises(OffsetMissing):
+        reader.loop.take([A], 10)
+    reader.loop.shut(A)
+    reader.open(A, offset=7)
+    assert sorted(map(bytes, filter(None, await reader.until(2)))) == [b"7", b"of B"]
+
+
+async def test_what_came_before_a_missing_offset_is_taken_first(reader: Reader, broker: FakeBroker) -> None:
+    await broker.append(A, batch(b"0", b"1"))
+    reader.open(A, B)
+    await reader.arrived.wait()
+    broker.logs[A].start = 100
+    broker.logs[A].end = 100
+    await broker.notify()
+    assert await reader.until(2, at_a_time=1) == [b"0", b"1"]
+    await reader.until_raised(OffsetMissing)
+
+
+async def test_an_error_of_a_partition_that_does_not_pass_is_told_once_and_tried_again(
+    reader: Reader, broker: FakeBroker
+) -> None:
+    broker.errors[A] = NOT_ALLOWED
+    await broker.append(A, batch(b"0"))
+    await broker.append(B, batch(b"1"))
+    reader.open(A, B)
+    error = await reader.until_raised(LogUnavailable)
+    assert "topic/0 cannot be read: TopicAuthorizationFailed" in str(error)
+    await reader.until_raised(LogUnavailable)
+    del broker.errors[A]
+    while A not in {(record.topic, record.partition) for record in reader.records}:
+        with_trouble = await _one(reader)
+        assert with_trouble in (b"0", b"1", None)
+
+
+async def _one(reader: Reader) -> bytes | None:
+    try:
+        return (await reader.until(1))[0]
+    except LogUnavailable:
+        return None
+
+
+async def test_a_partition_that_nobody_leads_for_long_is_told(
+    reader: Reader, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_loop, "_UNLED_S", 0.0)
+    kafka.leaders[A] = -1
+    reader.open(A)
+    assert "nobody leads topic/0" in str(await reader.until_raised(LogUnavailable))
+
+
+async def test_a_broker_that_asks_for_a_pause_gets_it(reader: Reader, broker: FakeBroker) -> None:
+    """Its answers are empty then, which would be asked for in a circle."""
+    broker.throttle_ms = 300
+    await broker.append(A, batch(b"0"))
+    reader.open(A)
+    await reader.until(1)
+    for _ in range(20):
+        await asyncio.sleep(0.005)
+    assert len(broker.asked) == 1
+    broker.throttle_ms = 0
+    await broker.append(A, batch(b"1"))
+    assert await reader.until(1) == [b"1"]
+
+
+async def test_whoever_takes_is_told_that_fetching_broke_off(
+    reader: Reader, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tasks run unseen: lanes would wait for ever, and keep their partitions."""
+    reader.open(A)
+    await broker.until_long()
+
+    def fail(*_: object) -> bool:
+        raise ZeroDivisionError("a mistake of ours")
+
+    monkeypatch.setattr(Feed, "accept", fail)
+    await broker.append(A, batch(b"0"))
+    error = await reader.until_raised(ConsumerBroken)
+    assert "a mistake of ours" in str(error)
+
+
+async def test_whoever_takes_is_told_of_a_turn_that_never_ends(
+    reader: Reader, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader.open(A)
+    await broker.until_long()
+    monkeypatch.setattr(fetch_loop, "_STUCK_S", 0.0)
+    await reader.until_raised(ConsumerBroken)
+
+
+async def test_whoever_takes_of_a_closed_one_is_told(kafka: FakeKafka) -> None:
+    async with fetching(kafka) as reader:
+        reader.open(A)
+        await kafka.brokers[0].until_long()
+    with pytest.raises(ConsumerClosed):
+        reader.loop.take([A], 1)
+
+
+async def test_tasks_and_connections_do_not_grow_with_partitions(kafka: FakeKafka, broker: FakeBroker) -> None:
+    kafka.partitions["topic"] = 1_000
+    async with fetching(kafka) as reader:
+        reader.open(A)
+        await broker.until_long()
+        before = len(asyncio.all_tasks())
+        reader.open(*(TopicPartition("topic", number) for number in range(1, 1_000)))
+        while len((await broker.until_long()).all) < 1_000:
+            await broker.until_asked()
+        assert len(asyncio.all_tasks()) <= before + 2  # of the second connection, here and there
+        assert broker.connections <= 2
