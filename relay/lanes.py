@@ -38,9 +38,11 @@ ALL_TAGS = tuple(range(TAGS))
 
 
 class Known(Directory, Moves, Protocol):
-    """Who is known, and all of them."""
+    """Who is known, and all who may have lanes of their own."""
 
-    def receivers(self) -> Mapping[str, Receiver]: ...
+    def receivers(self) -> Mapping[str, Receiver]:
+        """Of those in the shared lane only some."""
+        ...
 
     def left_lanes(self) -> frozenset[str]:
         """Receivers whose own topics are not in use any more, and may hold something."""
@@ -122,8 +124,8 @@ class Lanes:
         only = self._plan.receivers
         if only is None:
             return sorted(own.all | {SHARED})
-        receivers = self._known.receivers()
-        shared = {SHARED for name in only if name in receivers and is_in_shared(receivers[name])}
+        named = filter(None, map(self._known.receiver, only))
+        shared = {SHARED for receiver in named if is_in_shared(receiver)}
         return sorted(own.all & only | shared)
 
     def _runner(

@@ -59,7 +59,7 @@ from relay.watch.mover import Mover
 from relay.watch.parked import ParkedWatch
 from relay.watch.parts import watch_part
 from relay.watch.shared_clock import ClockWatch, SharedClock
-from relay.watch.topic_checks import LaneChecks, expected_topics, refuse, tell
+from relay.watch.topic_checks import WAITS_LOOKED_AT, LaneChecks, expected_topics, refuse, tell
 from relay.way_out import requests_of, transport_of
 from workers.outside import Outside
 
@@ -67,6 +67,7 @@ FILE_LEASE: Final = "receivers-file"
 FILE_LEASE_S: Final = 15.0
 LOG_LOOK_S: Final = 5.0
 STATE_LOOK_S: Final = 1.0
+_NAMES_SHOWN: Final = 50
 NOBODY: Final = MessageId("-", "-")
 """Looked up to see whether the state answers."""
 
@@ -214,7 +215,8 @@ class Relay:
                 await self._unless_stopped(self._check_lanes(), stop)
             self._trouble["receivers"] = None
             self._warn_of_unknown_receivers()
-            tell_answer_urls(self._settings, self._plan, self._answer_urls(), self.registry.receivers())
+            some = {**self.registry.receivers(), **self.registry.shared.some(_NAMES_SHOWN)}
+            tell_answer_urls(self._settings, self._plan, self._answer_urls(), some)
             background += [
                 start("stop watch", self._tell_draining(stop)),
                 start("lane checks", self._check_new_lanes()),
@@ -228,14 +230,19 @@ class Relay:
                 keep_startup_heap()
                 self._loop_watch.arm()
                 started()
-                await Supervisor(self._lanes.wanted, self.registry.changes(), self._clock, self._observer).run(stop)
+                await self._run_lanes(stop)
             await end(background)
+
+    async def _run_lanes(self, stop: asyncio.Event) -> None:
+        changes = self.registry.lane_changes()
+        await Supervisor(self._lanes.wanted, changes, self._clock, self._observer).run(stop)
 
     def _warn_of_unknown_receivers(self) -> None:
         """A name that nobody has may be a typo, or a receiver that is registered later."""
-        unknown = sorted((self._plan.receivers or frozenset()) - self.registry.receivers().keys())
+        unknown = sorted(name for name in self._plan.receivers or () if self.registry.receiver(name) is None)
         if unknown:
-            _log.warning("receivers_unknown", names=unknown, known=sorted(self.registry.receivers()))
+            own = sorted(self.registry.receivers())[:_NAMES_SHOWN]
+            _log.warning("receivers_unknown", names=unknown, known=own, shared=len(self.registry.shared))
 
     async def _tell_draining(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -287,7 +294,7 @@ class Relay:
 
     async def _count_refused(self) -> None:
         async for _ in self.registry.changes():
-            self.metrics.receivers_refused.set(len(self.registry.problems))
+            self.metrics.receivers_refused.set(self.registry.refused)
 
     async def _check_new_lanes(self) -> None:
         """Later on it is only said: the others, who run, have nothing to do with it."""
@@ -295,7 +302,8 @@ class Relay:
             tell(await self._patience.until_done("check the receivers' topics", self._look_at_lanes))
 
     async def _look_at_lanes(self) -> list[Finding]:
-        return await self._lane_checks.look(self.registry.receivers())
+        registry = self.registry
+        return await self._lane_checks.look(registry.receivers(), registry.shared.longest_waits(WAITS_LOOKED_AT))
 
     def _mover(self) -> Mover:
         return Mover(

@@ -85,8 +85,13 @@ async def _run(settings: Settings, plan: Plan, member: Member | None) -> None:
     events = get_logger("relay.process")
 
     def started() -> None:
+        known = relay.registry
         events.info(
-            "started", roles=sorted(plan.roles), api=relay.api_url, receivers=sorted(relay.registry.receivers())
+            "started",
+            roles=sorted(plan.roles),
+            api=relay.api_url,
+            receivers=sorted(known.receivers()),
+            shared=len(known.shared),
         )
 
     await run_until_signalled(

@@ -1,38 +1,43 @@
 """The receivers and sources in force: what the compacted topic `receiver_config` says, resolved for this process.
 
 What its records are like is in `topic.py`. This module follows them; `apply.py` writes what a receivers file declares.
+Sources, routes, and receivers with a lane of their own or a route are in memory, ready for use. All others are in the
+shared lane and may be millions: `shared.py` has them in a file, and makes ready who is asked for.
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Final
 
-from relay.config.entries import ReceiverEntry, SourceEntry
-from relay.config.problems import SECRET_FIELDS
-from relay.config.receivers_file import ANY_SOURCE, ReceiversFile, check_entry, resolve, resolve_source
+from relay.config.changes import Changes
+from relay.config.glance import glance
+from relay.config.made_ready import last_settings, receiver_of, source_of, wanted_lane
+from relay.config.receivers_file import ReceiversFile
 from relay.config.routes import Routes, is_of_route
+from relay.config.shared import AT_ONCE, Loading, SharedReceivers, tell_refused
+from relay.config.shared_index import IndexBroken
+from relay.config.sources import Sources
+from relay.config.subscribers import Subscribers
 from relay.config.subscriptions import Subscriptions
-from relay.config.topic import ORIGIN, SOURCE_PREFIX, decode, key_of
-from relay.domain.errors import LogUnavailable, UserError
+from relay.config.topic import SOURCE_PREFIX, key_of
+from relay.domain.errors import LogUnavailable, OffsetMissing, UserError
 from relay.domain.hold import held_owner
 from relay.domain.receiver import LaneKind, Receiver, Source
 from relay.domain.route import Cut, Marker, Route
 from relay.domain.topics import SHARED, Topics
-from relay.log.port import LogReader, TopicPartition
+from relay.log.port import LogReader, Record, TopicPartition
 
-_log = logging.getLogger(__name__)
-
-OTHERS_KEPT: Final = 16_384
+RESUMED_S: Final = 6 * 3600.0
+"""For so long after a break in following it is gone on with where it was: tombstones stay on a log for a day."""
 
 
 class Registry:
     """The receivers and sources of one process, kept up to date by `follow`.
 
     An entry that this process cannot use (a variable is missing, or a newer version wrote it) leaves the former one
-    in force, or none, and is listed in `problems`, by key. `ready` is set once the topic has been read to its end.
-    `resumed`: called with the owner of each hold that was ended, as often as the topic says so.
+    in force, or none, and is listed in `problems`, by key; one of the shared lane says so when it is asked for
+    (`refusal`). `ready` is set once the topic has been read to its end. `resumed`: called with the owner of each hold
+    that was ended, as often as the topic says so.
     """
 
     def __init__(
@@ -47,61 +52,70 @@ class Registry:
         self._wanted: dict[str, tuple[LaneKind, int]] = {}
         self._routes = Routes()
         self._removed: dict[str, Receiver] = {}
+        self._gone: set[str] = set()
+        self.shared = SharedReceivers(receiver_of, self._environ)
+        """Receivers in the shared lane without a route."""
         self._log: LogReader | None = None
         self._routes_to = 0  # the offset before which every route is known here
+        self._position: int | None = None  # the offset before which all is taken; None: not even what was there
+        self._left_at = 0.0  # when it was known to be so, on the event loop's clock
         self._reads = 0
         self._reading = asyncio.Lock()
-        self._sources: dict[str, Source] = {}
-        self._others: dict[str, Source] = {}  # made from that of `*`
+        self._sources = Sources()
         self._subscriptions: Subscriptions | None = None
-        self._version = 0
-        self._changed = asyncio.Event()
+        self._subscribers = Subscribers(lambda: self.subscriptions, self.shared)
+        self._changes = Changes()
+        self._lane_changes = Changes()
         self.problems: dict[str, str] = {}
         self.ready = asyncio.Event()
 
     def receiver(self, name: str) -> Receiver | None:
-        return self._receivers.get(name)
+        return self._receivers.get(name) or self.shared.receiver(name)
 
     def refusal(self, name: str) -> str | None:
         """Why the receiver's entry cannot be used here; a former one may be in force all the same."""
-        return self.problems.get(name)
+        return self.problems.get(name) or self.shared.refusal(name)
+
+    @property
+    def refused(self) -> int:
+        """How many entries cannot be used here, as far as is known."""
+        return len(self.problems) + self.shared.refused
 
     def receivers(self) -> Mapping[str, Receiver]:
-        """By name. The mapping is live: copy it to keep it across an await."""
+        """By name, all that are not in `shared`. The mapping is live: copy it to keep it across an await."""
         return self._receivers
 
     def removed(self, name: str) -> Receiver | None:
         """The last settings of a receiver that was removed. Where a secret is not known any more it goes without."""
-        if name in self._values:
+        if name not in self._gone:
             return None
         known = self._removed.get(name)
         if known is None and (last := self._routes.removed.get(name)) is not None:
             try:
-                known = self._routes.route(name).applied_to(_last_settings(name, last, self._environ))
+                known = self._routes.route(name).applied_to(last_settings(name, last, self._environ))
             except UserError:
                 return None  # a newer version wrote it
             self._removed[name] = known
         return known
 
+    @property
+    def version(self) -> int:
+        """Grows with all that is learnt."""
+        return self._changes.version
+
     def routes(self) -> Mapping[str, Route]:
         """Of the receivers that have moved, or are about to, by name; live."""
         return self._routes.all()
 
-    @property
-    def version(self) -> int:
-        """Grows with all that is learnt."""
-        return self._version
-
     def gone(self) -> frozenset[str]:
         """Receivers that were removed, and of which something may be left."""
-        return frozenset(name for name in self._routes.removed if name not in self._values)
+        return frozenset(self._gone)
 
     def is_declared(self, name: str) -> bool:
-        """Also by an entry that this process cannot read."""
-        return name in self._values
+        return name in self._values or self.shared.value(name) is not None
 
     def is_gone(self, name: str) -> bool:
-        return name in self._routes.removed and name not in self._values
+        return name in self._gone
 
     def left_lanes(self) -> frozenset[str]:
         """Receivers whose own topics are not in use any more, and may hold something."""
@@ -115,23 +129,16 @@ class Registry:
 
     def wanted_lane(self, name: str) -> tuple[LaneKind, int] | None:
         """Lane and partitions that its entry says, whether or not they are in force; None: it has no readable entry."""
-        return self._wanted.get(name)
+        wanted = self._wanted.get(name)
+        return (SHARED, 1) if wanted is None and self.shared.value(name) is not None else wanted
 
     def source(self, source_id: str) -> Source:
         """Its own entry, else that of `*` under this id, else a source without callback."""
-        if (own := self._sources.get(source_id)) is not None:
-            return own
-        other = self._others.get(source_id)
-        if other is None:
-            any_ = self._sources.get(ANY_SOURCE, Source(ANY_SOURCE))
-            if len(self._others) >= OTHERS_KEPT:
-                self._others.clear()
-            other = self._others[source_id] = replace(any_, source_id=source_id)
-        return other
+        return self._sources.source(source_id)
 
     def sources(self) -> Mapping[str, Source]:
         """By source_id, `*` among them. The mapping is live."""
-        return self._sources
+        return self._sources.all()
 
     @property
     def subscriptions(self) -> Subscriptions:
@@ -140,14 +147,15 @@ class Registry:
         return self._subscriptions
 
     def subscribers(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
-        """Names of the receivers that subscribe to such messages."""
-        return self.subscriptions.match(source_id, event_type)
+        """Names of the receivers that subscribe to such messages. Raises InvalidRecord where there are too many."""
+        return self._subscribers.of(source_id, event_type)
 
     def learn(self, file: ReceiversFile) -> None:
         """Use the secrets that are written out in `file`: the topic refers to them, and does not hold them."""
         self._environ.update(file.sealed().literals)
         for key in list(self.problems):
             self._take(key, self._values[key])
+        self.shared.learned()
         self._announce()
 
     async def changes(self) -> AsyncIterator[int]:
@@ -156,12 +164,14 @@ class Registry:
         Changes that come while the caller is busy are yielded as one.
         """
         await self.ready.wait()
-        seen = -1
-        while True:
-            while seen == self._version:
-                await self._changed.wait()
-            seen = self._version
-            yield seen
+        async for change in self._changes.follow():
+            yield change
+
+    async def lane_changes(self) -> AsyncIterator[int]:
+        """As `changes`, of those only that may make or end a lane: not of receivers in `shared`."""
+        await self.ready.wait()
+        async for change in self._lane_changes.follow():
+            yield change
 
     # moves
 
@@ -185,7 +195,7 @@ class Registry:
             for record in records:
                 key = key_of(record)
                 if key is not None and is_of_route(key) and record.value is not None:
-                    self._apply(key, record.value)
+                    self._apply(record, key)
         self._routes_to = max(self._routes_to, end)
         self._announce()
 
@@ -208,31 +218,132 @@ class Registry:
 
     async def follow(self, log: LogReader) -> None:
         """Read the topic, for ever. Raises LogUnavailable; then call it again: what was there stays in force."""
+        lately = asyncio.get_running_loop().time() - self._left_at < RESUMED_S
+        start = self._position if lately and log is self._log else None
         self._log = log
+        try:
+            if start is None:
+                await self._follow_anew(log)
+            else:
+                await self._go_on(log.follow(self._topic, start=start), in_touch=False)
+        except (OffsetMissing, IndexBroken) as error:
+            self._position = None
+            raise LogUnavailable(f"{self._topic} has to be read anew: {error}") from error
+
+    async def _follow_anew(self, log: LogReader) -> None:
+        self._position = None
+        records = log.follow(self._topic)
+        await self._load(records)
+        self.ready.set()
+        self._announce()
+        await self._go_on(records, in_touch=True)
+
+    async def _go_on(self, records: AsyncIterator[Record | None], *, in_touch: bool) -> None:
+        """`in_touch`: all that was on the topic when `records` began has been taken."""
+        taken = 0
+        try:
+            async for record in records:
+                if record is None:
+                    in_touch = True
+                    continue
+                if (key := key_of(record)) is not None:
+                    self._announce(lanes=self._apply(record, key))
+                else:
+                    self._hear_of_hold(record)
+                self._position = record.offset + 1
+                self._routes_to = max(self._routes_to, self._position)
+                taken += 1
+                if taken % AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        finally:
+            if in_touch:
+                self._left_at = asyncio.get_running_loop().time()
+
+    async def _load(self, records: AsyncIterator[Record | None]) -> None:
+        """Take what is there by now. Who is in memory changes record by record, and those in the shared lane when all
+        has been read: until then the former ones are in force."""
         unseen = set(self._values)  # a tombstone that came between two calls may be compacted away
-        caught_up = False
-        async for record in log.follow(self._topic):
-            if record is None:
-                caught_up = True
-                self._drop_all(unseen)
-                self.ready.set()
-            elif (key := key_of(record)) is not None:
-                unseen.discard(key)
-                self._apply(key, record.value)
-            elif record.value is None and (owner := held_owner(record.key or b"")) is not None:
-                self._resumed(owner)
-            if record is not None:
-                self._routes_to = max(self._routes_to, record.offset + 1)
-            if caught_up:
-                self._announce()
+        end, moved = 0, set[str]()
+        with self.shared.loading() as loading:
+            async for record in records:
+                if record is None:
+                    break
+                end = max(end, record.offset + 1)
+                if (key := key_of(record)) is not None:
+                    unseen.discard(key)
+                    if self._take_first(loading, record, key) and key in self._values:
+                        moved.add(key)
+                else:
+                    self._hear_of_hold(record)
+                if len(loading.rows) + len(loading.gone) >= AT_ONCE:
+                    loading.write()
+                    await asyncio.sleep(0)
+            await loading.seal()
+            self._drop_all(unseen)
+            self.shared.replace(loading)
+        for name in moved - self._routes.all().keys():
+            if self.shared.value(name) is not None:
+                self._drop(name)
+        for name in self._routes.all():
+            self._take_out(name)
+        self._gone = {name for name in self._routes.removed if not self.is_declared(name)}
+        self._position = end
+        self._routes_to = max(self._routes_to, end)
 
-    def _announce(self) -> None:
-        self._version += 1
-        self._others.clear()
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def _take_first(self, loading: Loading, record: Record, key: str) -> bool:
+        """Whether it is of a receiver in the shared lane."""
+        value = record.value
+        if key.startswith(SOURCE_PREFIX) or is_of_route(key):
+            self._apply(record, key)
+        elif value is not None and (seen := glance(value)) is not None and seen.is_shared:
+            loading.add(record.offset, key, value, seen)
+            return True
+        else:
+            loading.drop(record.offset, key)
+            self._hold(key, value)
+        return False
 
-    def _apply(self, key: str, value: bytes | None) -> None:
+    def _hear_of_hold(self, record: Record) -> None:
+        if record.value is None and (owner := held_owner(record.key or b"")) is not None:
+            self._resumed(owner)
+
+    def _announce(self, *, lanes: bool = True) -> None:
+        self._subscribers.forget()
+        self._changes.tell()
+        if lanes:
+            self._lane_changes.tell()
+
+    def _apply(self, record: Record, key: str) -> bool:
+        """Whether it may make or end a lane."""
+        value = record.value
+        if key.startswith(SOURCE_PREFIX) or is_of_route(key):
+            self._hold(key, value)
+            return True
+        seen = None if value is None else glance(value)
+        was_own = key in self._values
+        is_shared = seen.is_shared if seen else not was_own and self.shared.value(key) is not None
+        if value is not None and is_shared and key not in self._routes.all():
+            self._drop(key)
+            self.shared.put(record.offset, key, value, seen)
+        else:
+            self.shared.drop(key)
+            self._hold(key, value)
+        self._see_gone(key)
+        return was_own or key in self._values
+
+    def _take_out(self, name: str) -> None:
+        """Who has a route is in memory."""
+        row = self.shared.drop(name)
+        for value in () if row is None else filter(None, (row.former, row.value)):
+            self._hold(name, value)
+
+    def _see_gone(self, name: str) -> None:
+        if name in self._routes.removed and not self.is_declared(name):
+            self._gone.add(name)
+        else:
+            self._gone.discard(name)
+
+    def _hold(self, key: str, value: bytes | None) -> None:
         if value is None:
             self._drop(key)
         elif self._values.get(key) != value or key in self.problems:
@@ -247,9 +358,11 @@ class Registry:
         self._values.pop(key, None)
         self.problems.pop(key, None)
         if key.startswith(SOURCE_PREFIX):
-            self._sources.pop(key.removeprefix(SOURCE_PREFIX), None)
+            self._sources.drop(key.removeprefix(SOURCE_PREFIX))
         elif is_of_route(key):
-            self._removed.pop(self._routes.drop(key), None)
+            name = self._routes.drop(key)
+            self._removed.pop(name, None)
+            self._see_gone(name)
         else:
             for known in (self._receivers, self._declared, self._wanted):
                 known.pop(key, None)
@@ -260,8 +373,7 @@ class Registry:
             self._resolve(key, value)
         except UserError as error:
             self.problems[key] = str(error)
-            for problem in str(error).splitlines():
-                _log.warning("receiver_config_entry_refused", extra={"key": key, "problem": problem})
+            tell_refused(key, error)
         else:
             self.problems.pop(key, None)
             self._subscriptions = None
@@ -270,17 +382,17 @@ class Registry:
         if is_of_route(key):
             name = self._routes.take(key, value)
             self._removed.pop(name, None)
+            if name in self._routes.all():
+                self._take_out(name)
             self._put_in_force(name)
+            self._see_gone(name)
             return
-        raw = decode(value).entry
         if key.startswith(SOURCE_PREFIX):
             source_id = key.removeprefix(SOURCE_PREFIX)
-            source = check_entry(SourceEntry, raw, ORIGIN, ("sources", source_id))
-            self._sources[source_id] = resolve_source(source_id, source, self._environ, ORIGIN)
+            self._sources.put(source_of(source_id, value, self._environ))
         else:
-            entry = check_entry(ReceiverEntry, raw, ORIGIN, ("receivers", key))
-            self._wanted[key] = entry.lane, entry.partitions
-            self._declared[key] = resolve(key, entry, self._environ, ORIGIN)
+            self._wanted[key] = wanted_lane(key, value)
+            self._declared[key] = receiver_of(key, value, self._environ)
             self._put_in_force(key)
 
     def _put_in_force(self, name: str) -> None:
@@ -288,13 +400,3 @@ class Registry:
         if declared is not None:
             route = self._routes.all().get(name)
             self._receivers[name] = declared if route is None else route.applied_to(declared)
-
-
-def _last_settings(name: str, value: bytes, environ: Mapping[str, str]) -> Receiver:
-    raw = decode(value).entry
-    entry = check_entry(ReceiverEntry, raw, ORIGIN, ("receivers", name))
-    try:
-        return resolve(name, entry, environ, ORIGIN)
-    except UserError:
-        bare = {field: value for field, value in raw.items() if field not in SECRET_FIELDS}
-        return resolve(name, check_entry(ReceiverEntry, bare, ORIGIN, ("receivers", name)), environ, ORIGIN)

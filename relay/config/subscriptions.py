@@ -37,7 +37,7 @@ class Subscriptions:
             for subscribed in by_type.matching(event_type or ""):
                 names.update(subscribed)
         if len(names) > MAX_MATCHES:
-            raise InvalidRecord("invalid", f"{len(names)} receivers subscribe to this; {MAX_MATCHES} are allowed")
+            raise too_many(str(len(names)))
         return tuple(sorted(names))
 
 
@@ -67,3 +67,21 @@ class _Patterns(Generic[_T]):
                 return
             if (found := self._prefixes.get(text[:length])) is not None:
                 yield found
+
+
+def too_many(how_many: str) -> InvalidRecord:
+    """What is wrong with a message that so many subscribe to."""
+    return InvalidRecord("invalid", f"{how_many} receivers subscribe to this; {MAX_MATCHES} are allowed")
+
+
+def subscribes(receiver: Receiver, source_id: str, event_type: str) -> bool:
+    """Whether one receiver wants such messages; `event_type` is empty where they have none."""
+    return (
+        receiver.enabled
+        and any(_matches(pattern, source_id) for pattern in receiver.sources)
+        and any(_matches(pattern, event_type) for pattern in receiver.event_types)
+    )
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern

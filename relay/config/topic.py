@@ -56,10 +56,11 @@ def source_key(source_id: str) -> str:
 
 def key_of(record: Record) -> str | None:
     """Who the record is about, or which route; None where it is a hold, or nobody can say."""
-    if held_owner(record.key or b"") is not None:
+    raw = record.key or b""
+    if b":" in raw and held_owner(raw) is not None:
         return None
     try:
-        key = (record.key or b"").decode()
+        key = raw.decode()
     except UnicodeDecodeError:
         key = ""
     if not key:

@@ -166,10 +166,14 @@ class LogReader(Protocol):
         """
         ...
 
-    def follow(self, topic: str) -> AsyncIterator[Record | None]:
+    def follow(self, topic: str, *, start: int | None = None) -> AsyncIterator[Record | None]:
         """All records of a topic (partition 0) from its beginning, then new ones as they come, for ever.
 
-        Yields None once, when everything that was there at the call has been yielded. Tombstones are yielded.
+        Yields None once, when everything that was there at the call has been yielded. Tombstones are yielded. Of a
+        compacted topic, what was there at the call comes in any order.
+
+        `start`: only what came from that offset on, in order; it has to be behind all that a call of the last hours
+        yielded, which had yielded None. Raises OffsetMissing where the log cannot tell any more what came since.
         """
         ...
 

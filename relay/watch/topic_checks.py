@@ -24,6 +24,8 @@ from relay.log.checks import (
 from relay.log.port import Log, TopicState
 from relay.telemetry.logging import get_logger
 
+WAITS_LOOKED_AT: Final = 20
+"""Of receivers in the shared lane, those with the longest."""
 _SHOWN: Final = 5
 _LOOKS: Final = 5
 _LOOK_S: Final = 1.0
@@ -87,9 +89,16 @@ class LaneChecks:
         self._clock = clock
         self._seen: dict[str, LaneNeeds] = {}
 
-    async def look(self, receivers: Mapping[str, Receiver]) -> list[Finding]:
-        """What is off about those that are new or changed. Raises LogUnavailable; then they are still new."""
-        needs = {name: needs_of(receiver) for name, receiver in receivers.items()}
+    async def look(
+        self, receivers: Mapping[str, Receiver], shared_waits_s: Mapping[str, float] | None = None
+    ) -> list[Finding]:
+        """What is off about those that are new or changed. Raises LogUnavailable; then they are still new.
+
+        `shared_waits_s`: how long a message may be worked on of those receivers in the shared lane for whom that is
+        longest: one of them is told about, so it need not be all.
+        """
+        needs = {name: LaneNeeds(SHARED, 1, wait_s) for name, wait_s in (shared_waits_s or {}).items()}
+        needs |= {name: needs_of(receiver) for name, receiver in receivers.items()}
         new = {name: each for name, each in needs.items() if self._seen.get(name) != each}
         if not new:
             return []

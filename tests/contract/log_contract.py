@@ -788,6 +788,52 @@ class LogContract:
         assert record is not None
         assert record.value == b"v"
 
+    async def test_a_follower_goes_on_where_it_was(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, cleanup="compact")
+        at = await rig.log.append([NewRecord(topic, key, key) for key in (b"a", b"b", b"c")])
+        await rig.log.append([NewRecord(topic, b"a", None), NewRecord(topic, b"b", b"2")])
+        following = rig.log.follow(topic, start=at[2].offset)
+
+        async with asyncio.timeout(PATIENCE_S):
+            there = [await anext(following) for _ in range(4)]
+            await rig.log.append([NewRecord(topic, b"d", b"4")])
+            new = await anext(following)
+
+        assert [record and (record.key, record.value) for record in there] == [
+            (b"c", b"c"),
+            (b"a", None),
+            (b"b", b"2"),
+            None,
+        ]
+        assert new is not None
+        assert (new.key, new.offset) == (b"d", at[2].offset + 3)
+
+    async def test_a_follower_with_nothing_missed_is_caught_up_at_once(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, cleanup="compact")
+        await rig.log.append([NewRecord(topic, b"a", b"a")])
+        [end] = (await rig.log.ends([TopicPartition(topic, 0)])).values()
+
+        async with asyncio.timeout(PATIENCE_S):
+            assert await anext(rig.log.follow(topic, start=end)) is None
+
+    async def test_a_follower_from_beyond_the_end_is_told(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, cleanup="compact")
+        await rig.log.append([NewRecord(topic, b"a", b"a")])
+
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(OffsetMissing):
+                await anext(rig.log.follow(topic, start=7))
+
+    async def test_a_scan_of_a_compacted_topic_begins_where_it_is_told(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, cleanup="compact")
+        at = await rig.log.append([NewRecord(topic, key, key) for key in (b"a", b"b", b"c", b"d")])
+        await rig.log.append([NewRecord(topic, b"b", b"2")])
+
+        batches = await scanned(rig.log, topic, 0, start=at[2].offset)
+
+        newest = {record.key: record.value for batch in batches for record in batch}
+        assert newest == {b"c": b"c", b"d": b"d", b"b": b"2"}
+
     async def test_a_topic_that_is_not_compacted_can_be_followed(self, rig: LogRig) -> None:
         topic = await topic_for(rig.log)
         await rig.log.append(keyed(topic, 3))

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 
-from relay.domain.errors import LogUnavailable
+from relay.domain.errors import LogUnavailable, OffsetMissing
 from relay.domain.topics import TopicSpec
 from relay.embedded.valkey import ValkeyServer
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
@@ -183,6 +183,15 @@ async def test_a_follower_that_is_far_behind_misses_nothing(log: StreamsLog) -> 
             if record.key == b"last":
                 break
     assert seen == {b"%d" % key: b"%d" % (rounds - 1) for key in range(1000)} | {b"gone": None, b"last": b""}
+
+
+async def test_a_follower_that_was_away_for_too_long_begins_anew(log: StreamsLog) -> None:
+    topic = await topic_for(log, cleanup="compact")
+    for _ in range(2 * CHANGES_KEPT // 1000 + 2):
+        await log.append([NewRecord(topic, b"k", b"v")] * 1000)
+
+    with pytest.raises(OffsetMissing):
+        await anext(log.follow(topic, start=1))
 
 
 async def test_changes_that_nobody_follows_do_not_pile_up(log: StreamsLog, server: ValkeyServer) -> None:

@@ -199,12 +199,16 @@ class MemoryLog:
             position += batch
             await self._turn()
 
-    async def follow(self, topic: str) -> AsyncIterator[Record | None]:
+    async def follow(self, topic: str, *, start: int | None = None) -> AsyncIterator[Record | None]:
         await self._turn()
         partition = self._broker[TopicPartition(topic, 0)]
         position = partition.end
         compact = self._broker.spec(topic).cleanup == "compact"
-        for record in partition.table().values() if compact else _readable(partition.records[partition.first :]):
+        if start is not None and not partition.holds(start):
+            raise OffsetMissing(f"{topic} does not hold what came since {start}", [TopicPartition(topic, 0)])
+        since = partition.first if start is None else start
+        whole = compact and start is None
+        for record in partition.table().values() if whole else _readable(partition.records[since:]):
             yield record
         yield None
         with self._broker.watchers.watching(topic) as wake:

@@ -127,7 +127,7 @@ class _HardOfHearing:
     def __getattr__(self, method: str) -> Any:
         return getattr(self._log, method)
 
-    async def follow(self, topic: str) -> AsyncIterator[Any]:
+    async def follow(self, topic: str, *, start: int | None = None) -> AsyncIterator[Any]:
         await self._hear.wait()
-        async for record in self._log.follow(topic):
+        async for record in self._log.follow(topic, start=start):
             yield record

@@ -120,11 +120,11 @@ class KafkaLog:
     ) -> AsyncGenerator[Sequence[Record], None]:
         return self._reader.scan(topic, partition, start=start, end=end, batch=batch)
 
-    async def follow(self, topic: str) -> AsyncGenerator[Record | None, None]:
+    async def follow(self, topic: str, *, start: int | None = None) -> AsyncGenerator[Record | None, None]:
         client = KafkaClient(self._cluster)
         self._followers.add(client)
         try:
-            async with aclosing(KafkaReader(client, self._is_compacted).follow(topic)) as records:
+            async with aclosing(KafkaReader(client, self._is_compacted).follow(topic, start)) as records:
                 async for record in records:
                     yield record
         finally:

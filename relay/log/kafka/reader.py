@@ -6,7 +6,7 @@ from typing import Final
 
 from aiokafka.errors import OffsetOutOfRangeError
 
-from relay.domain.errors import LogUnavailable
+from relay.domain.errors import LogUnavailable, OffsetMissing
 from relay.log.kafka.client import KafkaClient
 from relay.log.kafka.record_batches import Chunk
 from relay.log.kafka.settings import FETCH_BYTES
@@ -16,6 +16,8 @@ _RECORD_BYTES: Final = 16_384
 """What a fetch asks for per wanted record: a few typical ones, as wanted records are often neighbours."""
 
 _BULK_BYTES: Final = 1_048_576
+_FOLLOWED_BYTES: Final = 131_072
+"""Some thousand small records when they are unpacked: to take more at a time would hold up the event loop."""
 _WAIT_MS: Final = 5_000
 _TOLD: Final = 1_000
 """Gaps in the log that one reader tells about."""
@@ -91,11 +93,17 @@ class KafkaReader:
                 return  # what was between here and the end has been compacted away
             position = chunk.next_offset
 
-    async def follow(self, topic: str) -> AsyncGenerator[Record | None, None]:
-        """As the port says. Waiting fetches occupy the client: give each follower one of its own."""
+    async def follow(self, topic: str, start: int | None = None) -> AsyncGenerator[Record | None, None]:
+        """As the port says. Waiting fetches occupy the client: give each follower one of its own.
+
+        Tombstones stay for `delete.retention.ms`, a day by default: so long ago may be what was there before `start`.
+        """
         place = TopicPartition(topic, 0)
-        position = (await self._client.offsets([place], "earliest"))[place]
+        first = (await self._client.offsets([place], "earliest"))[place]
         end = (await self._client.offsets([place], "latest"))[place]
+        position = first if start is None else start
+        if not first <= position <= end:
+            raise OffsetMissing(f"{topic} does not hold what came since offset {position}", [place])
         caught_up = False
         while True:
             if not caught_up and position >= end:
@@ -112,7 +120,7 @@ class KafkaReader:
 
     async def _next(self, place: TopicPartition, position: int, *, max_wait_ms: int = 0) -> Chunk:
         try:
-            return await self._fetch(place, position, max_bytes=_BULK_BYTES, max_wait_ms=max_wait_ms)
+            return await self._fetch(place, position, max_bytes=_FOLLOWED_BYTES, max_wait_ms=max_wait_ms)
         except OffsetOutOfRangeError as error:
             where = f"{place.topic}/{place.partition}"
             raise LogUnavailable(f"Kafka: {where} does not hold offset {position} any more: read it anew") from error

@@ -29,7 +29,7 @@ from relay.log.port import (
     TopicState,
 )
 from relay.log.streams.group_commit import GroupCommit, Prepared
-from relay.log.streams.store import Slice, StreamStore, pack
+from relay.log.streams.store import Slice, Span, StreamStore, pack
 from relay.log.watchers import Watchers
 
 MAX_MESSAGE_BYTES: Final = 2 * 1024**2
@@ -141,16 +141,12 @@ class StreamsLog:
         self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
     ) -> AsyncIterator[Sequence[Record]]:
         at = TopicPartition(topic, partition)
+        span = await self._store.span(at)
         if (await self._store.spec(topic)).cleanup == "compact":
-            records = [
-                record
-                for record in _readable(await self._store.table(at))
-                if start <= record.offset and (end is None or record.offset < end)
-            ]
+            records = await self._compacted(at, start, span.end if end is None else min(end, span.end), span)
             for first in range(0, len(records), batch):
                 yield records[first : first + batch]
             return
-        span = await self._store.span(at)
         position, stop = max(start, span.first), span.end if end is None else min(end, span.end)
         while position < stop:
             try:
@@ -161,20 +157,34 @@ class StreamsLog:
             yield _readable(fetched)
             position += len(fetched)
 
-    async def follow(self, topic: str) -> AsyncIterator[Record | None]:
+    async def _compacted(self, at: TopicPartition, start: int, end: int, span: Span) -> list[Record]:
+        """The records of a compacted partition from `start` to `end`, in order; from its changes, where they are kept:
+        these are fewer."""
+        if at.partition != 0 or start < span.first:  # only the first one has its changes beside it
+            found = _readable(await self._store.table(at))
+            return [record for record in found if start <= record.offset < end]
+        found, position = [], start
+        while position < end:
+            position, changed = await self._store.changes(at, position)
+            found += _readable(changed)
+        return [record for record in found if record.offset < end]
+
+    async def follow(self, topic: str, *, start: int | None = None) -> AsyncIterator[Record | None]:
         at, compact = TopicPartition(topic, 0), (await self._store.spec(topic)).cleanup == "compact"
         with self._watchers.watching(topic) as wake, self._following(at) as follower:
-            span = await self._store.span(at)
-            if compact:
+            span = await self._store.span(at)  # of a compacted one: of its changes
+            if start is not None and not span.first <= start <= span.end:
+                raise OffsetMissing(f"{topic} does not hold what came since offset {start}", [at])
+            follower.position = span.first if start is None else start
+            if compact and start is None:
                 follower.position = span.end
-                for record in _readable(await self._store.table(at)):
-                    if record.offset < span.end:  # younger ones come as changes
-                        yield record
-            else:
-                follower.position = span.first
-                while follower.position < span.end:
-                    for record in await self._after(follower, at, compact=False):
-                        yield record
+                async for page in self._store.pages(at):
+                    for record in _readable(page):
+                        if record.offset < span.end:  # younger ones come as changes
+                            yield record
+            while follower.position < span.end:
+                for record in await self._after(follower, at, compact=compact):
+                    yield record
             yield None
             while True:
                 wake.clear()

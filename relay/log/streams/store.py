@@ -1,6 +1,6 @@
 """The log's calls to Valkey: records, groups and topics as `scripts` lays them out, one method per call."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, NamedTuple, cast
@@ -24,7 +24,7 @@ from relay.log.streams.scripts import FIXED_DIGITS, Keys, end_field, group_field
 _FETCH_BYTES: Final = 8 * 1024**2
 _READ_AT_ONCE: Final = 100
 _CHANGES_AT_ONCE: Final = 100
-_SCAN_COUNT: Final = 200
+_SCAN_COUNT: Final = 500
 _MAX_CONNECTIONS: Final = 32
 _TIMEOUT_S: Final = 5.0  # an fsync may stall while the append-only file is rewritten
 
@@ -191,15 +191,18 @@ class StreamStore:
     async def table(self, partition: TopicPartition) -> list[Record]:
         """All records of a compacted partition, in offset order: those that are there throughout the call, and of
         those that change meanwhile the older or the newer state."""
-        found: dict[bytes, bytes] = {}
+        found = {record.key: record async for page in self.pages(partition) for record in page}
+        return sorted(found.values(), key=lambda record: record.offset)
+
+    async def pages(self, partition: TopicPartition) -> AsyncIterator[list[Record]]:
+        """As `table`, some records at a time and in no order; a record may come twice."""
         cursor, key = 0, self.keys.records(partition)
         while True:  # in steps: one HGETALL of a large table would hold up everybody else
             with self._errors():
                 cursor, part = await self._redis.hscan(key, cursor, count=_SCAN_COUNT)
-            found |= cast(dict[bytes, bytes], part)
+            yield [_from_value(partition, value) for value in cast(dict[bytes, bytes], part).values()]
             if cursor == 0:
-                break
-        return sorted((_from_value(partition, value) for value in found.values()), key=lambda record: record.offset)
+                return
 
     async def changes(self, partition: TopicPartition, position: int) -> tuple[int, list[Record]]:
         """What changed in a compacted partition from offset `position` on (tombstones too, but nothing that changed

@@ -1,0 +1,72 @@
+"""What can be told of a receiver's record on `receiver_config` in a microsecond: without a check, or its secrets."""
+
+from collections.abc import Container
+from typing import Final
+
+import msgspec
+
+from relay.domain.receiver import Endpoint, Receiver, RetryPolicy
+from relay.domain.topics import SHARED
+
+_DEADLINE_S: Final = Receiver("", Endpoint("")).answer_deadline
+
+
+class _Retry(msgspec.Struct, frozen=True, gc=False):
+    max_age: float = RetryPolicy().max_age
+
+
+class _Entry(msgspec.Struct, frozen=True, gc=False):
+    lane: str = "dedicated"
+    sources: tuple[str, ...] = ()
+    event_types: tuple[str, ...] = ()
+    enabled: bool = True
+    answer_deadline: float | None = None
+    retry: _Retry | None = None
+
+
+def _wait_s(entry: _Entry) -> float:
+    max_age = (_Retry() if entry.retry is None else entry.retry).max_age
+    return max_age + (_DEADLINE_S if entry.answer_deadline is None else entry.answer_deadline)
+
+
+class Glance(msgspec.Struct, frozen=True, gc=False):
+    """A receiver's record, as far as its place in an index depends on it."""
+
+    declared_by: str
+    entry: _Entry
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its entry says the shared lane; a route may say another."""
+        return self.entry.lane == SHARED
+
+    @property
+    def wait_s(self) -> float:
+        """How long one of its messages may be worked on: `max_age` of its retries, and the `answer_deadline`."""
+        entry = self.entry
+        return DEFAULT_WAIT_S if entry.retry is None and entry.answer_deadline is None else _wait_s(entry)
+
+
+NOTHING: Final = Glance("", _Entry(enabled=False))
+"""Of a record that nobody understands."""
+DEFAULT_WAIT_S: Final = _wait_s(_Entry())
+_decode: Final = msgspec.json.Decoder(Glance).decode
+
+
+def glance(value: bytes) -> Glance | None:
+    """None: only a full check can say what is wrong with it."""
+    try:
+        return _decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def lacks(value: bytes, known: Container[bytes]) -> bool:
+    """Whether a record refers to a variable that is not `known`."""
+    at = value.find(b"${")
+    while at >= 0:
+        end = value.find(b"}", at)
+        if value[at + 2 : end] not in known:
+            return True
+        at = value.find(b"${", end)
+    return False

@@ -1,0 +1,262 @@
+"""Receivers in the shared lane, of which there may be millions: made ready for use when somebody asks for them.
+
+A record is looked at only briefly when it comes: whether it can be told at all, and whether the variables that it
+refers to are there. The rest is checked when the receiver is first used, and what is wrong with it is said then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+
+from relay.config.glance import NOTHING, Glance, lacks
+from relay.config.shared_index import Loaded, Row, SharedIndex
+from relay.config.subscriptions import subscribes
+from relay.domain.errors import UserError
+from relay.domain.receiver import Receiver
+
+AT_ONCE: Final = 200
+"""Records that are taken before other tasks get a turn: a few ms."""
+_FEW: Final = 10_000
+"""Records whose index is made in a few ms; a thread is for more."""
+READY_KEPT: Final = 20_000
+"""Receivers that are kept ready for use, at most: 2 kB each, and 0.2 ms of CPU to make."""
+_TOLD: Final = 100
+"""Refused receivers that get a line each in the log of a process."""
+_PAGE: Final = 1_000
+
+_log = logging.getLogger(__name__)
+
+Resolve = Callable[[str, bytes, Mapping[str, str]], Receiver]
+"""The receiver of a name and its record, with what that may refer to. Raises UserError."""
+
+
+class SharedReceivers:
+    """Those that are in the lane that their entries say, as far as `index` goes. `environ`: what entries may refer to;
+    `learned` has to be called when it changes. Any method may raise IndexBroken."""
+
+    def __init__(self, resolve: Resolve, environ: Mapping[str, str]) -> None:
+        self._resolve = resolve
+        self._environ = environ
+        self._index = SharedIndex()
+        self._index.seal()
+        self._young: dict[str, Receiver] = {}
+        self._old: dict[str, Receiver] = {}  # who was used before `_young` was begun
+        self._told = 0
+        self._variables = frozenset(name.encode() for name in environ)
+        self.refused = 0
+        """How many have a newest record that cannot be used here, as far as is known."""
+
+    # asked
+
+    def receiver(self, name: str) -> Receiver | None:
+        """The one in force."""
+        return self._young.get(name) or self._fetched(name)
+
+    def refusal(self, name: str) -> str | None:
+        """Why the newest record of the receiver is not in force here."""
+        row = self._index.get(name)
+        if row is None:
+            return None
+        try:
+            self._resolve(name, row.value, self._environ)
+        except UserError as error:
+            return str(error)
+        return None
+
+    def value(self, name: str) -> bytes | None:
+        """The receiver's record."""
+        row = self._index.get(name)
+        return None if row is None else row.value
+
+    def matching(self, source_id: str, event_type: str, most: int) -> set[str]:
+        """Names of those that subscribe to such messages, at most `most`: then there may be more."""
+        found = self._index.matching(source_id, event_type, most)
+        return {name for name in found if (one := self.receiver(name)) and subscribes(one, source_id, event_type)}
+
+    def names(self) -> Iterator[str]:
+        """All of them, in their order; they are read page by page."""
+        last = ""
+        while page := self._index.names(last, _PAGE):
+            yield from page
+            last = page[-1]
+
+    def some(self, most: int) -> dict[str, Receiver]:
+        """The first ones, by name."""
+        names = self._index.names("", most)
+        return {name: one for name in names if (one := self.receiver(name)) is not None}
+
+    def declared_by(self, who: str) -> list[str]:
+        """Names; reads all."""
+        return list(self._index.declared_by(who))
+
+    def longest_waits(self, most: int) -> dict[str, float]:
+        """As `SharedIndex.longest_waits`."""
+        return self._index.longest_waits(most)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    # told
+
+    @contextmanager
+    def loading(self) -> Iterator["Loading"]:
+        """To read the topic from its beginning; what was there stays in force until `replace`."""
+        loading = Loading(self._loaded)
+        try:
+            yield loading
+        finally:
+            if loading.index is not self._index:
+                loading.index.close()
+
+    def replace(self, loading: "Loading") -> None:
+        """Go on with what was loaded, and sealed."""
+        self._index.close()
+        self._index = loading.index
+        self._forget()
+        self.refused = self._index.refused
+
+    def _loaded(self, offset: int, name: str, value: bytes, seen: Glance) -> Loaded:
+        refused = lacks(value, self._variables)
+        if refused:
+            self._tell(name, value)
+        return offset, name, value, refused, self._with_patterns(name, value, seen)
+
+    def put(self, offset: int, name: str, value: bytes, seen: Glance | None) -> None:
+        """A record has come. One that cannot be used here leaves the former one in force. `seen` None: nobody
+        understands it."""
+        row = self._index.get(name)
+        if row is not None and row.value == value and not row.refused:
+            return
+        former = self._former(row)
+        refused = seen is None or lacks(value, self._variables)
+        self._forget(name)
+        told = NOTHING if seen is None else self._with_patterns(name, value, seen)
+        self._index.put(Row(offset, name, value, former, refused), told)
+        self.refused += refused - (row is not None and row.refused)
+        if refused:
+            self._tell(name, value)
+
+    def drop(self, name: str) -> Row | None:
+        """There is no such receiver in the shared lane any more. The row that it had."""
+        self._forget(name)
+        row = self._index.drop(name)
+        if row is not None:
+            self.refused -= row.refused
+        return row
+
+    def learned(self) -> None:
+        """Some of those that are refused may be fit for use now."""
+        self._variables = frozenset(name.encode() for name in self._environ)
+        self._forget()
+        if self.refused:
+            self._index.forgive(lambda value: lacks(value, self._variables))
+            self.refused = self._index.refused
+
+    # made ready
+
+    def _fetched(self, name: str) -> Receiver | None:
+        found = self._old.get(name) or self._made(name)
+        if found is not None:
+            if len(self._young) >= READY_KEPT // 2:
+                self._old, self._young = self._young, {}
+            self._young[name] = found
+        return found
+
+    def _made(self, name: str) -> Receiver | None:
+        row = self._index.get(name)
+        if row is None:
+            return None
+        if not row.refused:
+            try:
+                return self._resolve(name, row.value, self._environ)
+            except UserError:
+                self._index.refuse(name)
+                self.refused += 1
+                self._tell(name, row.value)
+        return None if row.former is None else self._resolved(name, row.former)
+
+    def _former(self, row: Row | None) -> bytes | None:
+        """What stays in force of `row` if the next record is refused: the newest that can be used."""
+        if row is None or row.former is None:
+            return None if row is None or row.refused else row.value
+        usable = not row.refused and self._resolved(row.name, row.value) is not None
+        return row.value if usable else row.former
+
+    def _resolved(self, name: str, value: bytes) -> Receiver | None:
+        try:
+            return self._resolve(name, value, self._environ)
+        except UserError:
+            return None
+
+    def _forget(self, name: str | None = None) -> None:
+        for known in (self._young, self._old):
+            if name is None:
+                known.clear()
+            else:
+                known.pop(name, None)
+
+    def _with_patterns(self, name: str, value: bytes, seen: Glance) -> Glance:
+        """With what its patterns refer to: almost none does."""
+        entry = seen.entry
+        if not entry.sources or "${" not in "".join((*entry.sources, *entry.event_types)):
+            return seen
+        known = self._resolved(name, value)
+        if known is None:
+            return seen
+        entry = msgspec.structs.replace(entry, sources=known.sources, event_types=known.event_types)
+        return msgspec.structs.replace(seen, entry=entry)
+
+    def _tell(self, name: str, value: bytes) -> None:
+        self._told += 1
+        if self._told > _TOLD:
+            return
+        try:
+            self._resolve(name, value, self._environ)
+        except UserError as error:
+            tell_refused(name, error)
+        if self._told == _TOLD:
+            _log.warning("receiver_config_more_refused", extra={"problem": "the metric receivers_refused counts them"})
+
+
+class Loading:
+    """An index that is being made: what was read, and not yet written to it."""
+
+    def __init__(self, loaded: Callable[[int, str, bytes, Glance], Loaded]) -> None:
+        self.index = SharedIndex()
+        self._loaded = loaded
+        self.rows: list[Loaded] = []
+        self.gone: list[tuple[int, str]] = []
+        self._written = 0
+
+    def add(self, offset: int, name: str, value: bytes, seen: Glance) -> None:
+        """A record of a receiver in the shared lane."""
+        self.rows.append(self._loaded(offset, name, value, seen))
+
+    def drop(self, offset: int, name: str) -> None:
+        """A record that says that there is no such receiver in the shared lane."""
+        self.gone.append((offset, name))
+
+    async def seal(self) -> None:
+        """All has come."""
+        self.write()
+        if self._written > _FEW:
+            await asyncio.to_thread(self.index.seal)
+        else:
+            self.index.seal()
+
+    def write(self) -> None:
+        """What has come by now, to make room for more."""
+        self.index.load(self.rows, self.gone)
+        self._written += len(self.rows)
+        self.rows.clear()
+        self.gone.clear()
+
+
+def tell_refused(key: str, error: UserError) -> None:
+    """Log why an entry cannot be used here."""
+    for problem in str(error).splitlines():
+        _log.warning("receiver_config_entry_refused", extra={"key": key, "problem": problem})

@@ -1,0 +1,239 @@
+"""Records of receivers in the shared lane, by name: millions of them, so they lie in a file of this process alone.
+
+The file is SQLite's, temporary and private: it is made from the topic at each start, and is gone with the process, so
+there is never an old one to be believed. Reading one record takes microseconds.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from relay.config.glance import DEFAULT_WAIT_S, Glance, glance
+from relay.domain.errors import LogUnavailable
+
+_CACHE_KB: Final = 16_384
+"""Of the file in this process's memory; beyond that it is the system's page cache that makes it fast."""
+
+_SCHEMA: Final = f"""
+PRAGMA page_size = 8192;
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+PRAGMA cache_size = -{_CACHE_KB};
+CREATE TABLE entries (
+    offset INTEGER PRIMARY KEY, name TEXT, value BLOB, refused INTEGER, by TEXT, wait_s REAL, former BLOB
+);
+CREATE INDEX by_refusal ON entries (name) WHERE refused;
+CREATE INDEX by_wait ON entries (wait_s DESC) WHERE wait_s IS NOT NULL;
+CREATE TABLE subscriptions (pattern INTEGER, offset INTEGER);
+CREATE TABLE gone (offset INTEGER PRIMARY KEY);
+"""
+
+# One sorted pass each: a million inserts in random order would take as many look-ups. Of each name the newest record
+# counts: a topic holds older ones until it is compacted, and tombstones for a while.
+_SEAL: Final = """
+CREATE INDEX by_name ON entries (name);
+DELETE FROM entries WHERE offset IN (
+    SELECT offset FROM (SELECT offset, lead(offset) OVER (PARTITION BY name ORDER BY offset) AS newer FROM entries)
+    WHERE newer IS NOT NULL
+);
+DELETE FROM entries WHERE offset IN (SELECT offset FROM gone);
+DROP TABLE gone;
+CREATE INDEX by_pattern ON subscriptions (pattern, offset);
+"""
+
+_ADD: Final = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)"
+_GET: Final = "SELECT offset, name, value, former, refused FROM entries WHERE name = ?"
+_MATCH: Final = "SELECT name FROM subscriptions JOIN entries USING (offset) WHERE pattern IN ({}) LIMIT ?"
+
+
+class IndexBroken(LogUnavailable):
+    """The disk is full or fails: the index has to be made anew."""
+
+
+class Row(NamedTuple):
+    """A receiver's newest record. `former`: the one before it, in force where this one is `refused`."""
+
+    offset: int
+    name: str
+    value: bytes
+    former: bytes | None
+    refused: bool
+
+
+Loaded = tuple[int, str, bytes, bool, Glance]
+"""Offset, name, record, whether it is refused, and what it says."""
+
+
+class SharedIndex:
+    """First `load` all there is and `seal` it; then it can be asked, and changed.
+
+    Every method may raise IndexBroken.
+    """
+
+    def __init__(self) -> None:
+        with _errors():
+            # One thread at a time has it: the loop's, or the one of `seal`.
+            self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+            self._db.executescript(_SCHEMA)
+            self._db.execute("BEGIN")  # and never committed: nobody else reads it, and what fails is made anew
+        self._source_lengths: set[int] = set()
+        self._type_lengths: set[int] = set()
+
+    def close(self) -> None:
+        self._db.close()
+
+    # made from the topic
+
+    def load(self, rows: Sequence[Loaded], gone: Sequence[tuple[int, str]]) -> None:
+        """Add records in any order; `gone`: offset and name of those that say that there is no such receiver."""
+        with _errors():
+            self._db.executemany(
+                _ADD,
+                [
+                    (offset, name, value, refused, seen.declared_by, _kept_wait_s(seen), None)
+                    for offset, name, value, refused, seen in rows
+                ],
+            )
+            self._db.executemany(_ADD, [(offset, name, None, False, None, None, None) for offset, name in gone])
+            self._db.executemany("INSERT OR REPLACE INTO gone VALUES (?)", [(offset,) for offset, _ in gone])
+            self._subscribe((row[0], row[4]) for row in rows)
+
+    def seal(self) -> None:
+        """All is loaded. Takes seconds for millions, almost all of it without holding up other threads."""
+        with _errors():
+            for statement in _SEAL.split(";"):
+                self._db.execute(statement)
+
+    # as the topic goes on
+
+    def put(self, row: Row, seen: Glance) -> None:
+        """In place of the receiver's row. `seen`: what its newest record says."""
+        with _errors():
+            self.drop(row.name)
+            known = (row.offset, row.name, row.value, row.refused, seen.declared_by, _kept_wait_s(seen), row.former)
+            self._db.execute(_ADD, known)
+            former = None if row.former is None else glance(row.former)
+            self._subscribe((row.offset, each) for each in (seen, former) if each is not None)
+
+    def drop(self, name: str) -> Row | None:
+        """The row that it had."""
+        row = self.get(name)
+        if row is not None:
+            with _errors():
+                self._db.execute("DELETE FROM entries WHERE offset = ?", (row.offset,))
+                old = [(pattern, row.offset) for each in _told(row) for pattern in _patterns(each)]
+                self._db.executemany("DELETE FROM subscriptions WHERE pattern = ? AND offset = ?", old)
+        return row
+
+    def refuse(self, name: str) -> None:
+        with _errors():
+            self._db.execute("UPDATE entries SET refused = 1 WHERE name = ?", (name,))
+
+    def forgive(self, still: Callable[[bytes], bool]) -> None:
+        """Take no record for refused any more but those of which `still` says so."""
+        with _errors():
+            self._db.create_function("still", 1, still)
+            self._db.execute("UPDATE entries SET refused = 0 WHERE refused AND NOT still(value)")
+
+    # asked
+
+    def get(self, name: str) -> Row | None:
+        with _errors():
+            found = self._db.execute(_GET, (name,)).fetchone()
+        return None if found is None else Row(*found)
+
+    def matching(self, source: str, event_type: str, most: int) -> set[str]:
+        """Names of those whose patterns match (of any record that the row holds), at most `most`: then there may be
+        more. Now and then one that does not. Costs a look-up for each pair of lengths of patterns in use."""
+        types = [crc32(each.encode()) for each in _candidates(event_type, self._type_lengths)]
+        query = _MATCH.format(",".join("?" * len(types)))
+        found: set[str] = set()
+        with _errors():
+            for candidate in _candidates(source, self._source_lengths):
+                above = crc32(candidate.encode()) << 31
+                wanted = [above ^ each for each in types]
+                found.update(name for (name,) in self._db.execute(query, (*wanted, most)))
+                if len(found) >= most:
+                    break
+        return found
+
+    def names(self, after: str, most: int) -> list[str]:
+        """In their order, those behind `after`."""
+        with _errors():
+            found = self._db.execute("SELECT name FROM entries WHERE name > ? ORDER BY name LIMIT ?", (after, most))
+            return [name for (name,) in found]
+
+    def declared_by(self, who: str) -> Iterator[str]:
+        """Names; reads the whole file."""
+        with _errors():
+            for (name,) in self._db.execute("SELECT name FROM entries WHERE by = ?", (who,)):
+                yield name
+
+    def longest_waits(self, most: int) -> dict[str, float]:
+        """By name, the longest first: how long one of its messages may be worked on, in seconds. One stands for all
+        whose settings are the usual."""
+        usual = "SELECT name, ? FROM entries WHERE wait_s IS NULL LIMIT 1"
+        query = "SELECT name, wait_s FROM entries WHERE wait_s IS NOT NULL ORDER BY wait_s DESC, offset LIMIT ?"
+        with _errors():
+            found = [*self._db.execute(query, (most,)), *self._db.execute(usual, (DEFAULT_WAIT_S,))]
+        return dict(sorted(found, key=lambda each: -each[1])[:most])
+
+    def __len__(self) -> int:
+        return self._count("SELECT count(*) FROM entries")
+
+    @property
+    def refused(self) -> int:
+        """How many are refused."""
+        return self._count("SELECT count(*) FROM entries WHERE refused")
+
+    def _count(self, query: str) -> int:
+        with _errors():
+            return int(self._db.execute(query).fetchone()[0])
+
+    def _subscribe(self, entries: Iterable[tuple[int, Glance]]) -> None:
+        """`entries`: with their offsets."""
+        subscribed = []
+        for offset, seen in entries:
+            entry = seen.entry
+            if entry.sources:
+                subscribed += [(pattern, offset) for pattern in _patterns(seen)]
+                for lengths, patterns in (
+                    (self._source_lengths, entry.sources),
+                    (self._type_lengths, entry.event_types),
+                ):
+                    lengths.update([len(each) - 1 for each in patterns if each[-1:] == "*"])
+        self._db.executemany("INSERT INTO subscriptions VALUES (?, ?)", subscribed)
+
+
+def _kept_wait_s(seen: Glance) -> float | None:
+    """None: the usual, which needs no index."""
+    return None if seen.wait_s == DEFAULT_WAIT_S else seen.wait_s
+
+
+def _told(row: Row) -> list[Glance]:
+    """What the records of a row say."""
+    return [seen for value in (row.value, row.former) if value is not None and (seen := glance(value)) is not None]
+
+
+def _patterns(seen: Glance) -> list[int]:
+    """A number for each pair of patterns that it subscribes to; another pair may have the same, if rarely."""
+    if not seen.entry.enabled:
+        return []
+    entry = seen.entry
+    sources = [crc32(source.encode()) << 31 for source in entry.sources]
+    return [source ^ crc32(each.encode()) for each in entry.event_types for source in sources]
+
+
+def _candidates(text: str, lengths: Iterable[int]) -> list[str]:
+    """All patterns that match, of those lengths."""
+    return [text, *(f"{text[:length]}*" for length in lengths if length <= len(text))]
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise IndexBroken(f"the index of receivers cannot be kept in the temporary directory: {error}") from error

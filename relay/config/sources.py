@@ -1,0 +1,42 @@
+"""The sources in force, by id, and what stands for those that have no entry of their own."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from relay.config.receivers_file import ANY_SOURCE
+from relay.domain.receiver import Source
+
+OTHERS_KEPT: Final = 16_384
+
+
+class Sources:
+    """Ready for use."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, Source] = {}
+        self._others: dict[str, Source] = {}  # made from that of `*`
+
+    def source(self, source_id: str) -> Source:
+        """Its own entry, else that of `*` under this id, else a source without callback."""
+        if (own := self._sources.get(source_id)) is not None:
+            return own
+        other = self._others.get(source_id)
+        if other is None:
+            any_ = self._sources.get(ANY_SOURCE, Source(ANY_SOURCE))
+            if len(self._others) >= OTHERS_KEPT:
+                self._others.clear()
+            other = self._others[source_id] = replace(any_, source_id=source_id)
+        return other
+
+    def all(self) -> Mapping[str, Source]:
+        """By source_id, `*` among them. The mapping is live."""
+        return self._sources
+
+    def put(self, source: Source) -> None:
+        self._sources[source.source_id] = source
+        self._others.clear()
+
+    def drop(self, source_id: str) -> None:
+        self._sources.pop(source_id, None)
+        self._others.clear()
