@@ -124,7 +124,7 @@ class Rebuild:
         await self._back(letters)  # what failed first: who was turned away has no row, and given up is more than sent
         await self._back(self._newest_first([*map(_finished, sent), *map(_whole, returned)]))
         await self._back(self._newest_first(map(_whole, awaited)))
-        await self._read_tails([*sent, *returned])
+        await self._read_tails([*sent, *returned], failed)
         if self._everything:
             letters.since_ms = -inf
             await self._back(letters)
@@ -155,15 +155,27 @@ class Rebuild:
             told.reached_ms = order.reached_ms
             self._told(told)
 
-    async def _read_tails(self, spans: Iterable[Backlog]) -> None:
+    async def _read_tails(self, spans: Iterable[Backlog], failed: Iterable[Backlog]) -> None:
         """What lanes had finished before the loss, and committed since."""
         now = {each.partition: each.committed or 0 for each in await self._backlogs(self._reads)}
+        await self._read_on(failed)  # after the offsets: who was turned away before them has a letter by now
         for span in spans:
             start = span.committed or 0
             end = min(span.end, now.get(span.partition, 0), start + TAIL)
             if end > start:
                 self._committed[span.partition] = end
                 await self._pace.until_done("read the log", partial(self._take, Block(span.partition, start, end)))
+
+    async def _read_on(self, spans: Iterable[Backlog]) -> None:
+        """What was appended to these since they were looked at."""
+        known = {span.partition: span.end for span in spans}
+        if not known:
+            return
+        ends = await self._pace.until_done("ask for ends", lambda: self._log.ends(list(known)))
+        for partition, start in known.items():
+            if ends[partition] > start:
+                block = Block(partition, start, ends[partition])
+                await self._pace.until_done("read the log", partial(self._take, block))
 
     async def _take(self, block: Block) -> tuple[list[int], Read]:
         """Timestamps of the block's records, and what they proved. A repeat does no harm."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,12 @@ from relay.engine.holding import Holding
 from relay.engine.observer import Memory, Recovered, SilentObserver
 from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
+from relay.log.port import Backlog
 from relay.rebuild import MemoryLostAgain, Read, Rebuild
 from relay.state.port import FailedEntry
 from relay.state.replies import answered
 from relay.state.rows import Mark, MessageRow, Row, Stage, delivery_row
-from tests.fakes.log import MemoryLog
+from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.strikes import Fuse, Loss
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually, virtually
@@ -90,9 +91,15 @@ async def recover(world: World) -> Recovered:
     return done
 
 
-async def rebuild(world: World, *, dry_run: bool = False, told: Callable[[Read], None] = lambda _: None) -> list[Read]:
+async def rebuild(
+    world: World,
+    *,
+    dry_run: bool = False,
+    told: Callable[[Read], None] = lambda _: None,
+    log: MemoryLog | None = None,
+) -> list[Read]:
     """`relay recover --dedup`, its second part."""
-    log = MemoryLog(world.broker)
+    log = log or MemoryLog(world.broker)
     await log.start()
     lanes = [each.name for each in world.known.receivers().values() if each.lane != SHARED]
     made = Rebuild(
@@ -213,6 +220,35 @@ async def test_what_lanes_had_finished_and_commit_only_now_is_claimed_at_the_end
     assert {after.rows[delivery].stage for delivery in done} == {Stage.DONE}
 
 
+class _LogThatGrows(MemoryLog):
+    """It was asked where everything ends before lanes went on, and is read only after that."""
+
+    def __init__(self, broker: MemoryBroker, before: Sequence[Backlog]) -> None:
+        super().__init__(broker)
+        self._before = list(before)
+
+    async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
+        before, self._before = self._before, []
+        return [each for each in before if each.partition.topic in groups] or await super().backlogs(groups)
+
+
+@virtually
+async def test_what_is_turned_away_meanwhile_is_not_claimed() -> None:
+    world = await _lived()
+    log = MemoryLog(world.broker)
+    await log.start()
+    lanes = [each.name for each in world.known.receivers().values() if each.lane != SHARED]
+    await world.send(_other_payload(SENT[1]))
+    before = await log.backlogs(world.topics.groups(lanes))
+    await world.run(Fuse(), 20)
+    assert world.told.dead_letters["id_conflict"] == 2
+    _drop_first(world, SENT[1])
+    world.state.lose()
+    await recover(world)
+    await rebuild(world, log=_LogThatGrows(world.broker, before))
+    assert await world.state.messages([SENT[1].id]) == [None]
+
+
 @virtually
 async def test_a_parked_callback_is_not_claimed_to_be_over() -> None:
     world = World([receiver("now", "/answer")], settings=HELD, sources=[_patient_source()])
@@ -232,16 +268,20 @@ async def test_a_parked_callback_is_not_claimed_to_be_over() -> None:
     assert (await _row(world, sent)).stage is Stage.DONE
 
 
+def _drop_first(world: World, sent: Message) -> None:
+    """Retention removes the first record of that id."""
+    sent_at = world.broker.records(world.topics.from_sender)
+    first = next(record for record in sent_at if dict(record.headers).get("ce_id") == sent.message_id.encode())
+    world.broker.drop_before(first.coordinate._replace(offset=first.offset + 1))
+
+
 @virtually
 async def test_a_message_that_reuses_an_id_is_not_taken_for_the_first() -> None:
     """Also where retention has removed the first one."""
     world = await _lived()
     world.state.lose()
     await recover(world)
-    first = next(
-        r for r in world.broker.records(world.topics.from_sender) if dict(r.headers).get("ce_id") == b"called-0"
-    )
-    world.broker.drop_before(first.coordinate._replace(offset=first.offset + 1))
+    _drop_first(world, SENT[0])
     await rebuild(world)
     assert await world.state.messages([SENT[0].id]) == [None]
 
