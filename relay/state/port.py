@@ -187,7 +187,8 @@ class State(Protocol):
         ...
 
     async def mark(self, marks: Sequence[Mark]) -> list[Refusal | None]:
-        """Raise stages after the hop record's acknowledgement. Finished rows move to their compact form."""
+        """Raise stages after the hop record's acknowledgement. Finished rows move to their compact form. What is marked
+        PUBLISHED or beyond keeps no room."""
         ...
 
     async def forget(self, rows: Sequence[RowKey]) -> list[Refusal | None]:
@@ -232,12 +233,15 @@ class State(Protocol):
 
     # owners
     async def epochs(self, lane: Lane, tags: Sequence[int]) -> dict[int, int]:
-        """The highest epoch seen of the lane, in each of these tags; those that saw none are left out."""
+        """The highest epoch seen of the lane, in each of these tags; those that saw none are left out. Where the lane
+        has begun anew, and `lane.epoch` looks like one of before: the highest of these."""
         ...
 
     async def begin_anew(self, lane: Lane, seen: Mapping[int, int]) -> bool:
-        """Make `lane.epoch` the highest one seen, in each tag of `seen` (tag -> epoch) where it is exactly the one
-        given; what that owner had in hand is due. False where it was another one: nothing was changed in that tag.
+        """Make `lane.epoch` the highest one seen, in each tag of `seen` (tag -> epoch) where `epochs` still gives just
+        that one; what its owner had in hand is due. False where it gives another: nothing was changed in that tag.
+        For `dedup_window` from then on, what looks like an epoch of before (up to `seen`, nearer to that than to the
+        lane's, and not the next) is fenced, however high it is.
 
         Only for an owner whom its group has confirmed after `epochs` gave `seen`: see `relay.engine.fences`.
         """
@@ -318,8 +322,8 @@ class State(Protocol):
         ...
 
     async def forget_endpoint(self, owner: str, lanes: Sequence[Lane] = ()) -> None:
-        """Drop what is known of an endpoint that is no more: pauses, breaker, rate; and the fences of `lanes`, which
-        are its own and have lost their topic. Rows and references stay."""
+        """Drop what is known of an endpoint that is no more: pauses, breaker, rate, room; and the fences of `lanes`,
+        which are its own and have lost their topic. Rows and references stay."""
         ...
 
     # failed messages

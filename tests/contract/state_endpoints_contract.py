@@ -374,6 +374,22 @@ class RoomContract:
         await self.settle(rig, change, 2)
         assert await self.begin(rig, 4, 5) == [Go(1, 0.0), self.FRESH]
 
+    @pytest.mark.parametrize("stage", [Stage.PUBLISHED, Stage.DONE, Stage.FAILED])
+    async def test_what_is_over_keeps_none_whoever_says_so(self, rig: Rig, stage: Stage) -> None:
+        await self.begin(rig, 1, 2, 3)
+        await answered(rig.state.mark([Mark(row(1), 0, stage), Mark(row(9, "other"), 0, stage)]))
+        assert await self.begin(rig, 4, 5) == [Go(1, 0.0), self.FRESH]
+        await self.settle(rig, Change.ACCEPTED, 2)
+        await answered(rig.state.mark([Mark(row(2), 0, Stage.AWAITING)]))
+        assert await self.begin(rig, 5) == [self.FRESH]
+        await rig.state.remember([Mark(row(2), 0, stage)])
+        assert await self.begin(rig, 5, 6) == [Go(1, 0.0), self.FRESH]
+
+    async def test_an_endpoint_that_is_no_more_keeps_none(self, rig: Rig) -> None:
+        await self.begin(rig, 1, 2, 3)
+        await rig.state.forget_endpoint("r:ci")
+        assert await self.begin(rig, 4) == [Go(1, 0.0)]
+
     async def test_what_is_in_doubt_keeps_it_and_begins_again_on_it(self, rig: Rig) -> None:
         await self.begin(rig, 1, 2, 3)
         await self.settle(rig, Change.DOUBT, 1, 2, 3)

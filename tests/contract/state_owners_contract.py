@@ -4,9 +4,10 @@ import pytest
 
 from relay.domain.errors import PartitionLost, StateRecovering
 from relay.state.attempts import Go
-from relay.state.replies import answered, of
+from relay.state.port import DueAsk
+from relay.state.replies import Fenced, answered, of
 from relay.state.rows import TAGS, tag_of
-from tests.contract.state_contract import LANE, Rig, ask, row
+from tests.contract.state_contract import LANE, WINDOW_S, Rig, ask, row
 from tests.contract.state_parking_contract import TAG, due, parked, taken
 
 OLD, ANEW = LANE._replace(epoch=29), LANE._replace(epoch=2)
@@ -60,6 +61,42 @@ class OwnersContract:
         assert await taken(rig, 9, OLD) == [due(parked(1))]
         assert await rig.state.begin_anew(ANEW, {TAG: 29})
         assert await taken(rig, 9, ANEW) == [due(parked(1))]
+
+    async def test_an_owner_of_before_does_not_pass_however_high_its_epoch(self, rig: Rig) -> None:
+        """It was frozen, and knows nothing of a group that has counted anew since."""
+        former = OLD._replace(epoch=28)
+        await answered(rig.state.park(of(OLD, [parked(1)])))
+        assert await rig.state.begin_anew(ANEW, {TAG: 29})
+        for late in (OLD, former):
+            assert await rig.state.begin(of(late, [ask(row(2))])) == [Fenced()]
+            assert await rig.state.take_due(of(late, [DueAsk(TAG, 9)]), lease_s=30) == [Fenced()]
+            assert await rig.state.park(of(late, [parked(3)])) == [Fenced()]
+        assert await rig.state.epochs(ANEW, [TAG]) == {TAG: 2}
+        assert await answered(rig.state.begin(of(ANEW, [ask(row(2))]))) == [Go(1, 0.0)]
+
+    async def test_the_new_count_passes_that_of_before_step_by_step_and_beyond_it_at_once(self, rig: Rig) -> None:
+        await answered(rig.state.begin(of(OLD, [ask(row(0))])))
+        assert await rig.state.begin_anew(ANEW, {TAG: 29})
+        for epoch in (*range(3, 32), 500):
+            lane = ANEW._replace(epoch=epoch)
+            assert await answered(rig.state.begin(of(lane, [ask(row(epoch))]))) == [Go(1, 0.0)]
+
+    async def test_one_of_now_that_looks_like_one_of_before_begins_anew_as_well(self, rig: Rig) -> None:
+        await answered(rig.state.begin(of(OLD, [ask(row(0))])))
+        assert await rig.state.begin_anew(ANEW, {TAG: 29})
+        leap, older = ANEW._replace(epoch=25), ANEW._replace(epoch=24)
+        assert await rig.state.begin(of(leap, [ask(row(1))])) == [Fenced()]
+        assert await rig.state.epochs(leap, [TAG]) == {TAG: 29}
+        assert await rig.state.begin_anew(leap, {TAG: 29})
+        assert not await rig.state.begin_anew(older, {TAG: 29}), "its confirmation is an older one"
+        assert await answered(rig.state.begin(of(leap, [ask(row(1))]))) == [Go(1, 0.0)]
+        assert await rig.state.begin(of(ANEW, [ask(row(2))])) == [Fenced()]
+
+    async def test_in_the_end_the_count_of_before_is_forgotten(self, rig: Rig) -> None:
+        await answered(rig.state.begin(of(OLD, [ask(row(0))])))
+        assert await rig.state.begin_anew(ANEW, {TAG: 29})
+        await rig.elapse(WINDOW_S)
+        assert await answered(rig.state.begin(of(OLD, [ask(row(1))]))) == [Go(1, 0.0)]
 
     async def test_nothing_begins_anew_while_the_memory_is_not_ready(self, rig: Rig) -> None:
         await answered(rig.state.begin(of(OLD, [ask(row())])))

@@ -65,16 +65,17 @@ class MemoryState(Records):
     # owners
     async def epochs(self, lane: Lane, tags: Sequence[int]) -> dict[int, int]:
         self._reach(tags)
-        found = {tag: self._tags[tag].lane(lane).epoch for tag in tags}
-        return {tag: epoch for tag, epoch in found.items() if epoch >= 0}
+        found = {tag: self._tags[tag].lane(lane).fence(lane.epoch, self.now) for tag in tags}
+        return {tag: epoch for tag, (epoch, _) in found.items() if epoch >= 0}
 
     async def begin_anew(self, lane: Lane, seen: Mapping[int, int]) -> bool:
         self._reach(seen)
         done = True
         for tag, epoch in seen.items():
             index = self._tags[tag].lane(lane)
-            if index.epoch == epoch:
-                index.epoch = lane.epoch
+            against, fenced = index.fence(lane.epoch, self.now)
+            if fenced and against == epoch:
+                index.epoch, index.before, index.before_until = lane.epoch, epoch, self.now + self._window_s
                 index.take_back(sys.maxsize, self.now)
             done = done and index.epoch == lane.epoch
         return done
@@ -210,8 +211,9 @@ class MemoryState(Records):
         self._reach_owners([owner])
         tag = self._of(owner)
         tag.rows.endpoints.pop(owner, None)
+        tag.rows.reserved.pop(owner, None)
         for lane in lanes:
-            tag.lane(lane).epoch = -1
+            tag.lane(lane).epoch = tag.lane(lane).before = -1
 
     # failed messages
     async def index_failed(self, entries: Sequence[FailedEntry]) -> None:

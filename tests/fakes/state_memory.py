@@ -102,7 +102,8 @@ class Memory:
             return StateRecovering(frozenset({tag}))
         if lane is not None:
             index = self._tags[tag].lane(lane)
-            if index.epoch > lane.epoch:
+            _, fenced = index.fence(lane.epoch, self.now)
+            if fenced:
                 return Fenced()
             index.epoch = lane.epoch
         return None

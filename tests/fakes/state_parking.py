@@ -12,12 +12,22 @@ class LaneIndex:
     """Parked references of one lane and tag. `due` holds the heads of queues, and what has no queue."""
 
     epoch: int = -1
+    before: int = -1
+    """The highest epoch of before it began anew, remembered until `before_until`."""
+    before_until: float = 0.0
     references: dict[bytes, Parked] = field(default_factory=dict)
     due: dict[bytes, float] = field(default_factory=dict)
     hand: dict[bytes, int] = field(default_factory=dict)
     """Lent references, and the epochs of who has them."""
     freed: set[bytes] = field(default_factory=set)
     """References that count no more, and are only to be removed."""
+
+    def fence(self, epoch: int, now: float) -> tuple[int, bool]:
+        """What counts against an owner's epoch, or is its own; whether that fences it."""
+        of_before = self.epoch < epoch <= self.before and epoch - self.epoch > max(1, self.before - epoch)
+        if self.epoch >= 0 and of_before and now < self.before_until:
+            return self.before, True
+        return self.epoch, self.epoch > epoch
 
     def head(self, queue: bytes) -> bytes | None:
         ranked = [(one.order, member) for member, one in self.references.items() if one.queue == queue]

@@ -227,6 +227,8 @@ def mark(rows: Rows, one: Mark, now: float) -> None:
         return
     row.stage, row.result, row.token, row.due_at = one.stage, None, None, 0.0
     row.began = now if one.stage is Stage.AWAITING else 0.0
+    if one.stage >= Stage.PUBLISHED:
+        rows.room(one.row.owner).discard(digest)
     if one.stage is Stage.FAILED or (one.at is not None and one.stage >= Stage.PUBLISHED):
         row.at = one.at
     if one.stage < Stage.DONE:

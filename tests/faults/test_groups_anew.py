@@ -1,9 +1,11 @@
 """Consumer groups count anew, or have lost their offsets, while the state remembers: deleted, expired, rebuilt."""
 
+import asyncio
+
 import pytest
 
 from relay.engine.runner import FENCED_S
-from tests.fakes.strikes import Fuse
+from tests.fakes.strikes import Frost, Fuse
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
@@ -84,6 +86,48 @@ def test_parked_records_go_on_too() -> None:
     delivered = list(dict.fromkeys(world.outside.arrived("/slow")))
     assert delivered == ["a-100", "a-0", "a-1", "a-2"]
     assert set(world.outside.results()) == {(f"a-{number}", "r") for number in (100, 0, 1, 2)}
+
+
+class _Asleep(Frost):
+    """A process that freezes on a begin when it is told to, before the state hears of it."""
+
+    def __init__(self) -> None:
+        super().__init__(blow_at=10**9)
+        self.tired = False
+
+    async def before(self, name: str) -> None:
+        if self.tired and name == "state.begin":
+            self.frozen.set()
+        await super().before(name)
+
+
+async def _thawed() -> tuple[World, list[str]]:
+    """An owner of before is frozen, the group counts anew, another goes on, and then the first one thaws."""
+    world, asleep = await _world("/answer"), _Asleep()
+    former = Process(world, asleep)
+    await world.send(message(3, "a", "r"))
+    assert not await former.ended(20)
+    asleep.tired = True
+    await world.send(message(4, "a", "r"))
+    await asyncio.wait_for(asleep.frozen.wait(), 20)
+    former.log.expel()
+    _count_anew(world, offsets=True)
+    owner = Process(world)
+    assert not await owner.ended(2 * AGAIN_S)
+    assert world.outside.arrived("/answer") == [f"a-{number}" for number in range(5)]
+    asleep.thaw.set()
+    await former.ended(0.5)
+    await world.send(message(5, "a", "r"))
+    await owner.ended(FENCED_S / 2)
+    arrived = world.outside.arrived("/answer")
+    await asyncio.gather(former.stop(), owner.stop())
+    return world, arrived
+
+
+def test_an_owner_of_before_that_thaws_fences_nobody() -> None:
+    world, arrived = run_virtually(_thawed())
+    assert arrived == [f"a-{number}" for number in range(6)], "at once, not when a fenced lane was made anew"
+    assert not world.uncommitted()
 
 
 async def _crashing(blow_at: int | None) -> tuple[World, Fuse]:

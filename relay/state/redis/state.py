@@ -56,10 +56,10 @@ def _same(item: T) -> T:
 
 
 def _shared(
-    items: Sequence[W], key: Callable[[W], object], make: Callable[[W], tuple[object, ...]]
-) -> tuple[list[tuple[object, ...]], list[int]]:
+    items: Sequence[W], key: Callable[[W], object], make: Callable[[W], object]
+) -> tuple[list[object], list[int]]:
     """What the items share, made once for each `key`, and for each item its 1-based index among that."""
-    made: list[tuple[object, ...]] = []
+    made: list[object] = []
     indexes: dict[object, int] = {}
     places = []
     for item in items:
@@ -212,7 +212,7 @@ class RedisState:
 
     # owners
     async def epochs(self, lane: Lane, tags: Sequence[int]) -> dict[int, int]:
-        found = await self._calls.run("epochs", _to_each(tags, _encode(lane_key(lane))), _numbers)
+        found = await self._calls.run("epochs", _to_each(tags, _encode((lane_key(lane), lane.epoch))), _numbers)
         return {tag: highest for tag, numbers in zip(tags, found, strict=True) for highest in numbers}
 
     async def begin_anew(self, lane: Lane, seen: Mapping[int, int]) -> bool:
@@ -406,7 +406,11 @@ def _packed(batch: Batch[int, Arrival]) -> list[Part]:
 
 
 def _packed_marks(batch: Batch[int, Mark]) -> list[Part]:
-    return [(tag, _encode((_digests(part), _joined(list(map(wire.pack_mark, part)))))) for tag, part in batch.parts()]
+    parts = []
+    for tag, part in batch.parts():
+        owners, places = _shared(part, lambda mark: mark.row.owner, lambda mark: mark.row.owner)
+        parts.append((tag, _encode((owners, _digests(part), _joined(list(map(wire.pack_mark, part, places)))))))
+    return parts
 
 
 @lru_cache(maxsize=16_384)

@@ -254,12 +254,12 @@ def pack_settlement(item: Settlement, policy_index: int) -> bytes:
     return b"".join((head, item.token, reason, result))
 
 
-_MARK: Final = struct.Struct(">QBiqB").pack
+_MARK: Final = struct.Struct(">QBiqBH").pack
 
 
-def pack_mark(mark: Mark) -> bytes:
+def pack_mark(mark: Mark, owner_index: int) -> bytes:
     partition, offset = mark.at or _NOWHERE
-    return _MARK(mark.generation, mark.stage, partition, offset, mark.code)
+    return _MARK(mark.generation, mark.stage, partition, offset, mark.code, owner_index)
 
 
 _NOWHERE: Final = (-1, 0)

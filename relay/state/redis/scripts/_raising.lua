@@ -1,5 +1,6 @@
--- Rows whose hop record is acknowledged. A mark: generation, stage, partition or -1, offset, code.
-local MARK = '>I8Bi4i8B'
+-- Rows whose hop record is acknowledged. Marks: MessagePack of {owners, row digests, marks}, the last two one after the
+-- other; a mark: generation, stage, partition or -1, offset, code, index into owners.
+local MARK = '>I8Bi4i8BI2'
 
 local function raise(digest, row, stage, partition, offset, code)
   row.s = stage
@@ -16,4 +17,39 @@ local function raise(digest, row, stage, partition, offset, code)
     row.c = code
     finish_row(digest, row)
   end
+end
+
+-- What is over waits for no answer, whoever says so.
+local function give_rooms_back(over)
+  for owner, digests in pairs(over) do
+    if call('EXISTS', room_key(owner)) == 1 then
+      in_chunks('SREM', room_key(owner), digests)
+    end
+  end
+end
+
+-- Raises the rows of which `may(row, stage)` says so, within their generation.
+local function raise_where(arguments, may)
+  local owners, list, marks = unpack(cmsgpack.unpack(arguments))
+  local over, at = {}, 1
+  for _, digest in ipairs(want_rows(list)) do
+    local generation, stage, partition, offset, code, index
+    generation, stage, partition, offset, code, index, at = struct.unpack(MARK, marks, at)
+    local row = load_row(digest)
+    if not row or row.g < generation then
+      row = fresh_row(generation)
+    end
+    if row.g == generation and may(row, stage) then
+      raise(digest, row, stage, partition, offset, code)
+      if stage >= PUBLISHED then
+        local owner = owners[index]
+        over[owner] = over[owner] or {}
+        table.insert(over[owner], digest)
+      end
+    end
+  end
+  give_rooms_back(over)
+  save_rows()
+  save_tables()
+  return NOTHING
 end

@@ -108,6 +108,19 @@ local function has_intent(digest)
   return T.any_intent and call('HEXISTS', P .. 'i', digest) == 1
 end
 
+-- Whether the lane keeps a parked reference to the row; and whether it has others of the row's order key, and none to it.
+local function parked_there(lane, digest, queue)
+  local refs = P .. 'ref:' .. lane
+  if T.any_reference == nil then
+    T.any_reference = lane ~= '' and call('EXISTS', refs) == 1
+  end
+  if not T.any_reference then
+    return false, false
+  end
+  local kept = call('HEXISTS', refs, digest) == 1
+  return kept, not kept and queue ~= '' and call('EXISTS', P .. 'q:' .. lane .. ':' .. queue) == 1
+end
+
 -- A row for the reply; 0 where there is nothing to tell.
 local function shown(digest, row, kept, behind)
   local flags = (has_intent(digest) and 1 or 0) + (kept and 2 or 0) + (behind and 4 or 0)

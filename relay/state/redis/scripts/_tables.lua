@@ -3,6 +3,7 @@
 -- the traffic. `tables` remembers every live table, newest first, so that a changed window loses nothing.
 local HALF = math.floor(WINDOW / 2)
 local ENTRY = '>I6I6I4I6'
+local CHUNK = 1000 -- rows a command: Lua's stack has room for some thousand values
 
 local function new_table(half, period, b, n)
   local _, exponent = math.frexp(b)
@@ -28,6 +29,11 @@ local function live_tables()
     T.tables = tables
   end
   return tables
+end
+
+-- Beside each table the hash of the rows that are not finished.
+local function unfinished_of(t)
+  return P .. 'u:' .. t.name
 end
 
 local function bucket_of(t, digest)

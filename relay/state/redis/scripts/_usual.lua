@@ -1,12 +1,6 @@
 -- The usual way through a script. Nearly always all rows of a tag are in the state in which the script expects them;
 -- then it is enough to look at their strings, and change these. Where only one is not, or where a table has to be made
 -- first, nothing has been changed yet, and the script goes the general way (_rows.lua).
-local CHUNK = 1000 -- rows a command: Lua's stack has room for some thousand values
-
-local function unfinished_of(t)
-  return P .. 'u:' .. t.name
-end
-
 -- The digests in `list`, the key of the newest unfinished rows, and what it has: of digest i at i + 1, false where it
 -- has nothing. nil: this is not the usual way, or a digest is there twice.
 local function newest_rows(list)

@@ -1,6 +1,7 @@
 --include _life _fence
--- Arguments: MessagePack of the lane. Reply: {the highest epoch seen of it}, or {} where none was.
+-- Arguments: MessagePack of {lane, its epoch}. Reply: {the epoch that counts against it, or is its own}, or {} where none
+-- was seen.
 return serve_ready(function(arguments)
-  local highest = highest_epoch(cmsgpack.unpack(arguments))
+  local highest = fencing_epoch(unpack(cmsgpack.unpack(arguments)))
   return highest and { highest } or NOTHING
 end)

@@ -1,4 +1,4 @@
---include _life _fence _tables _usual _finished _forms _packing _rows _room _parking
+--include _life _fence _tables _finished _forms _packing _rows _room _parking
 -- Arguments: MessagePack of {lane, its epoch, row digests one after the other, references as in _parking.lua}.
 -- Reply: whether each was put; not where the row says that the output is stored already.
 local function is_over(x)

@@ -1,4 +1,4 @@
---include _life _tables _usual _finished _forms _packing _rows
+--include _life _tables _finished _forms _packing _rows
 -- Arguments: row digests, one after the other. Reply: {{row, ms since its attempt was begun, or since it is AWAITING, -1:
 -- not known; whether that is under way; ms until it starts}, ...}.
 return serve_ready(function(list)
