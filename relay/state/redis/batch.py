@@ -11,6 +11,11 @@ W = TypeVar("W")
 K = TypeVar("K", bound=Hashable)
 
 
+def same(item: T) -> T:
+    """The translation of what needs none."""
+    return item
+
+
 class Batch(Generic[K, W]):
     """`items`, and the key of each. Where all have the same key, as of one lane and receiver, nothing is copied."""
 

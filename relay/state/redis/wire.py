@@ -1,135 +1,20 @@
-"""What goes into the scripts and comes out of them. Milliseconds and microseconds, as integers.
+"""What goes into the scripts, and comes out of them, about endpoints, dead letters, and for those who only look.
 
-Many items of one kind go packed, one after the other: for a script that is several times cheaper to take apart than
-MessagePack. The rest, and the replies, are arrays for MessagePack. Lua's knows no binary type: it reads and writes
-every string as text. So bytes go as `Raw` both ways.
+As in `record_wire`: milliseconds, and arrays for MessagePack.
 """
 
-import math
-import struct
-from functools import lru_cache
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import msgspec
 
 from relay.domain.hold import Hold, HoldReason
 from relay.log.port import Coordinate
-from relay.state import rows
-from relay.state.attempts import (
-    Ambiguous,
-    BeginAsk,
-    Change,
-    Go,
-    Have,
-    Kind,
-    LookedUp,
-    Ping,
-    Settlement,
-    Stale,
-    Verdict,
-    Wait,
-    WaitReason,
-)
 from relay.state.onlooker import LineHead, Openings, ParkedHead, Served, Sign, Watched
-from relay.state.port import Due, EndpointHealth, FailedEntry, Lane, Parked
-from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, Row, RowKey, Stage
+from relay.state.port import EndpointHealth, FailedEntry
+from relay.state.redis.record_wire import WireRow, row_of
+from relay.state.redis.values import raw, seconds, text_bytes
 
-_EMPTY: Final = msgspec.Raw(b"\xa0")
-_NO_ROW: Final = Row()
-_WAITS: Final[tuple[WaitReason, ...]] = get_args(WaitReason)
 _BREAKERS: Final[tuple[Literal["closed", "open", "half_open"], ...]] = ("closed", "open", "half_open")
-_CHANGES: Final = {Change.RELEASED: 1, Change.RETRY: 2, Change.DOUBT: 3, Change.ACCEPTED: 4, Change.RESULT: 6}
-APPLIED: Final = 1
-"""In place of a row: the attempt under way was settled as told."""
-
-
-def ms(seconds: float) -> int:
-    """Milliseconds, rounded up (a wait is never cut short) but for float noise. -1 stands for infinity."""
-    return -1 if seconds == math.inf else math.ceil(seconds * 1000 - 1e-6)
-
-
-def _seconds(ms: int) -> float:
-    return math.inf if ms == -1 else ms / 1000
-
-
-_SHORT_TEXTS: Final = [bytes((0xA0 | size,)) for size in range(32)]
-
-
-def raw(data: bytes) -> msgspec.Raw:
-    """A MessagePack string of any bytes."""
-    size = len(data)
-    if size < 32:
-        return msgspec.Raw(_SHORT_TEXTS[size] + data)
-    if size < 2**16:
-        return msgspec.Raw(b"\xda" + size.to_bytes(2, "big") + data)
-    return msgspec.Raw(b"\xdb" + size.to_bytes(4, "big") + data)
-
-
-def _text_bytes(text: msgspec.Raw) -> bytes:
-    """The content of a MessagePack string that may not be UTF-8; nothing of the number 0."""
-    data = bytes(text)
-    size_bytes = {0xD9: 1, 0xDA: 2, 0xDB: 4}.get(data[0], 0)
-    return data[1 + size_bytes :]
-
-
-@lru_cache(maxsize=65_536)
-def tag_of(owner: str) -> int:
-    """`rows.tag_of`, remembered: it is asked for every row."""
-    return rows.tag_of(owner)
-
-
-def lane_key(lane: Lane) -> str:
-    return f"{lane.topic}/{lane.partition}"
-
-
-# --- rows -------------------------------------------------------------------------------------------------------
-
-_encode_result: Final = msgspec.msgpack.Encoder().encode
-_decode_result: Final = msgspec.msgpack.Decoder(Result).decode
-
-
-class WireRow(msgspec.Struct, array_like=True):
-    stage: int
-    flags: int
-    generation: int = 0
-    attempts: int = 0
-    polls: int = 0
-    due_ms: int = 0
-    last_status: int = -1
-    reason: str = ""
-    partition: int = -1
-    offset: int = 0
-    code: int = 0
-    result: msgspec.Raw = _EMPTY
-
-    def row(self) -> Row:
-        result = _text_bytes(self.result)
-        return Row(
-            stage=Stage(self.stage),
-            generation=self.generation,
-            attempts=self.attempts,
-            polls=self.polls,
-            due_in_s=self.due_ms / 1000,
-            last_status=None if self.last_status < 0 else self.last_status,
-            reason=self.reason.partition("\n")[0] or None,
-            park_intent=bool(self.flags & 1),
-            kept=bool(self.flags & 2),
-            behind=bool(self.flags & 4),
-            at=None if self.partition < 0 else (self.partition, self.offset),
-            code=self.code,
-            result=_decode_result(result) if result else None,
-        )
-
-
-decode_rows: Final = msgspec.msgpack.Decoder(list[list[WireRow | int] | bool]).decode
-
-
-def row_of(item: WireRow | int) -> Row:
-    return _NO_ROW if isinstance(item, int) else item.row()
-
-
-def settled_row_of(item: WireRow | int) -> Row | None:
-    return None if item == APPLIED else row_of(item)
 
 
 class WireWatched(msgspec.Struct, array_like=True):
@@ -148,178 +33,6 @@ class WireWatched(msgspec.Struct, array_like=True):
 
 decode_watched: Final = msgspec.msgpack.Decoder(list[list[WireWatched] | bool]).decode
 
-_ASK: Final = struct.Struct(">QB").pack
-
-
-def pack_intake(generation: int, queue: bytes | None) -> bytes:
-    return _NO_QUEUE if not generation and queue is None else _ASK(generation, len(queue or b"")) + (queue or b"")
-
-
-_NO_QUEUE: Final = _ASK(0, 0)
-
-
-# --- attempts ---------------------------------------------------------------------------------------------------
-
-
-class WireVerdict(msgspec.Struct, array_like=True):
-    code: int
-    first: int = 0
-    second: int = 0
-    row: WireRow | int = 0
-
-    def verdict(self) -> Verdict:
-        match self.code:
-            case 1:
-                return Go(self.first, self.second / 1e6)
-            case 2:
-                return Wait(_seconds(self.first), _WAITS[self.second], self.row == 1)
-            case 3:
-                return Ambiguous(self.first, self.second)
-            case 4:
-                return Have(row_of(self.row))
-            case 6:
-                return Ping(_seconds(self.first))
-            case 7:
-                return LookedUp(row_of(self.row))
-            case _:
-                return Stale(self.first)
-
-
-decode_verdicts: Final = msgspec.msgpack.Decoder(list[list[WireVerdict | int] | bool]).decode
-_FIRST: Final = Go(1, 0.0)
-
-
-def verdict_of(item: WireVerdict | int) -> Verdict:
-    if isinstance(item, int):
-        return _FIRST if item == 1 else Go(item, 0.0)
-    return item.verdict()
-
-
-def limits_of(ask: BeginAsk) -> tuple[object, ...]:
-    limits = ask.limits
-    interval_us = math.ceil(limits.interval_s * 1e6 - 1e-3)  # the tolerance: 0.01 s must not become 10,001 us
-    times = ms(limits.settle_s), ms(limits.probe_s), ms(limits.breaker.offline.after)
-    return ask.row.owner, interval_us, *times, _count(ask.room), _count(ask.room_to_retry)
-
-
-def _count(most: int | None) -> int:
-    return -1 if most is None else most
-
-
-_BEGIN: Final = struct.Struct(">BQQHBH").pack
-_NUMBER: Final = struct.Struct(">Q").pack
-
-
-def pack_begin(ask: BeginAsk, limits_index: int) -> bytes:
-    resolved, recorded, queue = ask.resolved, ask.recorded_ms, ask.queue or b""
-    flags = (
-        (ask.kind is Kind.POLL)
-        + 2 * (resolved is not None)
-        + 4 * ask.ask_first
-        + 8 * (recorded is not None)
-        + 16 * ask.unseen
-    )
-    packed = _BEGIN(flags, ask.generation, ask.attempts, limits_index, len(queue), len(ask.token)) + ask.token + queue
-    for number in (resolved, recorded):
-        if number is not None:
-            packed += _NUMBER(max(0, number))
-    return packed
-
-
-def policy_of(settlement: Settlement) -> tuple[object, ...]:
-    breaker = settlement.breaker
-    offline = ms(breaker.offline.after), ms(breaker.offline.ping_every)
-    return settlement.row.owner, breaker.failures, ms(breaker.window), ms(breaker.open_for), *offline
-
-
-_SETTLE: Final = struct.Struct(">QBBhbqqHHII").pack
-
-
-def pack_settlement(item: Settlement, policy_index: int) -> bytes:
-    reason = (f"{item.reason}\n{item.detail}" if item.detail else item.reason).encode() if item.reason else b""
-    result = b"" if item.result is None else _encode_result(item.result)
-    head = _SETTLE(
-        item.generation,
-        _CHANGES[item.change],
-        item.counted,
-        -1 if item.last_status is None else item.last_status,
-        -1 if item.healthy is None else item.healthy,
-        ms(item.due_in_s) if item.due_in_s else 0,
-        ms(item.pause_s) if item.pause_s else 0,
-        policy_index,
-        len(item.token),
-        len(reason),
-        len(result),
-    )
-    return b"".join((head, item.token, reason, result))
-
-
-_MARK: Final = struct.Struct(">QBiqBH").pack
-
-
-def pack_mark(mark: Mark, owner_index: int) -> bytes:
-    partition, offset = mark.at or _NOWHERE
-    return _MARK(mark.generation, mark.stage, partition, offset, mark.code, owner_index)
-
-
-_NOWHERE: Final = (-1, 0)
-
-
-# --- messages ---------------------------------------------------------------------------------------------------
-
-decode_messages: Final = msgspec.msgpack.Decoder(list[list[msgspec.Raw] | bool]).decode
-_WIDE: Final = 32
-
-
-def pack_arrival(arrival: Arrival, digest: bytes) -> bytes:
-    """The row's digest, and the row as `_messages.lua` keeps it."""
-    partition, offset, stage = arrival.partition, arrival.offset, arrival.stage
-    at = offset.to_bytes((offset.bit_length() + 7) // 8 or 1, "big")
-    if partition > 255:
-        return b"%b%c%c%b%b%b" % (digest, 9 + len(at), stage + _WIDE, arrival.digest, partition.to_bytes(2, "big"), at)
-    return b"%b%c%c%b%c%b" % (digest, 8 + len(at), stage, arrival.digest, partition, at)
-
-
-def message_of(item: msgspec.Raw) -> MessageRow | None:
-    row = _text_bytes(item)
-    if not row:
-        return None
-    at = 9 if row[0] & _WIDE else 8
-    return MessageRow(
-        MessageStage(row[0] % 16), row[1:7], int.from_bytes(row[7:at], "big"), int.from_bytes(row[at:], "big")
-    )
-
-
-# --- parking ----------------------------------------------------------------------------------------------------
-
-
-def encode_parked(item: Parked) -> tuple[object, ...]:
-    return (
-        raw(item.row.digest),
-        item.row.owner,
-        item.generation,
-        *item.at,
-        max(0, ms(item.due_in_s)),
-        raw(item.queue or b""),
-        item.order,
-        int(item.poll),
-    )
-
-
-class WireDue(msgspec.Struct, array_like=True):
-    owner: str
-    member: msgspec.Raw
-    topic: str
-    partition: int
-    offset: int
-
-    def due(self) -> Due:
-        at = Coordinate(self.topic, self.partition, self.offset)
-        return Due(RowKey(self.owner, _text_bytes(self.member)), at)
-
-
-decode_due: Final = msgspec.msgpack.Decoder(list[list[WireDue] | bool]).decode
-
 # --- endpoints --------------------------------------------------------------------------------------------------
 
 
@@ -334,7 +47,7 @@ class WireHealth(msgspec.Struct, array_like=True):
 
     def health(self) -> EndpointHealth:
         hold = Hold(self.reason, self.since_ms / 1000, self.detail) if self.reason else None
-        breaker, paused_for_s = _BREAKERS[self.breaker], _seconds(self.paused_ms)
+        breaker, paused_for_s = _BREAKERS[self.breaker], seconds(self.paused_ms)
         return EndpointHealth(breaker, paused_for_s, self.failures, self.outage_ms / 1000, hold)
 
 
@@ -370,7 +83,7 @@ class WireServed(msgspec.Struct, array_like=True):
     heads: msgspec.Raw
 
     def served(self) -> Served:
-        return Served(self.ago_ms / 1000, _decode_heads(_text_bytes(self.heads)))
+        return Served(self.ago_ms / 1000, _decode_heads(text_bytes(self.heads)))
 
 
 decode_served: Final = msgspec.msgpack.Decoder(list[list[WireServed | int] | bool]).decode
@@ -393,7 +106,7 @@ decode_parked_heads: Final = msgspec.msgpack.Decoder(list[list[WireParkedHead | 
 def parked_head_of(item: WireParkedHead | int) -> ParkedHead | None:
     if isinstance(item, int):
         return None
-    return ParkedHead(_text_bytes(item.row), Coordinate(item.topic, item.partition, item.offset))
+    return ParkedHead(text_bytes(item.row), Coordinate(item.topic, item.partition, item.offset))
 
 
 # --- failed messages --------------------------------------------------------------------------------------------
@@ -412,4 +125,4 @@ def encode_failed(entry: FailedEntry) -> tuple[object, ...]:
 
 
 def entry_of(item: msgspec.Raw) -> FailedEntry:
-    return _decode_entry(_text_bytes(item))
+    return _decode_entry(text_bytes(item))

@@ -1,0 +1,220 @@
+"""What records need of the state on their way, on Redis: item by item, of any number of lanes in one script call."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from relay.domain.identity import MessageId, digest12
+from relay.state.attempts import BeginAsk, Settlement, Verdict
+from relay.state.port import Due, DueAsk, IntakeAsk, Lane, Parked
+from relay.state.redis import record_wire as wire
+from relay.state.redis.batch import Batch, same
+from relay.state.redis.calls import Calls, Decode
+from relay.state.redis.servers import servers_of
+from relay.state.redis.shared import Part
+from relay.state.redis.values import lane_key, raw, tag_of
+from relay.state.replies import REFUSALS, Refusal
+from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
+
+T = TypeVar("T")
+W = TypeVar("W")
+
+encode = msgspec.msgpack.Encoder().encode
+bools: Decode[bool] = msgspec.msgpack.Decoder(list[list[bool] | bool]).decode
+numbers: Decode[int] = msgspec.msgpack.Decoder(list[list[int] | bool]).decode
+
+
+class Records:
+    """The part of `relay.state.port.State` whose items have replies of their own, and what is like it.
+
+    `url`: see `servers_of`. `prefix` goes before every key. `dedup_window_s`: how long a finished row
+    is kept at least (at most half as long again). `clock`: Unix seconds, in place of the server's own, for tests.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "",
+        dedup_window_s: float = 604_800,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._servers = servers_of(url)
+        self._calls = Calls(self._servers, prefix, dedup_window_s, clock)
+
+    async def arrive(self, arrivals: Sequence[Arrival]) -> list[MessageRow | Refusal | None]:
+        batch = _of_messages(arrivals, _id_of)
+        return batch.join_told(await self._calls.tell("arrive", _packed(batch), wire.decode_messages), wire.message_of)
+
+    async def enqueued(self, arrivals: Sequence[Arrival]) -> list[Refusal | None]:
+        batch = _of_messages(arrivals, _id_of)
+        return batch.done(await self._calls.tell("enqueued", _packed(batch), numbers))
+
+    async def intake(self, asks: Sequence[tuple[Lane, IntakeAsk]]) -> list[Row | Refusal]:
+        batch = _of_lanes(asks, _tag_of_item)
+        return await self._look(batch, [(tag, lane_key(lane), part) for (lane, tag), part in batch.parts()])
+
+    async def peek(self, rows: Sequence[RowKey]) -> list[Row | Refusal]:
+        batch = of_rows([IntakeAsk(row, 0, None) for row in rows])
+        return await self._look(batch, [(tag, "", part) for tag, part in batch.parts()])
+
+    async def _look(
+        self, batch: Batch[Any, IntakeAsk], asked: list[tuple[int, str, Sequence[IntakeAsk]]]
+    ) -> list[Row | Refusal]:
+        parts = [
+            (
+                tag,
+                encode((lane, digests(part), _joined([wire.pack_intake(ask.generation, ask.queue) for ask in part]))),
+            )
+            for tag, lane, part in asked
+        ]
+        return batch.join_told(await self._calls.tell("intake", parts, wire.decode_rows), wire.row_of)
+
+    async def begin(self, asks: Sequence[tuple[Lane, BeginAsk]]) -> list[Verdict | Refusal]:
+        batch = _of_lanes(asks, _tag_of_item)
+        parts = []
+        for (lane, tag), part in batch.parts():
+            limits, places = _shared(part, lambda ask: (ask.row.owner, id(ask.limits)), wire.limits_of)
+            items = _joined(list(map(wire.pack_begin, part, places)))
+            parts.append((tag, encode((lane_key(lane), lane.epoch, limits, digests(part), items))))
+        return batch.join_told(await self._calls.tell("begin", parts, wire.decode_verdicts), wire.verdict_of)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Row | Refusal | None]:
+        batch = of_rows(settlements)
+        parts = []
+        for tag, part in batch.parts():
+            policies, places = _shared(part, lambda one: (one.row.owner, id(one.breaker)), wire.policy_of)
+            items = _joined(list(map(wire.pack_settlement, part, places)))
+            parts.append((tag, encode((policies, digests(part), items))))
+        return batch.join_told(await self._calls.tell("settle", parts, wire.decode_rows), wire.settled_row_of)
+
+    async def mark(self, marks: Sequence[Mark]) -> list[Refusal | None]:
+        batch = of_rows(marks)
+        return batch.done(await self._calls.tell("mark", _packed_marks(batch), numbers))
+
+    async def forget(self, rows: Sequence[RowKey]) -> list[Refusal | None]:
+        batch = Batch(rows, [tag_of(row.owner) for row in rows])
+        parts = [(tag, b"".join(row.digest for row in part)) for tag, part in batch.parts()]
+        return batch.done(await self._calls.tell("forget", parts, numbers))
+
+    async def intend_to_park(self, rows: Sequence[tuple[Lane, RowKey]]) -> list[Refusal | None]:
+        batch = _of_lanes(rows, _tag_of_row)
+        parts = [
+            (tag, encode((lane_key(lane), lane.epoch, [raw(row.digest) for row in part])))
+            for (lane, tag), part in batch.parts()
+        ]
+        return batch.done(await self._calls.tell("intend_to_park", parts, numbers))
+
+    async def park(self, parked: Sequence[tuple[Lane, Parked]]) -> list[bool | Refusal]:
+        batch = _of_lanes(parked, _tag_of_item)
+        parts = [
+            (tag, encode((lane_key(lane), lane.epoch, digests(part), list(map(wire.encode_parked, part)))))
+            for (lane, tag), part in batch.parts()
+        ]
+        return batch.join_told(await self._calls.tell("park", parts, bools), same)
+
+    async def next_due(self, tags: Sequence[tuple[Lane, int]]) -> list[float | Refusal | None]:
+        parts = [(tag, encode((lane_key(lane), lane.epoch))) for lane, tag in tags]
+        first = await self._calls.tell("next_due", parts, numbers)
+        return [part if isinstance(part, REFUSALS) else part[0] / 1000 if part else None for part in first]
+
+    async def take_due(self, asks: Sequence[tuple[Lane, DueAsk]], *, lease_s: float) -> list[list[Due] | Refusal]:
+        lease_ms = round(lease_s * 1000)
+        parts = [(ask.tag, encode((lane_key(lane), lane.epoch, ask.limit, lease_ms))) for lane, ask in asks]
+        taken = await self._calls.tell("take_due", parts, wire.decode_due)
+        return [part if isinstance(part, REFUSALS) else [one.due() for one in part] for part in taken]
+
+    async def unpark(self, rows: Sequence[tuple[Lane, tuple[RowKey, bytes | None]]]) -> list[bool | Refusal]:
+        batch = _of_lanes(rows, lambda row: tag_of(row[0].owner))
+        parts = [
+            (tag, encode((lane_key(lane), [(raw(row.digest), raw(queue or b"")) for row, queue in part])))
+            for (lane, tag), part in batch.parts()
+        ]
+        return batch.join_told(await self._calls.tell("unpark", parts, bools), same)
+
+    # messages and rows for others
+    async def messages(self, ids: Sequence[MessageId]) -> list[MessageRow | None]:
+        batch = _of_messages(ids, same)
+        parts = [(tag, b"".join(map(_message_digest, part))) for tag, part in batch.parts()]
+        return batch.join(await self._calls.run("messages", parts, wire.decode_messages), wire.message_of)
+
+    async def remember(self, marks: Sequence[Mark]) -> None:
+        await self._calls.run("remember", _packed_marks(of_rows(marks)), numbers)
+
+
+class _OfRow(Protocol):
+    @property
+    def row(self) -> RowKey: ...
+
+
+R = TypeVar("R", bound=_OfRow)
+
+
+def of_rows(items: Sequence[R]) -> Batch[int, R]:
+    return Batch(items, [tag_of(item.row.owner) for item in items])
+
+
+def _of_lanes(items: Sequence[tuple[Lane, W]], tag: Callable[[W], int]) -> Batch[tuple[Lane, int], W]:
+    return Batch([item for _, item in items], [(lane, tag(item)) for lane, item in items])
+
+
+def _tag_of_item(item: _OfRow) -> int:
+    return tag_of(item.row.owner)
+
+
+def _tag_of_row(row: RowKey) -> int:
+    return tag_of(row.owner)
+
+
+def digests(items: Sequence[_OfRow]) -> msgspec.Raw:
+    return raw(b"".join([item.row.digest for item in items]))
+
+
+def _joined(packed: Sequence[bytes]) -> msgspec.Raw:
+    return raw(b"".join(packed))
+
+
+def _of_messages(items: Sequence[W], identity: Callable[[W], MessageId]) -> Batch[int, W]:
+    return Batch(items, [tag_of(f"s:{identity(item).source_id}") for item in items])
+
+
+def _id_of(arrival: Arrival) -> MessageId:
+    return arrival.id
+
+
+def _packed(batch: Batch[int, Arrival]) -> list[Part]:
+    return [
+        (tag, b"".join([wire.pack_arrival(arrival, _message_digest(arrival.id)) for arrival in part]))
+        for tag, part in batch.parts()
+    ]
+
+
+def _packed_marks(batch: Batch[int, Mark]) -> list[Part]:
+    parts = []
+    for tag, part in batch.parts():
+        owners, places = _shared(part, lambda mark: mark.row.owner, lambda mark: mark.row.owner)
+        parts.append((tag, encode((owners, digests(part), _joined(list(map(wire.pack_mark, part, places)))))))
+    return parts
+
+
+@lru_cache(maxsize=16_384)
+def _message_digest(message: MessageId) -> bytes:
+    """Remembered: asked for when a message arrives, and again soon after, when it is enqueued."""
+    return digest12("m", *message)
+
+
+def _shared(
+    items: Sequence[W], key: Callable[[W], object], make: Callable[[W], object]
+) -> tuple[list[object], list[int]]:
+    """What the items share, made once for each `key`, and for each item its 1-based index among that."""
+    made: list[object] = []
+    indexes: dict[object, int] = {}
+    places = []
+    for item in items:
+        index = indexes.setdefault(key(item), len(made) + 1)
+        if index > len(made):
+            made.append(make(item))
+        places.append(index)
+    return made, places
