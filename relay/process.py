@@ -17,14 +17,11 @@ from relay.api.limits import limits_of
 from relay.api.siblings import Member, Siblings
 from relay.api.web_rules import WebRules
 from relay.config.answer_urls import AnswerUrls
-from relay.config.apply import apply_file
 from relay.config.own_address import own_names, own_url
-from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.references import usable_variables
 from relay.config.registry import Registry
 from relay.config.settings import Settings
-from relay.config.watch import Stamp, file_stamp, watch_file
-from relay.domain.errors import LogUnavailable, Unavailable, UserError
+from relay.domain.errors import Unavailable
 from relay.domain.hop import Hop
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Receiver
@@ -40,7 +37,6 @@ from relay.engine.tasks import end
 from relay.engine.turnstile import Turnstile
 from relay.heap import keep_startup_heap
 from relay.lanes import Lanes
-from relay.log.checks import Finding, findings
 from relay.log.pacing import load_here
 from relay.log.port import Log
 from relay.plan import API, Plan
@@ -55,19 +51,18 @@ from relay.telemetry.sentry import SentryReporter
 from relay.watch.answer_urls import tell_answer_urls
 from relay.watch.backlog import BacklogWatch
 from relay.watch.event_loop import LoopWatch
+from relay.watch.known import NAMES_SHOWN, count_refused, follow_registry, tell_unknown
 from relay.watch.mover import Mover
 from relay.watch.parked import ParkedWatch
-from relay.watch.parts import watch_part
+from relay.watch.parts import tell_draining, watch_part
+from relay.watch.receivers_file import FileWatch
 from relay.watch.shared_clock import ClockWatch, SharedClock
-from relay.watch.topic_checks import WAITS_LOOKED_AT, LaneChecks, expected_topics, refuse, tell
+from relay.watch.topics import TopicWatch
 from relay.way_out import requests_of, transport_of
 from workers.outside import Outside
 
-FILE_LEASE: Final = "receivers-file"
-FILE_LEASE_S: Final = 15.0
 LOG_LOOK_S: Final = 5.0
 STATE_LOOK_S: Final = 1.0
-_NAMES_SHOWN: Final = 50
 NOBODY: Final = MessageId("-", "-")
 """Looked up to see whether the state answers."""
 
@@ -104,10 +99,7 @@ class Relay:
         self._trouble: dict[str, str | None] = {"start": "connecting", "receivers": "not read yet"}
         self._api: ApiServer | None = None
         self._for_siblings: ApiServer | None = None
-        self._file_stamp: Stamp | None = None
         self.api_url: str | None = None
-        self.hangup = asyncio.Event()
-        """Set it to have the receivers file read again."""
         resumes = Resumes()
         self.registry = Registry(self._topics, usable_variables(environ, settings.secrets_from), resumes.tell)
         self.metrics = Metrics(__version__)
@@ -121,10 +113,13 @@ class Relay:
         )
         # A member that sends no heartbeat for its session timeout is put out; heartbeats come from the loop.
         self._loop_watch = LoopWatch(self.metrics, settings.kafka_session_timeout / 2 if exit_when_stuck else None)
-        self._lane_checks = LaneChecks(log, self._topics, settings, shared)
         told = observer.parked_in_all if plan.index == 0 else lambda _count, _cap: None
         self._parked_watch = ParkedWatch(state, shared, settings.parked_total, told)
-        self._patience = Patience(shared, observer)
+        self._patience = patience = Patience(shared, observer)
+        self._topic_watch = TopicWatch(log, self._topics, settings, self.registry, shared, patience)
+        self._file = FileWatch(settings, plan, self.registry, log, state, self._topics, shared, owner=self._owner)
+        self.hangup = self._file.hangup
+        """Set it to have the receivers file read again."""
         self._holding = Holding(log, state, self._topics.receiver_config)
         self._recovery = Recovery(
             log,
@@ -180,7 +175,7 @@ class Relay:
 
     async def _connect(self) -> None:
         await self._patience.until_done("connect to the log", self._log.start)
-        await self._patience.until_done("check the topics", self._check_topics)
+        await self._patience.until_done("check the topics", self._topic_watch.check_fixed)
         await self._patience.until_done("connect to the state", self._state.start)
         for problem in await self._patience.until_done("look at the state's server", self._state.problems):
             _log.warning("state_problem", problem=problem)
@@ -188,9 +183,9 @@ class Relay:
         await self._transport.start()
         self._trouble["start"] = None
         if self._plan.apply_file:
-            await self._patience.until_done("apply the receivers file", self._apply_file)
+            await self._patience.until_done("apply the receivers file", self._file.apply)
         else:
-            await self._read_file()
+            await self._file.read()
 
     async def _serve(self, stop: asyncio.Event, started: Callable[[], None]) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -201,7 +196,7 @@ class Relay:
 
             watched = partial(watch_part, self._trouble, self._clock)
             background = [
-                start("follow the registry", self._follow_registry()),
+                start("follow the registry", follow_registry(self.registry, self._log, self._patience)),
                 start("recovery", self._recovery.run()),
                 start("signs of life", self._lanes.roster.run(self._state, self._clock)),
                 start("attendance", self._attend()),
@@ -210,18 +205,18 @@ class Relay:
                 start("state watch", watched("state", STATE_LOOK_S, partial(self._state.messages, [NOBODY]))),
             ]
             if self._plan.apply_file:
-                background.append(start("receivers file watch", self._watch_file()))
+                background.append(start("receivers file watch", self._file.run()))
             if await self._unless_stopped(self.registry.ready.wait(), stop):
-                await self._unless_stopped(self._check_lanes(), stop)
+                await self._unless_stopped(self._topic_watch.check_lanes(), stop)
             self._trouble["receivers"] = None
-            self._warn_of_unknown_receivers()
-            some = {**self.registry.receivers(), **self.registry.shared.some(_NAMES_SHOWN)}
+            tell_unknown(self.registry, self._plan.receivers or ())
+            some = {**self.registry.receivers(), **self.registry.shared.some(NAMES_SHOWN)}
             tell_answer_urls(self._settings, self._plan, self._answer_urls(), some)
             background += [
-                start("stop watch", self._tell_draining(stop)),
-                start("lane checks", self._check_new_lanes()),
+                start("stop watch", tell_draining(self._trouble, stop)),
+                start("lane checks", self._topic_watch.run()),
                 start("moves", self._mover().run()),
-                start("refused receivers", self._count_refused()),
+                start("refused receivers", count_refused(self.registry, self.metrics)),
                 start("backlog watch", self._backlog_watch().run()),
                 start("parked watch", self._parked_watch.run()),
                 start("rebuilding", self._rebuilding().run()),
@@ -236,17 +231,6 @@ class Relay:
     async def _run_lanes(self, stop: asyncio.Event) -> None:
         changes = self.registry.lane_changes()
         await Supervisor(self._lanes.wanted, changes, self._clock, self._observer).run(stop)
-
-    def _warn_of_unknown_receivers(self) -> None:
-        """A name that nobody has may be a typo, or a receiver that is registered later."""
-        unknown = sorted(name for name in self._plan.receivers or () if self.registry.receiver(name) is None)
-        if unknown:
-            own = sorted(self.registry.receivers())[:_NAMES_SHOWN]
-            _log.warning("receivers_unknown", names=unknown, known=own, shared=len(self.registry.shared))
-
-    async def _tell_draining(self, stop: asyncio.Event) -> None:
-        await stop.wait()
-        self._trouble["stopping"] = "finishing what is in flight"
 
     async def _close(self) -> None:
         for server in (self._api, self._for_siblings):
@@ -275,36 +259,6 @@ class Relay:
 
     # what looks after the rest
 
-    async def _check_topics(self) -> None:
-        """Refuse to start where the topics would lose messages; say what else is off about them."""
-        expected = expected_topics(self._topics, self._settings)
-        there = await self._log.describe([each.spec.name for each in expected])
-        found = findings(expected, there)
-        refuse(found)
-        tell(found)
-        retention_s = there[self._topics.from_sender].spec.retention_s or 0
-        if self._settings.dedup_window < retention_s:
-            _log.warning("dedup_window_short", dedup_window_s=self._settings.dedup_window, retention_s=retention_s)
-
-    async def _check_lanes(self) -> None:
-        """The same for the topics of the receivers that there are. Raises UserError."""
-        found = await self._patience.until_done("check the receivers' topics", self._look_at_lanes)
-        refuse(found)
-        tell(found)
-
-    async def _count_refused(self) -> None:
-        async for _ in self.registry.changes():
-            self.metrics.receivers_refused.set(self.registry.refused)
-
-    async def _check_new_lanes(self) -> None:
-        """Later on it is only said: the others, who run, have nothing to do with it."""
-        async for _ in self.registry.changes():
-            tell(await self._patience.until_done("check the receivers' topics", self._look_at_lanes))
-
-    async def _look_at_lanes(self) -> list[Finding]:
-        registry = self.registry
-        return await self._lane_checks.look(registry.receivers(), registry.shared.longest_waits(WAITS_LOOKED_AT))
-
     def _mover(self) -> Mover:
         return Mover(
             self._log,
@@ -332,51 +286,6 @@ class Relay:
             window_s=self._settings.dedup_window,
             rate=self._settings.rebuild_rate,
         )
-
-    async def _apply_file(self) -> None:
-        """Bring the receivers file into force: by one process at a time, and to the same end whoever does it."""
-        self._file_stamp = file_stamp(self._settings.receivers_file)
-        file = await self._read_file()
-        if file is None:
-            return
-        while not await self._state.lease(FILE_LEASE, self._owner, FILE_LEASE_S):
-            await self._clock.sleep(0.2)
-        try:
-            diff = await apply_file(self._log, file, self._topics)
-        finally:
-            await self._state.release(FILE_LEASE, self._owner)
-        if diff:
-            say = _log.warning if diff.removed else _log.info  # a removed receiver gets nothing any more
-            say("receivers_applied", added=diff.added, changed=diff.changed, removed=diff.removed)
-
-    async def _read_file(self) -> ReceiversFile | None:
-        """The receivers file; secrets that are written out in it become known to this process."""
-        path = self._settings.receivers_file
-        # of thousands of receivers it takes seconds, for which the loop must not stand still
-        read = await asyncio.to_thread(load_receivers_file, path) if path.exists() else None
-        file = self._plan.with_entries(read)
-        if file is not None:
-            self.registry.learn(file)
-        return file
-
-    async def _watch_file(self) -> None:
-        path = self._settings.receivers_file
-        since = self._file_stamp
-        await watch_file(path, self._apply_file, self._file_problem, self.hangup, on_gone=self._file_gone, since=since)
-
-    def _file_gone(self) -> None:
-        _log.warning("receivers_file_gone", path=str(self._settings.receivers_file), in_force="the former one")
-
-    def _file_problem(self, error: UserError | Unavailable) -> None:
-        for mistake in str(error).splitlines():
-            _log.error("receivers_file_refused", error=mistake, in_force="the former one")
-
-    async def _follow_registry(self) -> None:
-        while True:
-            try:
-                await self.registry.follow(self._log)
-            except LogUnavailable as error:
-                await self._patience.pause("follow the registry", error)
 
     async def _attend(self) -> None:
         if self._plan.roles & {"to-receiver", "from-receiver-async", "to-sender"}:

@@ -1,12 +1,9 @@
 """The settings of a process: what there is, what is allowed, the defaults, and the layers that give them values."""
 
-import re
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -21,8 +18,23 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from relay.config.durations import Duration, PositiveDuration, format_duration
-from relay.config.entries import check_url
 from relay.config.problems import explain, raise_all, unknown
+from relay.config.setting_values import (
+    Count,
+    HostNames,
+    Networks,
+    Port,
+    Secret,
+    Secrets,
+    Size,
+    VariableNames,
+    check_brokers,
+    check_redis_url,
+    check_topic_prefix,
+    hosts_and_networks,
+    lowered,
+    url_without_slash,
+)
 from relay.config.strict_yaml import read_mapping
 from relay.domain.secrecy import MASK, masked_url
 
@@ -39,115 +51,6 @@ _ALSO_FROM: Final = {
     "SENTRY_DSN": "sentry_dsn",
     "SENTRY_ENVIRONMENT": "sentry_environment",
 }
-_REDIS_SCHEMES: Final = {"unix", *(tls + kind for tls in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster"))}
-_HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]*:[0-9a-f:.]*")
-_SERVER = re.compile(r"([\w-]+(\.[\w-]+)*\.?|\[[0-9a-f:.]+\])(:\d{1,5})?|[0-9a-f]*:[0-9a-f:]+", re.IGNORECASE)
-_VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*")
-_TOPIC_PREFIX = re.compile(r"[a-zA-Z0-9._-]{0,100}")
-
-
-def _items(value: object, expected: str) -> list[object]:
-    """The parts of a text with commas, or of a list. Raises ValueError that says what was `expected`."""
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    if isinstance(value, list | tuple):
-        return list(value)
-    raise ValueError(f"not a list of {expected}")
-
-
-def _networks(value: object) -> object:
-    return tuple(_network(item) for item in _items(value, "networks, as 10.0.0.0/8"))
-
-
-def _network(value: object) -> IPv4Network | IPv6Network:
-    if isinstance(value, IPv4Network | IPv6Network):
-        return value
-    try:
-        return ip_network(str(value))
-    except ValueError as error:
-        raise ValueError(f"{error}; write a network as 10.0.0.0/8 or fd00::/8") from error
-
-
-def _variable_names(value: object) -> object:
-    return tuple(_variable_name(str(item)) for item in _items(value, "environment variables, as CI_SECRET,GITHUB_*"))
-
-
-def _variable_name(text: str) -> str:
-    if not _VARIABLES.fullmatch(text):
-        raise ValueError(f"{text!r} is not the name of an environment variable, nor its beginning and a *")
-    return text
-
-
-def _direct(value: object) -> object:
-    return tuple(str(item) for item in _items(value, "hosts and networks, as ci.internal,10.0.0.0/8"))
-
-
-def _lowered(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
-
-
-def _topic_prefix(value: str) -> str:
-    if not _TOPIC_PREFIX.fullmatch(value):
-        raise ValueError(f"{value!r} is not allowed; at most 100 of a-z, A-Z, 0-9 and . _ -")
-    return value
-
-
-def _public_url(value: str) -> str:
-    return check_url(value).rstrip("/")
-
-
-def _host_names(value: object) -> object:
-    return tuple(_host_name(str(item)) for item in _items(value, "host names, as relay.example,relay-api"))
-
-
-def _host_name(text: str) -> str:
-    name = text.lower().strip("[]")
-    if not _HOST_NAME.fullmatch(name):
-        raise ValueError(
-            f"{text!r} is not a host name; write it without scheme, port and path, as relay.example or *.relay.example"
-        )
-    return name
-
-
-def _bootstrap_servers(value: str) -> str:
-    for part in value.split(","):
-        if not _SERVER.fullmatch(part.strip()):
-            raise ValueError(f"{part.strip()!r} is not host:port; write the brokers as kafka-1:9092,kafka-2:9092")
-    return value
-
-
-def _redis_url(value: SecretStr) -> SecretStr:
-    if urlsplit(value.get_secret_value()).scheme not in _REDIS_SCHEMES:
-        raise ValueError(
-            "not the URL of a Redis; write redis://host:6379/0, rediss://... (TLS), unix:///path,"
-            " redis+sentinel://host1:26379,host2:26379/<name of the master> or redis+cluster://host1:6379,host2:6379"
-        )
-    return value
-
-
-def _secrets(value: object) -> object:
-    if isinstance(value, str):
-        value = value.replace("\n", ",")  # in a file one a line
-    found = tuple(_items(value, "secrets"))
-    if isinstance(value, str) and not found:
-        raise ValueError("is empty; leave it out, or give it a value")
-    return found
-
-
-def _not_empty(value: SecretStr) -> SecretStr:
-    if not value.get_secret_value():
-        raise ValueError("is empty; leave it out, or give it a value")
-    return value
-
-
-Secret = Annotated[SecretStr, AfterValidator(_not_empty)]
-Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_secrets)]
-Port = Annotated[int, Field(ge=0, le=65_535)]
-Count = Annotated[int, Field(ge=1)]
-Size = Annotated[ByteSize, Field(ge=1)]
-HostNames = Annotated[tuple[str, ...], BeforeValidator(_host_names)]
-VariableNames = Annotated[tuple[str, ...], BeforeValidator(_variable_names)]
-Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_networks)]
 
 
 class Settings(BaseSettings):
@@ -157,7 +60,7 @@ class Settings(BaseSettings):
         env_prefix=ENV_PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
     )
 
-    kafka_bootstrap_servers: Annotated[str, Field(min_length=1), AfterValidator(_bootstrap_servers)] = "localhost:9092"
+    kafka_bootstrap_servers: Annotated[str, Field(min_length=1), AfterValidator(check_brokers)] = "localhost:9092"
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
     kafka_sasl_username: str | None = None
@@ -168,14 +71,14 @@ class Settings(BaseSettings):
     kafka_session_timeout: PositiveDuration = 15.0
     kafka_wait: Duration = 60.0
     """How long `topics apply` and `receivers apply` wait for a cluster that answers and is not ready yet."""
-    redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] = SecretStr("redis://localhost:6379/0")
+    redis_url: Annotated[SecretStr, AfterValidator(check_redis_url)] = SecretStr("redis://localhost:6379/0")
     receivers_file: Path = Path("receivers.yaml")
-    topic_prefix: Annotated[str, AfterValidator(_topic_prefix)] = ""
+    topic_prefix: Annotated[str, AfterValidator(check_topic_prefix)] = ""
     api_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     api_port: Port = 8080
-    public_url: Annotated[str, AfterValidator(_public_url)] | None = None
+    public_url: Annotated[str, AfterValidator(url_without_slash)] | None = None
     """Where receivers reach the API; without a slash at the end."""
-    api_url: Annotated[str, AfterValidator(_public_url)] | None = None
+    api_url: Annotated[str, AfterValidator(url_without_slash)] | None = None
     """Where the commands find the API. None: at `api_host` and `api_port`."""
     api_key: Secret | None = None
     api_insecure: bool = False
@@ -210,8 +113,8 @@ class Settings(BaseSettings):
     rebuild_rate: Count = 5_000
     """Records a second that are read, at most, to make finished messages known again after Redis lost its memory."""
     metrics_port: Port | None = None
-    log_format: Annotated[Literal["auto", "json", "console"], BeforeValidator(_lowered)] = "auto"
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lowered)] = "info"
+    log_format: Annotated[Literal["auto", "json", "console"], BeforeValidator(lowered)] = "auto"
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lowered)] = "info"
     sentry_dsn: Secret | None = None
     sentry_environment: str | None = None
     ca_file: Path | None = None
@@ -219,7 +122,7 @@ class Settings(BaseSettings):
     egress_proxy: Secret | None = None
     """`http://[user:password@]host:port`, through which receivers and callbacks are reached. Where a name leads is then
     the proxy's business: only literal addresses are checked here."""
-    no_proxy: Annotated[tuple[str, ...], BeforeValidator(_direct)] = ()
+    no_proxy: Annotated[tuple[str, ...], BeforeValidator(hosts_and_networks)] = ()
     """What is reached without the proxy: `*`, names (with all under them), addresses and networks; `host:port`, too."""
 
     @classmethod

@@ -1,5 +1,6 @@
 """Whether the parts of our own infrastructure answer: for /readyz, and for whoever reads the log."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 
 from relay.domain.errors import StateRecovering, Unavailable
@@ -33,3 +34,9 @@ async def watch_part(
                 _log.warning("away", part=part, error=str(error))
             away = True
         await clock.sleep(every_s)
+
+
+async def tell_draining(trouble: MutableMapping[str, str | None], stop: asyncio.Event) -> None:
+    """Once `stop` is set, it is not ready any more."""
+    await stop.wait()
+    trouble["stopping"] = "finishing what is in flight"

@@ -1,0 +1,120 @@
+"""What the value of a setting may be: how it is read from text, what is allowed, and what is said where it is not."""
+
+import re
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr
+
+from relay.config.entries import check_url
+
+_REDIS_SCHEMES: Final = {"unix", *(tls + kind for tls in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster"))}
+_HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]*:[0-9a-f:.]*")
+_SERVER = re.compile(r"([\w-]+(\.[\w-]+)*\.?|\[[0-9a-f:.]+\])(:\d{1,5})?|[0-9a-f]*:[0-9a-f:]+", re.IGNORECASE)
+_VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*")
+_TOPIC_PREFIX = re.compile(r"[a-zA-Z0-9._-]{0,100}")
+
+
+def _items(value: object, expected: str) -> list[object]:
+    """The parts of a text with commas, or of a list. Raises ValueError that says what was `expected`."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, list | tuple):
+        return list(value)
+    raise ValueError(f"not a list of {expected}")
+
+
+def _networks(value: object) -> object:
+    return tuple(_network(item) for item in _items(value, "networks, as 10.0.0.0/8"))
+
+
+def _network(value: object) -> IPv4Network | IPv6Network:
+    if isinstance(value, IPv4Network | IPv6Network):
+        return value
+    try:
+        return ip_network(str(value))
+    except ValueError as error:
+        raise ValueError(f"{error}; write a network as 10.0.0.0/8 or fd00::/8") from error
+
+
+def _variable_names(value: object) -> object:
+    return tuple(_variable_name(str(item)) for item in _items(value, "environment variables, as CI_SECRET,GITHUB_*"))
+
+
+def _variable_name(text: str) -> str:
+    if not _VARIABLES.fullmatch(text):
+        raise ValueError(f"{text!r} is not the name of an environment variable, nor its beginning and a *")
+    return text
+
+
+def hosts_and_networks(value: object) -> object:
+    return tuple(str(item) for item in _items(value, "hosts and networks, as ci.internal,10.0.0.0/8"))
+
+
+def lowered(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+def check_topic_prefix(value: str) -> str:
+    if not _TOPIC_PREFIX.fullmatch(value):
+        raise ValueError(f"{value!r} is not allowed; at most 100 of a-z, A-Z, 0-9 and . _ -")
+    return value
+
+
+def url_without_slash(value: str) -> str:
+    return check_url(value).rstrip("/")
+
+
+def _host_names(value: object) -> object:
+    return tuple(_host_name(str(item)) for item in _items(value, "host names, as relay.example,relay-api"))
+
+
+def _host_name(text: str) -> str:
+    name = text.lower().strip("[]")
+    if not _HOST_NAME.fullmatch(name):
+        raise ValueError(
+            f"{text!r} is not a host name; write it without scheme, port and path, as relay.example or *.relay.example"
+        )
+    return name
+
+
+def check_brokers(value: str) -> str:
+    for part in value.split(","):
+        if not _SERVER.fullmatch(part.strip()):
+            raise ValueError(f"{part.strip()!r} is not host:port; write the brokers as kafka-1:9092,kafka-2:9092")
+    return value
+
+
+def check_redis_url(value: SecretStr) -> SecretStr:
+    if urlsplit(value.get_secret_value()).scheme not in _REDIS_SCHEMES:
+        raise ValueError(
+            "not the URL of a Redis; write redis://host:6379/0, rediss://... (TLS), unix:///path,"
+            " redis+sentinel://host1:26379,host2:26379/<name of the master> or redis+cluster://host1:6379,host2:6379"
+        )
+    return value
+
+
+def _secrets(value: object) -> object:
+    if isinstance(value, str):
+        value = value.replace("\n", ",")  # in a file one a line
+    found = tuple(_items(value, "secrets"))
+    if isinstance(value, str) and not found:
+        raise ValueError("is empty; leave it out, or give it a value")
+    return found
+
+
+def _not_empty(value: SecretStr) -> SecretStr:
+    if not value.get_secret_value():
+        raise ValueError("is empty; leave it out, or give it a value")
+    return value
+
+
+Secret = Annotated[SecretStr, AfterValidator(_not_empty)]
+Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_secrets)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
+Count = Annotated[int, Field(ge=1)]
+Size = Annotated[ByteSize, Field(ge=1)]
+HostNames = Annotated[tuple[str, ...], BeforeValidator(_host_names)]
+VariableNames = Annotated[tuple[str, ...], BeforeValidator(_variable_names)]
+Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_networks)]

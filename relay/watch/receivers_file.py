@@ -1,0 +1,89 @@
+"""The receivers file of a running process: brought into force at the start, and again whenever it changes."""
+
+import asyncio
+from typing import Final
+
+from relay.config.apply import apply_file
+from relay.config.receivers_file import ReceiversFile, load_receivers_file
+from relay.config.registry import Registry
+from relay.config.settings import Settings
+from relay.config.watch import Stamp, file_stamp, watch_file
+from relay.domain.errors import Unavailable, UserError
+from relay.domain.topics import Topics
+from relay.engine.clock import Clock
+from relay.log.port import Log
+from relay.plan import Plan
+from relay.state.port import State
+from relay.telemetry.logging import get_logger
+
+LEASE: Final = "receivers-file"
+LEASE_S: Final = 15.0
+LEASE_LOOK_S: Final = 0.2
+
+_log = get_logger("relay.process")
+
+
+class FileWatch:
+    """`owner`: who applies it. `hangup`: set it to have the file read again."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        plan: Plan,
+        registry: Registry,
+        log: Log,
+        state: State,
+        topics: Topics,
+        clock: Clock,
+        *,
+        owner: str,
+    ) -> None:
+        self._path = settings.receivers_file
+        self._plan = plan
+        self._registry = registry
+        self._log = log
+        self._state = state
+        self._topics = topics
+        self._clock = clock
+        self._owner = owner
+        self._stamp: Stamp | None = None
+        self.hangup = asyncio.Event()
+
+    async def apply(self) -> None:
+        """Bring the file into force: by one process at a time, and to the same end whoever does it.
+
+        Raises UserError and Unavailable.
+        """
+        self._stamp = file_stamp(self._path)
+        file = await self.read()
+        if file is None:
+            return
+        while not await self._state.lease(LEASE, self._owner, LEASE_S):
+            await self._clock.sleep(LEASE_LOOK_S)
+        try:
+            diff = await apply_file(self._log, file, self._topics)
+        finally:
+            await self._state.release(LEASE, self._owner)
+        if diff:
+            say = _log.warning if diff.removed else _log.info  # a removed receiver gets nothing any more
+            say("receivers_applied", added=diff.added, changed=diff.changed, removed=diff.removed)
+
+    async def read(self) -> ReceiversFile | None:
+        """The file; secrets that are written out in it become known to this process. Raises UserError."""
+        # of thousands of receivers it takes seconds, for which the loop must not stand still
+        read = await asyncio.to_thread(load_receivers_file, self._path) if self._path.exists() else None
+        file = self._plan.with_entries(read)
+        if file is not None:
+            self._registry.learn(file)
+        return file
+
+    async def run(self) -> None:
+        """Apply what changes, for ever. What cannot be applied is told, and the former one stays in force."""
+        await watch_file(self._path, self.apply, self._refused, self.hangup, on_gone=self._gone, since=self._stamp)
+
+    def _refused(self, error: UserError | Unavailable) -> None:
+        for mistake in str(error).splitlines():
+            _log.error("receivers_file_refused", error=mistake, in_force="the former one")
+
+    def _gone(self) -> None:
+        _log.warning("receivers_file_gone", path=str(self._path), in_force="the former one")
