@@ -14,10 +14,13 @@ at a time, as the whole process may just be busy. Less than the time after which
 
 class Appetite:
     """Of one lane. In a `shared` one it says nothing that something ends: it may be a slow receiver's, and what is
-    further on another's. So there one poll more is taken each time, up to the window, whoever ends what."""
+    further on another's. So there one poll more is taken each time, up to the window, whoever ends what. Where its
+    works do not wait for anybody outside (not `waits`), what is further on would wait for the same, and only take
+    memory: ten full windows of `from_sender` are 100 MB. So enough is enough there."""
 
-    def __init__(self, *, shared: bool) -> None:
+    def __init__(self, *, shared: bool, waits: bool = True) -> None:
         self._shared = shared
+        self._stalled_s = STALLED_S if waits else inf
         self._moved_at = -inf
 
     def offered(self, now: float) -> None:
@@ -29,4 +32,4 @@ class Appetite:
 
     def sated(self, waiting: int, now: float) -> bool:
         """`waiting`: records that are at hand and have not begun."""
-        return waiting >= ENOUGH and now - self._moved_at < STALLED_S
+        return waiting >= ENOUGH and now - self._moved_at < self._stalled_s

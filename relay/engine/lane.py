@@ -69,7 +69,7 @@ class Lane(Generic[W]):
         self._tasks: asyncio.TaskGroup | None = None
         self._steps: set[asyncio.Task[None]] = set()
         self._grace_until = self._linger_until = inf
-        self._appetite = Appetite(shared=context.shared)
+        self._appetite = Appetite(shared=context.shared, waits=worker.parks)
         self.progress = asyncio.Event()
         """Set when records were offered or have ended; the lanes of a runner share one."""
         self.left = asyncio.Event()

@@ -1,5 +1,7 @@
 """Everything is bounded: at a bound what waits is parked, intake stops, or a dead letter says so; nothing vanishes."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,9 +10,11 @@ from relay.config.settings import Settings
 from relay.domain.exchange import Response
 from relay.domain.message import Message
 from relay.engine import runner
+from relay.engine.appetite import ENOUGH
 from relay.engine.runner import POLL_RECORDS
 from relay.log.partitioner import partition_of
-from relay.log.port import TopicPartition
+from relay.log.port import Coordinate, NewRecord, TopicPartition
+from tests.fakes.log import MemoryLog
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -368,6 +372,36 @@ async def test_one_record_behind_a_slow_neighbours_backlog_does_not_wait_for_it(
     order = [headers["ce-id"] for path, headers, _ in world.outside.posts if path in ("/answer", "/flaky")]
     assert order.index("a-6000") < 8 * per_second, "the slow one takes minutes for its own"
     assert len(order) > 30 * per_second, "and keeps its pace, though most of its backlog is parked"
+
+
+@virtually
+async def test_a_worker_that_waits_for_nobody_leaves_its_backlog_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is in its neighbours' way there, so a full window would only be memory: ten of them on `from_sender`."""
+    append = MemoryLog.append
+
+    async def slowly(log: MemoryLog, records: Sequence[NewRecord]) -> list[Coordinate]:
+        await asyncio.sleep(0.2)
+        return await append(log, records)
+
+    monkeypatch.setattr(MemoryLog, "append", slowly)
+    monkeypatch.setattr(runner, "POLL_RECORDS", 10)  # of each of ten partitions
+    world = World([receiver("r", "/answer", lane="shared")])
+    await world.create()
+    await world.send(*_stream("a", 3000, "r"))
+    peaks = _Peaks()
+    world.told.levels = peaks
+    process = Process(world)
+    await process.ended(5)
+    await process.kill()
+    [peak] = [level for at, level in peaks.items() if at.topic == world.topics.from_sender and level]
+    assert 0 < peak <= ENOUGH + 2 * 100
+
+
+class _Peaks(dict[TopicPartition, int]):
+    """Keeps the highest."""
+
+    def __setitem__(self, at: TopicPartition, level: int) -> None:
+        super().__setitem__(at, max(level, self.get(at, 0)))
 
 
 def _neighbour(name: str) -> str:

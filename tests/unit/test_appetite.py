@@ -35,3 +35,11 @@ def test_a_slow_receivers_work_does_not_keep_its_neighbours_in_the_log() -> None
     appetite.offered(0.0)
     appetite.ended(STALLED_S / 2)
     assert not appetite.sated(ENOUGH, STALLED_S)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_who_waits_for_nobody_takes_no_more_however_slow_it_is(shared: bool) -> None:
+    appetite = Appetite(shared=shared, waits=False)
+    appetite.offered(0.0)
+    assert appetite.sated(ENOUGH, 3600.0)
+    assert not appetite.sated(ENOUGH - 1, 3600.0)
