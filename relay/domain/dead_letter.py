@@ -45,8 +45,8 @@ class DeadLetter:
     """Why a record was given up. `reason`: one of `relay.domain.reasons.REASONS`; `detail`: for people.
 
     `stage`: the topic whose step failed. `origin`: where the message first was on the log. `attempts`: how often it
-    was tried. `first_failed_ms`: Unix ms, 0 if not known: when it was given up, its first failure for good; rows keep no
-    times of attempts before that. `last_status`: of the last HTTP response, if any.
+    was tried. `first_failed_ms`: Unix ms, 0 if not known: when it was given up, its first failure for good; rows keep
+    no times of attempts before that. `last_status`: of the last HTTP response, if any.
     `omitted`: what the dead letter lacks of the record (see OMITTED); None: nothing, so it can be replayed.
     """
 
