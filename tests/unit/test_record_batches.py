@@ -61,6 +61,15 @@ def test_offsets_that_are_gone_are_no_flaw() -> None:
     assert read(RawBatch([], base=5, last_delta=3).encoded(), start=5) == Chunk([], 9)
 
 
+@pytest.mark.parametrize("end", [5, 7, 9, 10])
+def test_what_was_appended_after_the_broker_looked_for_the_end_is_read(end: int) -> None:
+    """It tells the high watermark of before it reads."""
+    data = RawBatch(GOOD, base=5).encoded() + RawBatch(GOOD[:1], base=9).encoded()
+    assert (sorted(good(read(data, start=5, end=end))), flaws(read(data, start=5, end=end))) == ([5, 6, 7, 8, 9], [])
+    assert offset_behind(data, 5, end) == 10
+    assert sorted(good(read(data, start=3, end=5))) == [5, 6, 7, 8, 9], "what was before it is gone"
+
+
 def test_markers_of_transactions_are_left_out() -> None:
     assert read(RawBatch(GOOD[:1], attributes=0x20).encoded()) == Chunk([], 1)
 

@@ -22,7 +22,6 @@ UNPACKED_AT_ONCE: Final = 4 * 1024**2
 
 _VALUES_AT_ONCE: Final = 4 * 1024**2
 _FRAME: Final = struct.Struct(">qi")  # base offset, bytes that follow
-_SPAN: Final = struct.Struct(">qiibIhi")  # a header up to its last offset's delta
 _ATTRIBUTES: Final = struct.Struct(">h")
 _ATTRIBUTES_AT: Final = 21
 _LEAST_BYTES: Final = MAGIC_AT + 1
@@ -55,23 +54,21 @@ def offset_behind(data: bytes, start: int, end: int) -> int | None:
     """The offset behind the last whole batch in `data`, the answer to a fetch from `start` on; `start` where there is
     no whole one. None: the batches do not say it credibly, and it shows only when they are unpacked."""
     position, following, size = 0, start, len(data)
-    while size - position >= _SPAN.size:
-        base, length, _, magic, _, _, last_delta = _SPAN.unpack_from(data, position)
-        position += _FRAME.size + length
+    while size - position >= HEADER.size:
+        header = Header(*HEADER.unpack_from(data, position))
+        position += _FRAME.size + header.length
         if position > size:
             break
-        if length < HEADER.size - _FRAME.size or magic != FORMAT or last_delta < 0:
+        if header.length < HEADER.size - _FRAME.size or header.magic != FORMAT or not header.fits(following, end):
             return None
-        if not following <= base + last_delta < end:
-            return None
-        following = base + last_delta + 1
+        following = header.last_offset + 1
     return following
 
 
 class Unpacking:
     """The records in `data`, the answer to a fetch from offset `start` on. Nothing here raises.
 
-    `end`: the log's high watermark. `max_bytes`: a larger value cannot go on to any topic of ours, so it is not kept.
+    `end`: the log's high watermark, as the answer tells it: it may be a little behind its records. `max_bytes`: a larger value cannot go on to any topic of ours, so it is not kept.
     The last batch may be cut short, as a fetch does it: it comes again. At the end `position` is beyond `start`,
     unless there was nothing at all.
 
@@ -136,10 +133,10 @@ class Unpacking:
     def _records(self) -> Iterator[Record | None]:
         """All, and None before a large batch."""
         at, data, end = self._at, self._data, self._end
-        while self.position < end and len(data) - self._place >= _FRAME.size:
+        while len(data) - self._place >= _FRAME.size:
             base, length = _FRAME.unpack_from(data, self._place)
             stop = self._place + _FRAME.size + length
-            if stop - self._place < _LEAST_BYTES or stop > len(data) or base >= end:
+            if stop - self._place < _LEAST_BYTES or stop > len(data) or base > max(self.position, end):
                 break
             try:
                 yield from self._batch(data[self._place : stop])
@@ -157,7 +154,7 @@ class Unpacking:
         """The offset before the batch at `place`, if that one is there and can be right; else the next one."""
         start, data = self.position, self._data
         base = _FRAME.unpack_from(data, place)[0] if len(data) - place >= _FRAME.size else start
-        return int(base) - 1 if start < base < self._end else start
+        return int(base) - 1 if start < base <= self._end else start
 
     def _batch(self, batch: bytes) -> Iterator[Record | None]:
         """The records of one batch from our position on. Raises Unreadable where it tells no offsets that can be."""
@@ -205,14 +202,14 @@ class Unpacking:
 
     def _old_batch(self, batch: bytes) -> Iterator[Record]:
         """In a format of the past, of which the library has a parser, and we nothing better."""
-        start, end = self.position, self._end
+        start = self.position
         try:
             parsed = MemoryRecords(batch).next_batch()
             following, whole = parsed.next_offset, parsed.validate_crc()
             records = [as_record(self._at, raw, self._max_bytes) for raw in parsed]
         except Exception as error:  # whatever the parser and its codecs raise
             raise Unreadable(f"a batch in format {batch[MAGIC_AT]} cannot be read") from error
-        if not whole or not start < following <= end or not in_order(records, following):
+        if not whole or following <= start or not in_order(records, following):
             raise Unreadable("wrong checksum or offsets")
         for record in records:
             if record.offset >= start:

@@ -54,6 +54,15 @@ class Header(NamedTuple):
     def codec(self) -> int:
         return self.attributes & CODEC
 
+    def fits(self, start: int, end: int) -> bool:
+        """Whether it can hold what is read from `start` on in a log that ended at `end` a moment ago.
+
+        A broker tells the end first, and reads then. What was appended in between follows without a gap.
+        """
+        if self.last_delta < 0 or self.last_offset < start:
+            return False
+        return self.last_offset < end or (self.is_dense and self.base_offset <= max(start, end))
+
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & CONTROL)
@@ -80,7 +89,7 @@ def header_of(batch: bytes, start: int, end: int) -> Header:
     if len(batch) < HEADER.size:
         raise Unreadable("a batch is shorter than its header")
     header = Header(*HEADER.unpack_from(batch))
-    if header.last_delta < 0 or not start <= header.last_offset < end:
+    if not header.fits(start, end):
         raise Unreadable("a batch tells offsets that cannot be")
     return header
 
