@@ -68,7 +68,8 @@ def offset_behind(data: bytes, start: int, end: int) -> int | None:
 class Unpacking:
     """The records in `data`, the answer to a fetch from offset `start` on. Nothing here raises.
 
-    `end`: the log's high watermark, as the answer tells it: it may be a little behind its records. `max_bytes`: a larger value cannot go on to any topic of ours, so it is not kept.
+    `end`: the log's high watermark, as the answer tells it, maybe a little behind its records. `max_bytes`: a larger
+    value cannot go on to any topic of ours, so it is not kept.
     The last batch may be cut short, as a fetch does it: it comes again. At the end `position` is beyond `start`,
     unless there was nothing at all.
 
