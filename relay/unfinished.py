@@ -38,7 +38,7 @@ async def _unfinished(log: Log, state: State, topics: Topics, name: str, lane: s
     else:
         unread = sum(each.end - _position(each) for each in await log.backlogs(topics.lane_groups(lane)))
     # counted last: what is not unread any more is parked by then, if it is not over
-    [counts] = await state.parked([f"r:{name}"])
+    [counts] = await answered(state.parked([f"r:{name}"]))
     return unread + counts.retries + counts.polls
 
 

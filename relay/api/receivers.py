@@ -20,6 +20,7 @@ from relay.domain.receiver import Endpoint
 from relay.domain.topics import SHARED, lane_of
 from relay.engine.holding import Holding
 from relay.state.port import EndpointHealth
+from relay.state.replies import answered
 from relay.telemetry.logging import get_logger
 from relay.telemetry.redaction import escape_control
 
@@ -103,7 +104,7 @@ class ReceiversResource:
     async def _health(self, found: Found) -> web.Response:
         state, now, owner = self._context.state, self._context.clock.time(), found.owner
         [health] = await state.endpoints([owner])
-        [parked] = await state.parked([owner])
+        [parked] = await answered(state.parked([owner]))
         held = health.hold
         body: dict[str, Any] = {
             "name": owner[2:],

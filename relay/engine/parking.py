@@ -189,7 +189,7 @@ class Parking(Generic[W]):
         if not owners:
             return {}
         context, asked = self._context, sorted(owners)
-        counts = await context.patience.until_done("count parked", lambda: context.state.parked(asked))
+        counts = await context.patience.until_done("count parked", lambda: answered(context.state.parked(asked)))
         cap = context.bounds.parked_per_owner
         return {owner: cap - count.retries for owner, count in zip(asked, counts, strict=True)}
 

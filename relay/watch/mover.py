@@ -203,7 +203,7 @@ class Mover:
         """What its own lane still has to do for it; answers that it waits for are not waited for."""
         topic = self._topics.to_receiver(name)
         unread = sum(map(_unread, await self._log.backlogs({topic: self._topics.lane_groups(name)[topic]})))
-        [counts] = await self._state.parked([f"r:{name}"])
+        [counts] = await answered(self._state.parked([f"r:{name}"]))
         return unread + counts.retries
 
     async def _go_on(self, name: str, route: Route) -> None:
@@ -236,7 +236,7 @@ class Mover:
             drain = self._drains[move] = await Drain.begun(self._log, self._topics, move.name)
         if not await drain.is_over(self._log, self._state):
             return False
-        [counts] = await self._state.parked([f"r:{move.name}"])
+        [counts] = await answered(self._state.parked([f"r:{move.name}"]))
         topic = self._topics.to_receiver(SHARED)
         return not counts.retries or not await is_parked(self._log, self._topics, move.name, topic)
 

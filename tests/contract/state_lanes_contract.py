@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from relay.domain.errors import StateRecovering
 from relay.domain.identity import MessageId
 from relay.state.attempts import Change, Go
-from relay.state.port import DueAsk, IntakeAsk, Lane
+from relay.state.port import Counts, DueAsk, IntakeAsk, Lane
 from relay.state.replies import Fenced, Refusal, answered, of
 from relay.state.rows import TAGS, Arrival, Mark, Row, Stage, tag_of
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, outcome, peeked, row
@@ -60,6 +62,11 @@ class LanesContract:
         assert await rig.state.unpark(rows) == [False, False]
         assert await rig.state.next_due(asked) == [None] * 4
 
+    async def test_what_is_parked_cannot_be_counted_where_no_tag_is_ready(self, rig: Rig) -> None:
+        await rig.lose()
+        with pytest.raises(StateRecovering):
+            await rig.state.parked_total()
+
     async def test_a_tag_that_is_not_ready_spoils_it_for_no_other(self, rig: Rig) -> None:
         await rig.lose()
         await rig.state.lost()
@@ -83,6 +90,8 @@ class LanesContract:
         second_only(await state.settle([outcome(key, Change.RETRY) for key in keys]), None)
         second_only(await state.intend_to_park(of(LANE, keys)), None)
         second_only(await state.park(of(LANE, references)), True)
+        second_only(await state.parked([key.owner for key in keys]), Counts(1, 0))
+        assert await state.parked_total() == Counts(1, 0)
         second_only(await state.next_due(of(LANE, (OTHER_TAG, TAG))), 0.0)
         second_only(
             await state.take_due(of(LANE, [DueAsk(tag, 9) for tag in (OTHER_TAG, TAG)]), lease_s=30),

@@ -54,13 +54,10 @@ class MemoryState(Records):
         for one in marks:
             remember(self._of(one.row.owner).rows, one, self.now)
 
-    async def parked(self, owners: Sequence[str]) -> list[Counts]:
-        self._reach_owners(owners)
-        return [self._of(owner).parked(owner) for owner in owners]
-
     async def parked_total(self) -> Counts:
-        self._reach(range(TAGS))
-        return count_of(one for tag in self._tags for one in tag.references())
+        if not any(tag.ready for tag in self._tags):
+            self._reach(range(TAGS))
+        return count_of(one for tag in self._tags if tag.ready for one in tag.references())
 
     # owners
     async def epochs(self, lane: Lane, tags: Sequence[int]) -> dict[int, int]:

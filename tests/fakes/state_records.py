@@ -5,7 +5,7 @@ from functools import partial
 
 from relay.domain.identity import MessageId
 from relay.state.attempts import BeginAsk, Settlement, Verdict
-from relay.state.port import Due, DueAsk, IntakeAsk, Lane, Parked
+from relay.state.port import Counts, Due, DueAsk, IntakeAsk, Lane, Parked
 from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Row, RowKey, Stage, tag_of
 from tests.fakes.state_begin import Beginning
@@ -151,6 +151,9 @@ class Records(Memory):
         if tag.rows.intents.get(row.digest) == (lane.topic, lane.partition):
             del tag.rows.intents[row.digest]
         return tag.lane(lane).drop(row.digest, queue, self.now)
+
+    async def parked(self, owners: Sequence[str]) -> list[Counts | Refusal]:
+        return [self._refused_owner(owner) or self._of(owner).parked(owner) for owner in owners]
 
 
 def _is_of(row: MessageRow, arrival: Arrival) -> bool:

@@ -119,7 +119,7 @@ async def test_another_one_takes_over_and_ends_it(
 
     await recovery_of(log, state, "takes over").heal()
     assert await state.lost() == frozenset()
-    assert await state.parked([OWNER]) == [(COPIES, 0)]
+    assert await answered(state.parked([OWNER])) == [(COPIES, 0)]
     order = []
     for _ in range(20):
         ((head,),) = await answered(state.take_due(of(LANE, [DueAsk(tag_of(OWNER), 10)]), lease_s=60))
@@ -141,7 +141,7 @@ async def test_what_was_finished_before_is_not_put_back(
     await killed_half_way(log, server.url)
 
     await recovery_of(log, state, "takes over").heal()
-    assert await state.parked([OWNER]) == [(COPIES - 1, 0)]
+    assert await answered(state.parked([OWNER])) == [(COPIES - 1, 0)]
     assert await keys(log) == {parked_key(LANE.topic, row(number)) for number in range(COPIES - 1)} | {LIFE_KEY}
     await state.close()
 

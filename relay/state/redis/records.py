@@ -8,7 +8,7 @@ import msgspec
 
 from relay.domain.identity import MessageId, digest12
 from relay.state.attempts import BeginAsk, Settlement, Verdict
-from relay.state.port import Due, DueAsk, IntakeAsk, Lane, Parked
+from relay.state.port import Counts, Due, DueAsk, IntakeAsk, Lane, Parked
 from relay.state.redis import record_wire as wire
 from relay.state.redis.batch import Batch, same
 from relay.state.redis.calls import Calls, Decode
@@ -24,6 +24,7 @@ W = TypeVar("W")
 encode = msgspec.msgpack.Encoder().encode
 bools: Decode[bool] = msgspec.msgpack.Decoder(list[list[bool] | bool]).decode
 numbers: Decode[int] = msgspec.msgpack.Decoder(list[list[int] | bool]).decode
+counts: Decode[Counts] = msgspec.msgpack.Decoder(list[list[Counts] | bool]).decode
 
 
 class Records:
@@ -133,6 +134,11 @@ class Records:
             for (lane, tag), part in batch.parts()
         ]
         return batch.join_told(await self._calls.tell("unpark", parts, bools), same)
+
+    async def parked(self, owners: Sequence[str]) -> list[Counts | Refusal]:
+        batch = Batch(owners, [tag_of(owner) for owner in owners])
+        parts = [(tag, encode(part)) for tag, part in batch.parts()]
+        return batch.join_told(await self._calls.tell("parked", parts, counts), same)
 
     # messages and rows for others
     async def messages(self, ids: Sequence[MessageId]) -> list[MessageRow | None]:

@@ -18,20 +18,20 @@ from relay.state.port import (
     Restored,
 )
 from relay.state.redis import wire
-from relay.state.redis.batch import Batch, same
+from relay.state.redis.batch import Batch
 from relay.state.redis.calls import Decode
 from relay.state.redis.problems import check, problems_of
 from relay.state.redis.record_wire import encode_parked
-from relay.state.redis.records import Records, bools, digests, encode, numbers, of_rows
+from relay.state.redis.records import Records, bools, counts, digests, encode, numbers, of_rows
 from relay.state.redis.shared import Part
 from relay.state.redis.values import lane_key, ms, raw, tag_of
+from relay.state.replies import REFUSALS, refused
 from relay.state.rows import TAGS, RowKey
 
 _ALL_OF_TAG = ""
 _RESTORED = (Restored.FINISHED, Restored.THERE, Restored.PUT_BACK)
 
 _texts: Decode[str] = msgspec.msgpack.Decoder(list[list[str] | bool]).decode
-_counts: Decode[Counts] = msgspec.msgpack.Decoder(list[list[Counts] | bool]).decode
 
 
 def _tag_of_lane(topic: str, partition: int) -> int:
@@ -58,15 +58,12 @@ class RedisState(Records):
         await self._servers.close()
 
     # messages, rows, counts
-    async def parked(self, owners: Sequence[str]) -> list[Counts]:
-        batch = Batch(owners, [tag_of(owner) for owner in owners])
-        parts = [(tag, encode(part)) for tag, part in batch.parts()]
-        return batch.join(await self._calls.run("parked", parts, _counts), same)
-
     async def parked_total(self) -> Counts:
-        found = await self._calls.run("parked", _to_each(range(TAGS), encode([_ALL_OF_TAG])), _counts)
-        counts = [count for (count,) in found]
-        return Counts(sum(one.retries for one in counts), sum(one.polls for one in counts))
+        told = await self._calls.tell("parked", _to_each(range(TAGS), encode([_ALL_OF_TAG])), counts)
+        found = [count for part in told if not isinstance(part, REFUSALS) for count in part]
+        if not found:
+            raise refused([part for part in told if isinstance(part, REFUSALS)])
+        return Counts(sum(one.retries for one in found), sum(one.polls for one in found))
 
     # owners
     async def epochs(self, lane: Lane, tags: Sequence[int]) -> dict[int, int]:
