@@ -1,7 +1,7 @@
 """Which lanes a process runs, and how each is made: a consumer, a worker, and the surroundings of its partitions."""
 
-import asyncio
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -10,17 +10,21 @@ from relay.domain.directory import Directory, Moves
 from relay.domain.receiver import Receiver
 from relay.domain.route import OwnLanes, is_in_shared, own_lanes
 from relay.domain.topics import SHARED, Topics
-from relay.engine.context import Bounds, LaneContext
+from relay.engine.bounds import Bounds
+from relay.engine.core import Lane
+from relay.engine.effects import Effects
+from relay.engine.ending import Setting
 from relay.engine.holding import Holding
-from relay.engine.lane import Lane
+from relay.engine.lane import OpenLane
 from relay.engine.observer import Observer
 from relay.engine.patience import Patience
+from relay.engine.policy import Dedicated, Policy, Shared
+from relay.engine.pump import Pump
 from relay.engine.resumes import Resumes
 from relay.engine.roster import Roster
 from relay.engine.runner import Runner
 from relay.engine.supervisor import OpenService
 from relay.engine.work import Worker
-from relay.log.pacing import gather
 from relay.log.port import Assignment, Log
 from relay.plan import Plan
 from relay.state.port import Lane as LaneId
@@ -63,7 +67,6 @@ class Lanes:
         observer: Observer,
         patience: Patience,
         reporter: Reporter,
-        load: Callable[[], float],
         resumes: Resumes | None = None,
     ) -> None:
         self._settings = settings
@@ -74,13 +77,15 @@ class Lanes:
         self._outside = outside
         self._observer = observer
         self._patience = patience
-        self._load = load
         self.roster = Roster()
         """Which lanes are served here; somebody has to run it."""
-        self._resumes = resumes or Resumes()
-        self._alone = asyncio.Lock()
         self._topics = topics = Topics(settings.topic_prefix)
-        self._holding = Holding(log, state, topics.receiver_config)
+        effects = Effects(
+            log, state, outside.clock, patience, Holding(log, state, topics.receiver_config), topics.parked_messages
+        )
+        self.pump = Pump(effects, outside.clock, outside.turnstile)
+        """Runs the lanes; somebody has to run it."""
+        (resumes or Resumes()).listen(self.pump.resumed)
         letters = Letters(topics, outside.clock)
         self._from_sender = FromSender(
             topics, known, state, letters, outside, max_payload_bytes=settings.max_payload_bytes, moves=known
@@ -134,9 +139,11 @@ class Lanes:
         group = self._topics.group(role, lane)
         shared = lane in (None, SHARED)
 
-        def open_lane(assignment: Assignment) -> Lane[Any]:
-            lane_id = LaneId(topic, assignment.partition.partition, assignment.epoch)
-            return Lane(self._context(lane_id, tags, shared=shared), worker)
+        def open_lane(assignment: Assignment) -> OpenLane:
+            setting = self._setting(assignment, tags, worker, shared=shared)
+            lane = OpenLane(self.pump, self._outside.clock, partial(Lane, setting, worker))
+            self.roster.enter(lane)
+            return lane
 
         return lambda: Runner(
             partial(self._log.consumer, group, [topic], rank=self._plan.rank(number)),
@@ -146,29 +153,20 @@ class Lanes:
             self._settings.shutdown_grace,
         )
 
-    def _context(self, lane: LaneId, tags: tuple[int, ...], *, shared: bool) -> LaneContext:
-        settings = self._settings
-        return LaneContext(
-            lane=lane,
-            parked_topic=self._topics.parked_messages,
+    def _setting(self, assignment: Assignment, tags: tuple[int, ...], worker: Worker[Any], *, shared: bool) -> Setting:
+        settings, hold_s = self._settings, self._settings.hold_max
+        kind = (Shared if shared else Dedicated) if worker.parks else Policy
+        return Setting(
+            lane=LaneId(*assignment.partition, assignment.epoch),
             tags=tags,
-            shared=shared,
-            log=self._log,
-            state=self._state,
-            clock=self._outside.clock,
-            observer=self._observer,
-            patience=self._patience,
+            policy=kind(hold_s, capped=worker.capped),
             bounds=Bounds(
                 window=settings.window_records,
                 span=settings.window_offsets,
-                hold_s=settings.hold_max,
                 parked_per_owner=settings.parked_per_receiver,
                 parked_total=settings.parked_total,
             ),
-            holding=self._holding,
-            turnstile=self._outside.turnstile,
-            alone=self._alone,
-            linger_s=lambda: gather(self._load(), self._outside.clock.monotonic()),
-            roster=self.roster,
-            resumes=self._resumes,
+            observer=self._observer,
+            random=secrets.token_bytes,
+            wall=self._outside.clock.time,
         )

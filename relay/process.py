@@ -37,7 +37,6 @@ from relay.engine.tasks import end
 from relay.engine.turnstile import Turnstile
 from relay.heap import keep_startup_heap
 from relay.lanes import Lanes
-from relay.log.pacing import load_here
 from relay.log.port import Log
 from relay.plan import API, Plan
 from relay.rebuilding import Rebuilding
@@ -153,7 +152,6 @@ class Relay:
             observer,
             self._patience,
             self._sentry,
-            load_here(),
             resumes,
         )
 
@@ -198,6 +196,7 @@ class Relay:
             background = [
                 start("follow the registry", follow_registry(self.registry, self._log, self._patience)),
                 start("recovery", self._recovery.run()),
+                start("pump", self._lanes.pump.run()),
                 start("signs of life", self._lanes.roster.run(self._state, self._clock)),
                 start("attendance", self._attend()),
                 start("clock watch", ClockWatch(self._clock, self.metrics).run()),

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from relay.domain.errors import Unavailable
 from relay.engine.clock import Clock
@@ -19,18 +19,31 @@ HEADS: Final = 50
 """So many lines of a lane are told of."""
 
 
+class SignedFor(Protocol):
+    """A lane, as far as others are told of it."""
+
+    @property
+    def partition(self) -> TopicPartition: ...
+
+    @property
+    def order(self) -> Order[Any]: ...
+
+    @property
+    def left(self) -> asyncio.Event: ...
+
+
 class Roster:
     """The lanes of one process. All their signs go out together, a few times a minute, whatever the traffic."""
 
     def __init__(self) -> None:
-        self._lanes: dict[TopicPartition, tuple[Order[Any], asyncio.Event]] = {}
+        self._lanes: dict[TopicPartition, SignedFor] = {}
         self._new: set[TopicPartition] = set()
         self._entered = asyncio.Event()
 
-    def enter(self, partition: TopicPartition, order: Order[Any], left: asyncio.Event) -> None:
-        """It is served from now on, until `left` is set."""
-        self._lanes[partition] = order, left
-        self._new.add(partition)
+    def enter(self, lane: SignedFor) -> None:
+        """It is served from now on, until it was left."""
+        self._lanes[lane.partition] = lane
+        self._new.add(lane.partition)
         self._entered.set()
 
     async def run(self, state: State, clock: Clock) -> None:
@@ -52,13 +65,13 @@ class Roster:
                 await state.sign(signs)
 
     def _sign_of(self, partition: TopicPartition) -> Sign | None:
-        order, left = self._lanes[partition]
-        if left.is_set():
+        lane = self._lanes[partition]
+        if lane.left.is_set():
             del self._lanes[partition]
             return None
         heads = (
             LineHead(head.queue, head.row.digest, *_ids(head.record.headers))
-            for head in order.heads(HEADS)
+            for head in lane.order.heads(HEADS)
             if head.queue is not None and head.row is not None
         )
         return Sign(*partition, tuple(heads))

@@ -3,16 +3,15 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol
+from typing import Protocol
 
 from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, PartitionLost, Unavailable
 from relay.engine.clock import Clock
 from relay.engine.fences import begin_anew
-from relay.engine.lane import LINGER_S, Lane
+from relay.engine.lane import LINGER_S, OpenLane
 from relay.engine.patience import Patience
 from relay.engine.standstill import Standstill
 from relay.engine.tasks import end
-from relay.engine.work import W
 from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition
 
 POLL_S = 1.0
@@ -40,13 +39,13 @@ class OpenConsumer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Running(Generic[W]):
-    lane: Lane[W]
+class _Running:
+    lane: OpenLane
     task: asyncio.Task[None]
     standstill: Standstill = field(default_factory=Standstill)
 
 
-class Runner(Generic[W]):
+class Runner:
     """Runs one member of one consumer group until `stop` is set, then drains and leaves the group.
 
     `open_lane` makes the lane of an assigned partition. `grace_s`: how long what is in flight may take at a stop.
@@ -55,7 +54,7 @@ class Runner(Generic[W]):
     def __init__(
         self,
         open_consumer: OpenConsumer,
-        open_lane: Callable[[Assignment], Lane[W]],
+        open_lane: Callable[[Assignment], OpenLane],
         clock: Clock,
         patience: Patience,
         grace_s: float,
@@ -65,10 +64,10 @@ class Runner(Generic[W]):
         self._clock = clock
         self._patience = patience
         self._grace_s = grace_s
-        self._lanes: dict[TopicPartition, _Running[W]] = {}
+        self._lanes: dict[TopicPartition, _Running] = {}
         self._paused: set[TopicPartition] = set()
         self._committed: dict[TopicPartition, int] = {}
-        self._lingering: list[_Running[W]] = []
+        self._lingering: list[_Running] = []
         self._told_at = -TELL_EVERY_S
         self._waiting_since = 0.0
         self._stopping = False
@@ -154,7 +153,7 @@ class Runner(Generic[W]):
         if longest_s < FENCED_S or now - self._fences_looked_at < FENCED_LOOK_S:
             return
         self._fences_looked_at = now
-        lanes = [running.lane.context for running in self._lanes.values()]
+        lanes = [running.lane for running in self._lanes.values()]
         try:
             begun = await begin_anew(self._consumer, lanes, self._clock)
         except PartitionLost:
@@ -173,7 +172,7 @@ class Runner(Generic[W]):
             self._told_at = now
             self._tell_waiting(now)
             for partition, running in self._lanes.items():
-                observer, hands = running.lane.context.observer, running.lane.hands
+                observer, hands = running.lane.observer, running.lane.hands
                 observer.lane(partition, unfinished=running.lane.unfinished)
                 stalled_s = running.standstill.look(hands, now)
                 if stalled_s is not None and hands.head is not None:
@@ -250,7 +249,7 @@ class Runner(Generic[W]):
         await self._commit(partitions)
         self._lingering = [each for each in (*self._lingering, *running) if not each.task.done()]
         for each in running:
-            each.lane.context.observer.lane(each.lane.context.partition, unfinished=0)
+            each.lane.observer.lane(each.lane.partition, unfinished=0)
         for partition in partitions:
             self._lanes.pop(partition, None)
             self._committed.pop(partition, None)

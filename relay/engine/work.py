@@ -1,6 +1,6 @@
 """What a worker is to the engine: it reads records into work, and its step says what becomes of each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from relay.domain.identity import DeliveryId
+from relay.engine.phases import Phase
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.attempts import Change, Kind, Limits
 from relay.state.port import Lane
@@ -91,12 +92,18 @@ class Work:
         "begun_at",
         "crashes",
         "doubt",
+        "down_for_s",
         "due",
+        "end",
+        "forms",
         "gate",
         "generation",
         "in_doubt",
+        "last_form",
+        "out",
         "owes_tombstone",
         "parked_at",
+        "phase",
         "pinging",
         "polls",
         "queue",
@@ -138,6 +145,8 @@ class Work:
         """The doubt that was resolved: another attempt may be made while that one is the last."""
         self.pinging = False
         """Its endpoint is offline: the step is run to send a throw-away ping in its place."""
+        self.down_for_s = 0.0
+        """So long, then."""
         self.crashes = 0
         self.suspect = False
         """A process has ended while it was in hand, so what runs with it runs alone."""
@@ -151,11 +160,29 @@ class Work:
         """An attempt of it was made once, as far as known: it is never given up for lack of room."""
         self.taken = False
         """It was taken from the lane's order, and is in flight."""
+        self.phase = Phase.READ
+        self.end: Done | Dead | None = None
+        """How it ends, once that is known."""
+        self.out: tuple[NewRecord, ...] = ()
+        """The records that say so: its hop records, or its dead letter."""
+        self.forms: Iterator[tuple[NewRecord, ...]] | None = None
+        """Smaller ones, for a log that does not take these."""
+        self.last_form = False
+        """There are no smaller ones."""
+
+    def __repr__(self) -> str:
+        return f"<{self.gate} at {self.record.topic}/{self.record.partition}/{self.record.offset}>"
 
     @property
     def delivery(self) -> DeliveryId | None:
         """Which delivery it is about, for people; None: no single one."""
         return None
+
+
+class Unread(Work):
+    """A record that nothing can be made of: only its dead letter remains to be written. `row`: of a parked one."""
+
+    __slots__ = ()
 
 
 W = TypeVar("W", bound=Work)

@@ -316,7 +316,9 @@ class Process:
                 await self.log.start()
                 if self._shared is not None:
                     await self._shared.measure()
-                beside = [tasks.create_task(each) for each in (recovery.run(), *self._beside(log, state))]
+                beside = [
+                    tasks.create_task(each) for each in (recovery.run(), lanes.pump.run(), *self._beside(log, state))
+                ]
                 await Supervisor(lanes.wanted, self._changes()).run(self._stop)
                 for each in beside:
                     each.cancel()
@@ -341,7 +343,6 @@ class Process:
             observer,
             patience,
             SilentReporter(),
-            lambda: 0.0,
             self.resumes,
         )
 

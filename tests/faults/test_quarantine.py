@@ -48,7 +48,7 @@ class Killer:
 
 @virtually
 async def test_what_kills_the_process_each_time_it_is_routed_becomes_poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = await _world()
+    world = await _world(status=True)
     killer = Killer(world, monkeypatch, lambda name: name == "deadly")
     for number in range(20):
         await world.send(message(number, "a", "deadly" if number == 10 else "r"))
@@ -63,7 +63,7 @@ async def test_what_kills_the_process_each_time_it_is_routed_becomes_poison(monk
 
 @virtually
 async def test_several_that_kill_are_found_one_by_one_in_all_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = await _world()
+    world = await _world(status=True)
     killer = Killer(world, monkeypatch, lambda name: name == "deadly")
     sources = ["a", "b", "c"]
     for number in range(8):

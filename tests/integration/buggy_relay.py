@@ -3,7 +3,7 @@
 from typing import Any
 
 from relay.cli.main import main
-from relay.engine.lane import Lane
+from relay.engine.core import Lane
 
 BUG = "a bug in the lane"
 
@@ -16,7 +16,7 @@ def _plant() -> None:
     place = Lane._place
 
     def fail(self: Lane[Any], *arguments: Any) -> None:
-        if self.context.lane.topic.endswith("to_sender"):
+        if self.partition.topic.endswith("to_sender"):
             raise _Bug(BUG)
         place(self, *arguments)
 

@@ -5,7 +5,9 @@ libraries, Kafka and Redis cost is not in it; `make bench` tells that.
 """
 
 import asyncio
+import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from relay.config.registry import Registry
@@ -14,11 +16,16 @@ from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
 from relay.domain.topics import Topics
+from relay.engine.bounds import Bounds
 from relay.engine.clock import SystemClock
-from relay.engine.context import Bounds, LaneContext
+from relay.engine.core import Lane
+from relay.engine.effects import Effects
+from relay.engine.ending import Setting
 from relay.engine.holding import Holding
-from relay.engine.lane import Lane
+from relay.engine.lane import OpenLane
 from relay.engine.patience import Patience
+from relay.engine.policy import Dedicated, Policy
+from relay.engine.pump import Pump
 from relay.engine.turnstile import Turnstile
 from relay.engine.work import Worker
 from relay.log.port import Coordinate, Log, NewRecord, Record
@@ -107,37 +114,36 @@ class HotPath:
         self._clock = SystemClock()
         self._observer = TelemetryObserver(metrics, SentryReporter(), lambda: None)
         state = cast(State, QuickState())
-        turnstile = self._turnstile = Turnstile(self._clock, self._observer)
+        turnstile = Turnstile(self._clock, self._observer)
         meter = MetricsMeter(metrics)
         outside = Outside(QuickTransport(), self._clock, lambda: 0.5, "relay/0", meter=meter, turnstile=turnstile)
         letters = Letters(TOPICS, self._clock)
-        self._state = state
+        log, patience = cast(Log, self.log), Patience(self._clock, self._observer)
+        holding = Holding(log, state, TOPICS.receiver_config)
+        effects = Effects(log, state, self._clock, patience, holding, TOPICS.parked_messages)
+        self.pump = Pump(effects, self._clock, turnstile)
         self.from_sender = self._lane(
             TOPICS.from_sender,
             FromSender(TOPICS, registry, state, letters, outside, max_payload_bytes=1_000_000),
-            shared=True,
+            Policy(60.0),
         )
         to_receiver = ToReceiver(TOPICS, registry, state, letters, outside)
         self.to_receiver = {
-            name: self._lane(TOPICS.to_receiver(name), to_receiver, shared=False) for name in registry.receivers()
+            name: self._lane(TOPICS.to_receiver(name), to_receiver, Dedicated(60.0, capped=True))
+            for name in registry.receivers()
         }
 
-    def _lane(self, topic: str, worker: Worker[Any], *, shared: bool) -> Lane[Any]:
-        context = LaneContext(
+    def _lane(self, topic: str, worker: Worker[Any], policy: Policy) -> OpenLane:
+        setting = Setting(
             lane=LaneId(topic, 0, 1),
-            parked_topic=TOPICS.parked_messages,
             tags=(0,),
-            shared=shared,
-            log=cast(Log, self.log),
-            state=self._state,
-            clock=self._clock,
-            observer=self._observer,
-            patience=Patience(self._clock, self._observer),
+            policy=policy,
             bounds=Bounds(),
-            holding=Holding(cast(Log, self.log), self._state, TOPICS.receiver_config),
-            turnstile=self._turnstile,
+            observer=self._observer,
+            random=secrets.token_bytes,
+            wall=self._clock.time,
         )
-        return Lane(context, worker)
+        return OpenLane(self.pump, self._clock, partial(Lane, setting, worker))
 
 
 def receiver_name(number: int) -> str:
@@ -181,7 +187,7 @@ def hop_records(appended: Sequence[NewRecord]) -> Mapping[str, list[Record]]:
     return read
 
 
-async def passed(lane: Lane[Any], records: Sequence[Record], *, batch: int) -> None:
+async def passed(lane: OpenLane, records: Sequence[Record], *, batch: int) -> None:
     """Offer `records` in batches; returns when all have ended."""
     for start in range(0, len(records), batch):
         lane.offer(records[start : start + batch])

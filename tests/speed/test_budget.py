@@ -67,6 +67,7 @@ async def turns_per_message(work: Callable[[], Awaitable[None]]) -> float:
 @asynccontextmanager
 async def running(path: HotPath) -> AsyncIterator[None]:
     lanes = [asyncio.ensure_future(lane.run()) for lane in (path.from_sender, *path.to_receiver.values())]
+    lanes.append(asyncio.ensure_future(path.pump.run()))
     await asyncio.sleep(0)
     try:
         yield

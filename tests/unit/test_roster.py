@@ -41,7 +41,9 @@ class AwayState(MemoryState):
 
 
 class World:
-    """A roster that runs, and the state that it signs in."""
+    """A roster that runs, and the state that it signs in; and a lane, as the roster sees it."""
+
+    partition = LANE
 
     def __init__(self) -> None:
         self.roster = Roster()
@@ -59,7 +61,7 @@ def test_a_lane_is_signed_for_at_once_and_until_it_is_left() -> None:
         world = World()
         await asyncio.sleep(1)  # virtual
         assert await world.sign() is None
-        world.roster.enter(LANE, world.order, world.left)
+        world.roster.enter(world)
         await asyncio.sleep(0.1)
         first = await world.sign()
         assert first is not None
@@ -84,7 +86,7 @@ def test_a_sign_names_the_heads_that_others_wait_behind() -> None:
         world = World()
         head, second = work("m-1"), work("m-2")
         world.order.add(head, 0.0)
-        world.roster.enter(LANE, world.order, world.left)
+        world.roster.enter(world)
         await asyncio.sleep(0.1)
         sign = await world.sign()
         assert sign is not None
@@ -106,7 +108,7 @@ def test_a_state_that_is_away_is_signed_in_later() -> None:
         away = AwayState(world.state)
         roster = Roster()
         running = asyncio.create_task(roster.run(away, LoopClock()))
-        roster.enter(LANE, world.order, world.left)
+        roster.enter(world)
         await asyncio.sleep(1)
         assert await world.sign() is None
         away.is_away = False

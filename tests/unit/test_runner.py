@@ -6,11 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import pytest
 
 from relay.domain.errors import Unavailable
-from relay.engine.lane import Lane
+from relay.engine.lane import OpenLane
 from relay.engine.observer import SilentObserver
 from relay.engine.patience import Patience
 from relay.engine.runner import Runner
-from relay.engine.work import Work
 from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicPartition
 from tests.fakes.virtual_time import LoopClock, virtually
 
@@ -75,14 +74,14 @@ class _Rig:
     def __init__(self) -> None:
         clock, self.told = LoopClock(), _Told()
         self.opened: list[_Consumer] = []
-        self.runner: Runner[Work] = Runner(self._open, self._no_lane, clock, Patience(clock, self.told), grace_s=5)
+        self.runner: Runner = Runner(self._open, self._no_lane, clock, Patience(clock, self.told), grace_s=5)
 
     def _open(self, on_assigned: OnAssigned, on_revoked: OnRevoked) -> _Consumer:
         self.opened.append(_Consumer(on_assigned, on_revoked))
         return self.opened[-1]
 
     @staticmethod
-    def _no_lane(_: Assignment) -> Lane[Work]:
+    def _no_lane(_: Assignment) -> OpenLane:
         raise AssertionError("nothing is assigned")
 
 

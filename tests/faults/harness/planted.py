@@ -7,10 +7,10 @@ in memory and on real servers. A process under test enters one before it starts;
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 from unittest.mock import patch
 
 from msgspec import structs
@@ -20,56 +20,51 @@ import relay.state.redis.calls
 import tests.fakes.state_records
 from relay.domain.errors import PartitionLost
 from relay.domain.topics import Topics
-from relay.engine.admission import Admission
-from relay.engine.attempts import TOKEN_BYTES, Attempts
-from relay.engine.context import LaneContext
-from relay.engine.lane import Lane
+from relay.engine.asks import Parked, Stored
+from relay.engine.attempting import Attempting, Settling
+from relay.engine.attempts import TOKEN_BYTES
+from relay.engine.core import Lane
+from relay.engine.effects import Effects
 from relay.engine.observer import Recovered
-from relay.engine.outbox import Outbox
 from relay.engine.parked_copy import parked_key, wrap
-from relay.engine.parking import Parking
+from relay.engine.phases import Event, Phase, advance
 from relay.engine.recovery import Recovery
 from relay.engine.rows import RowTable, row_of
 from relay.engine.watermark import Watermark
-from relay.engine.work import Dead, Decision, Done, Outcome, Seen
+from relay.engine.work import Dead, Done, Outcome, Seen
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord
-from relay.state.attempts import BeginAsk, Go, Kind, Settlement, Verdict
+from relay.state.attempts import BeginAsk, Go, Kind, Verdict
 from relay.state.port import Lane as LaneId
-from relay.state.port import Parked
+from relay.state.port import Parked as Reference
 from relay.state.redis.script import Script, script
 from relay.state.replies import answered, of
 from relay.state.rows import Mark, Row, Stage
 from tests.fakes.state_rows import Rows, StoredRow
-from tests.fakes.state_rows import mark as mark_rightly
+from tests.fakes.state_rows import mark as mark_row
 from workers.from_sender import Incoming, MessageTable
 from workers.to_sender import Callback, CallbackTable
 
 AnyWork = Any
 """A patched method serves the works of all five workers."""
-Batch = list[tuple[AnyWork, Done | Dead]]
+AnyLane = Lane[Any]
 NOWHERE = Coordinate("", 0, 0)
-T = TypeVar("T")
-
-
-class _Part(Protocol):
-    """Of a lane."""
-
-    @property
-    def _context(self) -> LaneContext: ...
 
 
 @contextmanager
 def mark_before_produce() -> Iterator[None]:
     """Rows are marked before their hop records are acknowledged."""
 
-    async def publish(self: Outbox[AnyWork], batch: Batch) -> None:
-        placeless = [(work, Outcome(decision, _places(decision))) for work, decision in batch]
-        await _until_done(self, "mark rows", lambda: self._worker.table.mark(placeless))
-        for work, _ in await self._append(batch):
-            self.retire(work)
+    async def append(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> Sequence[Coordinate]:
+        placeless = [(work, Outcome(work.end, (NOWHERE,) * len(work.out))) for work in works if work.row is not None]
+        await mark_rightly(self, lane, placeless)
+        return await append_rightly(self, lane, works)
 
-    with patch.object(Outbox, "_publish", publish):
+    async def mark(self: Effects, lane: AnyLane, outcomes: Sequence[tuple[AnyWork, Outcome]]) -> None:
+        await mark_rightly(self, lane, [(work, outcome) for work, outcome in outcomes if work.row is None])
+
+    append_rightly, mark_rightly = Effects._append, Effects._mark
+    with patch.object(Effects, "_append", append), patch.object(Effects, "_mark", mark):
         yield
 
 
@@ -125,12 +120,12 @@ def skip_on_delivered() -> Iterator[None]:
 def no_settle() -> Iterator[None]:
     """What an attempt in doubt has come to is asked at once, while it may still arrive."""
 
-    def ask(self: Attempts[AnyWork], work: AnyWork) -> BeginAsk:
-        asked = rightly(self, work)
-        return structs.replace(asked, limits=replace(asked.limits, settle_s=0.0))
+    def asks(self: Attempting[AnyWork], works: Sequence[AnyWork], now: float) -> list[BeginAsk]:
+        asked = rightly(self, works, now)
+        return [structs.replace(one, limits=replace(one.limits, settle_s=0.0)) for one in asked]
 
-    rightly = Attempts._ask
-    with patch.object(Attempts, "_ask", ask):
+    rightly = Attempting.begin_asks
+    with patch.object(Attempting, "begin_asks", asks):
         yield
 
 
@@ -155,7 +150,7 @@ def non_monotone_stage() -> Iterator[None]:
         if row is not None and row.generation == one.generation and row.stage > one.stage:
             rows.finished.pop(one.row.digest, None)
             rows.active[one.row.digest] = StoredRow(row.generation, attempts=row.attempts, expires=row.expires)
-        mark_rightly(rows, one, now)
+        mark_row(rows, one, now)
 
     def lowering(name: str) -> Script:
         right = script(name)
@@ -178,30 +173,26 @@ def dlq_not_acked() -> Iterator[None]:
     """Nobody waits for a dead letter's acknowledgement, or repeats one that failed."""
     under_way: set[asyncio.Task[None]] = set()
 
-    def send(self: Outbox[AnyWork], letter: NewRecord) -> None:
+    def send(self: Effects, letter: NewRecord) -> None:
         async def once() -> None:
+            await asyncio.sleep(0.01)  # as it would lie in a producer's buffer
             with suppress(Exception):
-                await self._context.log.append([letter])
+                await self._log.append([letter])
 
         task = asyncio.create_task(once())
         under_way.add(task)
         task.add_done_callback(under_way.discard)
 
-    async def append(self: Outbox[AnyWork], batch: Batch) -> list[tuple[AnyWork, Outcome]]:
-        dead = [(work, decision) for work, decision in batch if isinstance(decision, Dead)]
-        for work, decision in dead:
-            send(self, self._worker.bury(work.record, work, decision))
-        rest: Batch = [(work, decision) for work, decision in batch if isinstance(decision, Done)]
-        done = await rightly(self, rest) if rest else []
-        return done + [(work, Outcome(decision, ())) for work, decision in dead]
+    async def append(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> Sequence[Coordinate]:
+        done = [work for work in works if not isinstance(work.end, Dead)]
+        at = iter(await rightly(self, lane, done))
+        for work in works:
+            if isinstance(work.end, Dead):
+                send(self, work.out[0])
+        return [NOWHERE if isinstance(work.end, Dead) else next(at) for work in works for _ in work.out]
 
-    async def bury(self: Outbox[AnyWork], letter: NewRecord, dead: Dead) -> Coordinate:
-        send(self, letter)
-        self._context.observer.dead(self._worker.stage, "-", letter, dead)
-        return NOWHERE
-
-    rightly = Outbox._append
-    with patch.object(Outbox, "_append", append), patch.object(Outbox, "bury", bury):
+    rightly = Effects._append
+    with patch.object(Effects, "_append", append):
         yield
 
 
@@ -210,29 +201,29 @@ def index_before_park() -> Iterator[None]:
     """The due reference is there before the parked copy is on the log. (A reference need not know the copy's offset:
     the newest record of its key is what counts.)"""
 
-    async def store(self: Parking[AnyWork], works: list[AnyWork]) -> list[bool]:
-        context, stage, poll = self._context, self._worker.stage, self._worker.kind is Kind.POLL
-        state, lane, topic = context.state, context.lane, context.parked_topic
-        rows = of(lane, map(row_of, works))
-        await _until_done(self, "mark the intent to park", lambda: answered(state.intend_to_park(rows)))
-        now, wall = context.clock.monotonic(), context.clock.time()
+    async def store(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> list[Parked]:
+        state, owned, stage, topic = self._state, lane.setting.lane, lane.worker.stage, self._parked_topic
+        until_done, poll = self._patience.until_done, lane.worker.kind is Kind.POLL
+        rows = of(owned, map(row_of, works))
+        await until_done("mark the intent to park", lambda: answered(state.intend_to_park(rows)))
+        now, wall = self._clock.monotonic(), self._clock.time()
         due = [max(0.0, work.due - now) for work in works]
-        parked = [
-            Parked(
+        references = [
+            Reference(
                 row_of(work), work.generation, _place(topic, stage, work), wait, work.queue, work.record.offset, poll
             )
             for work, wait in zip(works, due, strict=True)
         ]
-        put = await _until_done(self, "park references", lambda: answered(state.park(of(lane, parked))))
+        put = await until_done("park references", lambda: answered(state.park(of(owned, references))))
         copies = [
             wrap(topic, stage, work, row_of(work), due_ms=int((wall + wait) * 1000), poll=poll)
             for work, wait in zip(works, due, strict=True)
         ]
-        await _until_done(self, "append parked copies", lambda: context.log.append(copies))
-        context.observer.parked(lane.topic, sum(put))
-        return put
+        await until_done("append parked copies", lambda: self._log.append(copies))
+        lane.setting.observer.parked(owned.topic, sum(put))
+        return [Stored.PARKED if one else Stored.NOT_NEEDED for one in put]
 
-    with patch.object(Parking, "_store", store):
+    with patch.object(Effects, "_store", store):
         yield
 
 
@@ -240,17 +231,19 @@ def index_before_park() -> Iterator[None]:
 def tombstone_before_hop() -> Iterator[None]:
     """A parked copy and its reference are removed before the hop records of its delivery are acknowledged."""
 
-    async def publish(self: Outbox[AnyWork], batch: Batch) -> None:
-        owing = [work for work, _ in batch if work.owes_tombstone]
-        keys = [parked_key(self._worker.stage, row_of(work)) for work in owing]
-        freed = await self._remove(keys, [(row_of(work), work.queue) for work in owing]) if owing else []
-        promoted = dict(zip(map(id, owing), freed, strict=True))
-        outcomes = await self._append(batch)
-        await _until_done(self, "mark rows", lambda: self._worker.table.mark(outcomes))
-        for work, _ in outcomes:
-            self._finished(work, promoted.get(id(work), False))
+    promoted: dict[int, bool] = {}
 
-    with patch.object(Outbox, "_publish", publish):
+    async def append(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> Sequence[Coordinate]:
+        owing = [work for work in works if work.owes_tombstone]
+        freed = await retire_rightly(self, lane, owing) if owing else []
+        promoted.update(zip(map(id, owing), freed, strict=True))
+        return await append_rightly(self, lane, works)
+
+    async def retire(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> Sequence[bool]:
+        return [promoted.pop(id(work), False) for work in works]
+
+    append_rightly, retire_rightly = Effects._append, Effects._retire
+    with patch.object(Effects, "_append", append), patch.object(Effects, "_retire", retire):
         yield
 
 
@@ -276,40 +269,43 @@ def begin_at_intake() -> Iterator[None]:
     """The intent is written when a record is read, instead of right before its POST."""
     begun: set[bytes] = set()
 
-    async def look_up(self: Admission[AnyWork], works: Sequence[AnyWork]) -> list[tuple[AnyWork, Seen]]:
-        seen = await look_up_rightly(self, works)
-        if self._worker.kind is Kind.POST:
-            await begin(self, [work for work, what in seen if what is Seen.READY and work.rules is not None])
+    async def look_up(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> Sequence[Seen]:
+        seen = await look_up_rightly(self, lane, works)
+        if lane.worker.kind is Kind.POST:
+            fresh = [work for work, what in zip(works, seen, strict=True) if what is Seen.READY]
+            await begin(self, lane, [work for work in fresh if work.rules is not None])
         return seen
 
-    async def begin(self: Admission[AnyWork], works: Sequence[AnyWork]) -> None:
+    async def begin(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> None:
         for work in works:
             work.token = secrets.token_bytes(TOKEN_BYTES)
         asks = [
             BeginAsk(row_of(work), work.generation, work.token, work.rules.limits, attempts=work.attempts)
             for work in works
         ]
-        state, lane = self._context.state, self._context.lane
-        verdicts: list[Verdict] = []
+        state, owned = self._state, lane.setting.lane
+        verdicts: Sequence[Verdict] = []
         with suppress(PartitionLost):
-            verdicts = (
-                await _until_done(self, "begin attempts", lambda: answered(state.begin(of(lane, asks)))) if asks else []
-            )
+            if asks:
+                verdicts = await self._patience.until_done(
+                    "begin attempts", lambda: answered(state.begin(of(owned, asks)))
+                )
         for work, verdict in zip(works, verdicts, strict=False):
             if isinstance(verdict, Go):
                 begun.add(work.token)
                 work.attempts = verdict.attempt
 
-    def start(self: Attempts[AnyWork], work: AnyWork) -> None:
+    def start(self: Attempting[AnyWork], work: AnyWork, now: float) -> None:
         if work.token in begun:
             begun.discard(work.token)
-            work.begun_at = self._context.clock.monotonic()
+            work.begun_at = now
+            advance(work, Event.TAKEN, Phase.RUNNING)
             self._run(work)
         else:
-            start_rightly(self, work)
+            start_rightly(self, work, now)
 
-    look_up_rightly, start_rightly = Admission.look_up, Attempts.start
-    with patch.object(Admission, "look_up", look_up), patch.object(Attempts, "start", start):
+    look_up_rightly, start_rightly = Effects._look_up, Attempting._start
+    with patch.object(Effects, "_look_up", look_up), patch.object(Attempting, "_start", start):
         yield
 
 
@@ -317,19 +313,14 @@ def begin_at_intake() -> Iterator[None]:
 def fenced_outcome_dropped() -> Iterator[None]:
     """What comes of a request is not stored when its lane has another owner by then."""
 
-    async def settle(self: Attempts[AnyWork], batch: list[tuple[AnyWork, Settlement, Decision]]) -> None:
-        lane = self._seats.ends
-        if not (isinstance(lane, Lane) and (lane.fenced or lane.left.is_set())):
-            await rightly(self, batch)
+    async def settle(self: Effects, lane: AnyLane, settled: Sequence[Settling]) -> Sequence[Row | None]:
+        if lane.fenced_at is not None or lane.left:
+            await asyncio.Event().wait()
+        return await rightly(self, lane, settled)
 
-    rightly = Attempts._settle
-    with patch.object(Attempts, "_settle", settle):
+    rightly = Effects._settle
+    with patch.object(Effects, "_settle", settle):
         yield
-
-
-def _places(decision: Done | Dead) -> tuple[Coordinate, ...]:
-    """As many as the decision has records, which are nowhere yet."""
-    return (NOWHERE,) * (len(decision.records) if isinstance(decision, Done) else 1)
 
 
 def _is_over(decision: Done | Dead) -> bool:
@@ -339,10 +330,6 @@ def _is_over(decision: Done | Dead) -> bool:
 def _place(topic: str, stage: str, work: AnyWork) -> Coordinate:
     """In the partition where the parked copy will be."""
     return Coordinate(topic, partition_of(parked_key(stage, row_of(work)), Topics().parked().partitions), 0)
-
-
-async def _until_done(part: _Part, what: str, call: Callable[[], Awaitable[T]]) -> T:
-    return await part._context.patience.until_done(what, call)
 
 
 PLANTED: Mapping[str, Callable[[], AbstractContextManager[None]]] = {

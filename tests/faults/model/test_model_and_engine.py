@@ -136,7 +136,6 @@ class _OneRole(Process):
             observer,
             patience,
             SilentReporter(),
-            lambda: 0.0,
         )
 
 

@@ -1,0 +1,170 @@
+"""What a lane wants done by the ports: one queue for each kind of call, of which one is under way at a time. Pure."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from relay.engine.parked_copy import ParkedCopy
+from relay.engine.work import Dead, Work
+from relay.log.port import Record
+
+T = TypeVar("T")
+
+
+class Ask(Enum):
+    """Kinds of calls, in the order in which they are made: what ends something goes before what begins something."""
+
+    __hash__ = object.__hash__  # Enum's own is Python
+
+    SETTLE = "store outcomes"
+    ECHO = "store outcomes of pings"
+    APPEND = "append hop records"
+    MARK = "mark rows"
+    RETIRE = "remove parked copies"
+    PARK = "park"
+    BEGIN = "begin attempts"
+    LOOK_UP = "look up rows"
+    LOOK_BEHIND = "look at queues"
+    TAKE_DUE = "take due records"
+    RESERVE = "reserve offsets"
+    ALONE = "run with a suspect alone"
+
+
+BATCH: Final = 250
+_LIMITS: Final = {Ask.ALONE: 1, Ask.RESERVE: 1, Ask.TAKE_DUE: 1}
+ATTEMPTS: Final = (Ask.SETTLE, Ask.ECHO)
+WAYS_OUT: Final = (*ATTEMPTS, Ask.APPEND, Ask.MARK, Ask.RETIRE, Ask.PARK, Ask.ALONE)
+
+
+class Command(NamedTuple):
+    """One call for these items; what comes of it is told with `Lane.carried_out` or `Lane.refused`."""
+
+    ask: Ask
+    items: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeUp:
+    """Learn when something of `tags` is due next; `limit` > 0: after taking so much of what is due."""
+
+    tags: tuple[int, ...]
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """What came of a TakeUp. `upcoming`: by tag, seconds until its first is due. `copies`: parked records that were
+    taken. `promoted`: owners of whom something is due that was not before."""
+
+    upcoming: Mapping[int, float]
+    copies: Sequence[ParkedCopy] = ()
+    promoted: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Run `part` of ours for `record`, and put the question to the outside that it returns for `work`, if it is one;
+    `times`: under a mark that says so often, None: without one. `done` gets anything else that it returns; None: the
+    question is put. Both are told the time (monotonic)."""
+
+    record: Record
+    work: Work | None
+    times: int | None
+    part: Callable[[float], Any]
+    done: Callable[[Any, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class NotParked:
+    """There is no room, for anybody (`over_all`) or for its owner."""
+
+    over_all: bool
+
+
+class Stored(Enum):
+    """What became of a work that was to be parked, but for those without room (`NotParked`) and the unfit (`Dead`)."""
+
+    PARKED = "parked"
+    NOT_NEEDED = "an outcome is stored"
+
+
+Parked = Stored | NotParked | Dead
+
+
+class _Queue(Generic[T]):
+    __slots__ = ("alone", "limit", "under_way", "waiting")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.waiting: deque[T] = deque()
+        self.under_way: list[T] = []
+        self.alone = 0
+        """So many of the first are asked for one by one."""
+
+    def take(self) -> list[T]:
+        count = min(1 if self.alone else self.limit, len(self.waiting))
+        self.alone = max(0, self.alone - 1)
+        self.under_way = [self.waiting.popleft() for _ in range(count)]
+        return self.under_way
+
+
+class Asks:
+    """The calls of one lane."""
+
+    def __init__(self) -> None:
+        self._queues: dict[Ask, _Queue[Any]] = {ask: _Queue(_LIMITS.get(ask, BATCH)) for ask in Ask}
+        self._ready: set[Ask] = set()
+
+    def put(self, ask: Ask, item: Any) -> None:
+        queue = self._queues[ask]
+        queue.waiting.append(item)
+        if not queue.under_way:
+            self._ready.add(ask)
+
+    def commands(self) -> list[Command]:
+        """What can be asked for now."""
+        if not self._ready:
+            return []
+        ready = [ask for ask in Ask if ask in self._ready] if len(self._ready) > 1 else list(self._ready)
+        self._ready.clear()
+        return [Command(ask, items) for ask in ready if (items := self._queues[ask].take())]
+
+    def answered(self, ask: Ask) -> None:
+        """The call that was under way is over."""
+        queue = self._queues[ask]
+        queue.under_way = []
+        if queue.waiting:
+            self._ready.add(ask)
+
+    def one_by_one(self, ask: Ask, items: Sequence[Any]) -> None:
+        """`items`, which have come back, go first, each in a call of its own."""
+        queue = self._queues[ask]
+        queue.waiting.extendleft(reversed(items))
+        queue.alone = len(items)
+        self._ready.add(ask)
+
+    def drop(self, ask: Ask) -> None:
+        """What waits is not wanted any more."""
+        self._queues[ask].waiting.clear()
+
+    def waiting(self, ask: Ask) -> int:
+        return len(self._queues[ask].waiting)
+
+    def count(self, ask: Ask) -> int:
+        queue = self._queues[ask]
+        return len(queue.waiting) + len(queue.under_way)
+
+    def under_way(self, ask: Ask) -> list[Any]:
+        return self._queues[ask].under_way
+
+    def is_under_way(self, ask: Ask) -> bool:
+        return bool(self._queues[ask].under_way)
+
+    @property
+    def any_under_way(self) -> bool:
+        return any(queue.under_way for queue in self._queues.values())
+
+    def busy(self, asks: Sequence[Ask]) -> bool:
+        return any(self._queues[ask].under_way or self._queues[ask].waiting for ask in asks)

@@ -1,0 +1,460 @@
+"""Begin, step, outcome: how a work that may start becomes one that has ended, or has to wait.
+
+The intent is written right before the step and the outcome right after it (rule 4). Pure.
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+from math import inf
+from typing import Any, Final, NamedTuple, Protocol
+
+from relay.domain.hold import Hold
+from relay.engine.asks import Alone, Ask
+from relay.engine.attempts import (
+    NO_ROOM,
+    OUR_PACE,
+    TOKEN_BYTES,
+    asked_for,
+    echo_of,
+    hold_after_ping,
+    hold_of,
+    rules_of,
+    settlement_of,
+    taken_back,
+    was_over,
+)
+from relay.engine.ending import Setting
+from relay.engine.phases import Event, Phase, advance
+from relay.engine.policy import Fate
+from relay.engine.quarantine import Quarantine
+from relay.engine.rows import fill_in
+from relay.engine.waiting import Waiting
+from relay.engine.work import Call, Dead, Decision, Done, Later, Resend, W, W_contra, Worker
+from relay.state.attempts import (
+    Ambiguous,
+    BeginAsk,
+    Change,
+    Go,
+    Have,
+    Kind,
+    LookedUp,
+    Ping,
+    Settlement,
+    Stale,
+    Verdict,
+    Wait,
+)
+from relay.state.rows import Row
+
+CRASH_PAUSE_S: Final = 5.0
+RATE_PAUSE_S: Final = 0.25
+"""Least pause when the rate's slots are used up: they are given out up to 1 s ahead, so several become free at once."""
+LONGEST_CLOSE_S: Final = 10.0
+"""A closed endpoint is asked about again at least this often: somebody may have resumed it."""
+NOT_SENT: Final = Later(0.0, "ping not sent", Change.RELEASED)
+
+
+class Seats(Protocol[W_contra]):
+    """A bounded number of requests is under way in a process (`relay.engine.turnstile`)."""
+
+    def take(self, work: W_contra) -> bool:
+        """Whether there is a seat for it now; else `Attempting.seated` is to be called when there is."""
+        ...
+
+    def leave(self, work: W_contra) -> None: ...
+
+
+class Settling(NamedTuple):
+    """What came of an attempt, or of a ping, on its way into the state. `hold`: its endpoint, before that."""
+
+    work: Any
+    settlement: Settlement
+    hold: Hold | None
+    decision: Done | Dead | Later
+
+
+class Attempting(Waiting[W]):
+    """Runs the worker's step for works that order and caps let through."""
+
+    def __init__(self, setting: Setting, worker: Worker[W], seats: Seats[W]) -> None:
+        super().__init__(setting, worker)
+        self._seats = seats
+        self._quarantine = Quarantine()
+        self._seated: set[W] = set()
+        self._seating = 0
+        self._room = setting.bounds.parked_per_owner if setting.policy.capped else None
+        self._room_to_retry = self._room if setting.policy.retries_need_room else None
+        self._asked_at = -inf
+        self._delayed: list[tuple[float, int, W]] = []
+        self._numbers = count()
+        self._in_line = 0  # works whose part of ours runs with nobody beside it, and those that keep their turn behind
+        self._under_way = 0  # requests, and what is about to become one
+        self._to_run: list[W] = []
+        self.stopping = False
+        """Nothing is begun any more; what is begun and not started yet is released. Outcomes are still stored."""
+        self.fenced_at: float | None = None
+        """When a newer owner was met."""
+
+    def fence(self, now: float) -> None:
+        """A newer owner has the lane: nothing of ours may count any more, but outcomes of what is under way."""
+        if self.fenced_at is None:
+            self.fenced_at = now
+            self._observer.fenced(self._setting.partition)
+
+    # taken from the order
+
+    def _start(self, work: W, now: float) -> None:
+        work.token, work.requested = b"", False
+        end = self._worker.overdue(work)
+        if end is not None or work.rules is None:
+            advance(work, Event.TAKEN, Phase.RUNNING)
+            if end is not None:
+                self._overdue(work, end, now)
+            else:
+                self._run(work)
+        elif self._seats.take(work):
+            self._seated.add(work)
+            advance(work, Event.TAKEN, Phase.BEGINNING)
+            self._asks.put(Ask.BEGIN, work)
+        else:
+            self._seating += 1
+            advance(work, Event.TAKEN, Phase.SEATING)
+
+    def seated(self, work: W, now: float) -> None:
+        """There is a seat for it. It has waited for that, perhaps too long."""
+        self._seating -= 1
+        self._seated.add(work)
+        if self.stopping:
+            self._leave_seat(work)
+            return
+        end = self._worker.overdue(work)
+        if end is not None:
+            advance(work, Event.SEATED, Phase.RUNNING)
+            self._overdue(work, end, now)
+        else:
+            advance(work, Event.SEATED, Phase.BEGINNING)
+            self._asks.put(Ask.BEGIN, work)
+
+    def _leave_seat(self, work: W) -> None:
+        if work in self._seated:
+            self._seated.discard(work)
+            self._seats.leave(work)
+
+    # begin
+
+    def begin_asks(self, works: Sequence[W], now: float) -> list[BeginAsk]:
+        self._asked_at = now  # not when the verdict is read: the process may have slept on it
+        random = self._setting.random(TOKEN_BYTES * len(works))
+        for n, work in enumerate(works):
+            work.token = random[TOKEN_BYTES * n : TOKEN_BYTES * (n + 1)]
+        kind, room, to_retry = self._worker.kind, self._room, self._room_to_retry
+        return [asked_for(work, kind, room=room, room_to_retry=to_retry) for work in works]
+
+    def _begun(self, works: Sequence[W], verdicts: Sequence[Verdict], now: float) -> None:
+        waiting: list[tuple[W, Wait]] = []
+        for work, verdict in zip(works, verdicts, strict=True):
+            if isinstance(verdict, Wait):
+                waiting.append((work, verdict))
+            else:
+                self._act(work, verdict, now)
+        for work, wait in reversed(waiting):  # each goes before the others again: they keep their turns
+            self._told_to_wait(work, wait, now)
+
+    def _act(self, work: W, verdict: Go | Ping | Ambiguous | Have | Stale | LookedUp, now: float) -> None:
+        match verdict:
+            case Go(attempt, start_in_s):
+                self._go(work, attempt, start_in_s, now)
+            case Ping(down_for_s):
+                advance(work, Event.VERDICT, Phase.PINGING)
+                self._observer.offline(work.gate, down_for_s)
+                work.pinging, work.down_for_s, work.begun_at = True, down_for_s, self._asked_at
+                self._run(work)
+            case Ambiguous(attempts, doubt):
+                work.token = b""
+                work.attempts = max(work.attempts, attempts)
+                work.in_doubt, work.doubt = True, doubt
+                advance(work, Event.VERDICT, Phase.RUNNING)
+                self._run(work)
+            case Have(row):
+                self._have(work, row, now)
+            case Stale():
+                self._outlived(work, Event.VERDICT, now)
+            case LookedUp():
+                raise AssertionError("looked up, though nothing was asked unseen")
+
+    def _go(self, work: W, attempt: int, start_in_s: float, now: float) -> None:
+        if self._worker.kind is Kind.POST:
+            work.attempts = attempt
+        else:
+            work.polls, work.token = attempt, b""  # a GET leaves no intent behind: nothing to settle it with
+        work.begun_at = self._asked_at
+        work.sent = True
+        work.in_doubt, work.resolved = False, None
+        if start_in_s > 0 and not self.stopping:
+            advance(work, Event.VERDICT, Phase.DELAYED)
+            self._under_way += 1
+            heapq.heappush(self._delayed, (now + start_in_s, next(self._numbers), work))
+        else:
+            advance(work, Event.VERDICT, Phase.RUNNING)
+            self._run(work)
+
+    def _start_delayed(self, now: float) -> None:
+        """Their turn at the rate has come; or, as the lane stops, they are released."""
+        while self._delayed and (self.stopping or self._delayed[0][0] <= now):
+            work = heapq.heappop(self._delayed)[2]
+            self._under_way -= 1
+            advance(work, Event.DUE, Phase.RUNNING)
+            self._run(work)
+
+    def _told_to_wait(self, work: W, wait: Wait, now: float) -> None:
+        if wait.why == "settling":
+            self._back(work, Event.VERDICT, now + wait.seconds, now)
+            return
+        if wait.why != "rate":
+            self._observer.held(work.gate, wait.why)
+        if wait.why == "backlog":
+            fate = self._policy.no_room_for_answer(attempted=work.sent or not wait.fresh)
+            if fate is Fate.BURY:
+                work.token = b""
+                advance(work, Event.VERDICT, Phase.RUNNING)
+                self._decided(work, Dead("backlog_full", NO_ROOM), now)
+                return
+            if fate is Fate.HOLD:
+                self._back(work, Event.VERDICT, now + wait.seconds, now)
+                return
+        down = wait.why not in OUR_PACE
+        least_s = 0.0 if down else RATE_PAUSE_S
+        self._close(work.gate, max(wait.seconds, least_s), now, down=down)
+        self._back(work, Event.VERDICT, now, now)
+
+    def _have(self, work: W, row: Row, now: float) -> None:
+        fill_in(work, row, 0.0, self._worker.kind)
+        self._leave_seat(work)
+        if row.generation == work.generation and work.result is not None:
+            self._publish(work, Event.VERDICT, self._worker.resume(work, work.result), now)
+        else:
+            self._known(work, Event.VERDICT, now)
+
+    def _outlived(self, work: W, event: Event, now: float) -> None:
+        """A higher generation lives, under the same key of parked copies: the tombstone is its own business."""
+        work.owes_tombstone = False
+        self._leave_seat(work)
+        self._known(work, event, now)
+
+    def _known(self, work: W, event: Event, now: float) -> None:
+        """Its output is acknowledged already, or a higher generation lives."""
+        if not self.left:
+            self._observer.duplicate(self._worker.stage, 1)
+            self._retire(work, event, now)
+
+    def _back(self, work: W, event: Event, due: float, now: float) -> None:
+        self._leave_seat(work)
+        self._again(work, event, due, now)
+
+    def _close(self, gate: str, seconds: float, now: float, *, down: bool) -> None:
+        """The endpoint takes nothing now."""
+        self._standing.closed(down=down)
+        self._order.close(gate, now + min(seconds, LONGEST_CLOSE_S))
+
+    # step
+
+    def _run(self, work: W) -> None:
+        """Have its step run. A suspect runs alone; what has no order key keeps its turn behind one: nothing else would
+        keep it."""
+        self._under_way += 1
+        if work.suspect or (work.rules is None and self._in_line):
+            self._in_line += 1
+            self._alone(work, partial(self._stepped, work), partial(self._stepped_alone, work))
+        else:
+            self._to_run.append(work)
+
+    def steps(self) -> list[W]:
+        """Works whose step is to be run now, each by `step`."""
+        to_run, self._to_run = self._to_run, []
+        return to_run
+
+    def step(self, work: W, now: float) -> Call[Any] | None:
+        """What is to be asked outside, at once; `replied` gets the reply. None: it was decided already."""
+        found = self._stepped(work, now)
+        if isinstance(found, Call):
+            return found
+        self._under_way -= 1
+        self._decided(work, found, now)
+        return None
+
+    def not_started(self, work: W, error: Exception, now: float) -> None:
+        """What was to be asked outside could not even be put."""
+        self._under_way -= 1
+        self._decided(work, self._crashed(work, error), now)
+
+    def replied(self, work: W, call: Call[Any], reply: object, now: float) -> None:
+        if work.suspect:
+            part = partial(self._understood, work, call, reply)
+            self._alone(work, part, partial(self._decided_alone, work))
+        else:
+            self._under_way -= 1
+            self._decided(work, self._understood(work, call, reply, now), now)
+
+    def _alone(self, work: W, part: Callable[[float], Any], done: Callable[[Any, float], None]) -> None:
+        quarantine = self._quarantine
+        if work.suspect and (poison := quarantine.poison(work.record)) is not None:
+            self._asks.put(Ask.ALONE, Alone(work.record, work, None, lambda _now: poison, done))
+        else:
+            times = quarantine.times(work.record) if work.suspect else None
+            self._asks.put(Ask.ALONE, Alone(work.record, work, times, part, done))
+
+    def _stepped_alone(self, work: W, decision: Decision | None, now: float) -> None:
+        self._in_line -= 1
+        if decision is not None:
+            self._decided_alone(work, decision, now)
+
+    def _decided_alone(self, work: W, decision: Decision, now: float) -> None:
+        self._under_way -= 1
+        self._decided(work, decision, now)
+
+    def _stepped(self, work: W, now: float) -> Decision | Call[Any]:
+        if work.token and self._is_too_late(work, now):  # a new owner may be about to send: surely not sent by us
+            return NOT_SENT if work.pinging else Later(0.0, "begun and not started", Change.RELEASED)
+        try:
+            step = self._worker.step(work)
+            work.requested = isinstance(step, Call)
+            return step
+        except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
+            return self._crashed(work, error)
+
+    def _is_too_late(self, work: W, now: float) -> bool:
+        return self.stopping or now - work.begun_at > self._bounds.start_within_s
+
+    def _understood(self, work: W, call: Call[Any], reply: object, now: float) -> Decision:
+        try:
+            return call.decide(reply)
+        except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
+            return self._crashed(work, error)
+
+    def _crashed(self, work: W, error: Exception) -> Later | Dead:
+        """Tried again a few times, then poison."""
+        self._observer.step_crashed(self._worker.stage, error)
+        if work.pinging:
+            return Later(0.0, "ping crashed", Change.RELEASED, healthy=False)
+        work.crashes += 1
+        if work.crashes >= self._bounds.crashes:
+            return Dead("poison", f"{type(error).__name__} in step {self._worker.stage}")
+        return Later(CRASH_PAUSE_S, "step crashed", Change.DOUBT)
+
+    # outcome
+
+    def _overdue(self, work: W, end: Dead | Done | Later, now: float) -> None:
+        """Its time is over, or has not come yet: nothing was begun."""
+        if isinstance(end, Later):
+            self._leave_seat(work)
+            self._later(work, Event.DECIDED, end, now)
+        else:
+            self._decided(work, end, now)
+
+    def _decided(self, work: W, decision: Decision, now: float) -> None:
+        if work.pinging:
+            self._pinged(work, decision, now)
+        elif isinstance(decision, Resend):
+            work.resolved = work.doubt
+            self._back(work, Event.DECIDED, now, now)
+        elif isinstance(decision, Later):
+            self._decided_later(work, decision, now)
+        elif work.rules is None or (isinstance(decision, Done) and decision.result is None):
+            self._leave_seat(work)
+            self._publish(work, Event.DECIDED, decision, now)
+        else:
+            self._settle(work, decision)
+
+    def _decided_later(self, work: W, later: Later, now: float) -> None:
+        if work.rules is None:
+            self._leave_seat(work)
+            self._later(work, Event.DECIDED, later, now)
+            return
+        if later.change is Change.RELEASED and later.due_in_s:
+            # It could not be sent, whatever it was: nor can what else waits for this endpoint.
+            self._close(work.gate, later.due_in_s, now, down=False)
+        self._settle(work, later)
+
+    def _settle(self, work: W, decision: Done | Dead | Later) -> None:
+        advance(work, Event.DECIDED, Phase.SETTLING)
+        held = hold_of(decision, self._setting.wall())
+        self._asks.put(Ask.SETTLE, Settling(work, settlement_of(work, decision), held, decision))
+
+    def _settled(self, settled: Sequence[Settling], rows: Sequence[Row | None], now: float) -> None:
+        for each, row in zip(settled, rows, strict=True):
+            work, settlement, held, decision = each
+            if held is not None:
+                self._observer.gone(work.gate, held.detail)
+            if work.requested or not was_over(row, settlement):
+                self._observer.attempt(self._worker.stage, work, decision)
+            if settlement.pause_s or held is not None:
+                self._close(work.gate, settlement.pause_s or inf, now, down=True)
+            healthy = self._says_of_health(settlement, decision)
+            if healthy is not None:
+                self._heard(work, healthy=healthy)
+            self._outcome_stored(work, each, row, now)
+
+    def _says_of_health(self, settlement: Settlement, decision: Decision) -> bool | None:
+        """A GET says nothing for the breaker, but that the endpoint is there."""
+        if self._worker.kind is Kind.POST:
+            return settlement.healthy
+        return None if settlement.pause_s or isinstance(decision, Dead) else True
+
+    def _heard(self, work: W, *, healthy: bool) -> None:
+        self._standing.heard(healthy=healthy, enough=work.rules.limits.breaker.failures if work.rules else None)
+
+    def _outcome_stored(self, work: W, settled: Settling, row: Row | None, now: float) -> None:
+        """What counts is what the row says: somebody else may have brought an outcome first. None: it says ours."""
+        decision = settled.decision
+        if row is not None and row.generation > work.generation:
+            self._outlived(work, Event.SETTLED, now)
+            return
+        self._leave_seat(work)
+        if isinstance(decision, Later) and work.token and taken_back(decision):
+            work.attempts -= 1  # or the next begin, which is told this number, would count it after all
+        if row is None:
+            work.result = settled.settlement.result
+        else:
+            fill_in(work, row, 0.0, self._worker.kind)
+        work.due = 0.0
+        if work.result is not None:
+            self._publish(work, Event.SETTLED, self._worker.resume(work, work.result), now)
+        elif isinstance(decision, Later):
+            self._later(work, Event.SETTLED, decision, now)
+        else:
+            self._known(work, Event.SETTLED, now)  # our outcome came too late: the row is beyond it
+
+    # pings
+
+    def _pinged(self, work: W, decision: Decision, now: float) -> None:
+        if not isinstance(decision, Later):
+            raise TypeError("a ping decides nothing about the work in whose place it was sent")
+        if decision.due_in_s:  # it could not even be sent
+            self._close(work.gate, decision.due_in_s, now, down=False)
+        breaker = rules_of(work).limits.breaker
+        held = hold_after_ping(decision, breaker, work.down_for_s, self._setting.wall())
+        advance(work, Event.DECIDED, Phase.ECHOING)
+        self._asks.put(Ask.ECHO, Settling(work, echo_of(work, decision, breaker, held), held, decision))
+
+    def _echoed(self, echoes: Sequence[Settling], now: float) -> None:
+        for work, settlement, held, _ in echoes:
+            self._tell_echo(work, settlement, held)
+            healthy = settlement.healthy
+            if healthy is not None:
+                self._heard(work, healthy=healthy)
+            if held or settlement.pause_s or healthy is False:
+                closed_s = max(settlement.pause_s, settlement.breaker.offline.ping_every)
+                self._close(work.gate, closed_s, now, down=True)
+            work.pinging = False
+            self._back(work, Event.ECHOED, now, now)
+
+    def _tell_echo(self, work: W, settlement: Settlement, held: Hold | None) -> None:
+        observer, healthy, gate = self._observer, settlement.healthy, work.gate
+        if held:
+            observer.shut(gate, work.down_for_s, settlement.last_status, gone=held.reason == "gone")
+        elif healthy:
+            observer.back(gate, work.down_for_s)
+        elif healthy is False:
+            observer.unanswered(gate)

@@ -1,0 +1,290 @@
+"""A lane: one partition of a topic that this process owns. One ordered intake, one commit watermark, and every work in
+a phase of `phases.TRANSITIONS`. Pure: events in, commands out. All that decides what becomes of a record is here, and
+in the classes that `Lane` is built on, one above the other: `Ending`, `Waiting`, `Attempting`.
+
+record -> READ -> WAITING -> BEGINNING -> RUNNING -> SETTLING -> APPENDING -> MARKING -> OVER -> watermark
+                     ^                                  |
+                     +------- due records <-- PARKING <-+
+
+`now` is monotonic seconds. `relay.engine.pump` brings the events, and makes the calls that the commands ask for.
+"""
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any, Final
+
+from relay.domain.errors import RecordTooLarge
+from relay.engine.asks import ATTEMPTS, BATCH, WAYS_OUT, Ask, Command, TakeUp, Took
+from relay.engine.attempting import Attempting, Seats
+from relay.engine.ending import Setting
+from relay.engine.inbox import Arrived, Inbox
+from relay.engine.order import Order
+from relay.engine.parked_copy import ParkedCopy
+from relay.engine.phases import Event, Phase, advance
+from relay.engine.rows import row_of
+from relay.engine.standstill import Hands
+from relay.engine.work import Dead, Done, Seen, Unread, W, Worker
+from relay.log.port import Record, TopicPartition
+from relay.state.port import Due
+
+SHARE: Final = BATCH
+"""Records of one lane that are read in one turn, and works of it that start: the others have their turns, too."""
+
+
+class Lane(Attempting[W]):
+    """Runs a worker's step for every record of a partition, safely."""
+
+    def __init__(self, setting: Setting, worker: Worker[W], seats: Seats[W]) -> None:
+        super().__init__(setting, worker, seats)
+        self._inbox: Inbox[W] = Inbox(worker, self._asks, self._quarantine, setting.observer, setting.partition)
+        self.has_more = False
+        """Something to be read, or to be started, was left for the next turn."""
+
+    # what others see
+
+    @property
+    def setting(self) -> Setting:
+        return self._setting
+
+    @property
+    def worker(self) -> Worker[W]:
+        return self._worker
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self._setting.partition
+
+    @property
+    def order(self) -> Order[W]:
+        return self._order
+
+    @property
+    def next_offset(self) -> int | None:
+        """What to commit."""
+        return self._watermark.next_offset
+
+    @property
+    def unfinished(self) -> int:
+        return len(self._watermark)
+
+    @property
+    def full(self) -> bool:
+        """At the bound: intake has to stop until something ends."""
+        return len(self._watermark) >= self._bounds.window or self._watermark.span >= self._bounds.span
+
+    def sated(self, now: float) -> bool:
+        """There is enough at hand: intake may wait, with its records still in the log."""
+        waiting = self._order.waiting + len(self._inbox) + self._asks.count(Ask.APPEND)
+        return self._appetite.sated(waiting, now)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of it is under way but what will come by itself, if it is left alone."""
+        return not (self._under_way or self._asks.busy(WAYS_OUT) or self._asks.is_under_way(Ask.BEGIN))
+
+    @property
+    def attempting(self) -> bool:
+        """Outcomes may still come that have to be stored."""
+        return bool(self._under_way) or self._asks.busy(ATTEMPTS) or self._asks.is_under_way(Ask.BEGIN)
+
+    @property
+    def hands(self) -> Hands:
+        """Where the head is; in nobody's hands, it would stay for ever."""
+        waits = len(self._inbox) > 0 or not self.idle or self._asks.any_under_way or self._order.next_due() is not None
+        return Hands(self._watermark.head, busy=waits or self.stopping or bool(self._seating))
+
+    # events
+
+    def offer(self, records: Sequence[Record], now: float) -> None:
+        """Take the next records of the partition, in order."""
+        for record in records:
+            self._watermark.add(record.offset)
+        self._inbox.put(Arrived(record) for record in records)
+        self._appetite.offered(now)
+
+    def carried_out(self, command: Command, reply: Any, now: float) -> None:
+        """What a command asked for is done."""
+        ask, items = command
+        self._asks.answered(ask)
+        match ask:
+            case Ask.LOOK_UP:
+                self._looked_up(items, reply, now)
+            case Ask.BEGIN:
+                self._begun(items, reply, now)
+            case Ask.SETTLE:
+                self._settled(items, reply, now)
+            case Ask.ECHO:
+                self._echoed(items, now)
+            case Ask.APPEND:
+                self._appended(items, reply, now)
+            case Ask.MARK:
+                self._marked(items, now)
+            case Ask.RETIRE:
+                self._retired(items, reply, now)
+            case Ask.PARK:
+                self._parked(items, reply, now)
+            case Ask.LOOK_BEHIND:
+                self._looked_behind(items, reply, now)
+            case Ask.TAKE_DUE:
+                self._took_due(items[0], reply, now)
+            case Ask.RESERVE:
+                self._inbox.reserved(items[0], reply, now)
+            case Ask.ALONE:
+                items[0].done(reply, now)
+
+    def refused(self, command: Command, error: RecordTooLarge, now: float) -> None:
+        """One of the records to be appended is too large for good."""
+        self._asks.answered(command.ask)
+        self._too_large(command.items, error)
+
+    def resumed(self, gate: str, now: float) -> None:
+        """An endpoint was resumed. Whether it may be sent to, the next begin says: the state knows of it by now."""
+        self._order.reopen(gate, now)
+        self._due.expect(gate, 0.0)
+
+    def lost(self, command: Command, now: float) -> None:
+        """A newer owner has the lane: the call said so, and did nothing."""
+        self._asks.answered(command.ask)
+        self.fence(now)
+
+    def stop(self) -> None:
+        """Nothing new is begun: what is not finished when `idle` is read again by the next owner."""
+        self.stopping = True
+        self._inbox.clear()
+        for ask in (Ask.LOOK_UP, Ask.BEGIN, Ask.TAKE_DUE, Ask.LOOK_BEHIND):
+            self._asks.drop(ask)
+
+    def taken_up(self) -> list[W]:
+        """Works that came from the due index and have not ended."""
+        return [work for work in self._twins if work.parked_at is not None]
+
+    def marks_left(self) -> list[tuple[int, int]]:
+        """Offsets of suspects whose marks may be there, and how often each was under one before."""
+        alone = self._asks.under_way(Ask.ALONE)
+        return [(each.record.offset, each.times - 1) for each in alone if each.times is not None]
+
+    def leaves_suspects(self, now: float) -> bool:
+        """Whether its next owner has somebody to suspect."""
+        return self._quarantine.leaves_behind(self.next_offset, now)
+
+    def abandon(self) -> None:
+        """Nobody will say any more how its attempts end."""
+        for work in list(self._seated):
+            self._leave_seat(work)
+
+    # commands
+
+    def commands(self) -> list[Command]:
+        """What is to be asked for now. Before it: `take_up`, and every one of `steps`."""
+        return self._asks.commands()
+
+    def take_up(self, now: float) -> None:
+        """Read what came, start what may start."""
+        self._start_delayed(now)
+        self.has_more = False
+        if self.stopping:
+            return
+        taken = self._inbox.take(SHARE, now)
+        for arrived, read in taken:
+            self._understood_as(arrived, read, now)
+        works = self._order.take(now, SHARE)
+        works += self._order.take_over(self._is_over, SHARE - len(works))
+        for work in works:
+            self._start(work, now)
+        self.has_more = SHARE in (len(taken), len(works))
+        self._look_behind(now)
+        if self._policy.parks and now >= self._due.next_look() and not self._asks.busy([Ask.TAKE_DUE]):
+            self._take_due(now)
+
+    def wake_at(self) -> float:
+        """When to be called again although nothing has happened."""
+        if self.stopping:
+            return inf
+        times = [self._order.next_due() or inf, self._keys.next_look(still=self._still())]
+        if self._delayed:
+            times.append(self._delayed[0][0])
+        if self._policy.parks and not self._asks.busy([Ask.TAKE_DUE]):
+            times.append(self._due.next_look())
+        return min(times)
+
+    # intake
+
+    def _understood_as(self, arrived: Arrived, read: W | Dead | None, now: float) -> None:
+        copy, record = arrived.copy, arrived.record
+        if read is None:
+            if copy is None:
+                self._done(record.offset, now)
+        elif isinstance(read, Dead):
+            self._bury(record, copy, read, now)
+        else:
+            if copy is not None:
+                read.parked_at = copy.at
+                read.attempts = max(read.attempts, copy.attempts)
+            self._asks.put(Ask.LOOK_UP, read)
+
+    def _bury(self, record: Record, copy: ParkedCopy | None, dead: Dead, now: float) -> None:
+        """Nothing can be made of it (any more: since a copy was parked its receiver was removed, say)."""
+        unread: Any = Unread(record, None, 0, None, "-")
+        if copy is not None:
+            unread.row, unread.generation, unread.queue = copy.row, copy.generation, copy.queue
+            unread.parked_at, unread.owes_tombstone = copy.at, True
+        unread.end = dead
+        unread.out = (self._worker.bury(record, None, dead),)
+        advance(unread, Event.LOOKED_UP, Phase.APPENDING)
+        self._asks.put(Ask.APPEND, unread)
+
+    def _looked_up(self, works: Sequence[W], seen: Sequence[Seen], now: float) -> None:
+        if self.stopping:
+            return
+        finished = 0
+        for work, what in zip(works, seen, strict=True):
+            if what is Seen.FINISHED:
+                finished += 1
+                self._retire(work, Event.LOOKED_UP, now)
+            elif work.parked_at is not None and self._twins.has(work):
+                advance(work, Event.LOOKED_UP, Phase.OVER)  # it comes again if the one that is here does not end it
+                self._due.put_down(row_of(work).digest)
+            elif self._twins.join(work):
+                advance(work, Event.LOOKED_UP, Phase.TWIN)
+            else:
+                self._place(work, what, now)
+        if finished:
+            self._observer.duplicate(self._worker.stage, finished)
+
+    def _place(self, work: W, what: Seen, now: float) -> None:
+        fresh = work.parked_at is None
+        if what is Seen.RESUME and work.result is not None:
+            self._publish(work, Event.LOOKED_UP, self._worker.resume(work, work.result), now)
+        elif fresh and (what is Seen.BEHIND or self._keys.blocks(work.queue)):
+            if what is Seen.BEHIND:
+                self._keys.known(work.queue)
+            self._queue_up(work, Event.LOOKED_UP, now)
+        elif fresh and self._is_to_be_parked(work.due - now):
+            self._park(work, Event.LOOKED_UP, now)
+        else:
+            self._add(work, Event.LOOKED_UP, now)
+
+    def _is_over(self, work: W) -> bool:
+        """It ends whether or not its endpoint is open: nothing is sent any more."""
+        return isinstance(self._worker.overdue(work), Dead | Done)
+
+    # due records
+
+    def _take_due(self, now: float) -> None:
+        if self._due.full:
+            self._put_down_stuck(now)
+        asked = self._due.take_up(now)
+        if asked is not None:
+            self._asks.put(Ask.TAKE_DUE, asked)
+
+    def wants(self, due: Due, now: float) -> bool:
+        """Whether a reference that was taken is of use here; else it is left to its lease."""
+        return self._due.is_new(due) and not self._would_wait(due, now)
+
+    def _took_due(self, asked: TakeUp, took: Took, now: float) -> None:
+        self._due.looked(asked, took.upcoming, now)
+        for owner in took.promoted:
+            self._due.expect(owner, 0.0)
+        for copy in took.copies:
+            self._due.take_in_hand(copy.row.digest)
+        self._inbox.put(Arrived(copy.record, copy) for copy in took.copies)

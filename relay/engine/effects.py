@@ -1,0 +1,336 @@
+"""The calls that commands ask for, made to the ports. Whatever is away is waited for; nothing is skipped.
+
+Each is safe to repeat as a whole, and each awaits in the order that a crash between any two steps allows.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from relay.domain.errors import InvalidRecord, LogUnavailable, PartitionLost, RecordTooLarge, Unavailable
+from relay.engine.asks import Alone, Ask, Command, NotParked, Parked, Stored, TakeUp, Took
+from relay.engine.attempting import Settling
+from relay.engine.clock import Clock
+from relay.engine.core import Lane
+from relay.engine.ending import TOO_LITTLE
+from relay.engine.holding import Holding
+from relay.engine.parked_copy import ParkedCopy, parked_key, unwrap, wrap
+from relay.engine.patience import Patience
+from relay.engine.quarantine import Found
+from relay.engine.rows import mark_of, row_of
+from relay.engine.work import Call, Dead, Outcome, Seen, Unread, Work
+from relay.log.port import Coordinate, Log, NewRecord, Record
+from relay.state.attempts import Kind, Verdict
+from relay.state.port import Due, DueAsk, IntakeAsk, State
+from relay.state.port import Parked as Reference
+from relay.state.replies import answered, of
+from relay.state.rows import Row, RowKey
+
+AnyLane = Lane[Any]
+ROOM_S: Final = 1.0
+"""For so long a count of all that is parked counts."""
+
+
+class Effects:
+    """One for all lanes of a process. `parked_topic`: `parked_messages`."""
+
+    def __init__(
+        self, log: Log, state: State, clock: Clock, patience: Patience, holding: Holding, parked_topic: str
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._clock = clock
+        self._patience = patience
+        self._holding = holding
+        self._parked_topic = parked_topic
+        self._one_suspect = asyncio.Lock()
+        self._counted_at = -ROOM_S
+        self._free = 0  # references that may be parked over all receivers
+        self._carry: Final[Mapping[Ask, Callable[[AnyLane, Sequence[Any]], Awaitable[Any]]]] = {
+            Ask.LOOK_UP: self._look_up,
+            Ask.BEGIN: self._begin,
+            Ask.SETTLE: self._settle,
+            Ask.ECHO: self._settle,
+            Ask.APPEND: self._append,
+            Ask.MARK: self._mark,
+            Ask.RETIRE: self._retire,
+            Ask.PARK: self._park,
+            Ask.LOOK_BEHIND: self._look_behind,
+            Ask.TAKE_DUE: self._take_due,
+            Ask.RESERVE: self._reserve,
+        }
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    def carry_out(self, lane: AnyLane, command: Command) -> Awaitable[Any]:
+        """What the command's call says. Raises PartitionLost: a newer owner has the lane; RecordTooLarge."""
+        return self._carry[command.ask](lane, command.items)
+
+    # rows and attempts
+
+    async def _look_up(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Seen]:
+        table, owned = lane.worker.table, lane.setting.lane
+        return await self._patience.until_done(Ask.LOOK_UP.value, lambda: table.intake(owned, works))
+
+    async def _begin(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Verdict]:
+        owned, asks = lane.setting.lane, lane.begin_asks(works, self._clock.monotonic())
+        return await self._patience.until_done(Ask.BEGIN.value, lambda: answered(self._state.begin(of(owned, asks))))
+
+    async def _settle(self, lane: AnyLane, settled: Sequence[Settling]) -> Sequence[Row | None]:
+        """An endpoint is held before the outcome counts: one that is redelivered says it again, one that has ended
+        never does."""
+        for gate, held in {each.work.gate: each.hold for each in settled if each.hold is not None}.items():
+            await self._patience.until_done("hold an endpoint", partial(self._holding.hold, gate, held))
+        settlements = [each.settlement for each in settled]
+        return await self._patience.until_done(Ask.SETTLE.value, lambda: answered(self._state.settle(settlements)))
+
+    # the way out
+
+    async def _append(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Coordinate]:
+        records = [record for work in works for record in work.out]
+        if not records:
+            return []
+        last = len(works) == 1 and works[0].last_form
+        return await self._patience.until_done(Ask.APPEND.value, lambda: self._appended(records, is_last_form=last))
+
+    async def _appended(self, records: Sequence[NewRecord], *, is_last_form: bool) -> Sequence[Coordinate]:
+        try:
+            return await self._log.append(records)
+        except RecordTooLarge as error:
+            if is_last_form:  # no message is to blame, and somebody can mend it
+                raise LogUnavailable(f"{error}: {TOO_LITTLE}") from error
+            raise
+
+    async def _mark(self, lane: AnyLane, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
+        own = [(work, outcome) for work, outcome in outcomes if not isinstance(work, Unread)]
+        unread = [mark_of(row_of(work), work, outcome) for work, outcome in outcomes if isinstance(work, Unread)]
+        if own:
+            await self._patience.until_done(Ask.MARK.value, lambda: lane.worker.table.mark(own))
+        if unread:
+            await self._patience.until_done(Ask.MARK.value, lambda: answered(self._state.mark(unread)))
+
+    async def _retire(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[bool]:
+        stage, owned = lane.worker.stage, lane.setting.lane
+        rows = [(row_of(work), work.queue) for work in works]
+        tombstones = [NewRecord(self._parked_topic, parked_key(stage, row), None) for row, _ in rows]
+        await self._patience.until_done("append tombstones", lambda: self._log.append(tombstones))
+        return await self._patience.until_done(
+            "remove parked references", lambda: answered(self._state.unpark(of(owned, rows)))
+        )
+
+    # parking
+
+    async def _park(self, lane: AnyLane, works: Sequence[Work]) -> list[Parked]:
+        """Intent in the state, copy on the log, reference in the state: in this order, so that a crash between any two
+        leaves the record either uncommitted or referenced, and a parked copy is always known to somebody."""
+        became = await self._without_room(lane, works)
+        allowed = [work for work, what in zip(works, became, strict=True) if what is None]
+        stored = iter(await self._store_what_fits(lane, allowed) if allowed else [])
+        return [next(stored) if what is None else what for what in became]
+
+    async def _without_room(self, lane: AnyLane, works: Sequence[Work]) -> list[NotParked | None]:
+        """Those there is no room for. Renewing a reference takes none."""
+        policy, fresh = lane.setting.policy, [work for work in works if work.parked_at is None]
+        if fresh:
+            await self._count_free(lane.setting.bounds.parked_total)
+        room = await self._room(lane, {work.gate for work in fresh if policy.counts_room(sent=work.sent)})
+        found: list[NotParked | None] = []
+        for work in works:
+            if work.parked_at is not None:
+                found.append(None)
+            elif self._free <= 0 or (policy.counts_room(sent=work.sent) and room[work.gate] <= 0):
+                found.append(NotParked(over_all=self._free <= 0))
+            else:
+                if work.gate in room:
+                    room[work.gate] -= 1
+                self._free -= 1
+                found.append(None)
+        return found
+
+    async def _room(self, lane: AnyLane, owners: set[str]) -> dict[str, int]:
+        """How many more retries each of them may have parked."""
+        if not owners:
+            return {}
+        asked, cap = sorted(owners), lane.setting.bounds.parked_per_owner
+        counts = await self._patience.until_done("count parked", lambda: answered(self._state.parked(asked)))
+        return {owner: cap - count.retries for owner, count in zip(asked, counts, strict=True)}
+
+    async def _count_free(self, most: int) -> None:
+        """What is free for all owners, as of the last second."""
+        now = self._clock.monotonic()
+        if now - self._counted_at >= ROOM_S:
+            self._counted_at = now
+            total = await self._patience.until_done("count all parked", self._state.parked_total)
+            self._free = most - total.retries - total.polls
+
+    async def _store_what_fits(self, lane: AnyLane, works: Sequence[Work]) -> list[Parked]:
+        """A copy is a little larger than its record, and may be too large for its topic."""
+        try:
+            return await self._store(lane, works)
+        except RecordTooLarge as error:
+            if len(works) > 1:
+                return [one for each in works for one in await self._store_what_fits(lane, [each])]
+            return [Dead("too_large", f"it has to wait, and cannot be parked: {error}")]
+
+    async def _store(self, lane: AnyLane, works: Sequence[Work]) -> list[Parked]:
+        patience, state, owned, stage = self._patience, self._state, lane.setting.lane, lane.worker.stage
+        poll = lane.worker.kind is Kind.POLL
+        rows = of(owned, map(row_of, works))
+        await patience.until_done("mark the intent to park", lambda: answered(state.intend_to_park(rows)))
+        now, wall = self._clock.monotonic(), self._clock.time()
+        copies = [
+            wrap(
+                self._parked_topic,
+                stage,
+                work,
+                row_of(work),
+                due_ms=int((wall + max(0.0, work.due - now)) * 1000),
+                poll=poll,
+            )
+            for work in works
+        ]
+        at = await patience.until_done("append parked copies", lambda: self._log.append(copies))
+        now = self._clock.monotonic()  # the log may have been away for long
+        references = [
+            Reference(
+                row_of(work), work.generation, where, max(0.0, work.due - now), work.queue, work.record.offset, poll
+            )
+            for work, where in zip(works, at, strict=True)
+        ]
+        put = await patience.until_done("park references", lambda: answered(state.park(of(owned, references))))
+        lane.setting.observer.parked(owned.topic, sum(put))
+        return [Stored.PARKED if one else Stored.NOT_NEEDED for one in put]
+
+    async def _look_behind(self, lane: AnyLane, works: Sequence[Work]) -> list[bool]:
+        """Of each, whether nothing of its order key is parked."""
+        asks = [IntakeAsk(row_of(work), work.generation, work.queue) for work in works]
+        rows = await self._patience.until_done(
+            Ask.LOOK_BEHIND.value, lambda: answered(self._state.intake(of(lane.setting.lane, asks)))
+        )
+        return [not (row.behind or row.kept) for row in rows]
+
+    async def hand_back(self, lane: AnyLane) -> None:
+        """What came from the due index, and has not ended, is due for the next owner at once, not only when its lease
+        is over. A courtesy: where it fails, the leases do it."""
+        poll = lane.worker.kind is Kind.POLL
+        references = [
+            Reference(row_of(work), work.generation, work.parked_at, 0.0, work.queue, work.record.offset, poll)
+            for work in lane.taken_up()
+        ]
+        if references:
+            with suppress(Unavailable, PartitionLost):
+                await answered(self._state.park(of(lane.setting.lane, references)))
+
+    # due records
+
+    async def _take_due(self, lane: AnyLane, asked: Sequence[TakeUp]) -> Took:
+        (asked_for,) = asked
+        owned, tags = lane.setting.lane, asked_for.tags
+        taken: list[Due] = []
+        if asked_for.limit:
+            asks, lease_s = of(owned, [DueAsk(tag, asked_for.limit) for tag in tags]), lane.setting.bounds.lease_s
+            parts = await self._patience.until_done(
+                Ask.TAKE_DUE.value, lambda: answered(self._state.take_due(asks, lease_s=lease_s))
+            )
+            taken = [due for part in parts for due in part]
+        first = await self._patience.until_done(
+            "look what is due", lambda: answered(self._state.next_due(of(owned, tags)))
+        )
+        upcoming = {tag: in_s for tag, in_s in zip(tags, first, strict=True) if in_s is not None}
+        now = self._clock.monotonic()
+        copies, promoted = await self._read(lane, [due for due in taken if lane.wants(due, now)])
+        return Took(upcoming, copies, promoted)
+
+    async def _read(self, lane: AnyLane, taken: Sequence[Due]) -> tuple[list[ParkedCopy], list[str]]:
+        """Their copies; and owners of whom something became due, because a left-over reference was removed."""
+        if not taken:
+            return [], []
+        keys = [parked_key(lane.worker.stage, due.row) for due in taken]
+        wanted = [(due.at, key) for due, key in zip(taken, keys, strict=True)]
+        records = await self._patience.until_done("read parked records", lambda: self._log.read(wanted))
+        newest = await self._newest(
+            {due.at.partition for due, record in zip(taken, records, strict=True) if not record}
+        )
+        found: list[ParkedCopy] = []
+        gone: list[RowKey] = []
+        for due, key, record in zip(taken, keys, records, strict=True):
+            record = record or newest.get(key)
+            copy = _copy(record)
+            if copy is not None:
+                found.append(copy)
+            elif record is None:
+                gone.append(due.row)
+        return found, await self._forget(lane, gone)
+
+    async def _newest(self, partitions: set[int]) -> dict[bytes, Record]:
+        """All living copies there, by key: rarely needed, when one was not where its reference says."""
+        newest: dict[bytes, Record] = {}
+        for partition in partitions:
+            records = await self._patience.until_done(
+                "search parked records", partial(self._log.snapshot, self._parked_topic, partition)
+            )
+            newest |= {record.key: record for record in records if record.key is not None}
+        return newest
+
+    async def _forget(self, lane: AnyLane, rows: Sequence[RowKey]) -> list[str]:
+        """Their tombstones are on the log, so they are over, but somebody died before their references were removed.
+        They would block their order keys for ever."""
+        if not rows:
+            return []
+        left = [(row, None) for row in rows]
+        promoted = await self._patience.until_done(
+            "remove left-over references", lambda: answered(self._state.unpark(of(lane.setting.lane, left)))
+        )
+        return [row.owner for row, next_is_due in zip(rows, promoted, strict=True) if next_is_due]
+
+    # after an abnormal end
+
+    async def _reserve(self, lane: AnyLane, before: Sequence[int]) -> Found:
+        owned, at = lane.setting.lane, lane.partition
+        remains = await self._patience.until_done(Ask.RESERVE.value, lambda: self._state.reserve(owned, before[0]))
+        if remains is None:
+            return Found(None, 0)
+        ends = await self._patience.until_done("ask for the log's end", lambda: self._log.ends([at]))
+        return Found(remains, ends[at])
+
+    async def run_alone(self, lane: AnyLane, alone: Alone, ask: Callable[[Work, Call[Any]], None]) -> Any:
+        """What its part returns; None where that is a question, which `ask` puts."""
+        if alone.times is None or lane.left:
+            return _run(alone, ask, self._clock.monotonic())
+        async with self._one_suspect:
+            await self._suspect(lane, alone.record.offset, alone.times)
+            found = _run(alone, ask, self._clock.monotonic())
+            await self._suspect(lane, alone.record.offset, 0)
+        return found
+
+    async def _suspect(self, lane: AnyLane, offset: int, times: int) -> None:
+        await self._patience.until_done("mark a suspect", lambda: self._state.suspect(lane.setting.lane, offset, times))
+
+    async def leave(self, lane: AnyLane) -> None:
+        """The lane ends properly: its next owner has nobody to suspect. Where that fails, it is wary without need."""
+        with suppress(Unavailable):
+            for offset, times in lane.marks_left():  # we were stopped in between, which says nothing of the record
+                await self._state.suspect(lane.setting.lane, offset, times)
+            if not lane.leaves_suspects(self._clock.monotonic()):
+                await self._state.leave(lane.setting.lane)
+
+
+def _run(alone: Alone, ask: Callable[[Work, Call[Any]], None], now: float) -> Any:
+    found = alone.part(now)
+    if alone.work is None or not isinstance(found, Call):
+        return found
+    ask(alone.work, found)
+    return None
+
+
+def _copy(record: Record | None) -> ParkedCopy | None:
+    if record is None:
+        return None
+    try:
+        return unwrap(record)
+    except InvalidRecord:
+        return None  # not ours, so not an obligation of ours

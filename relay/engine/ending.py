@@ -1,0 +1,171 @@
+"""How a work leaves its lane: its records are appended, then its row is marked, then its parked copy is removed; then
+it is over, and counts for the watermark. Produce, acknowledge, mark, commit: the order of rule 1. Pure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic
+
+from relay.domain.errors import RecordTooLarge
+from relay.engine.appetite import Appetite
+from relay.engine.asks import Ask, Asks
+from relay.engine.bounds import Bounds
+from relay.engine.due import DueIndex
+from relay.engine.letters import ever_smaller
+from relay.engine.observer import Observer
+from relay.engine.order import Order
+from relay.engine.parked_keys import ParkedKeys
+from relay.engine.phases import Event, Phase, advance
+from relay.engine.policy import Policy
+from relay.engine.rows import row_of
+from relay.engine.standing import Standing
+from relay.engine.twins import Twins
+from relay.engine.watermark import Watermark
+from relay.engine.work import Dead, Done, Outcome, Unread, W, Worker
+from relay.log.port import Coordinate, TopicPartition
+from relay.state.port import Lane as LaneId
+
+TOO_LITTLE: Final = "too little for any dead letter; raise the topic's max.message.bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a lane is given. `tags`: hash tags under which its parked references may be. `random`: so many random bytes.
+    `wall`: Unix seconds, for what is told to people."""
+
+    lane: LaneId
+    tags: tuple[int, ...]
+    policy: Policy
+    bounds: Bounds
+    observer: Observer
+    random: Callable[[int], bytes]
+    wall: Callable[[], float]
+
+    @property
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.lane.topic, self.lane.partition)
+
+
+class Ending(Generic[W]):
+    """What a lane has in memory, and the way out of it."""
+
+    def __init__(self, setting: Setting, worker: Worker[W]) -> None:
+        self._setting = setting
+        self._worker = worker
+        self._policy = setting.policy
+        self._bounds = setting.bounds
+        self._observer = setting.observer
+        self._asks = Asks()
+        self._watermark = Watermark()
+        self._order: Order[W] = Order()
+        self._twins: Twins[W] = Twins()
+        self._standing = Standing()
+        self._keys: ParkedKeys[W] = ParkedKeys()
+        self._due = DueIndex(setting.tags, setting.bounds.due_in_hand)
+        self._appetite = Appetite(shared=setting.policy.clears_the_way, waits=setting.policy.parks)
+        self._full_since: float | None = None
+        self.left = False
+        """Nothing counts for the watermark any more: what still comes to its end is the next owner's business, too."""
+
+    # out: append
+
+    def _publish(self, work: W, event: Event, end: Done | Dead, now: float) -> None:
+        """How it ends is stored, or harmless to find out again: the next of its order key need not wait for the log."""
+        if self.left:
+            return
+        if work.taken:
+            self._order.finish(work, now)
+        advance(work, event, Phase.APPENDING)
+        work.end = end
+        work.out = (self._worker.bury(work.record, work, end),) if isinstance(end, Dead) else end.records
+        work.forms = None
+        self._asks.put(Ask.APPEND, work)
+
+    def _appended(self, works: Sequence[W], at: Sequence[Coordinate], now: float) -> None:
+        """`at`: where the records of all of them are, in order."""
+        start = 0
+        for work in works:
+            end, following = work.end, start + len(work.out)
+            if end is None:
+                raise AssertionError("appended without an end")
+            outcome = Outcome(end, tuple(at[start:following]))
+            start = following
+            if isinstance(work, Unread) and work.row is None:
+                self._buried(work, end)
+                advance(work, Event.APPENDED, Phase.OVER)
+                self._over(work, now)
+            else:
+                advance(work, Event.APPENDED, Phase.MARKING)
+                self._asks.put(Ask.MARK, (work, outcome))
+
+    def _too_large(self, works: Sequence[W], error: RecordTooLarge) -> None:
+        """The log refused them, as one of their records is too large for good: it is looked for, and becomes smaller.
+        Where it is no dead letter, its work is given up instead."""
+        if len(works) == 1:
+            self._shrink(works[0], error)
+        self._asks.one_by_one(Ask.APPEND, works)
+
+    def _shrink(self, work: W, error: RecordTooLarge) -> None:
+        if work.forms is None:
+            work.forms = ever_smaller(work.out)
+        smaller = next(work.forms, None)
+        if smaller is not None:
+            work.out = smaller
+        elif isinstance(work.end, Done):
+            work.end = Dead("too_large", str(error))
+            work.out, work.forms = (self._worker.bury(work.record, work, work.end),), None
+        else:  # no message is to blame for that, and somebody can mend it: the last form is tried for ever
+            work.last_form = True
+
+    # out: mark, remove what was parked
+
+    def _marked(self, outcomes: Sequence[tuple[W, Outcome]], now: float) -> None:
+        for work, outcome in outcomes:
+            self._buried(work, outcome.decision)
+            self._retire(work, Event.MARKED, now)
+
+    def _buried(self, work: W, end: Done | Dead) -> None:
+        if not isinstance(end, Dead):
+            return
+        if isinstance(work, Unread):
+            self._observer.dead(self._worker.stage, "-", work.out[0], end)
+        else:
+            self._observer.dead(self._worker.stage, work.gate, work.record, end)
+
+    def _retire(self, work: W, event: Event, now: float) -> None:
+        """Its output is acknowledged and marked."""
+        if work.owes_tombstone:
+            advance(work, event, Phase.RETIRING)
+            self._asks.put(Ask.RETIRE, work)
+        else:
+            advance(work, event, Phase.OVER)
+            self._over(work, now)
+
+    def _retired(self, works: Sequence[W], promoted: Sequence[bool], now: float) -> None:
+        """`promoted`: the next of its parked order key became due."""
+        for work, next_is_due in zip(works, promoted, strict=True):
+            advance(work, Event.RETIRED, Phase.OVER)
+            if next_is_due:
+                self._due.expect(row_of(work).owner, 0.0)
+            elif work.queue is not None:
+                self._keys.emptied(work.queue)
+            self._over(work, now)
+
+    # over
+
+    def _over(self, work: W, now: float) -> None:
+        """It is in memory no more: finished, parked, or put down."""
+        if work.taken:
+            self._order.finish(work, now)
+        if work.parked_at is None:
+            self._done(work.record.offset, now)
+        else:
+            self._due.put_down(row_of(work).digest)
+        for twin in self._twins.leave(work):
+            advance(twin, Event.TWIN_LEFT, Phase.OVER)
+            self._done(twin.record.offset, now)
+
+    def _done(self, offset: int, now: float) -> None:
+        self._watermark.done(offset)
+        self._appetite.ended(now)
+        if len(self._watermark) < self._bounds.window:
+            self._full_since = None

@@ -1,0 +1,190 @@
+"""The pump of a process: one task that takes what came for all its lanes, feeds their cores, and makes the calls that
+they ask for. It never waits for a call: replies come back as events, so that whoever is away holds its own lanes only.
+
+A turn runs at once when something came. While one is under way more comes, so under load turns grow by themselves.
+"""
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from math import inf
+from typing import Any, Final
+
+from relay.domain.errors import PartitionLost, RecordTooLarge
+from relay.engine.asks import Ask, Command
+from relay.engine.clock import Clock
+from relay.engine.core import Lane
+from relay.engine.effects import Effects
+from relay.engine.seats import Seats
+from relay.engine.turnstile import Turnstile
+from relay.engine.work import Call, Work
+
+TURN_S: Final = 0.02
+"""A turn goes on for so long at most: then the event loop does what else there is to do."""
+
+Event = Callable[[float], None]
+"""Something that came for a lane; it is told the time (monotonic)."""
+
+
+class Post:
+    """What came for one lane and was not taken up yet."""
+
+    __slots__ = ("closed", "events", "lane", "told", "wake_at")
+
+    def __init__(self, lane: Lane[Any], told: Callable[[BaseException | None], None]) -> None:
+        self.lane = lane
+        self.events: deque[Event] = deque()
+        self.wake_at = inf
+        self.closed = False
+        self.told = told
+        """Called after each turn of the lane; with what broke it, if that happened."""
+
+
+class Pump:
+    """Runs the cores of all lanes of a process."""
+
+    def __init__(self, effects: Effects, clock: Clock, turnstile: Turnstile) -> None:
+        self._effects = effects
+        self._clock = clock
+        self._turnstile = turnstile
+        self._ready: dict[Post, None] = {}  # in the order of their turns
+        self._timers: list[tuple[float, int, Post]] = []
+        self._numbers = count()
+        self._came = asyncio.Event()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._open: set[Post] = set()
+
+    @property
+    def effects(self) -> Effects:
+        return self._effects
+
+    @property
+    def shut(self) -> bool:
+        """The process sends nothing for now."""
+        return self._turnstile.shut
+
+    def seats(self) -> Seats:
+        """For a lane that is about to be opened."""
+        return Seats(self._turnstile)
+
+    def open(self, lane: Lane[Any], told: Callable[[BaseException | None], None], seats: Seats) -> Post:
+        post = Post(lane, told)
+        seats.bind(lambda work: self.tell(post, partial(lane.seated, work)), lambda: not lane.stopping)
+        self._open.add(post)
+        self.wake(post)
+        return post
+
+    def close(self, post: Post) -> None:
+        """What still comes for it is nobody's business here."""
+        post.closed = True
+        self._open.discard(post)
+        post.events.clear()
+        self._ready.pop(post, None)
+
+    def tell(self, post: Post, event: Event) -> None:
+        if not post.closed:
+            post.events.append(event)
+            self.wake(post)
+
+    def wake(self, post: Post) -> None:
+        """Give it a turn."""
+        self._ready[post] = None
+        self._came.set()
+
+    def resumed(self, gate: str) -> None:
+        """Somebody has resumed an endpoint."""
+        for post in self._open:
+            self.tell(post, partial(post.lane.resumed, gate))
+
+    async def run(self) -> None:
+        """For ever; ends by cancellation."""
+        try:
+            while True:
+                await self._clock.wait(self._came, self._rest_s())
+                self._came.clear()
+                self._turn()
+                if self._ready:
+                    self._came.set()
+                    await asyncio.sleep(0)  # replies that are there become events first
+        finally:
+            for call in self._calls:
+                call.cancel()
+
+    def _rest_s(self) -> float | None:
+        while self._timers and (self._timers[0][2].closed or self._timers[0][0] != self._timers[0][2].wake_at):
+            heapq.heappop(self._timers)  # its lane is gone, or looks at another time now
+        return max(0.0, self._timers[0][0] - self._clock.monotonic()) if self._timers else None
+
+    def _turn(self) -> None:
+        began = now = self._clock.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            self._ready[heapq.heappop(self._timers)[2]] = None
+        for post in list(self._ready):
+            del self._ready[post]
+            if not post.closed:
+                self._drive(post, now)
+            now = self._clock.monotonic()
+            if now - began >= TURN_S:
+                return
+
+    def _drive(self, post: Post, now: float) -> None:
+        lane = post.lane
+        try:
+            for _ in range(len(post.events)):
+                post.events.popleft()(now)
+            lane.take_up(now)
+            for work in lane.steps():
+                call = lane.step(work, self._clock.monotonic())
+                if call is not None:
+                    self._start(post, work, call)
+            for command in lane.commands():
+                self._carry_out(post, command)
+        except Exception as error:  # noqa: BLE001  a lane that is broken is made anew; the others go on
+            post.told(error)
+            return
+        if lane.has_more:
+            self._ready[post] = None
+        self._set_timer(post, lane.wake_at())
+        post.told(None)
+
+    def _set_timer(self, post: Post, at: float) -> None:
+        if at != post.wake_at:
+            post.wake_at = at
+            if at < inf:
+                heapq.heappush(self._timers, (at, next(self._numbers), post))
+
+    def _start(self, post: Post, work: Work, call: Call[Any]) -> None:
+        def replied(reply: object) -> None:
+            self.tell(post, partial(post.lane.replied, work, call, reply))
+
+        try:
+            call.start(replied)
+        except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
+            post.lane.not_started(work, error, self._clock.monotonic())
+
+    # calls to the ports
+
+    def _carry_out(self, post: Post, command: Command) -> None:
+        call = asyncio.create_task(self._carried_out(post, command))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+
+    async def _carried_out(self, post: Post, command: Command) -> None:
+        lane = post.lane
+        try:
+            if command.ask is Ask.ALONE:
+                reply = await self._effects.run_alone(lane, command.items[0], partial(self._start, post))
+            else:
+                reply = await self._effects.carry_out(lane, command)
+        except RecordTooLarge as error:
+            self.tell(post, partial(lane.refused, command, error))
+        except PartitionLost:
+            self.tell(post, partial(lane.lost, command))
+        except Exception as error:  # noqa: BLE001  unexpected: whoever runs the lane is told
+            if not post.closed:
+                post.told(error)
+        else:
+            self.tell(post, partial(lane.carried_out, command, reply))
