@@ -17,12 +17,13 @@ from tests.contract.state_contract import (
     RowsContract,
     TimeContract,
 )
-from tests.contract.state_endpoints_contract import EndpointsContract, FailedContract, RoomContract
+from tests.contract.state_endpoints_contract import EndpointsContract, FailedContract
 from tests.contract.state_lanes_contract import LanesContract
 from tests.contract.state_onlooker_contract import OnlookerContract
 from tests.contract.state_owners_contract import OwnersContract
 from tests.contract.state_parking_contract import LifeContract, ParkingContract
 from tests.contract.state_remains_contract import RemainsContract
+from tests.contract.state_room_contract import RoomContract
 from tests.contract.state_unseen_contract import UnseenContract
 from tests.contract.turned_clock import TurnedClock, age_keys
 from tests.fakes.state import MemoryState
