@@ -8,14 +8,17 @@ import pytest
 
 from relay.domain.hold import hold
 from relay.domain.identity import DeliveryId
+from relay.domain.route import CUT_PREFIX, Route
 from relay.domain.topics import SHARED
 from relay.engine.holding import Holding
 from relay.state.port import EndpointHealth
 from relay.state.replies import answered
 from relay.state.rows import Stage, delivery_row
 from relay.unfinished import unfinished
+from relay.watch.mover import Mover
 from tests.fakes.moving import MovingProcess, MovingWorld
-from tests.fakes.strikes import Fuse
+from tests.fakes.state import MemoryState
+from tests.fakes.strikes import Fuse, Fused
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import message
 from tests.faults.test_moves import until
@@ -140,6 +143,8 @@ async def test_removed_while_it_moves_it_leaves_all_the_same() -> None:
     await until(lambda: _gone(world))
     await process.stop()
     assert world.outside.reasons() == {"a-0": "unknown_receiver", "a-1": "unknown_receiver"}
+    config = await (await world.client()).snapshot(world.topics.receiver_config, 0)
+    assert [record.key for record in config if (record.key or b"").startswith(CUT_PREFIX.encode())] == []
 
 
 @virtually
@@ -181,6 +186,68 @@ async def test_a_hold_outlives_the_receiver_and_all_that_is_cleared_up_behind_it
     await process.ended(20)
     await process.stop()
     assert world.outside.arrived("/answer") == []
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before it is checked", "before it is said"])
+@virtually
+async def test_who_comes_back_while_it_is_seen_off_keeps_its_order(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """Its lane is another one now, and the old one has a message of it by then."""
+    world = MovingWorld()
+    await world.create()
+    await world.declare("r", lane="dedicated")
+    await world.declare("other")
+    raced: list[str] = []
+    original = Mover._say if late else Mover._is_held
+
+    async def racing(mover: Mover, name: str, *more: Any) -> Any:
+        if not raced and name == "r" and "r" not in world.entries:
+            raced.append(name)
+            world.outside.down = {"answer"}
+            await world.declare("r", lane="shared", retry=SLOW)
+            await world.send(message(1, "a", "r"))
+            await asyncio.sleep(20)  # it is routed, and parked
+        return await original(mover, name, *more)  # type: ignore[operator]
+
+    monkeypatch.setattr(Mover, original.__name__, racing)
+    process = MovingProcess(world)
+    await world.remove("r")
+    await until(lambda: _raced(raced))
+    await process.ended(10)
+    await world.send(message(2, "a", "r"))
+    world.outside.down.clear()
+    await until(lambda: _settled(world))
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-1", "a-2"]
+
+
+async def _raced(raced: list[str]) -> bool:
+    return bool(raced)
+
+
+@virtually
+async def test_lanes_that_were_left_cost_less_and_less() -> None:
+    world = MovingWorld()
+    world.state = MemoryState()
+    await world.create()
+    for name in ("r", "s"):
+        await world.declare(name, lane="shared")
+        await world.announce(name, Route(1, "shared"))
+    counted = Fuse()
+    log: Any = Fused(await world.client(), counted, "log")
+    registry = await world.registry()
+    looks: list[str] = []
+    wanted = registry.wanted_lane
+    registry.wanted_lane = lambda name: looks.append(name) or wanted(name)  # type: ignore[method-assign, func-returns-value]
+    moving = asyncio.create_task(Mover(log, world.state, world.topics, registry, world.clock, owner="test").run())
+    spent = []
+    for _ in range(3):
+        before = len(counted.names), len(looks)
+        await asyncio.sleep(86_400)
+        spent.append((len(counted.names) - before[0], len(looks) - before[1]))
+    moving.cancel()
+    assert spent[0][0] < 100
+    assert spent[0][1] < 200
+    assert spent[2][0] < 20
 
 
 @virtually
