@@ -75,11 +75,14 @@ def _awaited(name: str, route: Route, entry: Raw) -> str | None:
     lane = route.lane if route.moving else following and following[0]
     if lane is None:
         return None
+    grows = wanted == "dedicated" and partitions > route.partitions
+    if grows and route.left and not route.moving and lane == wanted:
+        return f"gets {partitions} partitions when the answers that it owes to its own lane have come"
     new, old = (_IN_WORDS[lane], _IN_WORDS["shared" if lane == "dedicated" else "dedicated"])
     text = f"moves from {old} to {new}, which begins when {old} has finished what it has of {name}"
-    if wanted == "dedicated" and partitions > route.partitions:
+    if grows:
         text += f"; it comes back with {partitions} partitions in place of {route.partitions}"
-    held_back = not route.moving and lane != wanted  # the shared lane must not get more than it may park
+    held_back = lane != wanted and not route.moving  # the shared lane must not get more than it may park
     return "waits until a quarter of what it may have parked is enough for its backlog; then it " * held_back + text
 
 

@@ -29,6 +29,8 @@ LEASE: Final = "moves"
 LEASE_S: Final = 15.0
 LOOK_S: Final = 1.0
 MARK_AGAIN_S: Final = 300.0
+SEARCH_SHARE: Final = 9.0
+"""A search through all that is parked is followed by so many times as long without one."""
 ROOM: Final = 25_000
 """Unfinished messages with which a receiver may begin to get more partitions: what comes while its lane finishes them
 gathers in the shared lane, where not more than `parked_per_receiver` (100,000) may."""
@@ -91,6 +93,7 @@ class Mover:
         self._room = room
         self._marked: dict[_Move, dict[int, float]] = {}  # when, by partition
         self._drains: dict[_Move, Drain] = {}
+        self._search_at = -inf
         self._sweeps = Sweeps(clock)
         self._at_rest: int | None = None  # the registry's version in which nobody has anything to do
         self._refused: dict[str, str] = {}
@@ -237,8 +240,14 @@ class Mover:
         if not await drain.is_over(self._log, self._state):
             return False
         [counts] = await answered(self._state.parked([f"r:{move.name}"]))
-        topic = self._topics.to_receiver(SHARED)
-        return not counts.retries or not await is_parked(self._log, self._topics, move.name, topic)
+        if not counts.retries:
+            return True
+        if self._clock.monotonic() < self._search_at:
+            return False
+        begun = self._clock.monotonic()
+        found = await is_parked(self._log, self._topics, move.name, self._topics.to_receiver(SHARED))
+        self._search_at = (now := self._clock.monotonic()) + SEARCH_SHARE * (now - begun)
+        return not found
 
     async def _settle(self, move: _Move, route: Route, partitions: Sequence[int]) -> None:
         keys = [cut_key(move.name, partition).encode() for partition in partitions]

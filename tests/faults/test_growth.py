@@ -78,6 +78,7 @@ async def test_answers_that_are_owed_keep_their_topic_until_they_have_come() -> 
     await world.declare("r", "/later", partitions=3, **later)
     await process.ended(20)
     assert world.broker.specs[world.topics.pending("r")].partitions == 1
+    assert "when the answers" in (await awaited(await world.client(), world.topics))["r"]
     await world.send(message(1, "a", "r"))
     await until(lambda: all_over(world))
     await process.stop()

@@ -196,12 +196,12 @@ async def test_who_comes_back_while_it_is_seen_off_keeps_its_order(monkeypatch: 
     await world.create()
     await world.declare("r", lane="dedicated")
     await world.declare("other")
-    raced: list[str] = []
+    raced = asyncio.Event()
     original = Mover._say if late else Mover._is_held
 
     async def racing(mover: Mover, name: str, *more: Any) -> Any:
-        if not raced and name == "r" and "r" not in world.entries:
-            raced.append(name)
+        if name == "r" and "r" not in world.entries:
+            raced.set()
             world.outside.down = {"answer"}
             await world.declare("r", lane="shared", retry=SLOW)
             await world.send(message(1, "a", "r"))
@@ -211,17 +211,13 @@ async def test_who_comes_back_while_it_is_seen_off_keeps_its_order(monkeypatch: 
     monkeypatch.setattr(Mover, original.__name__, racing)
     process = MovingProcess(world)
     await world.remove("r")
-    await until(lambda: _raced(raced))
-    await process.ended(10)
+    await raced.wait()
+    await process.ended(25)
     await world.send(message(2, "a", "r"))
     world.outside.down.clear()
     await until(lambda: _settled(world))
     await process.stop()
     assert world.outside.arrived("/answer") == ["a-1", "a-2"]
-
-
-async def _raced(raced: list[str]) -> bool:
-    return bool(raced)
 
 
 @virtually
