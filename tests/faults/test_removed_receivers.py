@@ -206,7 +206,7 @@ async def test_who_comes_back_while_it_is_seen_off_keeps_its_order(monkeypatch: 
             await world.declare("r", lane="shared", retry=SLOW)
             await world.send(message(1, "a", "r"))
             await asyncio.sleep(20)  # it is routed, and parked
-        return await original(mover, name, *more)  # type: ignore[operator]
+        return await original(mover, name, *more)
 
     monkeypatch.setattr(Mover, original.__name__, racing)
     process = MovingProcess(world)
