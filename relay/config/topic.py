@@ -79,10 +79,10 @@ class Topic:
     declared: Mapping[str, Declared]
     routes: Routes
 
-    def lane_in_force(self, name: str) -> LaneKind | None:
-        """Where new messages go, or will when it has moved; None: it is not declared."""
+    def uses_own_topics(self, name: str) -> bool:
+        """Whether it has a lane of its own, or will when it has moved."""
         declared = self.declared.get(name)
-        return None if declared is None else self.routes.route(name).lane or lane_of_entry(declared.entry)
+        return declared is not None and "dedicated" in (self.routes.route(name).lane, lane_of_entry(declared.entry))
 
     def last_entry(self, name: str) -> Raw:
         """Of a receiver that was removed; empty where it cannot be read."""

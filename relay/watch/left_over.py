@@ -30,7 +30,7 @@ async def left_over(log: Log, topics: Topics) -> list[LeftOver]:
 
 
 async def _of_receiver(log: Log, topics: Topics, there: Topic, name: str) -> list[LeftOver]:
-    if there.lane_in_force(name) == "dedicated":
+    if there.uses_own_topics(name):
         return []
     groups = topics.lane_groups(name)
     states, backlogs = await log.describe(list(groups)), await log.backlogs(groups)

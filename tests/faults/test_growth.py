@@ -7,6 +7,7 @@ from relay.config.apply import awaited
 from relay.config.settings import Settings
 from relay.domain.errors import UserError
 from relay.log.partitioner import partition_of
+from relay.watch.left_over import left_over
 from relay.watch.mover import Mover
 from tests.fakes.log import MemoryLog
 from tests.fakes.moving import MovingProcess, MovingWorld
@@ -78,6 +79,8 @@ async def test_answers_that_are_owed_keep_their_topic_until_they_have_come() -> 
     await world.declare("r", "/later", partitions=3, **later)
     await process.ended(20)
     assert world.broker.specs[world.topics.pending("r")].partitions == 1
+    assert (await world.route("r")).lane == "shared"
+    assert await left_over(await world.client(), world.topics) == []
     assert "when the answers" in (await awaited(await world.client(), world.topics))["r"]
     await world.send(message(1, "a", "r"))
     await until(lambda: all_over(world))

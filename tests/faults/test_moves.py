@@ -115,6 +115,28 @@ def test_no_crash_at_any_call_loses_doubles_or_overtakes(before: Entry, after: E
         judge(world, f"call {blow_at}, {fuse.names[min(blow_at, len(fuse.names)) - 1]}")
 
 
+@pytest.mark.parametrize(("before", "after"), MOVES)
+@virtually
+async def test_what_could_be_sent_at_once_waits_for_what_is_parked(before: Entry, after: Entry) -> None:
+    world = MovingWorld()
+    await world.create()
+    parking = {**ASKED, "retry": {**SLOW, "base": 60, "cap": 60}}
+    await world.declare("r", **before, **parking)
+    process = MovingProcess(world)
+    world.outside.down = {"answer"}
+    await send(world, 0, 1)
+    await process.ended(20)
+    assert world.parked_copies()
+    await world.declare("r", **after, **parking)
+    world.outside.down.clear()
+    for number in range(2, COUNT):  # in new lanes, with nobody before them
+        await send(world, number)
+        await process.ended(0.5)
+    await until(lambda: all_over(world))
+    await process.stop()
+    judge(world, "no fault")
+
+
 # others have a part in it
 
 

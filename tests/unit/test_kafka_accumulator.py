@@ -439,6 +439,19 @@ class Callers:
             self.acknowledged += zip(at, values, strict=True)
 
 
+def test_a_topic_is_unknown_while_it_has_fewer_partitions_than_a_record_says() -> None:
+    async def main() -> None:
+        into = accumulator(Cluster(partitions=2))
+        few, more, most = ([NewRecord("t", b"k", b"v", spread=spread)] for spread in (2, 3, 4))
+        assert [into.unknown(records) for records in (few, more, most)] == [None, "t", "t"]
+        into.take_as_it_is("t", more)
+        assert [into.unknown(records) for records in (few, more, most)] == [None, None, "t"]
+        into.forget_topics()
+        assert into.unknown(more) == "t"
+
+    virtual(main())
+
+
 @given(
     sizes=st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=4), min_size=1, max_size=6),
     script=st.lists(st.tuples(st.sampled_from(["ok", "lost", "late", "turn"]), st.integers(0, 5)), max_size=40),
