@@ -180,10 +180,7 @@ class Relay:
         await self._patience.until_done("ask the state for the time", self._clock.measure)
         await self._transport.start()
         self._trouble["start"] = None
-        if self._plan.apply_file:
-            await self._patience.until_done("apply the receivers file", self._file.apply)
-        else:
-            await self._file.read()
+        await self._file.read()
 
     async def _serve(self, stop: asyncio.Event, started: Callable[[], None]) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -203,14 +200,14 @@ class Relay:
                 start("log watch", watched("log", LOG_LOOK_S, partial(self._log.describe, topics))),
                 start("state watch", watched("state", STATE_LOOK_S, partial(self._state.messages, [NOBODY]))),
             ]
-            if self._plan.apply_file:
-                background.append(start("receivers file watch", self._file.run()))
-            if await self._unless_stopped(self.registry.ready.wait(), stop):
+            if await self._unless_stopped(self._know_receivers(), stop):
                 await self._unless_stopped(self._topic_watch.check_lanes(), stop)
             self._trouble["receivers"] = None
             tell_unknown(self.registry, self._plan.receivers or ())
             some = {**self.registry.receivers(), **self.registry.shared.some(NAMES_SHOWN)}
             tell_answer_urls(self._settings, self._plan, self._answer_urls(), some)
+            if self._plan.apply_file:
+                background.append(start("receivers file watch", self._file.run()))
             background += [
                 start("stop watch", tell_draining(self._trouble, stop)),
                 start("lane checks", self._topic_watch.run()),
@@ -226,6 +223,12 @@ class Relay:
                 started()
                 await self._run_lanes(stop)
             await end(background)
+
+    async def _know_receivers(self) -> None:
+        """With those of the receivers file, where this process brings it into force. Raises UserError."""
+        await self.registry.ready.wait()
+        if self._plan.apply_file:
+            await self._patience.until_done("apply the receivers file", self._file.bring_into_force)
 
     async def _run_lanes(self, stop: asyncio.Event) -> None:
         changes = self.registry.lane_changes()

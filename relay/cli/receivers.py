@@ -26,11 +26,14 @@ from relay.config.problems import SECRET_FIELDS
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.references import is_public
 from relay.config.settings import Settings
+from relay.config.watch import file_stamp
 from relay.domain.secrecy import MASK, masked_url
 from relay.domain.topics import Topics
 from relay.log.port import Log
 
 _AWAIT_S: Final = 1.0
+_LARGE_BYTES: Final = 1_000_000
+_TOLD_EVERY: Final = 10_000
 
 _file_option = click.option("--file", "-f", type=FILE, help="Receivers file; default: the setting receivers_file.")
 
@@ -101,7 +104,7 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: boo
     --wait.
     """
     settings = settings_from(config_file)
-    known = load_receivers_file(file or settings.receivers_file)
+    known = _loaded(file or settings.receivers_file)
     say: Callable[[str], None] = click.echo if output != "json" else _nothing_said
     diff, rest = asyncio.run(_apply(settings, known, dry_run=dry_run, prune=prune, wait=wait, say=say))
     if output == "json":
@@ -221,9 +224,28 @@ async def _apply(
             _tell_changes(diff, "not applied: dry run", say)
             return diff, {}
 
-        diff = await patiently(lambda: apply_file(log, file, topics, prune=prune), settings.kafka_wait)
+        diff = await patiently(
+            lambda: apply_file(log, file, topics, prune=prune, announced=_tell_announced), settings.kafka_wait
+        )
         _tell_changes(diff, "applied", say)
         return diff, await _tell_awaited(log, topics, say, wait=wait)
+
+
+def _loaded(path: Path) -> ReceiversFile:
+    """The file; of one that takes a while it is said what is being done. Raises UserError."""
+    stamp = file_stamp(path)
+    is_large = stamp is not None and stamp.size > _LARGE_BYTES
+    if is_large:
+        click.echo(f"reading {path} ...", err=True)
+    known = load_receivers_file(path)
+    if is_large:
+        click.echo(f"{len(known.receivers)} receivers; comparing them with what is in force ...", err=True)
+    return known
+
+
+def _tell_announced(records: int) -> None:
+    if records % _TOLD_EVERY == 0:
+        click.echo(f"{records} changes are announced ...", err=True)
 
 
 async def _tell_awaited(log: Log, topics: Topics, say: Callable[[str], None], *, wait: bool) -> dict[str, str]:

@@ -1,12 +1,14 @@
 """Makes the log's `receiver_config` say what a receivers file says: `relay receivers apply`, and every start."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 from relay.config.problems import raise_all
 from relay.config.receivers_file import Raw, ReceiversFile
-from relay.config.topic import Declared, Topic, lane_of_entry, read_topic, source_key
+from relay.config.topic import Declarations, Declared, Topic, lane_of_entry, read_topic, source_key
 from relay.domain.errors import UserError
 from relay.domain.receiver import LaneKind
 from relay.domain.route import Route, next_move, removed_key, route_key
@@ -15,6 +17,8 @@ from relay.log.port import Log, NewRecord
 
 FILE: Final = "file"
 """Who declared an entry, when a receivers file did."""
+_AT_ONCE: Final = 500
+"""Records that are appended at a time, and receivers that are compared without a thread."""
 _IN_WORDS: Final[Mapping[LaneKind, str]] = {"dedicated": "its own lane", "shared": "the shared lane"}
 
 
@@ -30,30 +34,46 @@ class Diff:
         return bool(self.added or self.changed or self.removed)
 
 
-async def apply_file(log: Log, file: ReceiversFile, topics: Topics, *, prune: bool = False) -> Diff:
+async def apply_file(
+    log: Log,
+    file: ReceiversFile,
+    topics: Topics,
+    *,
+    prune: bool = False,
+    there: Topic | None = None,
+    announced: Callable[[int], None] = lambda _records: None,
+) -> Diff:
     """Append the difference between `file` and the topic, after creating the topics of receivers that need one.
 
     What the file does not mention, and no file declared, is left alone. Repeatable at any point: a second call does
     what a first one did not get to. A receiver that changes its lane, or gets more partitions, moves from then on, by
     itself. Raises UserError, having announced nothing, when a topic has more partitions than the file says, or, without
     `prune`, when no receiver would be left.
+
+    `there`: what the topic says now, where that is known. `announced`: called now and then with the number of records
+    that are on the topic by then.
     """
     await log.create([spec for spec in topics.fixed() if spec.name == topics.receiver_config], {})
-    there = await read_topic(log, topics)
-    wanted = _wanted(file)
-    diff = compare(there.declared, wanted)
+    if there is None:
+        there = await read_topic(log, topics)
+    wanted, diff = await _compared(there, file)
     if not prune:
         _refuse_emptied(file, diff)
     sizes = await _ensure_topics(log, topics, file, [*diff.added, *diff.changed])
-    if diff:
-        await log.append(list(_records(topics, there, wanted, diff, sizes)))
+    records, count = _records(topics, there, wanted, diff, sizes), 0
+    while some := list(islice(records, _AT_ONCE)):
+        await log.append(some)
+        announced(count := count + len(some))
     return diff
 
 
 async def preview_file(log: Log, file: ReceiversFile, topics: Topics) -> Diff:
     """What `apply_file` would do, without doing it."""
     exists = await log.describe([topics.receiver_config])
-    return compare((await read_topic(log, topics)).declared if exists else {}, _wanted(file))
+    if not exists:
+        return compare(None, _wanted(file))
+    _, diff = await _compared(await read_topic(log, topics), file)
+    return diff
 
 
 async def awaited(log: Log, topics: Topics) -> dict[str, str]:
@@ -64,7 +84,7 @@ async def awaited(log: Log, topics: Topics) -> dict[str, str]:
         declared = there.declared.get(name)
         if declared is not None and (text := _awaited(name, route, declared.entry)) is not None:
             found[name] = text
-    for name in there.routes.removed.keys() - there.declared.keys():
+    for name in (name for name in there.routes.removed if name not in there.declared):
         found[name] = "is removed; its lanes run on until nothing of it is left"
     return dict(sorted(found.items()))
 
@@ -86,12 +106,27 @@ def _awaited(name: str, route: Route, entry: Raw) -> str | None:
     return "waits until a quarter of what it may have parked is enough for its backlog; then it " * held_back + text
 
 
-def compare(current: Mapping[str, Declared], wanted: Mapping[str, Declared]) -> Diff:
+async def _compared(there: Topic, file: ReceiversFile) -> tuple[Mapping[str, Declared], Diff]:
+    """What the file wants, and what leads there."""
+
+    def compared() -> tuple[Mapping[str, Declared], Diff]:
+        wanted = _wanted(file)
+        return wanted, compare(there.declared, wanted)
+
+    if len(file.receivers) <= _AT_ONCE:
+        return compared()
+    return await asyncio.to_thread(compared)  # of thousands it takes seconds
+
+
+def compare(current: Declarations | None, wanted: Mapping[str, Declared]) -> Diff:
     """What leads from one to the other. What a file declares wins over the same key declared by anybody else."""
+    if current is None:
+        return Diff(added=tuple(sorted(wanted)))
+    former = {key: current.get(key) for key in wanted}
     return Diff(
-        added=tuple(sorted(wanted.keys() - current.keys())),
-        changed=tuple(sorted(key for key in wanted.keys() & current.keys() if wanted[key] != current[key])),
-        removed=tuple(sorted(key for key in current.keys() - wanted.keys() if current[key].by == FILE)),
+        added=tuple(sorted(key for key, each in former.items() if each is None)),
+        changed=tuple(sorted(key for key, each in former.items() if each is not None and each != wanted[key])),
+        removed=tuple(sorted(key for key in current.by(FILE) if key not in wanted)),
     )
 
 

@@ -17,8 +17,10 @@ class Changes:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def follow(self) -> AsyncIterator[int]:
-        """Yields a growing number: at once, then after every change."""
+    async def follow(self, after: asyncio.Event | None = None) -> AsyncIterator[int]:
+        """Yields a growing number: at once, or when `after` is set, then after every change."""
+        if after is not None:
+            await after.wait()
         seen = -1
         while True:
             while seen == self.version:

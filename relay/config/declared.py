@@ -34,9 +34,10 @@ class Declared:
 async def read_declared(log: LogReader, topics: Topics) -> Declared:
     """What the topic says now. An entry that a newer version wrote counts as far as its key tells."""
     there = await read_topic(log, topics)
-    keys = filter(_is_source, there.declared)
+    own = there.declared.own()
+    keys = filter(_is_source, own)
     sources = [_source(key.removeprefix(SOURCE_PREFIX), there.declared[key].entry) for key in keys]
-    lanes = {name for name, each in there.declared.items() if not _is_source(name) and _has_own_lane(name, each.entry)}
+    lanes = {name for name in own if not _is_source(name) and _has_own_lane(name, there.declared[name].entry)}
     lanes |= {name for name, route in there.routes.all().items() if route.has_own_lane}
     lanes |= {name for name in there.routes.removed if _has_own_lane(name, there.last_entry(name))}
     return Declared(frozenset(lanes), {source.source_id: source for source in sources})

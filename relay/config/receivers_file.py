@@ -47,9 +47,15 @@ class ReceiversFile:
     receivers: Mapping[str, ReceiverEntry]
     sources: Mapping[str, SourceEntry]
     is_empty: bool = False
+    _made: list["SealedEntries"] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def sealed(self) -> "SealedEntries":
         """The entries as they may leave this machine, and what had to be taken out of them."""
+        if not self._made:
+            self._made.append(self._sealed())
+        return self._made[0]
+
+    def _sealed(self) -> "SealedEntries":
         literals: dict[str, str] = {}
         receivers = {name: _sealed(raw_entry(entry), name, literals) for name, entry in self.receivers.items()}
         sources = {name: _sealed(raw_entry(entry), name, literals) for name, entry in self.sources.items()}

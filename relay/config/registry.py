@@ -14,12 +14,12 @@ from relay.config.glance import glance
 from relay.config.made_ready import last_settings, receiver_of, source_of, wanted_lane
 from relay.config.receivers_file import ReceiversFile
 from relay.config.routes import Routes, is_of_route
-from relay.config.shared import AT_ONCE, Loading, SharedReceivers, tell_refused
-from relay.config.shared_index import IndexBroken
+from relay.config.shared import SharedReceivers, tell_refused
+from relay.config.shared_index import AT_ONCE, IndexBroken, Loading
 from relay.config.sources import Sources
 from relay.config.subscribers import Subscribers
 from relay.config.subscriptions import Subscriptions
-from relay.config.topic import SOURCE_PREFIX, key_of
+from relay.config.topic import SOURCE_PREFIX, Declarations, Topic, key_of
 from relay.domain.errors import LogUnavailable, OffsetMissing, UserError
 from relay.domain.hold import held_owner
 from relay.domain.receiver import LaneKind, Receiver, Source
@@ -66,6 +66,7 @@ class Registry:
         self._subscribers = Subscribers(lambda: self.subscriptions, self.shared)
         self._changes = Changes()
         self._lane_changes = Changes()
+        self._taken = Changes()
         self.problems: dict[str, str] = {}
         self.ready = asyncio.Event()
 
@@ -158,20 +159,31 @@ class Registry:
         self.shared.learned()
         self._announce()
 
-    async def changes(self) -> AsyncIterator[int]:
+    def changes(self) -> AsyncIterator[int]:
         """Yields a growing number: at once when the topic has been read, then after every change.
 
         Changes that come while the caller is busy are yielded as one.
         """
-        await self.ready.wait()
-        async for change in self._changes.follow():
-            yield change
+        return self._changes.follow(self.ready)
 
-    async def lane_changes(self) -> AsyncIterator[int]:
+    def lane_changes(self) -> AsyncIterator[int]:
         """As `changes`, of those only that may make or end a lane: not of receivers in `shared`."""
+        return self._lane_changes.follow(self.ready)
+
+    def topic(self) -> Topic:
+        """What the topic says, as far as it is known here; live."""
+        return Topic(Declarations(self._values, self.shared.index), self._routes)
+
+    async def reach(self, offset: int) -> None:
+        """Return when all that the topic has before `offset` is known here. Raises LogUnavailable."""
         await self.ready.wait()
-        async for change in self._lane_changes.follow():
-            yield change
+        newest, log = 0, self._log
+        if log is not None and self._position is not None and self._position < offset:
+            async for records in log.scan(self._topic, 0, start=self._position, end=offset):
+                newest = records[-1].offset + 1 if records else newest  # behind it all may be compacted away
+        async for _ in self._taken.follow():
+            if self._position is not None and self._position >= newest:
+                return
 
     # moves
 
@@ -252,6 +264,7 @@ class Registry:
                     self._hear_of_hold(record)
                 self._position = record.offset + 1
                 self._routes_to = max(self._routes_to, self._position)
+                self._taken.tell()
                 taken += 1
                 if taken % AT_ONCE == 0:
                     await asyncio.sleep(0)
@@ -264,23 +277,22 @@ class Registry:
         has been read: until then the former ones are in force."""
         unseen = set(self._values)  # a tombstone that came between two calls may be compacted away
         end, moved = 0, set[str]()
-        with self.shared.loading() as loading:
-            async for record in records:
-                if record is None:
-                    break
-                end = max(end, record.offset + 1)
-                if (key := key_of(record)) is not None:
-                    unseen.discard(key)
-                    if self._take_first(loading, record, key) and key in self._values:
-                        moved.add(key)
-                else:
-                    self._hear_of_hold(record)
-                if len(loading.rows) + len(loading.gone) >= AT_ONCE:
-                    loading.write()
-                    await asyncio.sleep(0)
-            await loading.seal()
-            self._drop_all(unseen)
-            self.shared.replace(loading)
+        loading = Loading()
+        async for record in records:
+            if record is None:
+                break
+            end = max(end, record.offset + 1)
+            if (key := key_of(record)) is not None:
+                unseen.discard(key)
+                if self._take_first(loading, record, key) and key in self._values:
+                    moved.add(key)
+            else:
+                self._hear_of_hold(record)
+            if loading.is_due:
+                await loading.write()
+        index = await loading.sealed()
+        self._drop_all(unseen)
+        self.shared.replace(index)
         for name in moved - self._routes.all().keys():
             if self.shared.value(name) is not None:
                 self._drop(name)
@@ -289,6 +301,7 @@ class Registry:
         self._gone = {name for name in self._routes.removed if not self.is_declared(name)}
         self._position = end
         self._routes_to = max(self._routes_to, end)
+        self._taken.tell()
 
     def _take_first(self, loading: Loading, record: Record, key: str) -> bool:
         """Whether it is of a receiver in the shared lane."""
@@ -296,10 +309,10 @@ class Registry:
         if key.startswith(SOURCE_PREFIX) or is_of_route(key):
             self._apply(record, key)
         elif value is not None and (seen := glance(value)) is not None and seen.is_shared:
-            loading.add(record.offset, key, value, seen)
+            loading.rows.append(self.shared.loaded(record.offset, key, value, seen))
             return True
         else:
-            loading.drop(record.offset, key)
+            loading.gone.append((record.offset, key))
             self._hold(key, value)
         return False
 

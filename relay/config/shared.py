@@ -4,10 +4,8 @@ A record is looked at only briefly when it comes: whether it can be told at all,
 refers to are there. The rest is checked when the receiver is first used, and what is wrong with it is said then.
 """
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -18,15 +16,10 @@ from relay.config.subscriptions import subscribes
 from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver
 
-AT_ONCE: Final = 200
-"""Records that are taken before other tasks get a turn: a few ms."""
-_FEW: Final = 10_000
-"""Records whose index is made in a few ms; a thread is for more."""
 READY_KEPT: Final = 20_000
 """Receivers that are kept ready for use, at most: 2 kB each, and 0.2 ms of CPU to make."""
 _TOLD: Final = 100
 """Refused receivers that get a line each in the log of a process."""
-_PAGE: Final = 1_000
 
 _log = logging.getLogger(__name__)
 
@@ -77,21 +70,15 @@ class SharedReceivers:
         found = self._index.matching(source_id, event_type, most)
         return {name for name in found if (one := self.receiver(name)) and subscribes(one, source_id, event_type)}
 
-    def names(self) -> Iterator[str]:
-        """All of them, in their order; they are read page by page."""
-        last = ""
-        while page := self._index.names(last, _PAGE):
-            yield from page
-            last = page[-1]
+    @property
+    def index(self) -> SharedIndex:
+        """As it is now; only to be asked."""
+        return self._index
 
     def some(self, most: int) -> dict[str, Receiver]:
         """The first ones, by name."""
         names = self._index.names("", most)
         return {name: one for name in names if (one := self.receiver(name)) is not None}
-
-    def declared_by(self, who: str) -> list[str]:
-        """Names; reads all."""
-        return list(self._index.declared_by(who))
 
     def longest_waits(self, most: int) -> dict[str, float]:
         """As `SharedIndex.longest_waits`."""
@@ -102,24 +89,15 @@ class SharedReceivers:
 
     # told
 
-    @contextmanager
-    def loading(self) -> Iterator["Loading"]:
-        """To read the topic from its beginning; what was there stays in force until `replace`."""
-        loading = Loading(self._loaded)
-        try:
-            yield loading
-        finally:
-            if loading.index is not self._index:
-                loading.index.close()
-
-    def replace(self, loading: "Loading") -> None:
-        """Go on with what was loaded, and sealed."""
+    def replace(self, index: SharedIndex) -> None:
+        """Go on with an index that was made of what `loaded` returned, and is sealed."""
         self._index.close()
-        self._index = loading.index
+        self._index = index
         self._forget()
-        self.refused = self._index.refused
+        self.refused = index.refused
 
-    def _loaded(self, offset: int, name: str, value: bytes, seen: Glance) -> Loaded:
+    def loaded(self, offset: int, name: str, value: bytes, seen: Glance) -> Loaded:
+        """A record, for an index that is being made."""
         refused = lacks(value, self._variables)
         if refused:
             self._tell(name, value)
@@ -220,40 +198,6 @@ class SharedReceivers:
             tell_refused(name, error)
         if self._told == _TOLD:
             _log.warning("receiver_config_more_refused", extra={"problem": "the metric receivers_refused counts them"})
-
-
-class Loading:
-    """An index that is being made: what was read, and not yet written to it."""
-
-    def __init__(self, loaded: Callable[[int, str, bytes, Glance], Loaded]) -> None:
-        self.index = SharedIndex()
-        self._loaded = loaded
-        self.rows: list[Loaded] = []
-        self.gone: list[tuple[int, str]] = []
-        self._written = 0
-
-    def add(self, offset: int, name: str, value: bytes, seen: Glance) -> None:
-        """A record of a receiver in the shared lane."""
-        self.rows.append(self._loaded(offset, name, value, seen))
-
-    def drop(self, offset: int, name: str) -> None:
-        """A record that says that there is no such receiver in the shared lane."""
-        self.gone.append((offset, name))
-
-    async def seal(self) -> None:
-        """All has come."""
-        self.write()
-        if self._written > _FEW:
-            await asyncio.to_thread(self.index.seal)
-        else:
-            self.index.seal()
-
-    def write(self) -> None:
-        """What has come by now, to make room for more."""
-        self.index.load(self.rows, self.gone)
-        self._written += len(self.rows)
-        self.rows.clear()
-        self.gone.clear()
 
 
 def tell_refused(key: str, error: UserError) -> None:

@@ -4,6 +4,7 @@ The file is SQLite's, temporary and private: it is made from the topic at each s
 there is never an old one to be believed. Reading one record takes microseconds.
 """
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,11 @@ from zlib import crc32
 from relay.config.glance import DEFAULT_WAIT_S, Glance, glance
 from relay.domain.errors import LogUnavailable
 
+AT_ONCE: Final = 200
+"""Records that are taken before other tasks get a turn: a few ms."""
+_FEW: Final = 10_000
+"""Records whose index is made in a few ms; a thread is for more."""
+_PAGE: Final = 1_000
 _CACHE_KB: Final = 16_384
 """Of the file in this process's memory; beyond that it is the system's page cache that makes it fast."""
 
@@ -165,11 +171,17 @@ class SharedIndex:
             found = self._db.execute("SELECT name FROM entries WHERE name > ? ORDER BY name LIMIT ?", (after, most))
             return [name for (name,) in found]
 
-    def declared_by(self, who: str) -> Iterator[str]:
+    def all_names(self) -> Iterator[str]:
+        """In their order; they are read page by page."""
+        last = ""
+        while page := self.names(last, _PAGE):
+            yield from page
+            last = page[-1]
+
+    def declared_by(self, who: str) -> list[str]:
         """Names; reads the whole file."""
         with _errors():
-            for (name,) in self._db.execute("SELECT name FROM entries WHERE by = ?", (who,)):
-                yield name
+            return [name for (name,) in self._db.execute("SELECT name FROM entries WHERE by = ?", (who,))]
 
     def longest_waits(self, most: int) -> dict[str, float]:
         """By name, the longest first: how long one of its messages may be worked on, in seconds. One stands for all
@@ -205,6 +217,41 @@ class SharedIndex:
                 ):
                     lengths.update([len(each) - 1 for each in patterns if each[-1:] == "*"])
         self._db.executemany("INSERT INTO subscriptions VALUES (?, ?)", subscribed)
+
+
+class Loading:
+    """An index that is being made: what is still to be written of it."""
+
+    def __init__(self) -> None:
+        self.rows: list[Loaded] = []
+        self.gone: list[tuple[int, str]] = []
+        self._index = SharedIndex()
+        self._written = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether enough has come to be written."""
+        return len(self.rows) + len(self.gone) >= AT_ONCE
+
+    async def write(self) -> None:
+        """What has come by now; then other tasks get a turn."""
+        self._write()
+        await asyncio.sleep(0)
+
+    async def sealed(self) -> SharedIndex:
+        """All has come."""
+        self._write()
+        if self._written > _FEW:
+            await asyncio.to_thread(self._index.seal)
+        else:
+            self._index.seal()
+        return self._index
+
+    def _write(self) -> None:
+        self._index.load(self.rows, self.gone)
+        self._written += len(self.rows)
+        self.rows.clear()
+        self.gone.clear()
 
 
 def _kept_wait_s(seen: Glance) -> float | None:

@@ -28,6 +28,17 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver(_BOOL, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
+if yaml.__with_libyaml__:
+
+    class _FastLoader(yaml.CSafeLoader):
+        """The same on a parser in C, ten times as fast, which says less well what is wrong with a file."""
+
+        yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+else:
+    _FastLoader = _Loader  # type: ignore[misc, assignment]
+
+
 def read_mapping(path: Path) -> dict[object, object]:
     """The file's mapping; empty for an empty file. Raises UserError that names the file, and the place in it."""
     try:
@@ -42,8 +53,7 @@ def read_mapping(path: Path) -> dict[object, object]:
 def parse_mapping(text: str, origin: str) -> dict[object, object]:
     """As `read_mapping`, for text that came from `origin`."""
     try:
-        loader = _Loader(text)
-        root = loader.get_single_node()
+        loader, root = _composed(text)
         if root is None:
             return {}
         raise_all(
@@ -58,6 +68,16 @@ def parse_mapping(text: str, origin: str) -> dict[object, object]:
     if not isinstance(value, dict):
         raise UserError(f"{origin}: has to be a mapping of names to values")
     return value
+
+
+def _composed(text: str) -> tuple[_Loader | _FastLoader, yaml.Node | None]:
+    """A loader that has read the document, and its root. Raises yaml.YAMLError."""
+    try:
+        fast = _FastLoader(text)
+        return fast, fast.get_single_node()
+    except yaml.YAMLError:
+        loader = _Loader(text)
+        return loader, loader.get_single_node()
 
 
 def _twice(node: yaml.Node, place: Place, visited: set[yaml.Node]) -> Iterator[tuple[Place, int]]:

@@ -7,12 +7,14 @@ who declared it. Others say which lane of a receiver is in force (`relay/domain/
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from relay.config.glance import glance
 from relay.config.receivers_file import Raw
 from relay.config.routes import Routes, is_of_route
+from relay.config.shared_index import Loading, SharedIndex
 from relay.domain.errors import UserError
 from relay.domain.hold import held_owner
 from relay.domain.receiver import LaneKind
@@ -72,11 +74,50 @@ def lane_of_entry(entry: Raw) -> LaneKind:
     return "shared" if entry.get("lane") == SHARED else "dedicated"
 
 
+class Declarations(Mapping[str, Declared]):
+    """What is declared, by key: what is in `own`, and of receivers in the shared lane what is in `shared`."""
+
+    def __init__(self, own: Mapping[str, bytes], shared: SharedIndex) -> None:
+        self._own = own
+        self._shared = shared
+
+    def __getitem__(self, key: str) -> Declared:
+        value = self._value(key)
+        if value is None:
+            raise KeyError(key)
+        return _readable(value)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._value(key) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.own()
+        yield from self._shared.all_names()
+
+    def __len__(self) -> int:
+        return len(self.own()) + len(self._shared)
+
+    def own(self) -> list[str]:
+        """Keys of all that is not of a receiver in the shared lane."""
+        return [key for key in list(self._own) if not is_of_route(key)]
+
+    def by(self, who: str) -> list[str]:
+        """Keys of what `who` has declared."""
+        own = [key for key in self.own() if _readable(self._own[key]).by == who]
+        return [*own, *self._shared.declared_by(who)]
+
+    def _value(self, key: str) -> bytes | None:
+        if (own := self._own.get(key)) is not None:
+            return own
+        row = self._shared.get(key)
+        return None if row is None else row.value
+
+
 @dataclass(frozen=True, slots=True)
 class Topic:
     """What `receiver_config` says: what is declared, by key, and the routes."""
 
-    declared: Mapping[str, Declared]
+    declared: Declarations
     routes: Routes
 
     def uses_own_topics(self, name: str) -> bool:
@@ -96,17 +137,36 @@ class Topic:
 
 async def read_topic(log: LogReader, topics: Topics) -> Topic:
     """As it is now; nothing is resolved. Of an entry that a newer version wrote only the key counts."""
-    found: dict[str, Declared] = {}
-    routes = Routes()
-    for record in await log.snapshot(topics.receiver_config, 0):
-        key, value = key_of(record), record.value or b""
+    own: dict[str, bytes] = {}
+    routes, loading = Routes(), Loading()
+    async for record in log.follow(topics.receiver_config):
+        if record is None:
+            break
+        key, value = key_of(record), record.value
         if key is None:
             continue
-        if is_of_route(key):
+        if not is_of_route(key):
+            _take(own, loading, record.offset, key, value)
+        elif value is not None:
             routes.take(key, value)
         else:
-            found[key] = _readable(value)
-    return Topic(found, routes)
+            routes.drop(key)
+        if loading.is_due:
+            await loading.write()
+    return Topic(Declarations(own, await loading.sealed()), routes)
+
+
+def _take(own: dict[str, bytes], loading: Loading, offset: int, key: str, value: bytes | None) -> None:
+    seen = None if value is None or key.startswith(SOURCE_PREFIX) else glance(value)
+    if value is not None and seen is not None and seen.is_shared:
+        own.pop(key, None)
+        loading.rows.append((offset, key, value, False, seen))
+        return
+    loading.gone.append((offset, key))
+    if value is None:
+        own.pop(key, None)
+    else:
+        own[key] = value
 
 
 def _readable(value: bytes) -> Declared:

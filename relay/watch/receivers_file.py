@@ -11,13 +11,13 @@ from relay.config.watch import Stamp, file_stamp, watch_file
 from relay.domain.errors import Unavailable, UserError
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
-from relay.log.port import Log
+from relay.engine.recovery import LEASE_S, keeping_lease
+from relay.log.port import Log, TopicPartition
 from relay.plan import Plan
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
 
 LEASE: Final = "receivers-file"
-LEASE_S: Final = 15.0
 LEASE_LOOK_S: Final = 0.2
 
 _log = get_logger("relay.process")
@@ -47,35 +47,47 @@ class FileWatch:
         self._clock = clock
         self._owner = owner
         self._stamp: Stamp | None = None
+        self._file: ReceiversFile | None = None
         self.hangup = asyncio.Event()
 
     async def apply(self) -> None:
-        """Bring the file into force: by one process at a time, and to the same end whoever does it.
+        """Read the file and bring it into force. Raises UserError and Unavailable."""
+        await self.read()
+        await self.bring_into_force()
+
+    async def bring_into_force(self) -> None:
+        """What was read: by one process at a time, and to the same end whoever does it. The registry has to be
+        followed: it is known there when this returns.
 
         Raises UserError and Unavailable.
         """
-        self._stamp = file_stamp(self._path)
-        file = await self.read()
-        if file is None:
+        if self._file is None:
             return
         while not await self._state.lease(LEASE, self._owner, LEASE_S):
             await self._clock.sleep(LEASE_LOOK_S)
-        try:
-            diff = await apply_file(self._log, file, self._topics)
-        finally:
-            await self._state.release(LEASE, self._owner)
+        async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+            await self._reach_end()
+            diff = await apply_file(self._log, self._file, self._topics, there=self._registry.topic())
         if diff:
+            await self._reach_end()
             say = _log.warning if diff.removed else _log.info  # a removed receiver gets nothing any more
             say("receivers_applied", added=diff.added, changed=diff.changed, removed=diff.removed)
 
     async def read(self) -> ReceiversFile | None:
         """The file; secrets that are written out in it become known to this process. Raises UserError."""
+        self._stamp = file_stamp(self._path)
         # of thousands of receivers it takes seconds, for which the loop must not stand still
         read = await asyncio.to_thread(load_receivers_file, self._path) if self._path.exists() else None
-        file = self._plan.with_entries(read)
+        self._file = file = self._plan.with_entries(read)
         if file is not None:
+            await asyncio.to_thread(file.sealed)
             self._registry.learn(file)
         return file
+
+    async def _reach_end(self) -> None:
+        """Until the registry knows all that is on the topic now."""
+        [end] = (await self._log.ends([TopicPartition(self._topics.receiver_config, 0)])).values()
+        await self._registry.reach(end)
 
     async def run(self) -> None:
         """Apply what changes, for ever. What cannot be applied is told, and the former one stays in force."""

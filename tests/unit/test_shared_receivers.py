@@ -1,6 +1,7 @@
 """Receivers in the shared lane: found by name, of which the newest record counts, and few of which are in memory."""
 
 import asyncio
+import json
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -11,13 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.config import shared
+from relay.config.apply import Diff, apply_file
 from relay.config.glance import glance, lacks
+from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.registry import Registry
 from relay.config.topic import Declared
 from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.domain.route import Route, removed_key, route_key
 from relay.domain.topics import Topics
-from relay.log.port import Coordinate, NewRecord, Record
+from relay.log.port import Coordinate, NewRecord, Record, TopicPartition
 from tests.fakes.log import MemoryBroker, MemoryLog
 
 TOPICS = Topics()
@@ -105,7 +108,7 @@ async def test_one_in_the_shared_lane_is_found_by_its_name(log: _Log) -> None:
         assert timeout_of(registry, "many") == 4
         await log.say({"many": None})
         await until(lambda: registry.receiver("many") is None)
-        assert list(registry.shared.names()) == ["more"]
+        assert list(registry.shared.index.all_names()) == ["more"]
 
 
 class _Uncompacted(_Log):
@@ -140,7 +143,7 @@ async def test_of_each_name_the_newest_record_counts(said: Sequence[bytes | None
         found = registry.receiver("ci")
         assert list(registry.receivers()) == (["ci"] if found and found.lane == "dedicated" else [])
         shared_ones = {"other"} | ({"ci"} if found and found.lane == "shared" else set())
-        assert set(registry.shared.names()) == shared_ones
+        assert set(registry.shared.index.all_names()) == shared_ones
 
 
 async def test_few_are_in_memory(log: _Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,9 +325,9 @@ async def test_where_the_log_cannot_tell_what_came_since_it_is_read_anew(log: _L
         log._broker = MemoryBroker()  # the topic was made anew
         await log.create(TOPICS.fixed(), {})
         await log.say({"d": entry()})
-        assert set(registry.shared.names()) >= {"a", "b"}
+        assert set(registry.shared.index.all_names()) >= {"a", "b"}
         log.up.set()
-        await until(lambda: set(registry.shared.names()) == {"d"})
+        await until(lambda: set(registry.shared.index.all_names()) == {"d"})
         assert registry.receivers() == {}
         assert log.starts[-1] is None
 
@@ -345,3 +348,54 @@ def test_a_glance_tells_what_a_full_check_would() -> None:
 )
 def test_a_reference_to_what_is_not_there_is_seen(value: bytes, expected: bool) -> None:
     assert lacks(value, {b"A", b"B"}) == expected
+
+
+# applied files
+
+
+def _file(count: int, **fields: object) -> ReceiversFile:
+    receivers = {f"f-{number}": {"post_endpoint": "https://ci.example/", "lane": "shared"} for number in range(count)}
+    return parse_receivers_file(json.dumps({"receivers": {**receivers, **fields}}))
+
+
+async def test_a_file_is_compared_with_what_the_registry_knows(log: _Log) -> None:
+    await log.say({"theirs": entry(), "f-0": entry(timeout=7)})
+    async with following(log) as registry:
+        first = await apply_file(log, _file(1_000), TOPICS, there=registry.topic())
+        assert (len(first.added), first.changed, first.removed) == (999, ("f-0",), ())
+        await _know_all(log, registry)
+        assert not await apply_file(log, _file(1_000), TOPICS, there=registry.topic())
+        own = {"post_endpoint": "https://ci.example/", "timeout": 3}
+        diff = await apply_file(log, _file(999, own=own), TOPICS, there=registry.topic())
+        assert diff == Diff(added=("own",), removed=("f-999",))
+        await _know_all(log, registry)
+        assert set(registry.topic().declared.by("file")) == {"own", *(f"f-{number}" for number in range(999))}
+        assert set(registry.topic().declared) == {"own", "theirs", *(f"f-{number}" for number in range(999))}
+        assert not await apply_file(log, _file(999, own=own), TOPICS)  # as read from the topic
+
+
+async def _know_all(log: _Log, registry: Registry) -> None:
+    [end] = (await log.ends([TopicPartition(CONFIG, 0)])).values()
+    await registry.reach(end)
+
+
+async def test_the_end_is_reached_also_where_nothing_is_left_before_it(log: _Log) -> None:
+    """The last records may be compacted away, a tombstone with them."""
+    await log.say({"a": entry()})
+    async with following(log) as registry:
+        async with asyncio.timeout(10):
+            await registry.reach(1)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(log, "scan", _nothing)
+                await registry.reach(7)
+
+
+async def _nothing(topic: str, partition: int, *, start: int, end: int) -> AsyncIterator[Sequence[Record]]:
+    for _ in ():
+        yield ()
+
+
+async def test_what_is_applied_is_told_as_it_goes(log: _Log) -> None:
+    told: list[int] = []
+    await apply_file(log, _file(1_100), TOPICS, announced=told.append)
+    assert told == [500, 1_000, 1_100]
