@@ -23,7 +23,7 @@ from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import message
 
 SLOW = {"base": 6, "factor": 1, "cap": 6, "max_attempts": 1000}
-"""Longer than waits that are held in memory."""
+"""Half of it is waited, in memory: a parked copy that a zombie leaves behind stays until the next pass over them."""
 COUNT = 9
 LANES = [("dedicated", "shared"), ("shared", "dedicated")]
 ASKED: dict[str, Any] = {"status_endpoint": "http://r/answer/{message_id}", "retry": SLOW}
