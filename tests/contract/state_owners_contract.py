@@ -71,6 +71,7 @@ class OwnersContract:
             assert await rig.state.begin(of(late, [ask(row(2))])) == [Fenced()]
             assert await rig.state.take_due(of(late, [DueAsk(TAG, 9)]), lease_s=30) == [Fenced()]
             assert await rig.state.park(of(late, [parked(3)])) == [Fenced()]
+            assert not await rig.state.begin_anew(late, {TAG: 2})
         assert await rig.state.epochs(ANEW, [TAG]) == {TAG: 2}
         assert await answered(rig.state.begin(of(ANEW, [ask(row(2))]))) == [Go(1, 0.0)]
 

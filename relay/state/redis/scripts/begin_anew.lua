@@ -5,7 +5,7 @@ return serve_ready(function(arguments)
   local lane, epoch, seen = unpack(cmsgpack.unpack(arguments))
   local highest, fenced = fencing_epoch(lane, epoch)
   if not fenced or highest ~= seen then
-    return { highest == epoch }
+    return { not fenced and highest == epoch }
   end
   call('SET', epoch_key(lane), epoch)
   call('SET', before_key(lane), seen, 'PX', WINDOW)
