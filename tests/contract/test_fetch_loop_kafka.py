@@ -2,20 +2,23 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
+from bench.kafka_parts import Unsuitable, free_ports, new_cluster_id
 from relay.domain.errors import LogUnavailable, OffsetMissing
 from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.log import KafkaLog
-from relay.log.kafka.settings import FETCH_BYTES
+from relay.log.kafka.settings import FETCH_BYTES, KafkaSecurity
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 from tests.contract.log_contract import PATIENCE_S, topic_for
 from tests.contract.test_log_kafka import KafkaRig, opened, own_broker, until_appended
 from tests.fakes.raw_batches import RawBatch, RawRecord, produce_raw
-from tests.servers.kafka import Broker, KafkaBroker
+from tests.servers.kafka import Broker, KafkaBroker, unavailable
+from tests.servers.kafka_cluster import KafkaCluster
 from tests.unit.test_fetch_loop import Reader
 
 __all__ = ["own_broker"]
@@ -134,3 +137,86 @@ async def test_a_broker_that_goes_and_comes_back(own_broker: KafkaBroker, failur
         for at in places(topic, 2):
             offsets = reader.offsets(at)
             assert offsets == list(range(len(offsets)))
+
+
+_SECURE = """
+listeners=PLAINTEXT://127.0.0.1:{{port}},CONTROLLER://127.0.0.1:{{controller_port}},SECURE://127.0.0.1:{secure}
+advertised.listeners=PLAINTEXT://127.0.0.1:{{port}},SECURE://127.0.0.1:{secure}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL
+sasl.enabled.mechanisms=SCRAM-SHA-512
+listener.name.secure.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+ssl.keystore.type=PEM
+ssl.keystore.certificate.chain={chain}
+ssl.keystore.key={key}
+"""
+
+
+@pytest.fixture
+def secure_broker(certificate: Path) -> Iterator[tuple[KafkaBroker, KafkaSecurity, str]]:
+    """With a further listener that wants TLS and a password: the broker, how to get in there, and where."""
+    if "RELAY_TEST_KAFKA" in os.environ:
+        pytest.skip("RELAY_TEST_KAFKA: no other broker is started")
+    [port, *ports] = free_ports(3)
+    chain, key = ("\\n".join(path.read_text().splitlines()) for path in (certificate, certificate.with_suffix(".key")))
+    user = ("--standalone", "-t", new_cluster_id(), "--add-scram", "SCRAM-SHA-512=[name=relay,password=secret]")
+    try:
+        more = _SECURE.format(secure=port, chain=chain, key=key)
+        broker = KafkaBroker(more, ports=(ports[0], ports[1]), fresh=user)
+    except Unsuitable as reason:
+        unavailable(str(reason))
+    security = KafkaSecurity("SASL_SSL", user="relay", password="secret", ca_file=str(certificate))
+    try:
+        broker.start()
+        yield broker, security, f"127.0.0.1:{port}"
+    finally:
+        broker.stop()
+
+
+async def test_over_tls_and_with_a_password(secure_broker: tuple[KafkaBroker, KafkaSecurity, str]) -> None:
+    _, security, bootstrap = secure_broker
+    log = KafkaLog(bootstrap, security=security)
+    await log.start()
+    try:
+        async with fetching(log) as reader, asyncio.timeout(PATIENCE_S):
+            topic = await topic_for(log, partitions=2)
+            reader.open(*places(topic, 2))
+            await log.append(numbered(topic, range(100)))
+            await reader.until(100)
+    finally:
+        await log.close()
+
+
+@pytest.fixture
+def cluster() -> Iterator[KafkaCluster]:
+    if "RELAY_TEST_KAFKA" in os.environ:
+        pytest.skip("RELAY_TEST_KAFKA: no other broker is started")
+    try:
+        cluster = KafkaCluster()
+    except Unsuitable as reason:
+        unavailable(str(reason))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+async def test_leaders_that_die_and_come_back_cost_no_record_and_double_none(cluster: KafkaCluster) -> None:
+    async with opened(cluster.bootstrap, request_timeout_ms=5_000) as log, fetching(log) as reader:
+        async with asyncio.timeout(90):
+            topic = await topic_for(log, partitions=6)
+            reader.open(*places(topic, 6))
+            await log.append(numbered(topic, range(100)))
+            await reader.until(100)
+            assert len({at.leader for at in (await log._client.topics([topic]))[topic]}) == 3
+            for number, node in enumerate(cluster.nodes):
+                node.kill()
+                records = numbered(topic, range(100 * number, 100 * number + 100))
+                at = await until_appended(log, records, asyncio.Event())
+                ends = {TopicPartition(each.topic, each.partition): each.offset for each in at}
+                while any(reader.offsets(place)[-1] < end for place, end in ends.items()):
+                    await reader.until(1)
+                await asyncio.to_thread(node.start)
+            for place in places(topic, 6):
+                offsets = reader.offsets(place)
+                assert offsets == list(range(len(offsets)))

@@ -96,6 +96,8 @@ async def produce_raw(log: KafkaLog, topic: str, batch: RawBatch, *, partition: 
     async def ask(client: AIOKafkaClient) -> int:
         answer = await ours._send(client, await ours._leader(client, place), request)
         [(_, [(_, code, *_)])] = answer.topics
+        if for_code(code).retriable:
+            raise for_code(code)  # a topic that is just being created
         return int(code)
 
     code = await ours._repeated("producing", ask)

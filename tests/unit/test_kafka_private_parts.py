@@ -21,6 +21,7 @@ from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.errors import RecordTooLargeError
 from aiokafka.producer.message_accumulator import MessageBatch
+from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.structs import TopicPartition
 
 import relay.log.kafka
@@ -54,7 +55,8 @@ UNDOCUMENTED: Final[dict[str, set[str]]] = {
         *("position", "has_valid_position", "highwater", "timestamp"),
         *("pause", "resume", "consumed_to"),
     },
-    "connection": {"close"},
+    "connection": {"close", "connected", "send"},
+    "record batch": {"validate_crc", "__iter__"},
     "producer": {"client", "create_batch"},
     "sender": {"sender_task", "close"},
     "accumulator": {"fail_all"},
@@ -84,6 +86,7 @@ async def library() -> AsyncIterator[dict[str, Any]]:
         "fetch error": FetchError(error=RecordTooLargeError(), backoff=0.0),
         "client": client,
         "connection": AIOKafkaConnection("127.0.0.1", 9),
+        "record batch": DefaultRecordBatch,
         "producer": producer,
         "sender": producer._sender,
         "accumulator": accumulator,
