@@ -12,7 +12,7 @@ from aiokafka.protocol.admin import ApiVersionResponse_v0
 from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
 
 from relay.domain.errors import LogUnavailable
-from relay.log.kafka.client import Layout
+from relay.log.kafka.layout import Layout, Leader
 from relay.log.port import TopicPartition
 from tests.fakes.raw_batches import RawBatch
 
@@ -57,7 +57,8 @@ class FakeLog:
 class FakeBroker:
     """`asked`: what came, in order. `errors`: answered for partitions instead of records. `grants`: sessions.
 
-    `deaf`: takes requests and answers none. `whole_first`: as Kafka does since KIP-74, else a batch is cut like others.
+    `epochs`: of the leaders that it was last taken for. `deaf`: takes requests and answers none. `whole_first`: as
+    Kafka does since KIP-74, else a batch is cut like others.
     """
 
     def __init__(self, node: int = 1) -> None:
@@ -70,6 +71,7 @@ class FakeBroker:
         self.whole_first = True
         self.throttle_ms = 0
         self.logs: dict[TopicPartition, FakeLog] = defaultdict(FakeLog)
+        self.epochs: dict[TopicPartition, int] = {}
         self.sessions: dict[int, tuple[int, dict[TopicPartition, tuple[int, int]]]] = {}
         self.changed = asyncio.Condition()
         self.connections = 0
@@ -155,7 +157,8 @@ class FakeBroker:
         wanted = {
             TopicPartition(topic, partition): (offset, most)
             for topic, rows in request.topics
-            for partition, _, offset, _, most in rows
+            for partition, epoch, offset, _, most in rows
+            if self.epochs.update({TopicPartition(topic, partition): epoch}) is None
         }
         forgotten = [TopicPartition(topic, number) for topic, rows in request.forgotten_topics_data for number in rows]
         ask = Asking(
@@ -234,11 +237,15 @@ class FakeBroker:
 
 
 class FakeKafka:
-    """Brokers, and who leads what: `leaders`; what is not in there, the first does. `lookups`: topics asked about."""
+    """Brokers, and who leads what since which epoch: `leaders`; what is not in there, the first does.
+
+    `lookups`: topics asked about.
+    """
 
     def __init__(self, brokers: Sequence[FakeBroker]) -> None:
         self.brokers = brokers
         self.leaders: dict[TopicPartition, int] = {}
+        self.epochs: dict[TopicPartition, int] = {}
         self.lookups: list[list[str]] = []
         self.away = False
         self.partitions: dict[str, int] = {}
@@ -258,7 +265,7 @@ class FakeKafka:
             raise LogUnavailable("Kafka: reading metadata: nobody answers")
         first = self.brokers[0].node
         leaders = {
-            at: self.leaders.get(at, first)
+            at: Leader(self.leaders.get(at, first), self.epochs.get(at, 0))
             for name in names
             for number in range(self.partitions.get(name, 4))
             if self.leaders.get(at := TopicPartition(name, number), first) != -1

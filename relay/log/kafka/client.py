@@ -4,6 +4,7 @@ Metadata requests of the library's clients create missing topics where the broke
 """
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Literal, NamedTuple, TypeVar
@@ -14,6 +15,7 @@ from aiokafka.errors import (
     KafkaConnectionError,
     KafkaError,
     LeaderNotAvailableError,
+    NodeNotReadyError,
     NoError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
@@ -26,17 +28,20 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka.closing import ends_within
+from relay.log.kafka.layout import Layout, LayoutAsk, layout_of
 from relay.log.kafka.record_batches import Chunk, decode, whole_size
 from relay.log.kafka.settings import Cluster
 from relay.log.port import TopicPartition
 
 _RETRY_S: Final = 0.1
 _CLOSE_S: Final = 2.0
+_PATIENCE_S: Final = 2.0
+"""With a broker, where any other one can answer as well."""
+
 _READ_UNCOMMITTED: Final = 0
 _EARLIEST: Final = -2
 _LATEST: Final = -1
 _NO_OFFSET: Final = -1
-_NOBODY: Final = -1
 _LARGEST_BATCH: Final = 256 * 1024**2
 
 _NO_COORDINATOR: Final = (
@@ -53,13 +58,6 @@ class Replicas(NamedTuple):
     partition: int
     leader: int
     replicas: int
-
-
-class Layout(NamedTuple):
-    """Who leads what, and where the brokers are. What has no leader just now is not in it."""
-
-    leaders: dict[TopicPartition, int]
-    brokers: dict[int, tuple[str, int]]
 
 
 @contextmanager
@@ -112,15 +110,8 @@ class KafkaClient:
         """The partitions of these topics; a topic that cannot be told about does not hold up the others."""
 
         async def ask(client: AIOKafkaClient) -> Layout:
-            request = MetadataRequest(list(names), allow_auto_topic_creation=False)
-            answer = await self._send(client, client.get_random_node(), request)
-            leaders = {
-                TopicPartition(topic, number): leader
-                for _, topic, _, partitions in answer.topics
-                for _, number, leader, *_ in partitions
-                if leader != _NOBODY
-            }
-            return Layout(leaders, {node: (host, port) for node, host, port, *_ in answer.brokers})
+            nodes = [broker.nodeId for broker in client.cluster.brokers()]
+            return layout_of(await self._first_to_answer(client, random.sample(nodes, len(nodes)), LayoutAsk(names)))
 
         return await self._repeated("reading metadata", ask)
 
@@ -234,6 +225,16 @@ class KafkaClient:
         except KeyError as error:  # its bookkeeping, when the connection went away under the request
             raise KafkaConnectionError("the connection was lost") from error
 
+    async def _first_to_answer(self, client: AIOKafkaClient, nodes: Sequence[int], request: object) -> Any:
+        """One that is frozen, or cut off, does not hold up what any other one can tell."""
+        for node in nodes:
+            try:
+                async with asyncio.timeout(_PATIENCE_S):
+                    return await self._send(client, node, request)
+            except (KafkaConnectionError, NodeNotReadyError, TimeoutError):
+                continue
+        raise KafkaConnectionError("no broker answers")
+
     async def _to_coordinator(self, client: AIOKafkaClient, group: str, request: object) -> Any:
         node = await client.coordinator_lookup(CoordinationType.GROUP, group)
         return await self._send(client, node, request)
@@ -259,7 +260,7 @@ class KafkaClient:
                 self._leaders.update({TopicPartition(topic, each.partition): each.leader for each in found})
         if partition not in self._leaders:
             raise UnknownTopicOrPartitionError(f"{partition.topic}/{partition.partition} does not exist")
-        if self._leaders[partition] == _NOBODY:
+        if self._leaders[partition] == -1:
             raise LeaderNotAvailableError(f"{partition.topic}/{partition.partition} has no leader")
         return self._leaders[partition]
 

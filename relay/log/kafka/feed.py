@@ -19,11 +19,12 @@ class Feed:
 
     `following`: the next offset to be fetched; None where only unpacking what was fetched tells it. `trouble`:
     what whoever takes is to be told when all that came before it has been taken. `strikes`: errors in a row.
+    `doubted_at`: when its offset was said not to be there; it may have been an old leader that said so.
     """
 
     __slots__ = (
         *("at", "on_arrival", "position", "following", "held", "opened", "paused", "trouble", "strikes"),
-        *("struck_at", "_max_bytes", "_cuts", "_max_record_bytes", "_chunks"),
+        *("struck_at", "leader_epoch", "doubted_at", "_max_bytes", "_cuts", "_max_record_bytes", "_chunks"),
     )
 
     def __init__(self, at: TopicPartition, offset: int, on_arrival: Callable[[], None], max_record_bytes: int) -> None:
@@ -35,6 +36,8 @@ class Feed:
         self.opened = 0
         self.paused = False
         self.trouble: Exception | None = None
+        self.leader_epoch = -1
+        self.doubted_at: float | None = None
         self.strikes = 0
         self.struck_at = float("-inf")
         self._max_bytes = FETCH_BYTES
@@ -47,7 +50,7 @@ class Feed:
         """What is to be asked for now, if anything."""
         if self.following is None or self.paused or self.trouble or self.held >= FETCH_BYTES:
             return None
-        return Asked(self.following, self._max_bytes)
+        return Asked(self.following, self._max_bytes, self.leader_epoch)
 
     @property
     def has_some(self) -> bool:
@@ -109,7 +112,8 @@ class Feed:
             self.opened = self._chunks[0].opened
 
     def drop(self) -> None:
-        """Forget what was fetched and not taken: it is asked for again."""
+        """Forget what was fetched and not taken, trouble included: it is asked for again."""
+        self.trouble = None
         self._chunks.clear()
         self.held = self.opened = 0
         self.following = self.position

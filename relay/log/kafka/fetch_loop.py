@@ -6,16 +6,18 @@ partition until it is taken. Decoding waits until then, so that it is bounded by
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence, Set
+from contextlib import suppress
 from typing import Final
 
 from aiokafka.errors import for_code
 
 from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, OffsetMissing
-from relay.log.kafka.client import Layout, described
+from relay.log.kafka.client import described
 from relay.log.kafka.closing import ends_within
 from relay.log.kafka.feed import Feed
 from relay.log.kafka.fetch_link import Address, Link
 from relay.log.kafka.fetch_wire import Part
+from relay.log.kafka.layout import Layout
 from relay.log.kafka.settings import Cluster
 from relay.log.port import Record, TopicPartition
 
@@ -27,6 +29,9 @@ OPENED_BYTES: Final = 32 * 1024**2
 """The same of unpacked batches of which records are left: above it all but the last are packed again."""
 
 _OUT_OF_RANGE: Final = 1
+_DOUBT_S: Final = 0.5
+"""An offset that is not there is asked for again for so long: a broker that comes back leads what it led, it thinks."""
+
 _PASSING: Final = frozenset({3, 5, 6, 7, 9, 56, 74, 75, 78, 100})
 """Errors of a partition whose leader moved, or is about to: no topic, no leader, not the leader, too slow, no replica,
 storage, fenced and unknown leader epoch, offset not there yet, no topic of that id."""
@@ -212,8 +217,12 @@ class FetchLoop:
             if not feed.accept(part.data, part.high_watermark):
                 return
             self._held += len(part.data)
-        elif part.error == _OUT_OF_RANGE:
+            feed.doubted_at = None
+        elif part.error == _OUT_OF_RANGE and feed.doubted_at is not None and _now() - feed.doubted_at >= _DOUBT_S:
             feed.trouble = OffsetMissing("")
+        elif part.error == _OUT_OF_RANGE:
+            feed.doubted_at = feed.doubted_at or _now()
+            self._strike(feed, f"{at.topic}/{at.partition}: offset {feed.following} is said not to be there")
         else:
             if part.error not in _PASSING:
                 where = f"{at.topic}/{at.partition}"
@@ -280,26 +289,29 @@ class FetchLoop:
         while True:
             await self._seeking.wait()
             self._seeking.clear()
-            topics = sorted({at.topic for at in self._homeless})
+            sought = set(self._homeless)
+            topics = sorted({at.topic for at in sought})
             try:
                 for first in range(0, len(topics), _TOPICS):
                     self._settle(await self._layout(topics[first : first + _TOPICS]))
                 self._tell_unled()
             except LogUnavailable as error:
                 self._problem = str(error)
+            tries = tries + 1 if sought & self._homeless.keys() else 0
+            with suppress(TimeoutError):  # others that are opened meanwhile do not wait for these
+                async with asyncio.timeout(_RETRY_S[min(tries, len(_RETRY_S) - 1)] if self._homeless else None):
+                    await self._seeking.wait()
             if self._homeless:
-                tries += 1
-                await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
                 self._seeking.set()
-            else:
-                tries = 0
 
     def _settle(self, layout: Layout) -> None:
         for at in [at for at in self._homeless if at in layout.leaders]:
-            if (leader := layout.leaders[at]) in layout.brokers:
+            (node, epoch), feed = layout.leaders[at], self._feeds[at]
+            if node in layout.brokers and epoch >= feed.leader_epoch:  # else it is news of yesterday
                 del self._homeless[at]
-                link = self._homes[at] = self._link(leader, Address(*layout.brokers[leader]))
-                link.session.feeds[at] = self._feeds[at]
+                feed.leader_epoch = epoch
+                link = self._homes[at] = self._link(node, Address(*layout.brokers[node]))
+                link.session.feeds[at] = feed
                 link.changed(at)
 
     def _tell_unled(self) -> None:

@@ -42,10 +42,11 @@ class Part(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Where a partition is to be read, and how many bytes of it at most."""
+    """Where a partition is to be read, how many bytes of it at most, and who has to be its leader: -1 for anybody."""
 
     offset: int
     max_bytes: int
+    leader_epoch: int = -1
 
 
 class FetchAnswer(FetchResponse_v11):  # type: ignore[misc]  # the library is untyped
@@ -121,7 +122,7 @@ class FetchAsk(Request[_Struct]):  # type: ignore[misc]  # the library is untype
         epoch: int = NO_EPOCH,
     ) -> None:
         out = [_HEAD.pack(_CONSUMER, max_wait_ms, 1, max_bytes, _READ_UNCOMMITTED, session, epoch)]
-        _by_topic(out, ((at, _WANTED.pack(at.partition, _UNKNOWN, *_place(asked))) for at, asked in wanted.items()))
+        _by_topic(out, ((at, _wanted(at.partition, asked)) for at, asked in wanted.items()))
         _by_topic(out, ((at, _COUNT.pack(at.partition)) for at in forgotten))
         out.append(_SHORT.pack(0))  # no rack
         self._encoded = b"".join(out)
@@ -130,8 +131,8 @@ class FetchAsk(Request[_Struct]):  # type: ignore[misc]  # the library is untype
         return request_struct_class(self._encoded)
 
 
-def _place(asked: Asked) -> tuple[int, int, int]:
-    return asked.offset, _UNKNOWN, asked.max_bytes
+def _wanted(partition: int, asked: Asked) -> bytes:
+    return _WANTED.pack(partition, asked.leader_epoch, asked.offset, _UNKNOWN, asked.max_bytes)
 
 
 def _by_topic(out: list[bytes], rows: Iterable[tuple[TopicPartition, bytes]]) -> None:
