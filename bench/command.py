@@ -172,5 +172,6 @@ async def _run(names: list[str], options: Options, plan: Plan, out: Path) -> Non
     for name in names:
         report.cases.append(await run_case(CASES[name], options, plan, click.echo))
         files = write(report, out)  # after each case: a long run that is broken off keeps what it has
-    click.echo(f"the receiver takes {headroom(report)}")
+    if any(case.best for case in report.cases):
+        click.echo(f"the receiver takes {headroom(report)}")
     click.echo(f"report: {', '.join(str(file) for file in files)}")

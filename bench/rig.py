@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 
 from bench.broker_requests import BrokerRequests
 from bench.cases import Case
-from bench.children import Child, own_environ
+from bench.children import Child, ChildFailed, own_environ
 from bench.cleaning import clean_kafka, clean_redis
 from bench.control import ask
 from bench.counters import Counters, of_redis
@@ -273,7 +273,10 @@ class Rig:
         if self.options.redis is None:
             self._redis = await self._stack.enter_async_context(Redis.from_url(backing.redis))
         if "kafka" in self._servers:
-            self._requests = BrokerRequests(self._servers["kafka"][0], self.directory)
+            requests = BrokerRequests(self._servers["kafka"][0], self.directory)
+            with suppress(OSError, ChildFailed):  # a JVM that does not let itself be asked: then they are not counted
+                await requests.read()
+                self._requests = requests
 
     async def _start_servers(self) -> Backing:
         options = self.options

@@ -68,3 +68,13 @@ async def test_an_interrupt_ends_all_that_was_started(tmp_path: Path) -> None:
     assert len(started) >= 2  # the receiver and the relay
     assert not [pid for pid in started if is_there(pid)]
     assert not os.listdir(tmp_path)
+
+
+async def test_requests_that_are_held_are_in_flight_together_and_none_is_sent_twice(tmp_path: Path) -> None:
+    process = await bench("--case", "in-flight", "--embedded", "--quick", "--backlog", "60", "--out", str(tmp_path))
+    output = await finished(process)
+    assert process.returncode == 0, output
+    found = json.loads((tmp_path / "report.json").read_text())["cases"][0]["in_flight"]
+    assert [level["held"] for level in found["levels"]] == [0, 30, 60]
+    assert all(level["rss"] > 0 for level in found["levels"])
+    assert (found["counts"]["sent"], found["counts"]["lost"], found["counts"]["duplicated"]) == (60, 0, 0)
