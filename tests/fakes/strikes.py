@@ -90,8 +90,29 @@ UNCOUNTED = frozenset({"poll", "close", "lost", "next_due", "take_due", "leave"}
 """Calls that change nothing and come all the time, and a courtesy at the very end; a blown fuse fails them, too."""
 
 
+ITEM_BY_ITEM = frozenset(
+    {
+        "arrive",
+        "enqueued",
+        "intake",
+        "peek",
+        "begin",
+        "settle",
+        "mark",
+        "forget",
+        "intend_to_park",
+        "park",
+        "unpark",
+        "next_due",
+        "take_due",
+        "parked",
+    }
+)
+"""Calls of the state that tell each of their items, in place of raising, that it is away."""
+
+
 class Fused:
-    """A port whose calls pass a fuse. `available` False: calls raise StateUnavailable."""
+    """A port whose calls pass a fuse. `available` False: the state is away."""
 
     def __init__(self, port: Any, fuse: Fuse, name: str, available: Callable[[], bool] = lambda: True) -> None:
         self._port = port
@@ -109,7 +130,10 @@ class Fused:
         async def call(*args: Any, **named: Any) -> Any:
             if not self._available():
                 await asyncio.sleep(0.001)
-                raise StateUnavailable("the state is away")
+                away = StateUnavailable("the state is away")
+                if method in ITEM_BY_ITEM:
+                    return [away] * len(args[0])
+                raise away
             if method in UNCOUNTED:
                 await self._fuse.pass_by()
                 result = await real(*args, **named)
