@@ -281,7 +281,8 @@ class Registry:
         async for record in records:
             if record is None:
                 break
-            end = max(end, record.offset + 1)
+            if record.offset >= end:
+                end = record.offset + 1
             if (key := key_of(record)) is not None:
                 unseen.discard(key)
                 if self._take_first(loading, record, key) and key in self._values:
@@ -306,7 +307,7 @@ class Registry:
     def _take_first(self, loading: Loading, record: Record, key: str) -> bool:
         """Whether it is of a receiver in the shared lane."""
         value = record.value
-        if key.startswith(SOURCE_PREFIX) or is_of_route(key):
+        if ":" in key:
             self._apply(record, key)
         elif value is not None and (seen := glance(value)) is not None and seen.is_shared:
             loading.rows.append(self.shared.loaded(record.offset, key, value, seen))

@@ -211,11 +211,12 @@ class SharedIndex:
             entry = seen.entry
             if entry.sources:
                 subscribed += [(pattern, offset) for pattern in _patterns(seen)]
-                for lengths, patterns in (
-                    (self._source_lengths, entry.sources),
-                    (self._type_lengths, entry.event_types),
-                ):
-                    lengths.update([len(each) - 1 for each in patterns if each[-1:] == "*"])
+                for source in entry.sources:
+                    if source[-1:] == "*":
+                        self._source_lengths.add(len(source) - 1)
+                for event_type in entry.event_types:
+                    if event_type[-1:] == "*":
+                        self._type_lengths.add(len(event_type) - 1)
         self._db.executemany("INSERT INTO subscriptions VALUES (?, ?)", subscribed)
 
 
@@ -256,7 +257,8 @@ class Loading:
 
 def _kept_wait_s(seen: Glance) -> float | None:
     """None: the usual, which needs no index."""
-    return None if seen.wait_s == DEFAULT_WAIT_S else seen.wait_s
+    entry = seen.entry
+    return None if entry.retry is None and entry.answer_deadline is None else seen.wait_s
 
 
 def _told(row: Row) -> list[Glance]:
