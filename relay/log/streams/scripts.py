@@ -165,6 +165,18 @@ end
 return {0, position + #entries, found}
 """
 
+# KEYS: records (a hash). ARGV: cursor, how many. Returns the next cursor ("0": there are no more), the lengths of some
+# hash values as MessagePack, and these behind each other: two long strings cost a client less than thousands.
+PAGE: Final = """
+local found = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
+local values, lengths = {}, {}
+for n = 2, #found[2], 2 do
+  values[n / 2] = found[2][n]
+  lengths[n / 2] = #found[2][n]
+end
+return {found[1], cmsgpack.pack(lengths), table.concat(values)}
+"""
+
 # KEYS: per partition: offsets, epochs. ARGV: per partition: field. Returns per partition: epoch, next offset or false.
 TAKE: Final = """
 local out = {}

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import accumulate
 from typing import Final, NamedTuple, cast
 
 import msgspec
@@ -34,6 +35,7 @@ Packed = tuple[bytes | None, bytes | None, Headers]
 Argument = str | bytes | int
 
 _decode = msgspec.msgpack.Decoder(Packed).decode
+_decode_lengths = msgspec.msgpack.Decoder(list[int]).decode
 _encode = msgspec.msgpack.Encoder().encode
 _Entry = tuple[bytes, tuple[bytes, bytes, bytes, bytes]]
 
@@ -82,6 +84,7 @@ class StreamStore:
         self._read = self._redis.register_script(scripts.READ)
         self._span = self._redis.register_script(scripts.SPAN)
         self._changes = self._redis.register_script(scripts.CHANGES)
+        self._page = self._redis.register_script(scripts.PAGE)
         self._take = self._redis.register_script(scripts.TAKE)
         self._commit = self._redis.register_script(scripts.COMMIT)
         self._begin_group = self._redis.register_script(scripts.BEGIN_GROUP)
@@ -196,12 +199,13 @@ class StreamStore:
 
     async def pages(self, partition: TopicPartition) -> AsyncIterator[list[Record]]:
         """As `table`, some records at a time and in no order; a record may come twice."""
-        cursor, key = 0, self.keys.records(partition)
+        cursor, keys = b"0", [self.keys.records(partition)]
         while True:  # in steps: one HGETALL of a large table would hold up everybody else
-            with self._errors():
-                cursor, part = await self._redis.hscan(key, cursor, count=_SCAN_COUNT)
-            yield [_from_value(partition, value) for value in cast(dict[bytes, bytes], part).values()]
-            if cursor == 0:
+            reply = await self._call(self._page, keys, [cursor, _SCAN_COUNT])
+            cursor, lengths, values = cast(tuple[bytes, bytes, bytes], reply)
+            ends = list(accumulate(_decode_lengths(lengths)))
+            yield [_from_value(partition, values[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+            if cursor == b"0":
                 return
 
     async def changes(self, partition: TopicPartition, position: int) -> tuple[int, list[Record]]:
