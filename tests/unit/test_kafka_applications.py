@@ -1,0 +1,59 @@
+"""What members of a group tell each other: nothing is lost on the way, and thousands of receivers are little."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.log.dealing import Application, Wish, deal
+from relay.log.kafka.applications import Vocabulary, decode_application, encode_dealt, fingerprint
+from relay.log.port import TopicPartition
+
+LARGEST_RECORD = 512 * 1024
+RECEIVERS, MEMBERS = 5_000, 20
+
+names = st.text("abcdefgh_-", min_size=1, max_size=30)
+topics = st.dictionaries(names, st.integers(1, 40), max_size=20)
+
+
+@given(topics, st.booleans(), st.integers(0, 9), st.integers(-1, 2**31 - 1), st.data())
+def test_an_application_comes_back_as_it_was(
+    topics: dict[str, int], named: bool, rank: int, generation: int, data: st.DataObject
+) -> None:
+    everything = [TopicPartition(name, n) for name, count in topics.items() for n in range(count)]
+    claims = data.draw(st.sets(st.sampled_from(everything))) if everything else set[TopicPartition]()
+
+    applied = decode_application(Vocabulary(topics).application(claims, generation, named=named, rank=rank))
+
+    wants = frozenset((fingerprint(topic), n) for topic, n in everything)
+    held = frozenset((fingerprint(topic), n) for topic, n in claims)
+    assert applied == Application(Wish(wants, named, rank), held, generation)
+
+
+@given(topics)
+def test_what_is_dealt_comes_back_as_what_the_member_wants(topics: dict[str, int]) -> None:
+    wanted = Vocabulary(topics)
+    applied = decode_application(wanted.application((), -1))
+    strange = (fingerprint("of nobody here"), 0)
+
+    dealt = encode_dealt([*deal({"m": applied})["m"], strange])
+
+    assert wanted.partitions(dealt) == {TopicPartition(name, n) for name, count in topics.items() for n in range(count)}
+
+
+def test_what_is_held_and_not_wanted_any_more_is_still_claimed() -> None:
+    held = TopicPartition("gone", 3)
+    applied = decode_application(Vocabulary({"stays": 1}).application([held], 5))
+    assert applied.claims == {(fingerprint("gone"), 3)}
+
+
+def test_thousands_of_receivers_fit_into_the_record_of_their_group() -> None:
+    """Which holds of each member its application and what it was dealt."""
+    known = Vocabulary({f"to_receiver_customer-{n * 7919}-production": 1 for n in range(RECEIVERS)})
+    first = {f"m{n}": decode_application(known.application((), -1)) for n in range(MEMBERS)}
+    held = {member: known.partitions(encode_dealt(places)) for member, places in deal(first).items()}
+    assert sum(map(len, held.values())) == RECEIVERS
+
+    applied = {member: known.application(partitions, 7) for member, partitions in held.items()}
+    dealt = deal({member: decode_application(data) for member, data in applied.items()})
+
+    size = sum(map(len, applied.values())) + sum(len(encode_dealt(places)) for places in dealt.values())
+    assert size < LARGEST_RECORD - MEMBERS * 500, "with what the broker writes of each member beside it"
