@@ -1,9 +1,9 @@
 """Which lanes a process runs, and how each is made: a consumer, a worker, and the surroundings of its partitions."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from relay.config.settings import Settings
 from relay.domain.directory import Directory, Moves
@@ -39,6 +39,24 @@ from workers.to_receiver import ToReceiver
 from workers.to_sender import ToSender
 
 ALL_TAGS = tuple(range(TAGS))
+_OF_RECEIVERS: Final = ("to-receiver", "from-receiver-async")
+"""Roles that read a topic for each receiver that has its own."""
+
+_ALL_TAGS_OF: Final = dict.fromkeys(("to-sender", *_OF_RECEIVERS), ALL_TAGS)
+"""Roles whose lanes park what belongs to many."""
+
+
+class _Reading:
+    """What a role is to read; `reader` follows it, whenever there is one."""
+
+    def __init__(self) -> None:
+        self.topics: frozenset[str] = frozenset()
+        self.reader: Runner | None = None
+
+    def change(self, topics: Iterable[str]) -> None:
+        self.topics = frozenset(topics)
+        if self.reader is not None:
+            self.reader.subscribe(self.topics)
 
 
 class Known(Directory, Moves, Protocol):
@@ -87,36 +105,35 @@ class Lanes:
         """Runs the lanes; somebody has to run it."""
         (resumes or Resumes()).listen(self.pump.resumed)
         letters = Letters(topics, outside.clock)
-        self._from_sender = FromSender(
-            topics, known, state, letters, outside, max_payload_bytes=settings.max_payload_bytes, moves=known
-        )
-        self._to_receiver = ToReceiver(topics, known, state, letters, outside, known)
-        self._from_receiver_async = FromReceiverAsync(topics, known, state, letters, outside)
-        self._to_sender = ToSender(known, state, letters, outside)
-        self._failed_messages = FailedMessages(topics, state, letters, reporter)
+        self._workers: dict[str, Worker[Any]] = {
+            "from-sender": FromSender(
+                topics, known, state, letters, outside, max_payload_bytes=settings.max_payload_bytes, moves=known
+            ),
+            "to-sender": ToSender(known, state, letters, outside),
+            "failed-messages": FailedMessages(topics, state, letters, reporter),
+            "to-receiver": ToReceiver(topics, known, state, letters, outside, known),
+            "from-receiver-async": FromReceiverAsync(topics, known, state, letters, outside),
+        }
+        self._reading = {role: _Reading() for role in self._workers if role in plan.roles}
 
     def wanted(self) -> Mapping[str, OpenService]:
-        """Services by name: `from-sender`, ..., and `to-receiver/<lane>` per lane."""
-        topics = self._topics
-        fixed: dict[str, OpenService] = {
-            "from-sender": self._runner("from-sender", None, 0, topics.from_sender, self._from_sender, ()),
-            "to-sender": self._runner("to-sender", None, 1, topics.to_sender, self._to_sender, ALL_TAGS),
-            "failed-messages": self._runner(
-                "failed-messages", None, 2, topics.failed_messages, self._failed_messages, ()
-            ),
+        """A service for each role of the plan, by its name. What they read follows the receivers, with each call."""
+        topics = self._topics_read()
+        for role, reading in self._reading.items():
+            reading.change(topics[role])
+        return {role: partial(self._runner, role) for role in self._reading}
+
+    def _topics_read(self) -> dict[str, list[str]]:
+        """By role."""
+        topics, own = self._topics, self._own()
+        lanes = self._lanes_of_receivers(own)
+        return {
+            "from-sender": [topics.from_sender],
+            "to-sender": [topics.to_sender],
+            "failed-messages": [topics.failed_messages],
+            "to-receiver": [topics.to_receiver(lane) for lane in lanes if lane not in own.gathering],
+            "from-receiver-async": [topics.pending(lane) for lane in lanes],
         }
-        wanted = {role: service for role, service in fixed.items() if role in self._plan.roles}
-        own = self._own()
-        for number, lane in enumerate(self._lanes_of_receivers(own)):
-            tags = ALL_TAGS if lane == SHARED else (tag_of(f"r:{lane}"),)
-            for role, topic, worker in (
-                ("to-receiver", topics.to_receiver(lane), self._to_receiver),
-                ("from-receiver-async", topics.pending(lane), self._from_receiver_async),
-            ):
-                gathers = role == "to-receiver" and lane in own.gathering
-                if role in self._plan.roles and not gathers:
-                    wanted[f"{role}/{lane}"] = self._runner(role, lane, number, topic, worker, tags)
-        return wanted
 
     def own(self) -> frozenset[str]:
         """Receivers whose own topics have to be read by somebody."""
@@ -133,25 +150,35 @@ class Lanes:
         shared = {SHARED for receiver in named if is_in_shared(receiver)}
         return sorted(own.all & only | shared)
 
-    def _runner(
-        self, role: str, lane: str | None, number: int, topic: str, worker: Worker[Any], tags: tuple[int, ...]
-    ) -> OpenService:
-        group = self._topics.group(role, lane)
-        shared = lane in (None, SHARED)
-
-        def open_lane(assignment: Assignment) -> OpenLane:
-            setting = self._setting(assignment, tags, worker, shared=shared)
-            lane = OpenLane(self.pump, self._outside.clock, partial(Lane, setting, worker))
-            self.roster.enter(lane)
-            return lane
-
-        return lambda: Runner(
-            partial(self._log.consumer, group, [topic], rank=self._plan.rank(number)),
-            open_lane,
+    def _runner(self, role: str) -> Runner:
+        reading = self._reading[role]
+        runner = Runner(
+            partial(
+                self._log.consumer,
+                self._topics.group(role),
+                reading.topics,
+                rank=self._plan.rank(list(self._workers).index(role)),
+                named=self._plan.receivers is not None and role in _OF_RECEIVERS,
+                former=self._topics.former_group,
+            ),
+            partial(self._open_lane, role),
             self._outside.clock,
             self._patience,
             self._settings.shutdown_grace,
+            self._observer,
+            role,
         )
+        reading.reader = runner
+        return runner
+
+    def _open_lane(self, role: str, assignment: Assignment) -> OpenLane:
+        worker = self._workers[role]
+        name = self._topics.lane_of(assignment.partition.topic) if role in _OF_RECEIVERS else None
+        tags = _ALL_TAGS_OF.get(role, ()) if name in (None, SHARED) else (tag_of(f"r:{name}"),)
+        setting = self._setting(assignment, tags, worker, shared=name in (None, SHARED))
+        lane = OpenLane(self.pump, self._outside.clock, partial(Lane, setting, worker))
+        self.roster.enter(lane)
+        return lane
 
     def _setting(self, assignment: Assignment, tags: tuple[int, ...], worker: Worker[Any], *, shared: bool) -> Setting:
         settings, hold_s = self._settings, self._settings.hold_max

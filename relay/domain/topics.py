@@ -41,9 +41,20 @@ class Topics:
         """Topic of deliveries whose answer comes later."""
         return f"{self.prefix}pending_from_receiver_{lane}"
 
-    def group(self, role: str, lane: str | None = None) -> str:
-        """Consumer group of a role, e.g. `relay.to-receiver.circleci`."""
-        return f"{self.prefix}relay.{role}" + (f".{lane}" if lane else "")
+    def group(self, role: str) -> str:
+        """Consumer group of a role, e.g. `relay.to-receiver`: one for all topics that are read in it."""
+        return f"{self.prefix}relay.{role}"
+
+    def former_group(self, topic: str) -> str | None:
+        """The group that read `topic` while each lane had one of its own, e.g. `relay.to-receiver.circleci`."""
+        for role, topics_of_role in (("to-receiver", self.to_receiver("")), ("from-receiver-async", self.pending(""))):
+            if topic.startswith(topics_of_role):
+                return f"{self.group(role)}.{topic.removeprefix(topics_of_role)}"
+        return None
+
+    def lane_of(self, topic: str) -> str:
+        """The lane whose topic of either kind `topic` is: a receiver's name, or SHARED."""
+        return topic.removeprefix(self.to_receiver("")).removeprefix(self.pending(""))
 
     def fixed(self) -> tuple[TopicSpec, ...]:
         """The topics that exist whatever receivers there are."""
@@ -73,8 +84,8 @@ class Topics:
     def lane_groups(self, lane: str) -> dict[str, str]:
         """Topic -> consumer group of a receiver's own lane, or of the shared one."""
         return {
-            self.to_receiver(lane): self.group("to-receiver", lane),
-            self.pending(lane): self.group("from-receiver-async", lane),
+            self.to_receiver(lane): self.group("to-receiver"),
+            self.pending(lane): self.group("from-receiver-async"),
         }
 
     def groups(self, lanes: Iterable[str]) -> dict[str, str]:

@@ -1,7 +1,10 @@
-"""A consumer and its lanes: polls, hands out, commits; a lane opens per assigned partition, and closes when revoked."""
+"""A consumer and its lanes: polls, hands out, commits; a lane opens per assigned partition, and closes when revoked.
+
+What concerns one lane - its offset is missing, or owner and epoch did not go together - restarts that lane only.
+"""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -9,7 +12,9 @@ from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, P
 from relay.engine.clock import Clock
 from relay.engine.fences import begin_anew
 from relay.engine.lane import LINGER_S, OpenLane
+from relay.engine.observer import Observer, SilentObserver
 from relay.engine.patience import Patience
+from relay.engine.pauses import Restarts
 from relay.engine.standstill import Standstill
 from relay.engine.tasks import end
 from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition
@@ -31,7 +36,7 @@ LOST_S = 60.0
 
 
 Broken = ConsumerBroken | OffsetMissing | PartitionLost
-"""What ends a member, and not the process: another one in its place may do better."""
+"""What ends a member or a lane, and not the process: another one in its place may do better."""
 
 
 class OpenConsumer(Protocol):
@@ -49,6 +54,7 @@ class Runner:
     """Runs one member of one consumer group until `stop` is set, then drains and leaves the group.
 
     `open_lane` makes the lane of an assigned partition. `grace_s`: how long what is in flight may take at a stop.
+    `name`: the role that it reads for, for people.
     """
 
     def __init__(
@@ -58,14 +64,20 @@ class Runner:
         clock: Clock,
         patience: Patience,
         grace_s: float,
+        observer: Observer | None = None,
+        name: str = "consumer",
     ) -> None:
         self._consumer = open_consumer(self._assigned, self._revoked)
         self._open_lane = open_lane
         self._clock = clock
         self._patience = patience
         self._grace_s = grace_s
+        self._observer = observer or SilentObserver()
+        self._name = name
         self._lanes: dict[TopicPartition, _Running] = {}
         self._paused: set[TopicPartition] = set()
+        self._active: set[TopicPartition] = set()
+        """Lanes that have been offered records, and may be at a bound: the idle ones need not be looked at."""
         self._committed: dict[TopicPartition, int] = {}
         self._lingering: list[_Running] = []
         self._told_at = -TELL_EVERY_S
@@ -73,6 +85,10 @@ class Runner:
         self._stopping = False
         self._fences_looked_at = -FENCED_LOOK_S
         self._broken: Broken | None = None
+        self._missing: set[TopicPartition] = set()
+        """Where the consumer has set the offset itself: what was read there says nothing of what there is."""
+        self._restarts = Restarts()
+        self._restarting: set[asyncio.Task[None]] = set()
         self._progress = asyncio.Event()  # of any lane
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -93,10 +109,14 @@ class Runner:
                     raise self._broken
             finally:
                 # first of all: a consumer that is closed has nothing to wait for
-                await end((polling, committing))
+                await end((polling, committing, *self._restarting))
                 await self._consumer.close()
                 for each in self._lingering:
                     each.lane.stop(0.0)
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        """Read these topics from now on, and no others."""
+        self._consumer.subscribe(topics)
 
     async def _stopped(self, polling: asyncio.Task[None], stop: asyncio.Event) -> None:
         """Lanes stop at once, although a poll that is under way cannot be ended."""
@@ -119,7 +139,12 @@ class Runner:
             except LogUnavailable as error:
                 await self._patience.pause("poll", error)
                 continue
-            except (ConsumerBroken, OffsetMissing, PartitionLost) as error:
+            except OffsetMissing as error:
+                missing = {TopicPartition(*place) for place in error.partitions}
+                self._missing |= missing
+                self._restart(missing, error)
+                continue
+            except (ConsumerBroken, PartitionLost) as error:
                 self._broken = error  # what is in flight ends properly before it is raised
                 return
             for partition, records in batches.items():
@@ -129,16 +154,22 @@ class Runner:
         running = self._lanes.get(partition)
         if running is not None and not running.lane.fenced:
             running.lane.offer(records)
+            self._active.add(partition)
 
     def _throttle(self) -> None:
         """Backpressure: a lane at its bound gets nothing until something ended."""
         waiting: set[TopicPartition] = set()
-        for partition, running in self._lanes.items():
-            if running.lane.full:
+        idle: list[TopicPartition] = []
+        for partition in self._active:
+            running = self._lanes.get(partition)
+            if running is None or not (running.lane.unfinished or partition in self._paused):
+                idle.append(partition)
+            elif running.lane.full:
                 running.lane.relieve()
                 waiting.add(partition)
             elif running.lane.sated:
                 waiting.add(partition)
+        self._active.difference_update(idle)
         if stopped := waiting - self._paused:
             self._consumer.pause(sorted(stopped))
         if resumed := (self._paused - waiting) & self._lanes.keys():
@@ -146,25 +177,40 @@ class Runner:
         self._paused = waiting
 
     async def _look_at_fences(self) -> None:
-        """A lane that is fenced and stays ours is made anew, with its consumer: raises PartitionLost then."""
+        """A lane that is fenced and stays ours is made anew."""
         now = self._clock.monotonic()
-        since = min((at for each in self._lanes.values() if (at := each.lane.fenced_at) is not None), default=now)
-        longest_s = now - since
+        fenced = {p: at for p, each in self._lanes.items() if (at := each.lane.fenced_at) is not None}
+        longest_s = now - min(fenced.values(), default=now)
         if longest_s < FENCED_S or now - self._fences_looked_at < FENCED_LOOK_S:
             return
         self._fences_looked_at = now
         lanes = [running.lane for running in self._lanes.values()]
         try:
             begun = await begin_anew(self._consumer, lanes, self._clock)
-        except PartitionLost:
+        except PartitionLost as error:
             if longest_s >= LOST_S:
-                raise
+                self._restart(fenced, error)
             return  # as it should be: the lane is another's
         except Unavailable as error:
             self._patience.tell("see whose a fenced lane is", error)
             return
         names = ", ".join(f"{topic}/{number}" for topic, number in begun) or "the fenced lanes"
-        raise PartitionLost(f"the group has counted anew: {names} stay here, with a consumer made anew")
+        self._restart(fenced, PartitionLost(f"the group has counted anew: {names} stay here, and are made anew"))
+
+    def _restart(self, partitions: Iterable[TopicPartition], failure: Broken) -> None:
+        """After a pause, beside the others, who go on."""
+        those, pause_s = self._restarts.begin(partitions, self._clock.monotonic())
+        if those and self._tasks is not None and not self._stopping:
+            self._observer.service_failed(self._name, failure, pause_s)
+            task = self._tasks.create_task(self._restarted(those, pause_s))
+            self._restarting.add(task)
+            task.add_done_callback(self._restarting.discard)
+
+    async def _restarted(self, partitions: Sequence[TopicPartition], pause_s: float) -> None:
+        await self._clock.sleep(pause_s)
+        await self._consumer.restart(partitions)
+        self._restarts.end(partitions)
+        self._missing.difference_update(partitions)
 
     def _tell(self) -> None:
         now = self._clock.monotonic()
@@ -196,11 +242,6 @@ class Runner:
             await self._clock.sleep(COMMIT_EVERY_S)
             self._throttle()
             await self._commit(list(self._lanes))
-
-    @property
-    def _missing(self) -> frozenset[tuple[str, int]]:
-        """Where the consumer has set the offset itself: what was read there says nothing of what there is."""
-        return self._broken.partitions if isinstance(self._broken, OffsetMissing) else frozenset()
 
     async def _commit(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit the watermarks. Unknown or refused: the next commit supersedes it, or the new owner repeats."""
@@ -254,3 +295,4 @@ class Runner:
             self._lanes.pop(partition, None)
             self._committed.pop(partition, None)
             self._paused.discard(partition)
+            self._active.discard(partition)

@@ -1,25 +1,20 @@
 """Keeps the wanted services running: starts what is new, stops what is gone, and ends when one of them fails.
 
 Crash-only: a service that ends by an exception takes the process down, to be started again; every step is crash-safe.
-Three failures concern one consumer only, and no restart of the others would help: its client library has let it down,
-its group had no offset to go on at, or owner and epoch of a lane did not go together. Such a service is made anew in
-place, after a pause, and the others go on.
+A failure that concerns one consumer only is no reason to restart the others: such a service is made anew in place,
+after a pause, and they go on. (What concerns one lane restarts that lane: see the runner.)
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from relay.domain.errors import ConsumerBroken, OffsetMissing, PartitionLost
 from relay.engine.clock import Clock, SystemClock
 from relay.engine.observer import Observer, SilentObserver
+from relay.engine.pauses import next_pause
 from relay.engine.runner import Broken
-
-FIRST_PAUSE_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 30.0
-LONG_LIFE_S: Final = 300.0
-"""A service that ran for so long was well: the next pause is the first again."""
 
 
 class Service(Protocol):
@@ -97,13 +92,6 @@ async def telling(observer: Observer, name: str, work: Awaitable[T]) -> T:
     except Exception as error:
         observer.service_died(name, error)
         raise
-
-
-def next_pause(pause_s: float, lived_s: float) -> float:
-    """Seconds until a service that lived for `lived_s` is made anew; `pause_s`: what it was the last time, 0 before."""
-    if pause_s == 0 or lived_s >= LONG_LIFE_S:
-        return FIRST_PAUSE_S
-    return min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 async def _failure_of(service: Service, stop: asyncio.Event) -> Broken | None:

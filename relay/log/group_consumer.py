@@ -1,21 +1,24 @@
 """A consumer for logs whose consumer groups live in one process. What differs between them is a GroupStore.
 
-All callbacks run in the task that calls `start`, `poll` or `close`: a member gives a partition up in its own next
-poll, which is woken for it.
+A member takes what is its own in its next poll, which is woken for it. What it gives up it gives up beside its polls,
+as that may take seconds, which have nothing to do with the partitions that stay.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 from relay.domain.errors import ConsumerClosed, OffsetMissing, PartitionLost
+from relay.log.dealing import Wish
 from relay.log.groups import Group
-from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicPartition
+from relay.log.port import Assignment, FormerGroup, OnAssigned, OnRevoked, Record, TopicPartition, no_former_group
 from relay.log.watchers import Watchers
 
 _CLOSE_TIMEOUT_S: Final = 20.0
+_LOOK_AGAIN_S: Final = 1.0
+"""For topics that are missing."""
 _CONFIRMED_S: Final = 15.0
 """As a session lasts on Kafka. Here nobody is put out for being slow, but for ever is no time to promise."""
 _log = logging.getLogger(__name__)
@@ -36,12 +39,13 @@ class Commit(NamedTuple):
 class GroupStore(Protocol):
     """The log behind a consumer. Any method may raise LogUnavailable."""
 
-    async def partitions(self, topics: Sequence[str]) -> list[TopicPartition]:
-        """All partitions of these topics."""
+    async def there(self, topics: Collection[str]) -> dict[str, int]:
+        """Those of these topics that exist: how many partitions they have."""
         ...
 
-    async def take(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Taken]:
-        """Make the caller the owner of these: the epoch of each grows, which ends every former owner's right."""
+    async def take(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, Taken]:
+        """Make the caller the owner of these: the epoch of each grows, which ends every former owner's right. With
+        each the group whose offset is taken over, and whose epochs are lower, where this group has none."""
         ...
 
     async def fetch(
@@ -79,18 +83,33 @@ class GroupConsumer:
         store: GroupStore,
         watchers: Watchers,
         group: Group,
-        topics: Sequence[str],
+        topics: Collection[str],
         on_assigned: OnAssigned,
         on_revoked: OnRevoked,
+        *,
+        rank: int = 0,
+        named: bool = False,
+        former: FormerGroup = no_former_group,
     ) -> None:
         self._store = store
         self._watchers = watchers
         self._group = group
-        self._topics = tuple(topics)
-        self._wanted: frozenset[TopicPartition] = frozenset()
+        self._topics = frozenset(topics)
+        self._there: dict[str, int] | None = None
+        """Of the topics: as far as they were looked for since they changed."""
+        self._looked_at = 0.0
+        self._watched: tuple[str, ...] = ()
+        self._rank = rank
+        self._named = named
+        self._former = former
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._owned: dict[TopicPartition, _Owned] = {}
+        self._leaving: set[TopicPartition] = set()
+        self._missing: set[TopicPartition] = set()
+        """The log does not hold their offset: that was told, and they wait to be begun anew."""
+        self._ending: set[asyncio.Task[None]] = set()
+        self._failures: list[Exception] = []
         self._paused: set[TopicPartition] = set()
         self._wake = asyncio.Event()
         self._busy = asyncio.Lock()
@@ -100,15 +119,18 @@ class GroupConsumer:
         self._wake.set()
 
     async def start(self) -> None:
-        """Join the group and take what is free. Raises LogUnavailable when a topic does not exist."""
-        self._wanted = frozenset(await self._store.partitions(self._topics))
+        """Join the group and take what is free. Raises LogUnavailable."""
         async with self._busy:
-            self._watchers.add(self._topics, self._wake)
             try:
                 await self._take_part()
             except BaseException:
                 self._leave()
                 raise
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        if frozenset(topics) != self._topics:
+            self._topics, self._there = frozenset(topics), None
+            self.wake()
 
     async def poll(self, *, max_records: int, timeout_s: float) -> Mapping[TopicPartition, Sequence[Record]]:
         if self._closing:
@@ -120,6 +142,8 @@ class GroupConsumer:
             while not self._closing:
                 self._wake.clear()
                 await self._take_part()
+                if self._failures:
+                    raise self._failures.pop(0)
                 records = await self._fetch(max_records)
                 if self._closing:
                     break
@@ -129,7 +153,9 @@ class GroupConsumer:
         return {}
 
     def waits_for(self) -> str | None:
-        return None  # whoever holds a partition is here, and gives it up at its next poll
+        """Whoever holds a partition is here, and gives it up soon: nothing but topics may be missing."""
+        missing = sorted(self._topics - (self._there or {}).keys())
+        return f"no topic {', '.join(missing)}; `relay topics apply` creates it" if missing else None
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         self._paused.update(partition for partition in partitions if partition in self._owned)
@@ -137,6 +163,10 @@ class GroupConsumer:
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         self._paused.difference_update(partitions)
         self.wake()
+
+    async def restart(self, partitions: Collection[TopicPartition]) -> None:
+        """Whoever gives a partition up, and is meant to have it, takes it again with its next poll."""
+        await self._give_up([p for p in partitions if p in self._owned and p not in self._leaving])
 
     async def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         commits = {}
@@ -164,7 +194,10 @@ class GroupConsumer:
         self.wake()
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S), self._busy:
-                await self._give_up(list(self._owned))
+                ending = set(self._ending)
+                await self._give_up([partition for partition in self._owned if partition not in self._leaving])
+                if ending:
+                    await asyncio.wait(ending)
         except Exception:  # noqa: BLE001 - it is on record in the log, and `close` never raises
             # Leaving must go on whatever the callback does: others wait for the partitions. What was not committed
             # is read again.
@@ -175,46 +208,86 @@ class GroupConsumer:
     def abandon(self) -> None:
         """Leave without a word, as a process that dies: no callback, no commit."""
         self._closing = True
+        for task in self._ending:
+            task.cancel()
         self._leave()
         self.wake()
 
     async def _take_part(self) -> None:
-        """Give up what is meant for others, then take what is ours and free."""
-        await self._give_up([p for p in self._owned if not self._group.meant_for(self, p)])
+        """Begin to give up what is meant for others, then take what is ours and free."""
+        if gone := [p for p in self._owned if p not in self._leaving and not self._group.meant_for(self, p)]:
+            self._leaving.update(gone)
+            task = asyncio.create_task(self._give_up_beside(gone))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
         if self._closing:
             return
-        if self not in self._group:  # new, or put out by the group without warning
-            self._group.join(self, self._wanted)
-        if claimed := self._group.claim(self):
+        await self._join()
+        if claimed := self._group.claim(self, self._leaving):
             await self._take(claimed)
+
+    async def _join(self) -> None:
+        """Where it is new, was put out by the group without warning, or wants other topics. One that was put out ends
+        what it had before it wants anything again."""
+        if self not in self._group and self._leaving:
+            return None
+        now = asyncio.get_running_loop().time()
+        is_complete = self._there is not None and self._there.keys() == self._topics
+        if not is_complete and (self._there is None or now - self._looked_at >= _LOOK_AGAIN_S):
+            wanted = self._topics
+            there = await self._store.there(wanted)
+            if wanted != self._topics:
+                return self.wake()
+            is_news, self._there, self._looked_at = there != self._there, there, now
+            self._watch(tuple(there))
+        else:
+            is_news = False
+        if self._there is not None and (is_news or self not in self._group):
+            wants = frozenset(TopicPartition(name, n) for name, count in self._there.items() for n in range(count))
+            self._group.join(self, Wish(wants, self._named, self._rank))
+        return None
+
+    def _watch(self, topics: tuple[str, ...]) -> None:
+        self._watchers.remove(self._watched, self._wake)
+        self._watched = topics
+        self._watchers.add(topics, self._wake)
 
     async def _take(self, claimed: Sequence[TopicPartition]) -> None:
         try:
-            taken = await self._store.take(self._group.name, claimed)
+            taken = await self._store.take(self._group.name, {each: self._former(each.topic) for each in claimed})
         except BaseException:
             self._group.release(self, claimed)
             raise
         self._owned |= {partition: _Owned(*taken[partition]) for partition in claimed}
         await self._on_assigned([Assignment(partition, taken[partition].epoch) for partition in claimed])
 
+    async def _give_up_beside(self, partitions: Sequence[TopicPartition]) -> None:
+        try:
+            await self._give_up(partitions)
+        except Exception as error:  # noqa: BLE001 - poll raises it: here nobody would hear of it
+            self._failures.append(error)
+            self.wake()
+
     async def _give_up(self, partitions: Sequence[TopicPartition]) -> None:
         if not partitions:
             return
+        self._leaving.update(partitions)
         try:
             await self._on_revoked(partitions)
         finally:
             for partition in partitions:
                 self._owned.pop(partition, None)
+            self._leaving.difference_update(partitions)
+            self._missing.difference_update(partitions)
             self._paused.difference_update(partitions)
             self._group.release(self, partitions)
 
     async def _fetch(self, max_records: int) -> dict[TopicPartition, list[Record]]:
         await self._refuse_missing()
         positions = {}
-        for partition, owned in self._owned.items():
-            if partition in self._paused or owned.position is None:
-                continue
-            positions[partition] = owned.position
+        for partition in self._readable():
+            if (position := self._owned[partition].position) is not None:
+                positions[partition] = position
         if not positions:
             return {}
         try:
@@ -222,15 +295,20 @@ class GroupConsumer:
         except OffsetMissing as error:
             await self._commit_first(error)
             raise
-        asked_for = self._owned.keys() - self._paused  # as it is now, after the wait
+        asked_for = self._readable()  # as it is now, after the wait
         records = {partition: found for partition, found in fetched.items() if partition in asked_for}
         for partition, found in records.items():
             # Served partitions go to the end of the queue, so that a full one does not starve the others.
             self._owned[partition] = replace(self._owned.pop(partition), position=found[-1].offset + 1)
         return records
 
+    def _readable(self) -> list[TopicPartition]:
+        """In the order in which they are to be served."""
+        left_out = self._paused | self._leaving | self._missing
+        return [partition for partition in self._owned if partition not in left_out]
+
     async def _refuse_missing(self) -> None:
-        missing = sorted(partition for partition, owned in self._owned.items() if owned.position is None)
+        missing = sorted(p for p in self._readable() if self._owned[p].position is None)
         if missing:
             names = ", ".join(map(_named, missing))
             error = OffsetMissing(f"{self._group.name} has no offset on {names}", missing)
@@ -238,11 +316,14 @@ class GroupConsumer:
             raise error
 
     async def _commit_first(self, error: OffsetMissing) -> None:
-        """Whoever comes next begins with the first record that is there: rows absorb what comes again."""
+        """They begin anew with the first record that is there: rows absorb what comes again."""
         places = [TopicPartition(*place) for place in error.partitions]
         await self.commit({place: await self._store.first(place) for place in places})
+        self._missing.update(places)
 
     async def _sleep_until(self, deadline: float) -> None:
+        if self._there is None or self._there.keys() != self._topics:
+            deadline = min(deadline, self._looked_at + _LOOK_AGAIN_S)
         try:
             async with asyncio.timeout_at(deadline):
                 await self._wake.wait()
@@ -252,7 +333,7 @@ class GroupConsumer:
     def _leave(self) -> None:
         self._owned.clear()
         self._group.leave(self)
-        self._watchers.remove(self._topics, self._wake)
+        self._watchers.remove(self._watched, self._wake)
 
 
 def _named(partition: TopicPartition) -> str:

@@ -4,10 +4,10 @@ Nothing here waits or calls back. A group says what each member has to give up a
 they are woken, so that a step that failed is simply taken again.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Collection, Iterable
+from typing import Protocol
 
+from relay.log.dealing import Wish, balance
 from relay.log.port import TopicPartition
 
 
@@ -19,50 +19,20 @@ class Member(Protocol):
         ...
 
 
-M = TypeVar("M")
-
-
-def balance(
-    wanted: Mapping[M, frozenset[TopicPartition]], before: Mapping[TopicPartition, M]
-) -> dict[TopicPartition, M]:
-    """Give each wanted partition to one of those who want it, evenly, moving as few away from `before` as that takes.
-
-    No owner of a partition then has two or more partitions beyond another member who wants it.
-    """
-    target = {partition: owner for partition, owner in before.items() if partition in wanted.get(owner, frozenset())}
-    load = Counter(target.values())
-
-    def least_loaded(partition: TopicPartition) -> M:
-        return min((member for member in wanted if partition in wanted[member]), key=lambda member: load[member])
-
-    for partition in sorted(frozenset[TopicPartition]().union(*wanted.values()) - target.keys()):
-        target[partition] = owner = least_loaded(partition)
-        load[owner] += 1
-    moved = True
-    while moved:  # each move evens out two loads, so this ends
-        moved = False
-        for partition, owner in target.items():
-            other = least_loaded(partition)
-            if load[owner] > load[other] + 1:
-                target[partition], moved = other, True
-                load[owner] -= 1
-                load[other] += 1
-    return target
-
-
 class Group:
     """One consumer group. A partition is held by one member at a time; a new owner waits until it is given up."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._wanted: dict[Member, frozenset[TopicPartition]] = {}
+        self._wanted: dict[Member, Wish[TopicPartition]] = {}
         self._target: dict[TopicPartition, Member] = {}
         self._held: dict[TopicPartition, Member] = {}
 
     def __contains__(self, member: Member) -> bool:
         return member in self._wanted
 
-    def join(self, member: Member, wanted: frozenset[TopicPartition]) -> None:
+    def join(self, member: Member, wanted: Wish[TopicPartition]) -> None:
+        """For the first time, or because it wants something else now."""
         self._wanted[member] = wanted
         self._rebalance()
 
@@ -79,9 +49,11 @@ class Group:
         """Whether `member` holds `partition` and may keep it."""
         return self._held.get(partition) is member is self._target.get(partition)
 
-    def claim(self, member: Member) -> list[TopicPartition]:
-        """What `member` is meant to have and nobody holds; from now on `member` does."""
-        free = sorted(p for p, owner in self._target.items() if owner is member and p not in self._held)
+    def claim(self, member: Member, but: Collection[TopicPartition] = ()) -> list[TopicPartition]:
+        """What `member` is meant to have and nobody holds, `but` for these; from now on `member` does."""
+        free = sorted(
+            p for p, owner in self._target.items() if owner is member and p not in self._held and p not in but
+        )
         self._held.update(dict.fromkeys(free, member))
         return free
 

@@ -4,7 +4,7 @@ Any method may raise LogUnavailable: then its effect is unknown, and it can be r
 leave a second copy; readers absorb it). Records are opaque bytes: nothing here decodes them.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
@@ -84,6 +84,8 @@ class Assignment(NamedTuple):
 
 OnAssigned = Callable[[Sequence[Assignment]], Awaitable[None]]
 OnRevoked = Callable[[Sequence[TopicPartition]], Awaitable[None]]
+FormerGroup = Callable[[str], str | None]
+"""Topic -> the group that read it in an earlier release, whose offsets are taken over; None: there was none."""
 
 
 class Consumer(Protocol):
@@ -91,25 +93,38 @@ class Consumer(Protocol):
 
     `on_assigned` is awaited before the first record of a partition is returned; `on_revoked` is awaited before
     another member gets it, so what it commits still counts. A partition that was lost without warning is revoked too.
+    Partitions that stay are read on, whatever becomes of others: both are called beside polls, and may overlap for
+    different partitions.
     """
 
     async def start(self) -> None: ...
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        """Read these topics from now on, and no others, also while it runs: what is not among them any more is
+        revoked. A topic that does not exist is looked for again and again; `waits_for` says so."""
+        ...
 
     async def poll(self, *, max_records: int, timeout_s: float) -> Mapping[TopicPartition, Sequence[Record]]:
         """The next records of the assigned, unpaused partitions; empty after `timeout_s` without any.
 
         At most `max_records` in all. What cannot be read comes, too, in its place, as a record with a flaw: whoever
         has finished that one is finished with all offsets that it stands for. Raises OffsetMissing when the log has no
-        record at the committed offset (any more), or the group has none; by then the first record that is there has
-        been committed in its place, where the next consumer begins: close this one. Raises ConsumerBroken when this
-        consumer will never return anything again, and ConsumerClosed once it is closed. `close` ends a call that is
-        under way; one that was cancelled may only be followed by `close`. Each call gives other tasks a turn, also when
-        records are at hand.
+        record at the committed offset of some partitions (any more), or the group has none; by then the first record
+        that is there has been committed in its place, where they begin again: `restart` them. The others go on. Raises
+        ConsumerBroken when this consumer will never return anything again, and ConsumerClosed once it is closed.
+        `close` ends a call that is under way; one that was cancelled may only be followed by `close`. Each call gives
+        other tasks a turn, also when records are at hand.
         """
         ...
 
+    async def restart(self, partitions: Collection[TopicPartition]) -> None:
+        """Have these revoked, and assigned again with a higher epoch, from their committed offsets on, as far as they
+        are ours; the others go on. The revocation is over at the return, the assignment may follow."""
+        ...
+
     def waits_for(self) -> str | None:
-        """What a started member waits for before it is told its partitions (which may be none); for people."""
+        """What a started member waits for before it is told its partitions (which may be none), or before it may begin
+        them; for people."""
         ...
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
@@ -230,6 +245,10 @@ class LogAdmin(Protocol):
         ...
 
 
+def no_former_group(_topic: str) -> str | None:
+    return None
+
+
 class Log(LogReader, LogAdmin, Protocol):
     """A log. `start` connects (waiting is the caller's business), `close` releases everything in bounded time."""
 
@@ -242,10 +261,20 @@ class Log(LogReader, LogAdmin, Protocol):
         ...
 
     def consumer(
-        self, group: str, topics: Sequence[str], on_assigned: OnAssigned, on_revoked: OnRevoked, *, rank: int = 0
+        self,
+        group: str,
+        topics: Collection[str],
+        on_assigned: OnAssigned,
+        on_revoked: OnRevoked,
+        *,
+        rank: int = 0,
+        named: bool = False,
+        former: FormerGroup = no_former_group,
     ) -> Consumer:
-        """A member of a group. `rank`, 0-999: of members that want the same partitions, the lower are dealt to first,
-        where a log is read by several processes."""
+        """A member of a group. `rank`: of members that want the same partitions, the lower are dealt to first, where a
+        log is read by several processes. `named`: its topics were chosen for it; it goes before members that read
+        whatever there is, and they have its partitions back when it is gone. `former`: the offsets of such a group are
+        taken over when it has no member any more, once, and never where this group has an offset."""
         ...
 
     async def close(self) -> None: ...

@@ -70,13 +70,13 @@ def keyed(topic: str, count: int, keys: int = 1) -> list[NewRecord]:
 class Member:
     """A consumer that remembers what it was given: `owned` now, every assignment, every record."""
 
-    def __init__(self, log: Log, group: str, *topics: str, commit_on_revoke: bool = False, rank: int = 0) -> None:
+    def __init__(self, log: Log, group: str, *topics: str, commit_on_revoke: bool = False, **named: Any) -> None:
         self.owned: dict[TopicPartition, int] = {}
         self.assignments: list[Assignment] = []
         self.records: list[Record] = []
         self.revocations: list[TopicPartition] = []
         self._commit_on_revoke = commit_on_revoke
-        self.consumer = log.consumer(group, topics, self._assigned, self._revoked, rank=rank)
+        self.consumer = log.consumer(group, topics, self._assigned, self._revoked, **named)
 
     async def _assigned(self, assignments: Sequence[Assignment]) -> None:
         self.assignments += assignments
@@ -568,6 +568,169 @@ class LogContract:
             await settle([member], lambda: False)
         assert {number for _, number in raised.value.partitions} == {partition}
         await member.consumer.close()
+
+    # what a member wants
+
+    async def test_a_topic_more_is_read_and_nothing_that_stays_is_revoked(self, rig: LogRig) -> None:
+        group = unique("group")
+        stays, comes = await topic_for(rig.log, group, partitions=3), await topic_for(rig.log, group)
+        member = await started(Member(rig.log, group, stays))
+        await settle([member], lambda: len(member.owned) == 3)
+        before = dict(member.owned)
+
+        member.consumer.subscribe([stays, comes])
+        await rig.log.append([*keyed(stays, 9, keys=9), *keyed(comes, 2)])
+        await member.take(11)
+
+        assert member.revocations == []
+        assert {partition: member.owned[partition] for partition in before} == before
+        await member.consumer.commit(member.ends(list(member.owned)))
+        await member.consumer.close()
+
+    async def test_a_topic_less_is_revoked_alone_and_another_may_read_it(self, rig: LogRig) -> None:
+        group = unique("group")
+        stays, goes = await topic_for(rig.log, group), await topic_for(rig.log, group)
+        await rig.log.append([*keyed(stays, 2), *keyed(goes, 4)])
+        member = await started(Member(rig.log, group, stays, goes, commit_on_revoke=True))
+        await member.take(6)
+
+        member.consumer.subscribe([stays])
+        await settle([member], lambda: len(member.owned) == 1)
+        other = await started(Member(rig.log, group, goes))
+        await settle([member, other], lambda: len(other.owned) == 1)
+
+        assert member.revocations == [TopicPartition(goes, 0)]
+        assert await other.poll() == {}, "all of it was committed"
+        await rig.log.append(keyed(stays, 1))
+        assert values(await member.take(1)) == [b"0"]
+        await member.consumer.close()
+        await other.consumer.close()
+
+    async def test_a_topic_that_is_missing_keeps_nobody_waiting_and_is_read_once_it_is_there(self, rig: LogRig) -> None:
+        group, late = unique("group"), unique("late")
+        there = await topic_for(rig.log, group)
+        await rig.log.append(keyed(there, 2))
+        member = await started(Member(rig.log, group, there, late))
+        await member.take(2)
+        assert late in (member.consumer.waits_for() or "")
+
+        await rig.log.create([TopicSpec(late, 1)], {late: group})
+        await rig.log.append(keyed(late, 3))
+
+        assert values(await member.take(3)) == [b"0", b"1", b"2"]
+        assert member.consumer.waits_for() is None
+        assert member.revocations == []
+        await member.consumer.close()
+
+    async def test_who_names_its_topics_goes_first_and_the_pool_takes_them_back(self, rig: LogRig) -> None:
+        group = unique("group")
+        topics = [await topic_for(rig.log, group) for _ in range(4)]
+        pool = await started(Member(rig.log, group, *topics, commit_on_revoke=True))
+        await rig.log.append([record for topic in topics for record in keyed(topic, 2)])
+        await pool.take(8)
+
+        own = await started(Member(rig.log, group, topics[0], named=True, commit_on_revoke=True))
+        mine = TopicPartition(topics[0], 0)
+        await settle([pool, own], lambda: own.owned.keys() == {mine})
+        assert pool.revocations == [mine]
+        await rig.log.append(keyed(topics[0], 1))
+        assert values(await own.take(1)) == [b"0"]
+
+        await own.consumer.close()
+        await settle([pool], lambda: len(pool.owned) == 4)
+        assert await pool.poll() == {}
+        await pool.consumer.close()
+
+    async def test_a_member_that_comes_and_goes_takes_no_partition_twice_from_those_who_stay(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group, partitions=6)
+        staying = [await started(Member(rig.log, group, topic, commit_on_revoke=True)) for _ in range(2)]
+        await settle(staying, lambda: [len(each.owned) for each in staying] == [3, 3])
+        before = [len(each.revocations) for each in staying]
+
+        for _ in range(3):
+            guest = await started(Member(rig.log, group, topic, commit_on_revoke=True))
+            await settle([*staying, guest], lambda guest=guest: len(guest.owned) == 2)  # type: ignore[misc]
+            await guest.consumer.close()
+            await settle(staying, lambda: [len(each.owned) for each in staying] == [3, 3])
+
+        moved = [len(each.revocations) - begun for each, begun in zip(staying, before, strict=True)]
+        assert sum(moved) == 6, "two to each guest, and none of them but what the guests had"
+        for each in staying:
+            await each.consumer.close()
+
+    # beginning anew
+
+    async def test_partitions_begin_anew_where_they_were_committed_and_the_others_go_on(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic, other = await topic_for(rig.log, group), await topic_for(rig.log, group)
+        at = await rig.log.append(keyed(topic, 4))
+        member = await started(Member(rig.log, group, topic, other))
+        await member.take(4)
+        anew, epoch = TopicPartition(topic, 0), member.owned[TopicPartition(topic, 0)]
+        await member.consumer.commit({anew: at[1].offset + 1})
+
+        await member.consumer.restart([anew, TopicPartition("of nobody", 0)])
+        assert member.revocations == [anew]
+
+        await rig.log.append(keyed(other, 1))
+        records = await member.take(3)
+        assert values([each for each in records if each.topic == topic]) == [b"2", b"3"]
+        assert member.owned[anew] > epoch
+        assert await member.consumer.confirm([Assignment(*each) for each in member.owned.items()]) > 0
+        await member.consumer.commit(member.ends([anew]))
+        await member.consumer.close()
+
+    async def test_a_missing_offset_concerns_its_partition_only(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic, other = await topic_for(rig.log, group), await topic_for(rig.log, group)
+        at = await rig.log.append(keyed(topic, 6))
+        await rig.drop_before(at[3])
+        member = await started(Member(rig.log, group, topic, other))
+        with pytest.raises(OffsetMissing):
+            await settle([member], lambda: False)
+        await settle([member], lambda: TopicPartition(other, 0) in member.owned)
+        await rig.log.append(keyed(other, 2))
+        assert values(await member.take(2)) == [b"0", b"1"]
+        assert TopicPartition(other, 0) not in member.revocations
+
+        await member.consumer.restart([TopicPartition(topic, 0)])
+        assert values(await member.take(3)) == [b"3", b"4", b"5"]
+        assert TopicPartition(other, 0) not in member.revocations
+        await member.consumer.close()
+
+    # offsets of another group
+
+    async def test_offsets_of_a_former_group_are_taken_over_once_and_never_backwards(self, rig: LogRig) -> None:
+        former, group = unique("former"), unique("group")
+        topic = await topic_for(rig.log, former, partitions=2)
+        at = await rig.log.append(keyed(topic, 8, keys=8))
+        before = await started(Member(rig.log, former, topic))
+        await settle([before], lambda: len(before.owned) == 2)
+        epochs = dict(before.owned)
+        await before.consumer.commit({place: self._middle(at, place) for place in epochs})
+        await before.consumer.close()
+
+        def taken_over(_: str) -> str:
+            return former
+
+        first = await started(Member(rig.log, group, topic, former=taken_over))
+        left = sum(self._middle(at, place) <= each.offset for place in epochs for each in at if each[:2] == place)
+        await first.take(left)
+        assert all(epoch > epochs[place] for place, epoch in first.owned.items())
+        await first.consumer.commit(first.ends(list(first.owned)))
+        await first.consumer.close()
+
+        again = await started(Member(rig.log, group, topic, former=taken_over))
+        await settle([again], lambda: len(again.owned) == 2)
+        assert await again.poll() == {}
+        assert await rig.log.lag(group, topic) == 0
+        await again.consumer.close()
+
+    @staticmethod
+    def _middle(at: Sequence[Coordinate], place: TopicPartition) -> int:
+        offsets = [each.offset for each in at if each[:2] == place]
+        return offsets[len(offsets) // 2]
 
     # who owns what
 

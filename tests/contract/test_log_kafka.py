@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
@@ -17,10 +16,7 @@ from aiokafka.protocol.group import LeaveGroupRequest
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from relay.domain.errors import LogUnavailable, RecordTooLarge
-from relay.log import pacing
-from relay.log.kafka import membership
 from relay.log.kafka.log import KafkaLog
-from relay.log.pacing import FetchPace
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
 from tests.contract.log_contract import (
     PATIENCE_S,
@@ -62,8 +58,7 @@ class KafkaRig:
         return self.log
 
     async def put_out(self, consumer: Any) -> None:
-        coordinator = consumer._consumer._coordinator
-        await self._expel(coordinator.group_id, coordinator.member_id)
+        await self._expel(consumer._group, consumer._member.standing[1])
 
     async def _expel(self, group: str, member: str) -> None:
         """What the broker does by itself when the session of a member is over, without the wait."""
@@ -88,14 +83,14 @@ async def vanish(log: KafkaLog) -> list[tuple[str, str]]:
     """Cut all connections and end all tasks of `log`, as a killed process would; the group members that are left."""
     members = []
     for consumer in log._consumers:
-        theirs, consumer._consumer, consumer._closing = consumer._consumer, None, True
-        if theirs is None:
+        member, consumer._closing = consumer._member, True
+        coordinator, standing = member._coordinator, member.standing
+        if coordinator is None or consumer._steward is None or standing is None:
             continue
-        coordinator, fetcher = theirs._coordinator, theirs._fetcher
-        members.append((coordinator.group_id, coordinator.member_id))
-        theirs._closed = True
-        own = [coordinator._coordination_task, coordinator._heartbeat_task, coordinator._commit_refresh_task]
-        await cut(theirs._client, *own, fetcher._fetch_task, *fetcher._pending_tasks)
+        members.append((consumer._group, standing[1]))
+        own = [coordinator._coordination_task, coordinator._heartbeat_task, member._vigil]
+        await cut(member._client, *own, consumer._steward, *consumer._ending)
+        consumer._steward = None
     running = log._producer._running
     assert running is not None
     log._producer._running, log._producer._closed = None, True
@@ -104,6 +99,7 @@ async def vanish(log: KafkaLog) -> list[tuple[str, str]]:
     producer._closed = True
     producer._message_accumulator.fail_all(KafkaError("the process is gone"))
     await cut(producer.client, producer._sender.sender_task)
+    await log._fetching.close()
     await log._client.close()
     return members
 
@@ -129,11 +125,10 @@ class TestKafkaLog(LogContract):
 
 
 class TestBusyKafkaLog(LogContract):
-    """Its consumers wait as long as they ever do before they ask for more."""
+    """Its producer waits as long as it ever does."""
 
     @pytest_asyncio.fixture
-    async def rig(self, kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KafkaRig]:
-        monkeypatch.setattr(pacing, "FULL_FLOW", 0.001)
+    async def rig(self, kafka_broker: Broker) -> AsyncIterator[KafkaRig]:
         rig = KafkaRig(kafka_broker.bootstrap, load=1.0)
         await rig.log.start()
         yield rig
@@ -260,46 +255,6 @@ async def test_a_busy_process_gets_everything_and_closes(kafka_broker: Broker) -
         await log.append(keyed(topic, 1))
         await member.consumer.close()
         await waiting
-
-
-async def test_a_busy_consumer_holds_its_fetch_back_only_where_no_more_is_at_hand(
-    kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held: list[AIOKafkaConsumer] = []
-    hold = membership.hold
-
-    def noted(consumer: AIOKafkaConsumer) -> object:
-        held.append(consumer)
-        return hold(consumer)
-
-    monkeypatch.setattr(membership, "hold", noted)
-    monkeypatch.setattr(FetchPace, "pause", lambda _: 0.01)
-    async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
-        group = unique("group")
-        topic = await topic_for(log, group)
-        await log.append([NewRecord(topic, b"k", b"%d" % n) for n in range(10)])
-        member = await started(Member(log, group, topic))
-
-        seen: list[tuple[int, int]] = []
-        while sum(count for count, _ in seen) < 10:
-            batches = await member.poll(max_records=4, timeout_s=PATIENCE_S)
-            seen.append((sum(map(len, batches.values())), len(held)))
-        assert seen == [(4, 0), (4, 0), (2, 1)]
-
-        await log.append([NewRecord(topic, b"k", b"later")])
-        assert values(await member.take(1)) == [b"later"]
-
-
-async def test_groups_deal_to_lower_ranks_first(kafka_broker: Broker) -> None:
-    """Else chance would give one process most of the lanes, whose topics have one partition each."""
-    async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
-        for group in (unique("group") for _ in range(6)):
-            topic = await topic_for(log, group)
-            later = await started(Member(log, group, topic, rank=1))
-            await settle([later], lambda later=later: bool(later.owned))  # type: ignore[misc]
-            first = await started(Member(log, group, topic, rank=0))
-            await settle([first, later], lambda first=first: bool(first.owned))  # type: ignore[misc]
-            assert not later.owned
 
 
 async def test_a_topic_that_grew_is_used_in_full(kafka_broker: Broker) -> None:

@@ -3,7 +3,7 @@ and dies with `crash`."""
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
@@ -16,12 +16,14 @@ from relay.log.port import (
     Consumer,
     Coordinate,
     Flaw,
+    FormerGroup,
     NewRecord,
     OnAssigned,
     OnRevoked,
     Record,
     TopicPartition,
     TopicState,
+    no_former_group,
 )
 from relay.log.watchers import Watchers
 
@@ -162,10 +164,28 @@ class MemoryLog:
         return record.coordinate
 
     def consumer(
-        self, group: str, topics: Sequence[str], on_assigned: OnAssigned, on_revoked: OnRevoked, *, rank: int = 0
+        self,
+        group: str,
+        topics: Collection[str],
+        on_assigned: OnAssigned,
+        on_revoked: OnRevoked,
+        *,
+        rank: int = 0,
+        named: bool = False,
+        former: FormerGroup = no_former_group,
     ) -> Consumer:
         members = self._broker.groups.setdefault(group, Group(group))
-        consumer = GroupConsumer(self, self._broker.watchers, members, topics, on_assigned, on_revoked)
+        consumer = GroupConsumer(
+            self,
+            self._broker.watchers,
+            members,
+            topics,
+            on_assigned,
+            on_revoked,
+            rank=rank,
+            named=named,
+            former=former,
+        )
         self._members.append((members, consumer))
         return consumer
 
@@ -256,15 +276,20 @@ class MemoryLog:
 
     # what GroupConsumer needs
 
-    async def partitions(self, topics: Sequence[str]) -> list[TopicPartition]:
+    async def there(self, topics: Collection[str]) -> dict[str, int]:
         await self._turn()
-        return [partition for topic in topics for partition in self._broker.partitions_of(topic)]
+        specs = self._broker.specs
+        return {topic: specs[topic].partitions for topic in topics if topic in specs}
 
-    async def take(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Taken]:
+    async def take(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, Taken]:
         await self._turn()
-        for at in partitions:
-            self._broker.epochs[group, at] += 1
-        return {at: Taken(self._broker.epochs[group, at], self._broker.offsets.get((group, at))) for at in partitions}
+        broker = self._broker
+        for at, former in partitions.items():
+            if former is not None and (group, at) not in broker.offsets and (former, at) in broker.offsets:
+                broker.offsets[group, at] = broker.offsets.pop((former, at))
+                broker.epochs[group, at] = max(broker.epochs[group, at], broker.epochs[former, at])
+            broker.epochs[group, at] += 1
+        return {at: Taken(broker.epochs[group, at], broker.offsets.get((group, at))) for at in partitions}
 
     async def fetch(
         self, positions: Mapping[TopicPartition, int], max_records: int

@@ -1,7 +1,7 @@
 """What befalls a process at one of its port calls: it dies, it freezes, the state loses its memory."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from relay.domain.errors import StateUnavailable
@@ -149,7 +149,7 @@ class Fused:
         return call
 
     def _consumer(
-        self, group: str, topics: Sequence[str], *callbacks: Callable[[Any], Awaitable[None]], rank: int = 0
+        self, group: str, topics: Collection[str], *callbacks: Callable[[Any], Awaitable[None]], **named: Any
     ) -> Any:
         """A consumer calls back: that is code of the process, too."""
 
@@ -160,4 +160,4 @@ class Fused:
 
             return call_back
 
-        return Fused(self._port.consumer(group, topics, *map(passing, callbacks), rank=rank), self._fuse, "consumer")
+        return Fused(self._port.consumer(group, topics, *map(passing, callbacks), **named), self._fuse, "consumer")

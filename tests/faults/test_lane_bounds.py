@@ -122,7 +122,7 @@ async def test_a_dedicated_receiver_that_is_down_stops_its_intake_and_parks_noth
     await process.ended(1800)
     lane = TopicPartition(world.topics.to_receiver("r"), 0)
     assert world.told.parked_records == 0
-    assert world.broker.offsets[world.topics.group("to-receiver", "r"), lane] == 0
+    assert world.broker.offsets[world.topics.group("to-receiver"), lane] == 0
     assert window <= world.told.levels[lane] < window + POLL_RECORDS, "intake stands still"
     assert world.outside.tried.total() < 1800 / 30 + 100, "one probe each time that the breaker lets one through"
     world.outside.down.clear()

@@ -5,22 +5,18 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Final, Literal, TypeVar
 
 import pytest
 import pytest_asyncio
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from bench.kafka_parts import free_ports
-from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, UserError
+from relay.domain.errors import ConsumerBroken, LogUnavailable, PartitionLost, UserError
 from relay.domain.topics import TopicSpec
-from relay.log.kafka import consumer as kafka_consumer
-from relay.log.kafka import membership
 from relay.log.kafka.log import KafkaLog
-from relay.log.kafka.watchdog import Watchdog
 from relay.log.partitioner import partition_of
 from relay.log.port import Assignment, Coordinate, NewRecord, TopicPartition
 from tests.contract.log_contract import PATIENCE_S, Member, keyed, settle, started, topic_for, unique, values
@@ -154,6 +150,87 @@ async def test_the_rest_takes_over_from_a_killed_member_where_it_had_committed(
         assert values(survivor.records) == [b"%d" % n for n in range(COMMITTED_RECORDS, 12)]
 
 
+async def test_a_former_group_is_taken_over_once_it_has_no_member(log: KafkaLog) -> None:
+    former, group = unique("former"), unique("group")
+    topic = await topic_for(log, former)
+    await log.append(keyed(topic, 4))
+    before = await started(Member(log, former, topic))
+    await before.take(4)
+
+    member = await started(Member(log, group, topic, former=lambda _: former))
+    await settle([before, member], lambda: former in (member.consumer.waits_for() or ""))
+    assert member.owned == {}
+    await before.consumer.commit({TopicPartition(topic, 0): 3})
+    await before.consumer.close()
+
+    assert values(await member.take(1)) == [b"3"]
+    assert member.consumer.waits_for() is None
+    await member.consumer.close()
+
+
+async def test_a_member_of_another_release_is_waited_for(log: KafkaLog, kafka_broker: Broker) -> None:
+    group = unique("group")
+    topic = await topic_for(log, group)
+    await log.append(keyed(topic, 1))
+    other = AIOKafkaConsumer(topic, bootstrap_servers=kafka_broker.bootstrap, group_id=group, enable_auto_commit=False)
+    await other.start()
+    member = await started(Member(log, group, topic))
+    await settle([member], lambda: "another release" in (member.consumer.waits_for() or ""))
+    assert member.owned == {}
+
+    await other.stop()
+    assert values(await member.take(1)) == [b"0"]
+    await member.consumer.close()
+
+
+async def test_who_was_put_out_gives_up_what_it_had_and_comes_back(log: KafkaLog) -> None:
+    group = unique("group")
+    topic = await topic_for(log, group)
+    member = await started(Member(log, group, topic))
+    await settle([member], lambda: len(member.owned) == 1)
+    place, epoch = next(iter(member.owned.items()))
+    membership = member.consumer._member  # type: ignore[attr-defined]
+    await membership._offsets.leave(membership.standing[1])  # as the broker does when a session is over
+
+    await settle([member], lambda: member.owned.get(place, 0) > epoch)
+    assert member.revocations == [place]
+    await log.append(keyed(topic, 1))
+    await member.take(1)
+    await member.consumer.commit({place: 1})
+    await member.consumer.close()
+
+
+async def test_commits_go_through_while_the_group_is_dealt_anew(log: KafkaLog) -> None:
+    """Somebody comes and goes all the time: who stays commits on, and is never taken for lost."""
+    group = unique("group")
+    topic = await topic_for(log, group, partitions=4)
+    await log.append(keyed(topic, 400, keys=40))
+    member = await started(Member(log, group, topic, rank=0))
+    await settle([member], lambda: len(member.owned) == 4)
+    committed = 0
+
+    async def come_and_go() -> None:
+        for _ in range(5):
+            guest = await started(Member(log, group, topic, rank=1))
+            async with asyncio.timeout(PATIENCE_S):
+                while not guest.owned:
+                    await guest.poll()
+            await guest.consumer.close()
+
+    async with asyncio.TaskGroup() as tasks:
+        guests = tasks.create_task(come_and_go())
+        while not guests.done():
+            await member.poll()
+            ends = member.ends(list(member.owned))
+            try:
+                await member.consumer.commit(ends)
+                committed += bool(ends)
+            except PartitionLost:
+                assert ends.keys() - member.owned.keys()
+    assert committed
+    await member.consumer.close()
+
+
 async def test_what_a_listener_raises_comes_out_of_poll(log: KafkaLog) -> None:
     group = unique("group")
     topic = await topic_for(log, group)
@@ -173,46 +250,16 @@ async def test_what_a_listener_raises_comes_out_of_poll(log: KafkaLog) -> None:
     await consumer.close()
 
 
-async def test_a_poll_that_failed_counts_as_over(log: KafkaLog) -> None:
-    topic = await topic_for(log)
-    member = await started(Member(log, unique("group"), topic))
-    inner = member.consumer._consumer  # type: ignore[attr-defined]
-    before = inner._subscription._last_fetch_ended
-    with pytest.raises(OffsetMissing):
-        await member.take(1)
-    assert inner._subscription._fetch_count == 0
-    assert inner._subscription._last_fetch_ended > before
-
-
-async def test_a_dead_fetch_task_is_noticed(log: KafkaLog) -> None:
+async def test_a_dead_coordination_task_is_noticed(log: KafkaLog) -> None:
     group = unique("group")
     topic = await topic_for(log, group)
     member = await started(Member(log, group, topic))
     await settle([member], lambda: len(member.owned) == 1)
 
-    member.consumer._consumer._fetcher._fetch_task.cancel()  # type: ignore[attr-defined]
+    member.consumer._member._coordinator._coordination_task.cancel()  # type: ignore[attr-defined]
 
-    with pytest.raises(ConsumerBroken, match="fetch task is dead"):
+    with pytest.raises(ConsumerBroken, match="coordination task is dead"):
         await settle([member], lambda: False)
-
-
-async def test_a_partition_that_stays_is_read_at_once_after_a_rebalance(
-    log: KafkaLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The fetch of before still waits at the broker, which answers the requests of a connection one by one."""
-    monkeypatch.setattr(kafka_consumer, "_LONE_WAIT_MS", LONGER_THAN_ANY_TEST_MS)
-    monkeypatch.setattr(log, "_timing", replace(log._timing, request_timeout_ms=2 * LONGER_THAN_ANY_TEST_MS))
-    group = unique("group")
-    topic = await topic_for(log, group)
-    await log.append(keyed(topic, 3))
-    one = await started(Member(log, group, topic, rank=0))
-    await one.take(3)
-    assert await one.poll() == {}  # and so it has asked for what comes next
-
-    two = await started(Member(log, group, topic, rank=1))
-    await settle([one, two], lambda: len(one.assignments) == 2)
-
-    assert values(await one.take(3)) == [b"0", b"1", b"2"], "nothing was committed"
 
 
 # producers
@@ -330,44 +377,6 @@ async def test_without_the_broker_everything_still_ends(frail: KafkaLog, own_bro
         own_broker.thaw()
 
 
-async def test_a_minute_without_an_answer_is_noticed(frail: KafkaLog, own_broker: KafkaBroker) -> None:
-    group = unique("group")
-    topic = await topic_for(frail, group)
-    member = await started(Member(frail, group, topic))
-    await frail.append(keyed(topic, 1))
-    await member.take(1)
-    consumer = member.consumer._consumer  # type: ignore[attr-defined]
-    place = TopicPartition(topic, 0)
-    assert membership.progress(consumer, place).answered is not None
-
-    own_broker.freeze()
-    watchdog = Watchdog(group)
-    for seconds in range(0, 51, 5):
-        watchdog.check(consumer, [place], seconds)
-    with pytest.raises(ConsumerBroken, match=f"{topic}/0"):
-        watchdog.check(consumer, [place], 55)
-
-    for seconds in range(60, 111, 5):
-        watchdog.check(consumer, [place], seconds)  # said once, the time starts anew
-    watchdog.check(consumer, [], 115)
-    watchdog.check(consumer, [place], 120)  # a paused partition does not wait for anything
-    watchdog.check(consumer, [place], 1000)  # and when nobody polled, nothing follows from it
-    own_broker.thaw()
-
-
-async def test_an_endless_rebalance_is_noticed(log: KafkaLog) -> None:
-    group = unique("group")
-    member = await started(Member(log, group, await topic_for(log, group)))
-    await settle([member], lambda: len(member.owned) == 1)
-    watchdog = Watchdog(group)
-    watchdog.unassigned(0)
-    watchdog.check(member.consumer._consumer, [], 50)  # type: ignore[attr-defined]
-    with pytest.raises(ConsumerBroken, match="no assignment"):
-        watchdog.check(member.consumer._consumer, [], 55)  # type: ignore[attr-defined]
-    watchdog.assigned()
-    watchdog.check(member.consumer._consumer, [], 200)  # type: ignore[attr-defined]
-
-
 # time
 
 
@@ -456,17 +465,22 @@ async def test_what_the_cluster_cannot_give_is_the_users_mistake(kafka_broker: B
             await log.create([TopicSpec(topic, 1)], {})
 
 
-async def test_a_group_with_members_keeps_its_missing_offset(log: KafkaLog) -> None:
+async def test_a_topic_that_is_new_to_a_group_with_members_begins_at_its_beginning(log: KafkaLog) -> None:
+    """The broker takes no offsets for such a group from outside."""
     group = unique("group")
     read, other = await topic_for(log, group), await topic_for(log)
     member = await started(Member(log, group, read))
     await settle([member], lambda: len(member.owned) == 1)
 
-    with pytest.raises(LogUnavailable, match=group):
-        await log.create([], {other: group})
-
-    await member.consumer.close()
+    await log.append(keyed(other, 3))
     await log.create([], {other: group})
-    after = await started(Member(log, group, other))
-    await log.append(keyed(other, 1))
-    await after.take(1)
+    assert [each.committed for each in await log.backlogs({other: group})] == [0]
+
+    member.consumer.subscribe([read, other])
+    assert values(await member.take(3)) == [b"0", b"1", b"2"]
+    assert member.revocations == []
+    await member.consumer.commit({TopicPartition(other, 0): 3})
+    assert [each.committed for each in await log.backlogs({other: group})] == [3]
+    await log.create([], {other: group})
+    assert [each.committed for each in await log.backlogs({other: group})] == [3]
+    await member.consumer.close()

@@ -18,7 +18,7 @@ from tests.fakes.virtual_time import LoopClock, virtually
 
 TOPIC = "to_receiver_ci"
 PLACE = TopicPartition(TOPIC, 0)
-GROUP = "relay.to-receiver.ci"
+GROUP = "relay.to-receiver"
 
 
 class Rig:

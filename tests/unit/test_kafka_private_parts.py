@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka import AIOKafkaProducer
+from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection
-from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
-from aiokafka.errors import RecordTooLargeError
+from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.producer.message_accumulator import MessageBatch
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.structs import TopicPartition
@@ -30,16 +29,7 @@ HERE: Final = Path(relay.log.kafka.__file__).parent
 PLACE: Final = TopicPartition("t", 0)
 
 PRIVATE: Final[dict[str, set[str]]] = {
-    "consumer": {"_client", "_coordinator", "_fetcher", "_subscription"},
-    "coordinator": {"_coordination_task", "_send_req"},
-    "fetcher": {
-        *("_fetch_task", "_records", "_in_flight", "_wait_consume_future"),
-        *("_create_fetch_waiter", "_notify", "_prefetch_backoff"),
-    },
-    "fetch result": {"_assignment"},
-    "fetch error": {"_error"},
-    "client": {"_conns"},
-    "connection": {"_requests"},
+    "coordinator": {"_coordination_task", "_do_heartbeat"},
     "producer": {"_message_accumulator", "_sender"},
     "accumulator": {"_exception", "_closed", "_append_batch", "_batches"},
     "batch": {"_drain_waiter"},
@@ -47,13 +37,14 @@ PRIVATE: Final[dict[str, set[str]]] = {
 """By the object that has them."""
 
 UNDOCUMENTED: Final[dict[str, set[str]]] = {
-    "coordinator": {"generation", "member_id", "group_id", "check_errors"},
-    "subscriptions": {"subscription", "fetch_context"},
-    "assignment": {"state_value", "tps", "active"},
-    "fetch result": {"getall", "has_more"},
-    "partition state": {
-        *("position", "has_valid_position", "highwater", "timestamp"),
-        *("pause", "resume", "consumed_to"),
+    "coordinator": {
+        *("generation", "member_id", "check_errors", "request_rejoin", "reset_generation", "close"),
+        "start_commit_offsets_refresh_task",
+    },
+    "subscriptions": {"register_fetch_waiters", "subscribe"},
+    "client": {
+        *("cluster", "coordinator_lookup", "force_metadata_update", "ready", "send"),
+        *("set_topics", "_maybe_wait_metadata"),
     },
     "connection": {"close", "connected", "send"},
     "record batch": {"validate_crc", "__iter__"},
@@ -61,42 +52,30 @@ UNDOCUMENTED: Final[dict[str, set[str]]] = {
     "sender": {"sender_task", "close"},
     "accumulator": {"fail_all"},
 }
-"""Public by their names, of objects that are not."""
+"""Public by their names, of objects that are not; and what the coordinator calls of the client that we stand in for."""
 
 
 @pytest.fixture
 async def library() -> AsyncIterator[dict[str, Any]]:
     """The library's objects, none of them connected to anything."""
-    consumer, producer = AIOKafkaConsumer(group_id="g"), AIOKafkaProducer()
-    client, subscriptions = AIOKafkaClient(), SubscriptionState()
-    subscriptions.assign_from_user({PLACE})
-    assignment = subscriptions.subscription.assignment
-    assignment.state_value(PLACE).seek(0)
-    fetcher, coordinator = Fetcher(client, subscriptions), GroupCoordinator(client, SubscriptionState())
+    producer, client, subscriptions = AIOKafkaProducer(), AIOKafkaClient(), SubscriptionState()
+    coordinator = GroupCoordinator(client, subscriptions)
     await asyncio.sleep(0)
-    accumulator = producer._message_accumulator
     yield {
-        "consumer": consumer,
         "coordinator": coordinator,
-        "fetcher": fetcher,
         "subscriptions": subscriptions,
-        "assignment": assignment,
-        "partition state": assignment.state_value(PLACE),
-        "fetch result": FetchResult(PLACE, assignment=assignment, partition_records=None, backoff=0.0),
-        "fetch error": FetchError(error=RecordTooLargeError(), backoff=0.0),
         "client": client,
         "connection": AIOKafkaConnection("127.0.0.1", 9),
         "record batch": DefaultRecordBatch,
         "producer": producer,
         "sender": producer._sender,
-        "accumulator": accumulator,
+        "accumulator": producer._message_accumulator,
         "batch": MessageBatch(PLACE, producer.create_batch(), 1, 0),
     }
     coordinator._coordination_task.cancel()
     with suppress(asyncio.CancelledError):
         await coordinator._coordination_task
-    await fetcher.close()
-    await asyncio.gather(consumer.stop(), producer.stop(), client.close())
+    await asyncio.gather(producer.stop(), client.close())
 
 
 async def test_what_we_lean_on_is_there(library: dict[str, Any]) -> None:
@@ -111,12 +90,14 @@ async def test_what_we_lean_on_is_there(library: dict[str, Any]) -> None:
 
 
 async def test_the_shapes_are_as_we_take_them(library: dict[str, Any]) -> None:
-    assert isinstance(library["fetcher"]._in_flight, set)
-    assert isinstance(library["fetcher"]._records, dict)
-    assert isinstance(library["client"]._conns, dict)
-    assert not library["connection"]._requests
     assert library["coordinator"].generation == -1
-    assert ConnectionGroup.DEFAULT != ConnectionGroup.COORDINATION
+    assert not library["coordinator"]._coordination_task.done()
+
+
+def test_an_assignor_may_be_an_object_that_answers_for_its_member() -> None:
+    """The library asks it for what to tell the group before each join, and tells it what was dealt after each."""
+    for method in ("metadata", "assign", "on_assignment"):
+        assert hasattr(AbstractPartitionAssignor, method)
 
 
 def test_no_private_part_is_used_that_is_not_listed() -> None:

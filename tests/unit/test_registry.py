@@ -287,8 +287,8 @@ async def test_topics_are_there_before_anybody_hears_of_their_receiver(log: _Top
         "append ci",
     ]
     assert log.groups == {
-        "t-to_receiver_ci": "t-relay.to-receiver.ci",
-        "t-pending_from_receiver_ci": "t-relay.from-receiver-async.ci",
+        "t-to_receiver_ci": "t-relay.to-receiver",
+        "t-pending_from_receiver_ci": "t-relay.from-receiver-async",
     }
     specs = TOPICS.lane_specs("ci", 3)
     assert [log.specs[spec.name] for spec in specs] == list(specs)

@@ -1,7 +1,7 @@
 """How a member of a group ends: at a stop, and when something unexpected ends it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import pytest
 
@@ -40,6 +40,12 @@ class _Consumer:
         finally:
             self._under_way -= 1
         return {}
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        self.topics = frozenset(topics)
+
+    async def restart(self, partitions: Collection[TopicPartition]) -> None:
+        return
 
     def waits_for(self) -> str | None:
         return self.missing

@@ -28,6 +28,7 @@ from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.topics import TopicSpec
 from relay.log.kafka.client import KafkaClient, Replicas, kafka_errors, no_topic
 from relay.log.kafka.closing import ends_within
+from relay.log.kafka.offsets import Committed, GroupOffsets
 from relay.log.kafka.settings import Cluster
 from relay.log.port import Backlog, TopicPartition, TopicState
 
@@ -124,11 +125,13 @@ class KafkaAdmin:
             partitions = {name: [TopicPartition(name, each.partition) for each in topics[name]] for name in topics}
             flat = [partition for of_one in partitions.values() for partition in of_one]
             firsts = await self._client.offsets(flat, "earliest")
-            committed: dict[TopicPartition, int] = {}
-            for name, of_one in partitions.items():
-                committed |= await self._client.committed(groups[name], of_one)
+            committed: dict[TopicPartition, Committed] = {}
+            for group in sorted({groups[name] for name in partitions}):
+                of_group = [p for name, of_one in partitions.items() if groups[name] == group for p in of_one]
+                committed |= await GroupOffsets(self._client, group).settled(of_group)
             ends = await self._client.offsets(flat, "latest")  # last: so nobody has committed more than there is
-            found += [Backlog(groups[p.topic], p, firsts[p], ends[p], committed.get(p)) for p in flat]
+            offsets = {partition: each.offset for partition, each in committed.items()}
+            found += [Backlog(groups[p.topic], p, firsts[p], ends[p], offsets.get(p)) for p in flat]
         return found
 
     async def _create_some(self, admin: AIOKafkaAdminClient, specs: Sequence[TopicSpec]) -> list[str]:
@@ -185,25 +188,20 @@ class KafkaAdmin:
                 await looking(are_visible)
 
     async def _begin_groups(self, groups: Mapping[str, str]) -> None:
-        for topic, group in groups.items():
-            partitions = await self._partitions(topic)
-            missing = await self._without_offset(group, partitions)
-            if not missing:
-                continue
-            try:
+        by_group: dict[str, list[TopicPartition]] = {}
+        for some in batches(list(groups), _TOPICS_A_REQUEST):
+            there = await self._client.topics(some)
+            if absent := sorted(set(some) - there.keys()):
+                raise no_topic(*absent)
+            for topic in some:
+                places = [TopicPartition(topic, each.partition) for each in there[topic]]
+                by_group.setdefault(groups[topic], []).extend(places)
+        for group, partitions in by_group.items():
+            offsets = GroupOffsets(self._client, group)
+            settled = await offsets.settled(partitions)
+            if missing := [partition for partition in partitions if partition not in settled]:
                 # Of a new topic that is 0; of an old one, what retention has left.
-                await self._client.commit(group, await self._client.offsets(missing, "earliest"))
-            except LogUnavailable as error:
-                # A group with members takes no commit from outside. If they are there because another process was
-                # faster than we, all is well.
-                if await self._without_offset(group, partitions):
-                    raise LogUnavailable(
-                        f"Kafka: {group} has no offset on {topic}, and got none (if it has members, stop them): {error}"
-                    ) from error
-
-    async def _without_offset(self, group: str, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        committed = await self._client.committed(group, partitions)
-        return [partition for partition in partitions if partition not in committed]
+                await offsets.begin(await self._client.offsets(missing, "earliest"))
 
     async def _partitions(self, topic: str) -> list[TopicPartition]:
         there = await self._client.topics([topic])

@@ -5,7 +5,7 @@ Metadata requests of the library's clients create missing topics where the broke
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -21,7 +21,6 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
-from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
@@ -41,7 +40,6 @@ _PATIENCE_S: Final = 2.0
 _READ_UNCOMMITTED: Final = 0
 _EARLIEST: Final = -2
 _LATEST: Final = -1
-_NO_OFFSET: Final = -1
 _LARGEST_BATCH: Final = 256 * 1024**2
 
 _NO_COORDINATOR: Final = (
@@ -95,6 +93,7 @@ class KafkaClient:
         self._client: AIOKafkaClient | None = None
         self._connecting = asyncio.Lock()
         self._leaders: dict[TopicPartition, int] = {}
+        self._coordinators: dict[str, int] = {}
         self._closed = False
 
     async def close(self) -> None:
@@ -134,44 +133,18 @@ class KafkaClient:
             lambda client: self._fetch(client, partition, offset, max_bytes, max_wait_ms),
         )
 
-    async def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The committed offsets, of those partitions that have one."""
-        request = OffsetFetchRequest(group, _by_topic((p, p.partition) for p in partitions))
+    async def coordinated(self, group: str, doing: str, request: object, read: Callable[[Any], _T]) -> _T:
+        """What `read` makes of the answer of the group's coordinator. It may raise the library's errors, of which the
+        passing ones have the request repeated."""
 
-        async def ask(client: AIOKafkaClient) -> dict[TopicPartition, int]:
-            answer = await self._to_coordinator(client, group, request)
-            _check(getattr(answer, "error_code", 0))
-            found: dict[TopicPartition, int] = {}
-            for topic, rows in answer.topics:
-                for partition, offset, _, error in rows:
-                    _check(error)
-                    if offset != _NO_OFFSET:
-                        found[TopicPartition(topic, partition)] = offset
-            return found
+        async def ask(client: AIOKafkaClient) -> _T:
+            return read(await self._to_coordinator(client, group, request))
 
-        return await self._repeated(f"asking for the offsets of {group}", ask)
-
-    async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit for a group that has no members. LogUnavailable if it has some."""
-        request = OffsetCommitRequest(
-            group,
-            OffsetCommitRequest.DEFAULT_GENERATION_ID,
-            "",
-            OffsetCommitRequest.DEFAULT_RETENTION_TIME,
-            _by_topic((partition, (partition.partition, offset, "")) for partition, offset in offsets.items()),
-        )
-
-        async def ask(client: AIOKafkaClient) -> None:
-            answer = await self._to_coordinator(client, group, request)
-            for _, rows in answer.topics:
-                for _, error in rows:
-                    _check(error)
-
-        await self._repeated(f"committing for {group}", ask)
+        return await self._repeated(doing, ask)
 
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
-        self._leaders.clear()
+        self._forget()
         if client is not None:
             await ends_within(client.close(), _CLOSE_S)
 
@@ -206,7 +179,7 @@ class KafkaClient:
                         if not error.retriable or clock() >= repeat_until:
                             raise
                         last = error
-                    self._leaders.clear()
+                    self._forget()
                     await asyncio.sleep(_RETRY_S)
         except OffsetOutOfRangeError:
             raise
@@ -236,8 +209,14 @@ class KafkaClient:
         raise KafkaConnectionError("no broker answers")
 
     async def _to_coordinator(self, client: AIOKafkaClient, group: str, request: object) -> Any:
-        node = await client.coordinator_lookup(CoordinationType.GROUP, group)
+        node = self._coordinators.get(group)
+        if node is None:
+            node = self._coordinators[group] = await client.coordinator_lookup(CoordinationType.GROUP, group)
         return await self._send(client, node, request)
+
+    def _forget(self) -> None:
+        self._leaders.clear()
+        self._coordinators.clear()
 
     async def _metadata(self, client: AIOKafkaClient, names: Sequence[str]) -> dict[str, list[Replicas]]:
         if not names:
@@ -248,7 +227,7 @@ class KafkaClient:
         for error, topic, _, partitions in answer.topics:
             if for_code(error) is UnknownTopicOrPartitionError:
                 continue
-            _check(error)
+            check(error)
             found[topic] = sorted(Replicas(number, leader, len(copies)) for _, number, leader, copies, *_ in partitions)
         if len(found) == len(set(names)):
             client.cluster.update_metadata(answer)  # keeps the brokers' addresses current
@@ -272,11 +251,11 @@ class KafkaClient:
             by_leader.setdefault(await self._leader(client, partition), []).append(partition)
         offsets: dict[TopicPartition, int] = {}
         for node, led in by_leader.items():
-            topics = _by_topic((partition, (partition.partition, timestamp)) for partition in led)
+            topics = by_topic((partition, (partition.partition, timestamp)) for partition in led)
             answer = await self._send(client, node, OffsetRequest(-1, _READ_UNCOMMITTED, topics))
             for topic, rows in answer.topics:
                 for number, error, _, offset in rows:
-                    _check(error)
+                    check(error)
                     offsets[TopicPartition(topic, number)] = offset
         return offsets
 
@@ -287,9 +266,9 @@ class KafkaClient:
         request = FetchRequest(max_wait_ms, 1, max_bytes, _READ_UNCOMMITTED, topics)
         while True:
             answer = await self._send(client, await self._leader(client, partition), request)
-            _check(getattr(answer, "error_code", 0))
+            check(getattr(answer, "error_code", 0))
             [(_, [(_, error, highwater, *_, data)])] = answer.topics
-            _check(error)
+            check(error)
             data = data or b""
             if len(data) < (size := whole_size(data)) and max_bytes < size <= _LARGEST_BATCH:
                 return await self._fetch(client, partition, offset, size, max_wait_ms)  # of a broker that cuts it
@@ -299,13 +278,13 @@ class KafkaClient:
             await asyncio.sleep(answer.throttle_time_ms / 1000)  # empty because of a quota: says nothing of the log
 
 
-def _check(code: int) -> None:
+def check(code: int) -> None:
     error = for_code(code)
     if error is not NoError:
         raise error()
 
 
-def _by_topic(rows: Iterable[tuple[TopicPartition, _T]]) -> list[tuple[str, list[_T]]]:
+def by_topic(rows: Iterable[tuple[TopicPartition, _T]]) -> list[tuple[str, list[_T]]]:
     topics: dict[str, list[_T]] = {}
     for partition, row in rows:
         topics.setdefault(partition.topic, []).append(row)

@@ -1,8 +1,7 @@
 """The log on Kafka: production's. Its parts are in the kafka_*.py modules beside this one; here they come together."""
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 from weakref import WeakSet
@@ -16,11 +15,23 @@ from relay.log.checks import HEADROOM_BYTES
 from relay.log.kafka.admin import KafkaAdmin
 from relay.log.kafka.client import KafkaClient, no_topic
 from relay.log.kafka.consumer import KafkaConsumer
+from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.producer import KafkaProducer
 from relay.log.kafka.reader import KafkaReader
 from relay.log.kafka.settings import Cluster, GroupTiming, KafkaSecurity
-from relay.log.pacing import FetchPace, load_here
-from relay.log.port import Backlog, Coordinate, NewRecord, OnAssigned, OnRevoked, Record, TopicPartition, TopicState
+from relay.log.pacing import load_here
+from relay.log.port import (
+    Backlog,
+    Coordinate,
+    FormerGroup,
+    NewRecord,
+    OnAssigned,
+    OnRevoked,
+    Record,
+    TopicPartition,
+    TopicState,
+    no_former_group,
+)
 
 MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
 """Of payloads, unless said otherwise: senders that have Kafka may send more than the API takes, and are told so."""
@@ -70,8 +81,8 @@ class KafkaLog:
             commit_timeout_s=min(_COMMIT_S, request_timeout_ms / 1000),
         )
         self._load = load or load_here()
-        self._pace = FetchPace(self._load, time.monotonic)
         self._client = KafkaClient(self._cluster)
+        self._fetching = FetchLoop(self._cluster, self._client.layout)
         self._producer = KafkaProducer(self._cluster, self.max_record_bytes, self._ensure_topic, self._load)
         self._reader = KafkaReader(self._client, self._is_compacted)
         self._admin = KafkaAdmin(self._cluster, self._client, replication_factor, self.max_record_bytes)
@@ -83,14 +94,24 @@ class KafkaLog:
         """Raises LogUnavailable when no broker answers, UserError when the client library is incomplete."""
         _check_library()
         await self._producer.start()
+        await self._fetching.start()
 
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
         return await self._producer.append(records) if records else []
 
     def consumer(
-        self, group: str, topics: Sequence[str], on_assigned: OnAssigned, on_revoked: OnRevoked, *, rank: int = 0
+        self,
+        group: str,
+        topics: Collection[str],
+        on_assigned: OnAssigned,
+        on_revoked: OnRevoked,
+        *,
+        rank: int = 0,
+        named: bool = False,
+        former: FormerGroup = no_former_group,
     ) -> KafkaConsumer:
-        """As the port says. `on_revoked` has to return within the rebalance timeout, 20 s, else the group goes on."""
+        """As the port says. `on_revoked` has to return within the rebalance timeout, 20 s, when it is called because
+        we leave: then the group goes on."""
         consumer = KafkaConsumer(
             self._cluster,
             self._timing,
@@ -99,8 +120,10 @@ class KafkaLog:
             on_assigned,
             on_revoked,
             self._client,
-            self._pace,
-            rank,
+            self._fetching,
+            rank=rank,
+            named=named,
+            former=former,
         )
         self._consumers.add(consumer)
         return consumer
@@ -149,6 +172,7 @@ class KafkaLog:
     async def close(self) -> None:
         """Consumers that are still open leave their groups; what is being appended gets 5 s."""
         await asyncio.gather(*(consumer.close() for consumer in self._consumers))
+        await self._fetching.close()
         await asyncio.gather(*(client.close() for client in self._followers), self._producer.close())
         await self._client.close()
 

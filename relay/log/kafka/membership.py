@@ -1,131 +1,324 @@
-"""What only the private parts of AIOKafkaConsumer tell: its generation, its health, and when it has new data.
+"""A member of a consumer group: the library's coordinator joins and sends heartbeats, with an assignor of ours.
 
-All accesses to them by our consumer are here. Written for aiokafka 0.14.
+All private parts of the library's coordinator that we lean on are here. Written for aiokafka 0.14.
 """
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final, Protocol
 
-from aiokafka import AIOKafkaConsumer
-from aiokafka.client import ConnectionGroup
-from aiokafka.errors import KafkaError, NoError, for_code
-from aiokafka.protocol.group import HeartbeatRequest
-from aiokafka.structs import TopicPartition as KafkaPartition
+from aiokafka import ConsumerRebalanceListener
+from aiokafka.client import AIOKafkaClient
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.consumer.subscription_state import SubscriptionState
+from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
+from aiokafka.errors import (
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
+    KafkaError,
+    RebalanceInProgressError,
+)
 
+from relay.domain.errors import LogUnavailable, PartitionLost
+from relay.log.dealing import deal
+from relay.log.kafka.applications import PROTOCOL, decode_application, encode_dealt
+from relay.log.kafka.client import described, kafka_errors
+from relay.log.kafka.closing import ends_within
+from relay.log.kafka.offsets import Committed, Generation, GroupOffsets
+from relay.log.kafka.settings import Cluster, GroupTiming
 from relay.log.port import TopicPartition
 
+_START_S: Final = 30.0
+_LEAVE_S: Final = 5.0
+_DISCONNECT_S: Final = 2.0
+_REPEAT_S: Final = 0.05
+_NEVER_MS: Final = 10**15
+"""How long it may read nothing: whether a member does its work is looked after elsewhere."""
 
-class Progress(NamedTuple):
-    """How far a partition has got. `answered`: changes with every fetch that the broker answered for it."""
+_VERSION: Final = 0
 
-    position: int | None
-    highwater: int | None
-    answered: int | None
+
+class Holder(Protocol):
+    """For whom a member speaks. All calls come at once, and have to be brief."""
+
+    def application(self) -> bytes:
+        """What to tell the group: the member is about to join, for the first time or again."""
+        ...
+
+    def dealt(self, generation: int, dealt: bytes) -> None:
+        """What the member may have from now on, in this generation of the group."""
+        ...
+
+    def lost(self) -> None:
+        """The group has put the member out, or may have: it holds nothing any more."""
+        ...
+
+
+class GroupMember:
+    """One membership. `offsets`: of its group, over connections on which no request waits for other members."""
+
+    def __init__(
+        self, cluster: Cluster, timing: GroupTiming, offsets: GroupOffsets, group: str, holder: Holder
+    ) -> None:
+        self._cluster = cluster
+        self._timing = timing
+        self._offsets = offsets
+        self._group = group
+        self._holder = holder
+        self._client: AIOKafkaClient | None = None
+        self._coordinator: _Coordinator | None = None
+        self._vigil: asyncio.Task[None] | None = None
+        self._trouble: KafkaError | None = None
+
+    async def join(self, topic: str) -> None:
+        """Join the group, in the background. `topic`: one that exists; the library looks after one at least. Raises
+        LogUnavailable."""
+        timing = self._timing
+        client = AIOKafkaClient(**self._cluster.arguments(), request_timeout_ms=timing.request_timeout_ms)
+        try:
+            with kafka_errors(f"joining {self._group}"):
+                async with asyncio.timeout(_START_S):
+                    await client.bootstrap()
+            client.set_topics([topic])
+        except BaseException:
+            await ends_within(client.close(), _DISCONNECT_S)
+            raise
+        self._client = client
+        self._coordinator = _Coordinator(client, self._group, timing, self._holder)
+        self._vigil = asyncio.create_task(self._watch(self._coordinator))
 
     @property
-    def behind(self) -> bool:
-        """Whether the broker has records that have not come yet; also when the position is not known."""
-        return self.position is None or (self.highwater is not None and self.position < self.highwater)
+    def has_joined(self) -> bool:
+        """Whether it has been asked to."""
+        return self._coordinator is not None
+
+    @property
+    def standing(self) -> Generation | None:
+        """The generation that the member belongs to, and its id; None: it belongs to none (any more)."""
+        coordinator = self._coordinator
+        if coordinator is None or coordinator.generation < 0:
+            return None
+        return coordinator.generation, coordinator.member_id
+
+    @property
+    def is_joining(self) -> bool:
+        return self._coordinator is not None and self._coordinator.is_joining
+
+    @property
+    def waits_for(self) -> str | None:
+        """What keeps it out of the group, for people."""
+        if isinstance(self._trouble, InconsistentGroupProtocolError):
+            return f"Kafka: {self._group} has members of another release: this one joins when they have left"
+        return None
+
+    def apply_again(self) -> None:
+        """Have the group deal anew: what the member wants or holds has changed."""
+        if self._coordinator is not None:
+            self._coordinator.apply_again()
+
+    @property
+    def is_dead(self) -> bool:
+        """The library has stopped taking part, and does not say so."""
+        return self._coordinator is not None and self._coordinator._coordination_task.done()
+
+    def look(self) -> None:
+        """Whether the member may go on holding what it holds: nobody accepted a heartbeat of it for a session, and it
+        is put out. Raises LogUnavailable when it cannot take part."""
+        coordinator = self._coordinator
+        if coordinator is None:
+            return
+        if coordinator.generation >= 0 and _now() - coordinator.accepted_at > self._timing.session_timeout_ms / 1000:
+            self.put_out()
+        trouble = self._trouble
+        if trouble is not None and self.waits_for is None:
+            self._trouble = None
+            raise LogUnavailable(f"Kafka: {self._group} cannot go on (coordination): {described(trouble)}") from trouble
+
+    def put_out(self) -> None:
+        """The group does not know this member, or not in this generation: it starts from nothing."""
+        if self._coordinator is not None:
+            self._coordinator.reset_generation()
+
+    async def confirm(self) -> str | None:
+        """Have the group say now why it does not know this member in its generation; None: it does. Raises
+        LogUnavailable. A rebalance that is under way takes nothing from anybody."""
+        asked, coordinator = self.standing, self._coordinator
+        if asked is None or coordinator is None:
+            return "not a member of the group"
+        sent_at = _now()
+        refusal = await self._offsets.heartbeat(asked)
+        if refusal is None or refusal is RebalanceInProgressError:
+            coordinator.accepted_at = max(coordinator.accepted_at, sent_at)
+            if refusal is not None and not coordinator.is_joining:
+                coordinator.request_rejoin()
+            return None
+        if not self._moves_on(refusal, asked):
+            self._refused(refusal, asked)
+        return refusal.__name__
+
+    async def commit(self, offsets: Mapping[TopicPartition, Committed]) -> None:
+        """In bounded time. While the group is dealt anew it takes nothing for a moment, and is asked again. Raises
+        PartitionLost when it does not know this member, LogUnavailable."""
+        try:
+            async with asyncio.timeout(self._timing.commit_timeout_s):
+                while (asked := self.standing) is not None:
+                    refusal = await self._offsets.commit(offsets, asked)
+                    if refusal is None:
+                        return
+                    if refusal is not RebalanceInProgressError and not self._moves_on(refusal, asked):
+                        raise self._refused(refusal, asked)
+                    await asyncio.sleep(_REPEAT_S)
+        except TimeoutError as error:
+            raise LogUnavailable(f"Kafka: committing for {self._group}: no answer in time") from error
+        raise PartitionLost(f"{self._group}: not a member of the group")
+
+    def _moves_on(self, refusal: type[KafkaError], asked: Generation) -> bool:
+        """The group was dealt anew, with this member in it, while it was asked."""
+        now = self.standing
+        is_same = now is not None and now[1] == asked[1] and (now != asked or self.is_joining)
+        return refusal is IllegalGenerationError and is_same
+
+    def _refused(self, refusal: type[KafkaError], asked: Generation) -> PartitionLost:
+        if self.standing == asked:
+            self.put_out()
+        return PartitionLost(f"{self._group}: {refusal.__name__}")
+
+    async def leave(self) -> None:
+        """So that others take over at once. Never raises; bounded time."""
+        coordinator, client, standing = self._coordinator, self._client, self.standing
+        if self._vigil is not None:
+            self._vigil.cancel()
+            await asyncio.wait([self._vigil])
+        if coordinator is not None:
+            coordinator.is_leaving = True
+            if coordinator.is_joining and standing is not None:  # the library would wait until it has joined
+                await ends_within(self._offsets.leave(standing[1]), _LEAVE_S)
+            await ends_within(coordinator.close(), _LEAVE_S)
+        if client is not None:
+            await ends_within(client.close(), _DISCONNECT_S)
+
+    async def _watch(self, coordinator: "_Coordinator") -> None:
+        """While it joins, the library sends no heartbeats, and its errors wait for somebody to take them."""
+        beat_s = self._timing.heartbeat_interval_ms / 1000
+        while True:
+            await asyncio.sleep(beat_s)
+            try:
+                coordinator.check_errors()
+                if coordinator.is_dealt:
+                    self._trouble = None
+            except KafkaError as error:
+                self._trouble = error
+            if coordinator.generation >= 0 and _now() - coordinator.accepted_at > 2 * beat_s:
+                with suppress(LogUnavailable):
+                    await self.confirm()
 
 
-def generation(consumer: AIOKafkaConsumer) -> int:
-    """The generation of the group that this member belongs to; -1 when it belongs to none (any more)."""
-    number: int = consumer._coordinator.generation
-    return number
+class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is untyped
+    """`accepted_at`: when the last request was sent that the group accepted of this member."""
+
+    def __init__(self, client: AIOKafkaClient, group: str, timing: GroupTiming, holder: Holder) -> None:
+        self.accepted_at = _now()
+        self.is_joining = True
+        self.is_dealt = False
+        self.is_leaving = False
+        self.news = self.news_told = 0
+        self._holder = holder
+        subscription = SubscriptionState()
+        subscription.register_fetch_waiters([])
+        super().__init__(
+            _WithoutTopics(client),
+            subscription,
+            group_id=group,
+            session_timeout_ms=timing.session_timeout_ms,
+            heartbeat_interval_ms=timing.heartbeat_interval_ms,
+            rebalance_timeout_ms=timing.rebalance_timeout_ms,
+            max_poll_interval_ms=_NEVER_MS,
+            enable_auto_commit=False,
+            assignors=(_Assignor(self, holder),),
+        )
+        subscription.subscribe({group}, listener=_Joining(self))
+
+    def apply_again(self) -> None:
+        self.news += 1
+        self.request_rejoin()
+
+    def reset_generation(self) -> None:
+        super().reset_generation()
+        self.is_dealt = False
+        if not self.is_leaving:
+            self._holder.lost()
+
+    def start_commit_offsets_refresh_task(self, assignment: object) -> None:
+        """Nobody asks it for committed offsets."""
+
+    async def _do_heartbeat(self) -> bool:
+        sent_at = _now()
+        is_accepted: bool = await super()._do_heartbeat()
+        if is_accepted:
+            self.accepted_at = max(self.accepted_at, sent_at)
+        return is_accepted
 
 
-async def refusal(consumer: AIOKafkaConsumer) -> type[KafkaError] | None:
-    """Why the group's coordinator does not accept a heartbeat of this member and generation; None: it does.
+class _Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
+    """What is said and dealt goes beside the library's own lists of topics, which would be too long."""
 
-    Raises KafkaError when it did not answer.
-    """
-    coordinator = consumer._coordinator
-    heartbeat = HeartbeatRequest(coordinator.group_id, coordinator.generation, coordinator.member_id)
-    answer = await coordinator._send_req(heartbeat)
-    error: type[KafkaError] = for_code(answer.error_code)
-    return None if error is NoError else error
+    name = PROTOCOL
 
+    def __init__(self, coordinator: _Coordinator, holder: Holder) -> None:
+        self._coordinator = coordinator
+        self._holder = holder
 
-def dead_task(consumer: AIOKafkaConsumer) -> str | None:
-    """Which background task has ended, if one has: without it nothing is fetched, and nothing says so."""
-    if consumer._fetcher._fetch_task.done():
-        return "fetch"
-    if consumer._coordinator._coordination_task.done():
-        return "coordination"
-    return None
+    def metadata(self, topics: object) -> ConsumerProtocolMemberMetadata:
+        self._coordinator.news_told = self._coordinator.news
+        return ConsumerProtocolMemberMetadata(_VERSION, [], self._holder.application())
 
+    def assign(self, cluster: object, members: Mapping[str, Any]) -> dict[str, ConsumerProtocolMemberAssignment]:
+        applications = {member: decode_application(each.user_data) for member, each in sorted(members.items())}
+        dealt = deal(applications)
+        return {m: ConsumerProtocolMemberAssignment(_VERSION, [], encode_dealt(each)) for m, each in dealt.items()}
 
-def progress(consumer: AIOKafkaConsumer, partition: TopicPartition) -> Progress:
-    """The progress of an assigned partition."""
-    state = consumer._subscription.subscription.assignment.state_value(KafkaPartition(*partition))
-    position = state.position if state.has_valid_position else None
-    return Progress(position, state.highwater, state.timestamp)
-
-
-def new_data(consumer: AIOKafkaConsumer) -> asyncio.Future[None]:
-    """Done when records (or an error) came in, of whatever partition. Cancel it when it is no longer waited for."""
-    waiter: asyncio.Future[None] = consumer._fetcher._create_fetch_waiter()
-    return waiter
+    def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
+        coordinator = self._coordinator
+        coordinator.accepted_at = _now()
+        coordinator.is_joining = False
+        coordinator.is_dealt = True
+        self._holder.dealt(coordinator.generation, assignment.user_data)
+        if coordinator.news != coordinator.news_told:  # which the library forgets while it joins
+            coordinator.request_rejoin()
 
 
-def hold(consumer: AIOKafkaConsumer) -> list[Any]:
-    """Ask the broker for nothing more until `release` gets what this returns. What was asked for already still comes;
-    getmany must not be called meanwhile: it would throw that away."""
-    subscription = consumer._subscription.subscription
-    assignment = subscription and subscription.assignment
-    states = [] if assignment is None else [assignment.state_value(partition) for partition in assignment.tps]
-    for state in states:
-        state.pause()
-    return states
+class _Joining(ConsumerRebalanceListener):  # type: ignore[misc]
+    """Nothing is revoked by a rebalance as such."""
+
+    def __init__(self, coordinator: _Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def on_partitions_revoked(self, revoked: object) -> None:
+        self._coordinator.is_joining = True
+
+    def on_partitions_assigned(self, assigned: object) -> None:
+        return
 
 
-def release(states: Iterable[Any]) -> None:
-    """What `hold` has returned; harmless when the partitions have gone to others since."""
-    for state in states:
-        state.resume()
+class _WithoutTopics:
+    """A client for a coordinator: that of a group's leader would follow all topics of all members by name, and ask for
+    them in a way that creates those that are missing."""
+
+    def __init__(self, client: AIOKafkaClient) -> None:
+        self.cluster = client.cluster
+        self.coordinator_lookup = client.coordinator_lookup
+        self.force_metadata_update = client.force_metadata_update
+        self.ready = client.ready
+        self.send = client.send
+
+    def set_topics(self, topics: object) -> None:
+        return
+
+    async def _maybe_wait_metadata(self) -> None:
+        return
 
 
-def has_data(consumer: AIOKafkaConsumer, partitions: frozenset[TopicPartition]) -> bool:
-    """Whether anything that was fetched of these, or an error, waits for getmany."""
-    return not partitions.isdisjoint(consumer._fetcher._records)
-
-
-def keep_alive(consumer: AIOKafkaConsumer) -> None:
-    """Count as a poll, though nothing is asked for: a member that does not poll for `max_poll_interval_ms` leaves the
-    group, and one that was never assigned a partition would not rejoin. Raises what coordination has failed with."""
-    consumer._coordinator.check_errors()
-    with consumer._subscription.fetch_context():
-        pass
-
-
-def drop_fetches(consumer: AIOKafkaConsumer) -> None:
-    """Give up the connections on which a fetch waits for its answer, which nobody wants any more.
-
-    After a rebalance the library forgets its fetches, but the broker does not: it answers the requests of a connection
-    one by one, so the next fetch would wait until the last one of before is over.
-    """
-    for (_, group), connection in list(consumer._client._conns.items()):
-        if group == ConnectionGroup.DEFAULT and connection._requests:
-            connection.close()
-
-
-class _InFlight(set[Any]):
-    """The nodes that a fetcher waits for; when one is waited for no more, its loop looks again.
-
-    The loop may wake up between the end of a fetch and its removal from here. It then takes the node for busy and,
-    with nothing else to wait for, sleeps for `consumer_timeout_ms`.
-    """
-
-    def __init__(self, fetcher: Any) -> None:
-        super().__init__(fetcher._in_flight)
-        self._fetcher = fetcher
-
-    def discard(self, node: object) -> None:
-        super().discard(node)
-        self._fetcher._notify(self._fetcher._wait_consume_future)
-
-
-def keep_fetching(consumer: AIOKafkaConsumer) -> None:
-    """Cure a started consumer of a lost wake-up in its fetch loop, before it is subscribed to anything."""
-    consumer._fetcher._in_flight = _InFlight(consumer._fetcher)
+def _now() -> float:
+    return asyncio.get_running_loop().time()

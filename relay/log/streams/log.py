@@ -7,7 +7,7 @@ epochs are in the server, so that they outlive it.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -21,12 +21,14 @@ from relay.log.port import (
     Backlog,
     Consumer,
     Coordinate,
+    FormerGroup,
     NewRecord,
     OnAssigned,
     OnRevoked,
     Record,
     TopicPartition,
     TopicState,
+    no_former_group,
 )
 from relay.log.streams.group_commit import GroupCommit, Prepared
 from relay.log.streams.store import Slice, Span, StreamStore, pack
@@ -123,10 +125,28 @@ class StreamsLog:
     # reading
 
     def consumer(
-        self, group: str, topics: Sequence[str], on_assigned: OnAssigned, on_revoked: OnRevoked, *, rank: int = 0
+        self,
+        group: str,
+        topics: Collection[str],
+        on_assigned: OnAssigned,
+        on_revoked: OnRevoked,
+        *,
+        rank: int = 0,
+        named: bool = False,
+        former: FormerGroup = no_former_group,
     ) -> Consumer:
         members = self._groups.setdefault(group, Group(group))
-        return GroupConsumer(self._store, self._watchers, members, topics, on_assigned, on_revoked)
+        return GroupConsumer(
+            self._store,
+            self._watchers,
+            members,
+            topics,
+            on_assigned,
+            on_revoked,
+            rank=rank,
+            named=named,
+            former=former,
+        )
 
     async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
         return [None if record is None or record.is_gap else record for record in await self._store.read(wanted)]

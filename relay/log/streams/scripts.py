@@ -177,12 +177,20 @@ end
 return {found[1], cmsgpack.pack(lengths), table.concat(values)}
 """
 
-# KEYS: per partition: offsets, epochs. ARGV: per partition: field. Returns per partition: epoch, next offset or false.
+# KEYS: per partition: offsets, epochs. ARGV: per partition: field, and that of the group whose offset is taken over
+# where there is none (the same: of none). Returns per partition: epoch, next offset or false.
 TAKE: Final = """
 local out = {}
-for n = 1, #ARGV do
-  local epoch = redis.call('HINCRBY', KEYS[2 * n], ARGV[n], 1)
-  out[n] = {epoch, redis.call('HGET', KEYS[2 * n - 1], ARGV[n])}
+for n = 1, #KEYS / 2 do
+  local offsets, epochs, field, former = KEYS[2 * n - 1], KEYS[2 * n], ARGV[2 * n - 1], ARGV[2 * n]
+  local left = field ~= former and redis.call('HGET', offsets, former)
+  if left and redis.call('HEXISTS', offsets, field) == 0 then
+    redis.call('HSET', offsets, field, left)
+    local highest = tonumber(redis.call('HGET', epochs, former) or 0)
+    if highest > tonumber(redis.call('HGET', epochs, field) or 0) then redis.call('HSET', epochs, field, highest) end
+    redis.call('HDEL', offsets, former)
+  end
+  out[n] = {redis.call('HINCRBY', epochs, field, 1), redis.call('HGET', offsets, field)}
 end
 return out
 """

@@ -1,6 +1,6 @@
 """The log's calls to Valkey: records, groups and topics as `scripts` lays them out, one method per call."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
@@ -235,9 +235,15 @@ class StreamStore:
         keys = [self.keys.offsets(spec.name), self.keys.ends, *records]
         await self._call(self._begin_group, keys, [group, spec.name, spec.cleanup])
 
-    async def take(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Taken]:
-        args = [group_field(partition.partition, group) for partition in partitions]
-        reply = await self._call(self._take, self._group_keys(partitions), args)
+    async def there(self, topics: Collection[str]) -> dict[str, int]:
+        return {topic: spec.partitions for topic, spec in (await self.describe(list(topics))).items()}
+
+    async def take(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, Taken]:
+        args = list[Argument]()
+        for partition, former in partitions.items():
+            field = group_field(partition.partition, group)
+            args += [field, field if former is None else group_field(partition.partition, former)]
+        reply = await self._call(self._take, self._group_keys(list(partitions)), args)
         taken = cast(list[tuple[int, bytes | None]], reply)
         return {
             partition: Taken(epoch, None if next_offset is None else int(next_offset))

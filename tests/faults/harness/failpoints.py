@@ -10,7 +10,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, cast, get_args, get_type_hints
 from relay.delivery.port import Transport
 from relay.domain.errors import LogUnavailable, StateUnavailable, Unavailable
 from relay.domain.exchange import Exchange, NoResponse, Request
-from relay.log.port import Consumer, Log, OnAssigned, OnRevoked
+from relay.log.port import Consumer, Log
 from relay.state.port import State
 
 Action = Literal["kill", "pause", "error"]
@@ -37,6 +37,7 @@ WITHOUT_EFFECT: Final = frozenset(
         "log.scan",
         "log.follow",
         "consumer.pause",
+        "consumer.subscribe",
         "consumer.resume",
         "consumer.waits_for",
         "consumer.confirm",
@@ -199,10 +200,8 @@ class _Pointed:
 
 
 class _PointedLog(_Pointed):
-    def consumer(
-        self, group: str, topics: Sequence[str], on_assigned: OnAssigned, on_revoked: OnRevoked, *, rank: int = 0
-    ) -> Consumer:
-        consumer = self._port.consumer(group, topics, on_assigned, on_revoked, rank=rank)  # type: ignore[attr-defined]
+    def consumer(self, group: str, topics: Collection[str], *callbacks: Any, **named: Any) -> Consumer:
+        consumer = self._port.consumer(group, topics, *callbacks, **named)  # type: ignore[attr-defined]
         return cast(Consumer, _Pointed(consumer, "consumer", self._failpoints, LogUnavailable))
 
 

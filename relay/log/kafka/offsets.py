@@ -1,0 +1,211 @@
+"""The offsets of a consumer group, as its members and others commit and read them.
+
+Beside each offset stands an incarnation: it grows when the offsets of another group are taken over, whose generations
+are counted apart, so that every epoch of the new group is above all of the old one.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from aiokafka.errors import KafkaError, NoError, UnknownTopicOrPartitionError, for_code
+from aiokafka.protocol.admin import DescribeGroupsRequest
+from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
+from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
+
+from relay.domain.batches import batches
+from relay.domain.errors import LogUnavailable
+from relay.log.kafka.client import KafkaClient, by_topic, check
+from relay.log.port import TopicPartition
+
+_NO_OFFSET: Final = -1
+_OUTSIDE: Final = (OffsetCommitRequest.DEFAULT_GENERATION_ID, "")
+"""Generation and member id of somebody who is no member."""
+
+_TAKEN: Final = "taken over"
+_PARTITIONS_A_REQUEST: Final = 1_000
+_GROUPS_AT_ONCE: Final = 20
+_INCARNATION: Final = re.compile(r"incarnation=(\d{1,4})$")
+_WITHOUT_MEMBERS: Final = frozenset({"Empty", "Dead"})
+
+Generation = tuple[int, str]
+"""Of a member: the group's generation that it belongs to, and its id."""
+
+
+class Committed(NamedTuple):
+    """`incarnation` 0: of a release that knew none, whose epochs were mere generations. `taken`: another group goes on
+    from here."""
+
+    offset: int
+    incarnation: int = 1
+    taken: bool = False
+
+
+class Begun(NamedTuple):
+    """`starts`: where to begin. `occupied`: former groups that have members; what they read has to wait."""
+
+    starts: dict[TopicPartition, Committed]
+    occupied: frozenset[str]
+
+
+def epoch(incarnation: int, generation: int, opening: int) -> int:
+    """One number below 2**53 that grows with each of them, the first above all. `opening`: how often the partition was
+    opened anew in the hands of one member."""
+    return incarnation << 40 | generation << 8 | min(opening, 255)
+
+
+class GroupOffsets:
+    """Of one group. Every method may raise LogUnavailable."""
+
+    def __init__(self, client: KafkaClient, group: str) -> None:
+        self._client = client
+        self._group = group
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, Committed], member: Generation = _OUTSIDE
+    ) -> type[KafkaError] | None:
+        """Why the group did not take all of these; None: it did. From outside only a group without members takes
+        any."""
+        for some in batches(list(offsets), _PARTITIONS_A_REQUEST):
+            rows = by_topic((p, (p.partition, offsets[p].offset, _metadata(offsets[p]))) for p in some)
+            request = OffsetCommitRequest(self._group, *member, OffsetCommitRequest.DEFAULT_RETENTION_TIME, rows)
+            doing = f"committing for {self._group}"
+            refusal = await self._client.coordinated(self._group, doing, request, _refusal_of_commit)
+            if refusal is not None:
+                return refusal
+        return None
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
+        """Of those partitions that have an offset."""
+        found: dict[TopicPartition, Committed] = {}
+        for some in batches(list(partitions), _PARTITIONS_A_REQUEST):
+            request = OffsetFetchRequest(self._group, by_topic((p, p.partition) for p in some))
+            doing = f"asking for the offsets of {self._group}"
+            found |= await self._client.coordinated(self._group, doing, request, _committed)
+        return found
+
+    async def has_members(self) -> bool:
+        request, doing = DescribeGroupsRequest([self._group]), f"asking who is in {self._group}"
+        return await self._client.coordinated(self._group, doing, request, _has_members)
+
+    async def heartbeat(self, member: Generation) -> type[KafkaError] | None:
+        """Why the group does not accept this member; None: it does."""
+        request, doing = HeartbeatRequest(self._group, *member), f"confirming {self._group}"
+        return await self._client.coordinated(self._group, doing, request, _refusal)
+
+    async def leave(self, member_id: str) -> None:
+        request, doing = LeaveGroupRequest(self._group, member_id), f"leaving {self._group}"
+        await self._client.coordinated(self._group, doing, request, lambda _: None)
+
+    # where new topics begin
+
+    @property
+    def _newcomers(self) -> "GroupOffsets":
+        """A group with members takes no offsets from outside. So those of topics that are new are left with a group
+        that never has any: whoever is dealt such a partition finds them there."""
+        return GroupOffsets(self._client, f"{self._group}.new_topics")
+
+    async def settled(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Committed]:
+        """As `committed`, or as it was begun for the group."""
+        found = await self.committed(partitions)
+        missing = [partition for partition in partitions if partition not in found]
+        left = await self._newcomers.committed(missing) if missing else {}
+        return found | {partition: each for partition, each in left.items() if not each.taken}
+
+    async def begin(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Have the group begin there, as somebody who is no member of it."""
+        starts = {partition: Committed(offset) for partition, offset in offsets.items()}
+        if await self.commit(starts) is not None and (refusal := await self._newcomers.commit(starts)) is not None:
+            raise LogUnavailable(f"Kafka: {self._group} does not take its first offsets: {refusal.__name__}")
+
+    # taking over
+
+    async def begun(
+        self, partitions: Collection[TopicPartition], member: Generation, former: Callable[[str], str | None]
+    ) -> Begun:
+        """Where `member`, to whom these are dealt, is to begin. `former`: topic -> the group that read it before this
+        one; its offsets are taken over once it has no member, once, and never where this group has an offset."""
+        starts = await self.committed(partitions)
+        missing = [partition for partition in partitions if partition not in starts]
+        by_group: dict[str, list[TopicPartition]] = {}
+        for partition in missing:
+            if name := former(partition.topic):
+                by_group.setdefault(name, []).append(partition)
+        occupied: set[str] = set()
+        for some in batches(list(by_group), _GROUPS_AT_ONCE):
+            left = await asyncio.gather(*(self._left_by(name, by_group[name]) for name in some))
+            occupied.update(name for name, found in zip(some, left, strict=True) if found is None)
+            for name, found in zip(some, left, strict=True):
+                starts |= await self._take_over(GroupOffsets(self._client, name), found or {}, member, 1)
+        waiting = {partition for name in occupied for partition in by_group[name]}
+        missing = [partition for partition in missing if partition not in starts.keys() | waiting]
+        if missing:
+            fresh = {p: each for p, each in (await self._newcomers.committed(missing)).items() if not each.taken}
+            starts |= await self._take_over(self._newcomers, fresh, member, 0)
+        return Begun(starts, frozenset(occupied))
+
+    async def _left_by(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Committed] | None:
+        """What a former group has left behind; None: it has members, who may still commit."""
+        offsets = GroupOffsets(self._client, group)
+        if await offsets.has_members():
+            return None
+        return {p: each for p, each in (await offsets.committed(partitions)).items() if not each.taken}
+
+    async def _take_over(
+        self, source: "GroupOffsets", left: Mapping[TopicPartition, Committed], member: Generation, raised: int
+    ) -> dict[TopicPartition, Committed]:
+        taken = {p: Committed(each.offset, max(1, each.incarnation + raised)) for p, each in left.items()}
+        if taken:
+            if (refusal := await self.commit(taken, member)) is not None:
+                raise LogUnavailable(f"Kafka: {self._group} does not take its offsets over: {refusal.__name__}")
+            await source.commit(
+                {partition: Committed(each.offset, each.incarnation, taken=True) for partition, each in left.items()}
+            )
+        return taken
+
+
+def _metadata(committed: Committed) -> str:
+    return _TAKEN if committed.taken else f"incarnation={committed.incarnation}"
+
+
+def _read(offset: int, metadata: str | None) -> Committed:
+    found = _INCARNATION.match(metadata or "")
+    return Committed(offset, int(found[1]) if found else 0, taken=metadata == _TAKEN)
+
+
+def _committed(answer: Any) -> dict[TopicPartition, Committed]:
+    check(getattr(answer, "error_code", 0))
+    found: dict[TopicPartition, Committed] = {}
+    for topic, rows in answer.topics:
+        for partition, offset, metadata, error in rows:
+            check(error)
+            if offset != _NO_OFFSET:
+                found[TopicPartition(topic, partition)] = _read(offset, metadata)
+    return found
+
+
+def _refusal_of_commit(answer: Any) -> type[KafkaError] | None:
+    refusals = [for_code(error) for _, rows in answer.topics for _, error in rows]
+    refusals = [each for each in refusals if each not in (NoError, UnknownTopicOrPartitionError)]
+    for refusal in refusals:  # a topic that was deleted has no offsets, and is no reason to refuse the others'
+        if refusal.retriable:
+            raise refusal()
+    return refusals[0] if refusals else None
+
+
+def _refusal(answer: Any) -> type[KafkaError] | None:
+    refusal: type[KafkaError] = for_code(answer.error_code)
+    if refusal is NoError:
+        return None
+    if refusal.retriable:
+        raise refusal()
+    return refusal
+
+
+def _has_members(answer: Any) -> bool:
+    [(error, _, state, *_)] = answer.groups
+    check(error)
+    return state not in _WITHOUT_MEMBERS
