@@ -443,7 +443,11 @@ async def test_an_offset_that_an_old_leader_does_not_have_is_asked_for_again(
 ) -> None:
     reader.open(A, offset=3)
     await kafka.until_looked_up(2)
-    await broker.append(A, *(batch(b"%d" % n) for n in range(4)))
+    assert reader.loop.problem == "topic/0: offset 3 is said not to be there"
+    await broker.append(A, *(batch(b"%d" % n) for n in range(3)))
+    await broker.until_long()
+    assert reader.loop.problem is None
+    await broker.append(A, batch(b"3"))
     assert await reader.until(1) == [b"3"]
 
 

@@ -238,8 +238,9 @@ class FetchLoop:
             on_arrival()
 
     def answered(self, link: Link) -> None:
-        for at in [at for at in self._struck if self._homes.get(at) is link]:
+        for at in [at for at in self._struck if self._homes.get(at) is link and at in link.session.asked]:
             self._struck.discard(at)
+            self._feeds[at].doubted_at = None
         if not self._struck and not self._homeless:
             self._problem = None
 
