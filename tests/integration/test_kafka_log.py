@@ -200,6 +200,44 @@ async def test_who_was_put_out_gives_up_what_it_had_and_comes_back(log: KafkaLog
     await member.consumer.close()
 
 
+async def test_who_is_not_heard_of_for_a_session_holds_nothing_and_comes_back(own_broker: KafkaBroker) -> None:
+    """By then the group may have dealt to others what it had."""
+    own_broker.thaw()
+    async with opened(own_broker.bootstrap, session_timeout_ms=2_000, request_timeout_ms=REQUEST_TIMEOUT_MS) as log:
+        group = unique("group")
+        topic = await topic_for(log, group)
+        member = await started(Member(log, group, topic))
+        await settle([member], lambda: len(member.owned) == 1)
+        place, epoch = next(iter(member.owned.items()))
+
+        own_broker.freeze()
+        try:
+            await settle([member], lambda: member.owned == {})
+            with pytest.raises(PartitionLost):
+                await member.consumer.confirm([Assignment(place, epoch)])
+        finally:
+            own_broker.thaw()
+        await settle([member], lambda: member.owned.get(place, 0) > epoch)
+        await member.consumer.close()
+
+
+async def test_what_looks_after_a_member_does_not_die_in_silence(
+    log: KafkaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = unique("group")
+    member = await started(Member(log, group, await topic_for(log, group)))
+    await settle([member], lambda: len(member.owned) == 1)
+
+    async def dies() -> bool:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(member.consumer._wanted, "look", dies)  # type: ignore[attr-defined]
+    member.consumer.subscribe([])
+    with pytest.raises(RuntimeError, match="a bug"):
+        await settle([member], lambda: False)
+    await member.consumer.close()
+
+
 async def test_commits_go_through_while_the_group_is_dealt_anew(log: KafkaLog) -> None:
     """Somebody comes and goes all the time: who stays commits on, and is never taken for lost."""
     group = unique("group")

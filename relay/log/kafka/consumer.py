@@ -108,6 +108,8 @@ class KafkaConsumer:
         while not self._closing:
             if self._failures:
                 raise self._failures.pop(0)
+            if self._steward.done():
+                self._steward.result()  # raises what it died of
             self._watchdog.check(_now(), is_dead=self._member.is_dead, is_waiting=self._waits_for_others is not None)
             self._member.look()
             records = await self._take(max_records)
@@ -309,7 +311,12 @@ class KafkaConsumer:
     def _end(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._ending.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._fail(error)
 
     # offsets
 
