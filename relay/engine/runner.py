@@ -208,6 +208,8 @@ class Runner:
 
     async def _restarted(self, partitions: Sequence[TopicPartition], pause_s: float) -> None:
         await self._clock.sleep(pause_s)
+        if self._stopping:
+            return
         await self._consumer.restart(partitions)
         self._restarts.end(partitions)
         self._missing.difference_update(partitions)

@@ -5,10 +5,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import pytest
 
-from relay.domain.errors import Unavailable
+from relay.domain.errors import OffsetMissing, RelayError, Unavailable
 from relay.engine.lane import OpenLane
 from relay.engine.observer import SilentObserver
 from relay.engine.patience import Patience
+from relay.engine.pauses import FIRST_PAUSE_S
 from relay.engine.runner import Runner
 from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicPartition
 from tests.fakes.virtual_time import LoopClock, virtually
@@ -24,12 +25,16 @@ class _Consumer:
         self.polled_when_closed = 0
         self._under_way = 0
         self.under_way_at_close: int | None = None
+        self.failures: list[Exception] = []
+        self.restarted: list[list[TopicPartition]] = []
 
     async def start(self) -> None:
         return
 
     async def poll(self, *, max_records: int, timeout_s: float) -> Mapping[TopicPartition, Sequence[Record]]:
         self.polling.set()
+        if self.failures:
+            raise self.failures.pop(0)
         if self.closed:
             self.polled_when_closed += 1
             assert self.polled_when_closed < 100, "it goes round without end"
@@ -45,7 +50,7 @@ class _Consumer:
         self.topics = frozenset(topics)
 
     async def restart(self, partitions: Collection[TopicPartition]) -> None:
-        return
+        self.restarted.append(list(partitions))
 
     def waits_for(self) -> str | None:
         return self.missing
@@ -71,6 +76,10 @@ class _Consumer:
 class _Told(SilentObserver):
     def __init__(self) -> None:
         self.waits: list[tuple[str, str]] = []
+        self.failed: list[tuple[str, RelayError, float]] = []
+
+    def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None:
+        self.failed.append((name, error, again_in_s))
 
     def waiting(self, what: str, error: Unavailable) -> None:
         self.waits.append((what, str(error)))
@@ -80,7 +89,9 @@ class _Rig:
     def __init__(self) -> None:
         clock, self.told = LoopClock(), _Told()
         self.opened: list[_Consumer] = []
-        self.runner: Runner = Runner(self._open, self._no_lane, clock, Patience(clock, self.told), grace_s=5)
+        self.runner: Runner = Runner(
+            self._open, self._no_lane, clock, Patience(clock, self.told), 5, self.told, "to-receiver"
+        )
 
     def _open(self, on_assigned: OnAssigned, on_revoked: OnRevoked) -> _Consumer:
         self.opened.append(_Consumer(on_assigned, on_revoked))
@@ -157,3 +168,42 @@ async def test_a_member_without_partitions_says_what_it_waits_for_as_long_as_tha
     assert len(rig.told.waits) == told
     stop.set()
     await running
+
+
+@virtually
+async def test_a_missing_offset_restarts_its_lane_only_and_later_and_later() -> None:
+    """The member goes on, and so do the lanes of all others."""
+    rig, stop = _Rig(), asyncio.Event()
+    lane = TopicPartition("to_receiver_ci", 0)
+    first, again = (OffsetMissing("gone", [lane]) for _ in range(2))
+    consumer = rig.opened[0]
+    consumer.failures = [first]
+    running = asyncio.create_task(rig.runner.run(stop))
+    await asyncio.sleep(FIRST_PAUSE_S + 0.5)
+    assert consumer.restarted == [[lane]]
+
+    consumer.failures = [again]
+    await asyncio.sleep(2 * FIRST_PAUSE_S)
+    assert consumer.restarted == [[lane]]
+    await asyncio.sleep(FIRST_PAUSE_S + 0.5)
+    assert consumer.restarted == [[lane], [lane]]
+    assert rig.told.failed == [
+        ("to-receiver", first, FIRST_PAUSE_S),
+        ("to-receiver", again, 2 * FIRST_PAUSE_S),
+    ]
+    assert len(rig.opened) == 1
+    assert not consumer.closed
+    stop.set()
+    await running
+
+
+@virtually
+async def test_a_lane_that_waits_for_its_restart_does_not_hold_up_a_stop() -> None:
+    rig, stop = _Rig(), asyncio.Event()
+    rig.opened[0].failures = [OffsetMissing("gone", [TopicPartition("t", 0)])]
+    running = asyncio.create_task(rig.runner.run(stop))
+    await rig.opened[0].polling.wait()
+    stop.set()
+    await running
+    assert rig.opened[0].closed
+    assert rig.opened[0].restarted == []
