@@ -4,14 +4,13 @@ The intent is written right before the step and the outcome right after it (rule
 """
 
 import heapq
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import count
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
 from relay.domain.hold import Hold
-from relay.engine.asks import Alone, Ask
+from relay.engine.asks import Ask
 from relay.engine.attempts import (
     NO_ROOM,
     OUR_PACE,
@@ -28,10 +27,9 @@ from relay.engine.attempts import (
 from relay.engine.ending import Setting
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
-from relay.engine.quarantine import Quarantine
 from relay.engine.rows import fill_in
-from relay.engine.waiting import Waiting
-from relay.engine.work import Call, Dead, Decision, Done, Later, Resend, W, W_contra, Worker
+from relay.engine.steps import Steps
+from relay.engine.work import Dead, Decision, Done, Later, Resend, W, W_contra, Worker
 from relay.state.attempts import (
     Ambiguous,
     BeginAsk,
@@ -48,12 +46,10 @@ from relay.state.attempts import (
 )
 from relay.state.rows import Row
 
-CRASH_PAUSE_S: Final = 5.0
 RATE_PAUSE_S: Final = 0.25
 """Least pause when the rate's slots are used up: they are given out up to 1 s ahead, so several become free at once."""
 LONGEST_CLOSE_S: Final = 10.0
 """A closed endpoint is asked about again at least this often: somebody may have resumed it."""
-NOT_SENT: Final = Later(0.0, "ping not sent", Change.RELEASED)
 
 
 class Seats(Protocol[W_contra]):
@@ -75,13 +71,12 @@ class Settling(NamedTuple):
     decision: Done | Dead | Later
 
 
-class Attempting(Waiting[W]):
-    """Runs the worker's step for works that order and caps let through."""
+class Attempting(Steps[W]):
+    """What comes before a step, and after it."""
 
     def __init__(self, setting: Setting, worker: Worker[W], seats: Seats[W]) -> None:
         super().__init__(setting, worker)
         self._seats = seats
-        self._quarantine = Quarantine()
         self._seated: set[W] = set()
         self._seating = 0
         self._room = setting.bounds.parked_per_owner if setting.policy.capped else None
@@ -89,11 +84,6 @@ class Attempting(Waiting[W]):
         self._asked_at = -inf
         self._delayed: list[tuple[float, int, W]] = []
         self._numbers = count()
-        self._in_line = 0  # works whose part of ours runs with nobody beside it, and those that keep their turn behind
-        self._under_way = 0  # requests, and what is about to become one
-        self._to_run: list[W] = []
-        self.stopping = False
-        """Nothing is begun any more; what is begun and not started yet is released. Outcomes are still stored."""
         self.fenced_at: float | None = None
         """When a newer owner was met."""
 
@@ -257,91 +247,6 @@ class Attempting(Waiting[W]):
         """The endpoint takes nothing now."""
         self._standing.closed(down=down)
         self._order.close(gate, now + min(seconds, LONGEST_CLOSE_S))
-
-    # step
-
-    def _run(self, work: W) -> None:
-        """Have its step run. A suspect runs alone; what has no order key keeps its turn behind one: nothing else would
-        keep it."""
-        self._under_way += 1
-        if work.suspect or (work.rules is None and self._in_line):
-            self._in_line += 1
-            self._alone(work, partial(self._stepped, work), partial(self._stepped_alone, work))
-        else:
-            self._to_run.append(work)
-
-    def steps(self) -> list[W]:
-        """Works whose step is to be run now, each by `step`."""
-        to_run, self._to_run = self._to_run, []
-        return to_run
-
-    def step(self, work: W, now: float) -> Call[Any] | None:
-        """What is to be asked outside, at once; `replied` gets the reply. None: it was decided already."""
-        found = self._stepped(work, now)
-        if isinstance(found, Call):
-            return found
-        self._under_way -= 1
-        self._decided(work, found, now)
-        return None
-
-    def not_started(self, work: W, error: Exception, now: float) -> None:
-        """What was to be asked outside could not even be put."""
-        self._under_way -= 1
-        self._decided(work, self._crashed(work, error), now)
-
-    def replied(self, work: W, call: Call[Any], reply: object, now: float) -> None:
-        if work.suspect:
-            part = partial(self._understood, work, call, reply)
-            self._alone(work, part, partial(self._decided_alone, work))
-        else:
-            self._under_way -= 1
-            self._decided(work, self._understood(work, call, reply, now), now)
-
-    def _alone(self, work: W, part: Callable[[float], Any], done: Callable[[Any, float], None]) -> None:
-        quarantine = self._quarantine
-        if work.suspect and (poison := quarantine.poison(work.record)) is not None:
-            self._asks.put(Ask.ALONE, Alone(work.record, work, None, lambda _now: poison, done))
-        else:
-            times = quarantine.times(work.record) if work.suspect else None
-            self._asks.put(Ask.ALONE, Alone(work.record, work, times, part, done))
-
-    def _stepped_alone(self, work: W, decision: Decision | None, now: float) -> None:
-        self._in_line -= 1
-        if decision is not None:
-            self._decided_alone(work, decision, now)
-
-    def _decided_alone(self, work: W, decision: Decision, now: float) -> None:
-        self._under_way -= 1
-        self._decided(work, decision, now)
-
-    def _stepped(self, work: W, now: float) -> Decision | Call[Any]:
-        if work.token and self._is_too_late(work, now):  # a new owner may be about to send: surely not sent by us
-            return NOT_SENT if work.pinging else Later(0.0, "begun and not started", Change.RELEASED)
-        try:
-            step = self._worker.step(work)
-            work.requested = isinstance(step, Call)
-            return step
-        except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
-            return self._crashed(work, error)
-
-    def _is_too_late(self, work: W, now: float) -> bool:
-        return self.stopping or now - work.begun_at > self._bounds.start_within_s
-
-    def _understood(self, work: W, call: Call[Any], reply: object, now: float) -> Decision:
-        try:
-            return call.decide(reply)
-        except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
-            return self._crashed(work, error)
-
-    def _crashed(self, work: W, error: Exception) -> Later | Dead:
-        """Tried again a few times, then poison."""
-        self._observer.step_crashed(self._worker.stage, error)
-        if work.pinging:
-            return Later(0.0, "ping crashed", Change.RELEASED, healthy=False)
-        work.crashes += 1
-        if work.crashes >= self._bounds.crashes:
-            return Dead("poison", f"{type(error).__name__} in step {self._worker.stage}")
-        return Later(CRASH_PAUSE_S, "step crashed", Change.DOUBT)
 
     # outcome
 

@@ -13,6 +13,7 @@ from relay.state.rows import Result, Row, Stage
 TOKEN_BYTES: Final = 8
 OUR_PACE: Final = frozenset[WaitReason]({"rate", "backlog"})
 """Waits that say nothing against the endpoint."""
+NOT_SENT: Final = Later(0.0, "ping not sent", Change.RELEASED)
 NO_ROOM: Final = "as many of the receiver's messages wait for an answer, or for a retry, as may"
 
 

@@ -1,0 +1,89 @@
+"""The table of phases: every phase is reached and left, what is not in it raises, and the page shows it as it is."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from relay.engine.phases import TRANSITIONS, Event, IllegalTransition, Phase, advance
+from relay.engine.work import Work
+from relay.log.port import Record
+
+ROOT = Path(__file__).parents[2]
+PURE = (
+    "asks",
+    "attempting",
+    "attempts",
+    "bounds",
+    "core",
+    "due",
+    "ending",
+    "inbox",
+    "letters",
+    "order",
+    "parked_keys",
+    "phases",
+    "policy",
+    "quarantine",
+    "standing",
+    "steps",
+    "twins",
+    "waiting",
+    "watermark",
+    "work",
+)
+"""Modules of the core."""
+IMPURE = ("asyncio", "time", "secrets", "random", "os")
+
+
+def _work(phase: Phase) -> Work:
+    work = Work(Record("to_receiver_ci", 3, 41, None, b"", (), 0), None, 0, None, "r:ci")
+    work.phase = phase
+    return work
+
+
+def test_every_phase_is_reached_and_all_but_the_last_are_left() -> None:
+    reached = {phase for events in TRANSITIONS.values() for phases in events.values() for phase in phases}
+    assert reached | {Phase.READ} == set(Phase)
+    assert [phase for phase in Phase if not TRANSITIONS[phase]] == [Phase.OVER]
+    assert {event for events in TRANSITIONS.values() for event in events} == set(Event)
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("event", Event)
+def test_what_is_not_in_the_table_raises_and_names_work_phase_and_event(phase: Phase, event: Event) -> None:
+    for to in Phase:
+        work = _work(phase)
+        if to in TRANSITIONS[phase].get(event, ()):
+            advance(work, event, to)
+            assert work.phase is to
+        else:
+            with pytest.raises(IllegalTransition) as raised:
+                advance(work, event, to)
+            assert work.phase is phase
+            for named in ("to_receiver_ci/3/41", phase.value, event.value):
+                assert named in str(raised.value)
+
+
+def table() -> list[str]:
+    """The rows of the page's table."""
+    rows = []
+    for phase, events in TRANSITIONS.items():
+        for event, phases in events.items():
+            after = ", ".join(each.value for each in Phase if each in phases)
+            rows.append(f"| {phase.value} | {event.value} | {after} |")
+    return rows
+
+
+def test_the_page_shows_the_table() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text().splitlines()
+    start = page.index("| phase | event | leads to |") + 2
+    assert page[start : start + len(table())] == table()
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_the_core_is_pure(module: str) -> None:
+    tree = ast.parse((ROOT / "relay" / "engine" / f"{module}.py").read_text())
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert not imported.intersection(IMPURE)
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith)]
