@@ -38,15 +38,14 @@ pytestmark = pytest.mark.kafka
 
 
 class KafkaRig:
-    def __init__(self, bootstrap: str, *, load: float | None = None) -> None:
+    def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._load = None if load is None else lambda: load
         self._client = self._new()
         self.log: Log = self._client
         self.max_message_bytes = self._client.max_record_bytes
 
     def _new(self) -> KafkaLog:
-        return KafkaLog(self._bootstrap, session_timeout_ms=10_000, heartbeat_interval_ms=100, load=self._load)
+        return KafkaLog(self._bootstrap, session_timeout_ms=10_000, heartbeat_interval_ms=100)
 
     async def reopen(self) -> Log:
         members = await vanish(self._client)
@@ -124,24 +123,11 @@ class TestKafkaLog(LogContract):
         await rig.log.close()
 
 
-class TestBusyKafkaLog(LogContract):
-    """Its producer waits as long as it ever does."""
-
-    @pytest_asyncio.fixture
-    async def rig(self, kafka_broker: Broker) -> AsyncIterator[KafkaRig]:
-        rig = KafkaRig(kafka_broker.bootstrap, load=1.0)
-        await rig.log.start()
-        yield rig
-        await rig.log.close()
-
-
 @asynccontextmanager
 async def opened(
-    bootstrap: str, *, request_timeout_ms: int = 1_000, max_message_bytes: int = 2**21, load: float = 0.0
+    bootstrap: str, *, request_timeout_ms: int = 1_000, max_message_bytes: int = 2**21
 ) -> AsyncIterator[KafkaLog]:
-    log = KafkaLog(
-        bootstrap, request_timeout_ms=request_timeout_ms, max_message_bytes=max_message_bytes, load=lambda: load
-    )
+    log = KafkaLog(bootstrap, request_timeout_ms=request_timeout_ms, max_message_bytes=max_message_bytes)
     await log.start()
     try:
         yield log
@@ -238,9 +224,8 @@ async def test_a_topic_with_a_lower_limit_refuses_only_what_is_larger(kafka_brok
         assert [record and record.value for record in read] == [values[n] for n in (0, 1, 3, 4)]
 
 
-async def test_a_busy_process_gets_everything_and_closes(kafka_broker: Broker) -> None:
-    """It appends and takes with little delays, which a close ends."""
-    async with opened(kafka_broker.bootstrap, load=1.0) as log, asyncio.timeout(PATIENCE_S):
+async def test_a_close_ends_a_poll_that_waits(kafka_broker: Broker) -> None:
+    async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
         group = unique("group")
         topic = await topic_for(log, group)
         member = await started(Member(log, group, topic))

@@ -98,8 +98,8 @@ def decoded(data: bytes) -> list[bytes | None]:
     return found
 
 
-def accumulator(cluster: Cluster, linger_s: float = 0.0) -> Accumulator:
-    return Accumulator(cluster, MAX_RECORD_BYTES, PATIENCE_S, lambda: linger_s)
+def accumulator(cluster: Cluster) -> Accumulator:
+    return Accumulator(cluster, MAX_RECORD_BYTES, PATIENCE_S)
 
 
 def record(value: bytes, key: bytes | None = None, topic: str = "t") -> NewRecord:
@@ -387,24 +387,6 @@ def test_a_call_ends_when_its_time_is_over_and_what_was_not_sent_never_is() -> N
         assert cluster.values() == [b"2"]
         cluster.acknowledge()
         assert await last == [Coordinate("t", 0, 1)]
-
-    virtual(main())
-
-
-def test_a_busy_process_waits_a_little_for_more() -> None:
-    async def main() -> None:
-        cluster = Cluster()
-        into = accumulator(cluster, linger_s=0.005)
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        calls = [appending(into, record(b"0"))]
-        await asyncio.sleep(0.003)
-        calls.append(appending(into, record(b"1")))
-        await asyncio.sleep(0.003)
-        assert [at - started for at in cluster.asked_at] == [pytest.approx(0.005)]
-        assert cluster.values() == [b"0", b"1"]
-        cluster.acknowledge()
-        await asyncio.gather(*calls)
 
     virtual(main())
 

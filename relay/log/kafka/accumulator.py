@@ -10,7 +10,7 @@ batch that it has not taken yet still takes records.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -118,14 +118,12 @@ class Lane:
 
 
 class Accumulator:
-    """`max_record_bytes`: a record that is larger with its batch's header is refused. `patience_s`: for one call.
-    `linger`: seconds to wait, now, for more records before a batch is sent; 0 for none."""
+    """`max_record_bytes`: a record that is larger with its batch's header is refused. `patience_s`: for one call."""
 
-    def __init__(self, sender: Sender, max_record_bytes: int, patience_s: float, linger: Callable[[], float]) -> None:
+    def __init__(self, sender: Sender, max_record_bytes: int, patience_s: float) -> None:
         self._sender = sender
         self._patience_s = patience_s
         self._max_record_bytes = max_record_bytes
-        self._linger = linger
         self._loop = asyncio.get_running_loop()
         self._lanes: dict[TopicPartition, Lane] = {}
         self._topics: dict[str, list[Lane]] = {}
@@ -222,13 +220,9 @@ class Accumulator:
             self._ready.append(lane)
 
     def _schedule(self) -> None:
-        """Send what is ready: when this turn of the loop is over, so that all its callers share the batches, or later,
-        when the process is busy."""
+        """Send what is ready, when this turn of the loop is over: so all its callers share the batches."""
         if self._ready and self._flushing is None:
-            delay = self._linger()
-            self._flushing = (
-                self._loop.call_later(delay, self._send_ready) if delay else self._loop.call_soon(self._send_ready)
-            )
+            self._flushing = self._loop.call_soon(self._send_ready)
 
     def _send_ready(self) -> None:
         self._flushing = None

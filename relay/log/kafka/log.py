@@ -1,7 +1,7 @@
 """The log on Kafka: production's. Its parts are in the kafka_*.py modules beside this one; here they come together."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 from weakref import WeakSet
@@ -19,7 +19,6 @@ from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.producer import KafkaProducer
 from relay.log.kafka.reader import KafkaReader
 from relay.log.kafka.settings import Cluster, GroupTiming, KafkaSecurity
-from relay.log.pacing import load_here
 from relay.log.port import (
     Backlog,
     Coordinate,
@@ -62,7 +61,6 @@ class KafkaLog:
         request_timeout_ms: int = 15_000,
         repeat_s: float | None = None,
         security: KafkaSecurity | None = None,
-        load: Callable[[], float] | None = None,
     ) -> None:
         security = security or KafkaSecurity()
         self.max_record_bytes = max_message_bytes + HEADROOM_BYTES
@@ -80,10 +78,9 @@ class KafkaLog:
             heartbeat_interval_ms=heartbeat_interval_ms or min(_HEARTBEAT_MS, session_timeout_ms // 3),
             commit_timeout_s=min(_COMMIT_S, request_timeout_ms / 1000),
         )
-        self._load = load or load_here()
         self._client = KafkaClient(self._cluster)
         self._fetching = FetchLoop(self._cluster, self._client.layout)
-        self._producer = KafkaProducer(self._cluster, self.max_record_bytes, self._ensure_topic, self._load)
+        self._producer = KafkaProducer(self._cluster, self.max_record_bytes, self._ensure_topic)
         self._reader = KafkaReader(self._client, self._is_compacted)
         self._admin = KafkaAdmin(self._cluster, self._client, replication_factor, self.max_record_bytes)
         self._compacted: dict[str, bool] = {}

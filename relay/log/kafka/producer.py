@@ -14,7 +14,6 @@ from relay.log.kafka.accumulator import Accumulator
 from relay.log.kafka.client import kafka_errors
 from relay.log.kafka.closing import ends_within
 from relay.log.kafka.settings import Cluster
-from relay.log.pacing import linger
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 
 _MARGIN_S: Final = 5.0
@@ -74,19 +73,16 @@ class _Running(NamedTuple):
 
 
 class KafkaProducer:
-    """One producer for the process, shared by all its tasks. `load`: the part of a core that the process uses.
+    """One producer for the process, shared by all its tasks.
 
     Idempotence is off: a batch of an idempotent producer that fails for good wedges all later ones (aiokafka #1017).
     `ensure_topic` raises LogUnavailable for a topic that is missing; the library would create it, or wait for it.
     """
 
-    def __init__(
-        self, cluster: Cluster, max_record_bytes: int, ensure_topic: EnsureTopic, load: Callable[[], float]
-    ) -> None:
+    def __init__(self, cluster: Cluster, max_record_bytes: int, ensure_topic: EnsureTopic) -> None:
         self._cluster = cluster
         self._max_record_bytes = max_record_bytes
         self._ensure_topic = ensure_topic
-        self._load = load
         self._patience_s = cluster.request_timeout_s + _MARGIN_S
         self._running: _Running | None = None
         self._starting = asyncio.Lock()
@@ -177,9 +173,7 @@ class KafkaProducer:
         except BaseException:
             await _disconnect(producer)
             raise
-        accumulator = Accumulator(
-            _LibrarySender(producer), self._max_record_bytes, self._patience_s, lambda: linger(self._load())
-        )
+        accumulator = Accumulator(_LibrarySender(producer), self._max_record_bytes, self._patience_s)
         producer.client.cluster.add_listener(lambda _: accumulator.forget_topics())
         return _Running(producer, accumulator)
 
