@@ -35,6 +35,8 @@ class Ask(Enum):
 BATCH: Final = 250
 _LIMITS: Final = {Ask.ALONE: 1, Ask.RESERVE: 1, Ask.TAKE_DUE: 1}
 ATTEMPTS: Final = (Ask.SETTLE, Ask.ECHO)
+STILL_COUNT: Final = frozenset({Ask.BEGIN, Ask.ALONE, *ATTEMPTS})
+"""Also when the lane was left."""
 WAYS_OUT: Final = (*ATTEMPTS, Ask.APPEND, Ask.MARK, Ask.RETIRE, Ask.PARK, Ask.ALONE)
 
 
@@ -142,7 +144,7 @@ class Asks:
         """`items`, which have come back, go first, each in a call of its own."""
         queue = self._queues[ask]
         queue.waiting.extendleft(reversed(items))
-        queue.alone = len(items)
+        queue.alone += len(items)
         self._ready.add(ask)
 
     def drop(self, ask: Ask) -> None:

@@ -59,7 +59,11 @@ class Seats(Protocol[W_contra]):
         """Whether there is a seat for it now; else `Attempting.seated` is to be called when there is."""
         ...
 
-    def leave(self, work: W_contra) -> None: ...
+    def leave(self, work: W_contra) -> None:
+        """It needs none any more; nothing where it has none."""
+        ...
+
+    def leave_all(self) -> None: ...
 
 
 class Settling(NamedTuple):
@@ -77,7 +81,6 @@ class Attempting(Steps[W]):
     def __init__(self, setting: Setting, worker: Worker[W], seats: Seats[W]) -> None:
         super().__init__(setting, worker)
         self._seats = seats
-        self._seated: set[W] = set()
         self._seating = 0
         self._room = setting.bounds.parked_per_owner if setting.policy.capped else None
         self._room_to_retry = self._room if setting.policy.retries_need_room else None
@@ -105,7 +108,6 @@ class Attempting(Steps[W]):
             else:
                 self._run(work)
         elif self._seats.take(work):
-            self._seated.add(work)
             advance(work, Event.TAKEN, Phase.BEGINNING)
             self._asks.put(Ask.BEGIN, work)
         else:
@@ -115,7 +117,6 @@ class Attempting(Steps[W]):
     def seated(self, work: W, now: float) -> None:
         """There is a seat for it. It has waited for that, perhaps too long."""
         self._seating -= 1
-        self._seated.add(work)
         if self.stopping:
             self._leave_seat(work)
             return
@@ -128,9 +129,7 @@ class Attempting(Steps[W]):
             self._asks.put(Ask.BEGIN, work)
 
     def _leave_seat(self, work: W) -> None:
-        if work in self._seated:
-            self._seated.discard(work)
-            self._seats.leave(work)
+        self._seats.leave(work)
 
     # begin
 

@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, Final
 
 from relay.domain.errors import RecordTooLarge
-from relay.engine.asks import ATTEMPTS, BATCH, WAYS_OUT, Ask, Command, TakeUp, Took
+from relay.engine.asks import ATTEMPTS, BATCH, STILL_COUNT, WAYS_OUT, Ask, Command, TakeUp, Took
 from relay.engine.attempting import Attempting, Seats
 from relay.engine.ending import Setting
 from relay.engine.inbox import Arrived, Inbox
@@ -74,8 +74,8 @@ class Lane(Attempting[W]):
 
     def sated(self, now: float) -> bool:
         """There is enough at hand: intake may wait, with its records still in the log."""
-        waiting = self._order.waiting + len(self._inbox) + self._asks.count(Ask.APPEND)
-        return self._appetite.sated(waiting, now)
+        asked = sum(map(self._asks.count, (Ask.LOOK_UP, Ask.APPEND, Ask.MARK, Ask.RETIRE)))
+        return self._appetite.sated(self._order.waiting + len(self._inbox) + asked, now)
 
     @property
     def idle(self) -> bool:
@@ -167,10 +167,16 @@ class Lane(Attempting[W]):
         """Whether its next owner has somebody to suspect."""
         return self._quarantine.leaves_behind(self.next_offset, now)
 
+    def leave(self) -> None:
+        """Nothing counts for the watermark any more; what came of attempts is still stored."""
+        self.left = True
+        for ask in Ask:
+            if ask not in STILL_COUNT:
+                self._asks.drop(ask)
+
     def abandon(self) -> None:
         """Nobody will say any more how its attempts end."""
-        for work in list(self._seated):
-            self._leave_seat(work)
+        self._seats.leave_all()
 
     # commands
 

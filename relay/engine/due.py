@@ -57,7 +57,7 @@ class DueIndex:
             self._full_at = now
             return None
         self._news.clear()
-        if now - self._looked_at >= RECHECK_S:
+        if now >= self._looked_at + RECHECK_S:
             self._looked_at = now
             return TakeUp(self._tags, 0)
         tags = tuple(tag for tag, at in self._next.items() if at <= now)

@@ -302,6 +302,8 @@ class Effects:
         if alone.times is None or lane.left:
             return _run(alone, ask, self._clock.monotonic())
         async with self._one_suspect:
+            if lane.left:  # meanwhile
+                return _run(alone, ask, self._clock.monotonic())
             await self._suspect(lane, alone.record.offset, alone.times)
             found = _run(alone, ask, self._clock.monotonic())
             await self._suspect(lane, alone.record.offset, 0)

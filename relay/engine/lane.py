@@ -133,6 +133,7 @@ class OpenLane:
             if self._broken is not None:
                 raise self._broken
         finally:
+            lane.stop()
             self._leave()
             self._pump.close(self._post)
             lane.abandon()
@@ -147,7 +148,8 @@ class OpenLane:
         self._changed.set()
 
     def _leave(self) -> None:
-        self._lane.left = True
+        self._lane.leave()
+        self._pump.leave(self._post)
         self._left.set()
 
     def _told(self, error: BaseException | None) -> None:

@@ -32,6 +32,10 @@ class ParkedKeys(Generic[W]):
             queue in self._parked or self._under_way[queue] > 0 or self._behind_keys[queue] > 0
         )
 
+    def has_parked(self, queue: bytes | None) -> bool:
+        """Whether something of it is parked for sure."""
+        return queue in self._parked
+
     def has_behind(self, queue: bytes | None) -> bool:
         return queue is not None and self._behind_keys[queue] > 0
 

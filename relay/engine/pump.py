@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, Final
 
 from relay.domain.errors import PartitionLost, RecordTooLarge
-from relay.engine.asks import Ask, Command
+from relay.engine.asks import STILL_COUNT, Ask, Command
 from relay.engine.clock import Clock
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
@@ -32,11 +32,12 @@ Event = Callable[[float], None]
 class Post:
     """What came for one lane and was not taken up yet."""
 
-    __slots__ = ("closed", "events", "lane", "told", "wake_at")
+    __slots__ = ("calls", "closed", "events", "lane", "told", "wake_at")
 
     def __init__(self, lane: Lane[Any], told: Callable[[BaseException | None], None]) -> None:
         self.lane = lane
         self.events: deque[Event] = deque()
+        self.calls: dict[asyncio.Task[None], Ask] = {}
         self.wake_at = inf
         self.closed = False
         self.told = told
@@ -54,7 +55,6 @@ class Pump:
         self._timers: list[tuple[float, int, Post]] = []
         self._numbers = count()
         self._came = asyncio.Event()
-        self._calls: set[asyncio.Task[None]] = set()
         self._open: set[Post] = set()
 
     @property
@@ -77,9 +77,18 @@ class Pump:
         self.wake(post)
         return post
 
+    def leave(self, post: Post) -> None:
+        """Nothing of it counts for the watermark any more: only what came of attempts is still stored. What else is
+        under way is the next owner's business, who may have done it by the time that it comes through."""
+        for call, ask in post.calls.items():
+            if ask not in STILL_COUNT:
+                call.cancel()
+
     def close(self, post: Post) -> None:
         """What still comes for it is nobody's business here."""
         post.closed = True
+        for call in post.calls:
+            call.cancel()
         self._open.discard(post)
         post.events.clear()
         self._ready.pop(post, None)
@@ -110,8 +119,9 @@ class Pump:
                     self._came.set()
                     await asyncio.sleep(0)  # replies that are there become events first
         finally:
-            for call in self._calls:
-                call.cancel()
+            for post in self._open:
+                for call in post.calls:
+                    call.cancel()
 
     def _rest_s(self) -> float | None:
         while self._timers and (self._timers[0][2].closed or self._timers[0][0] != self._timers[0][2].wake_at):
@@ -136,7 +146,8 @@ class Pump:
             for _ in range(len(post.events)):
                 post.events.popleft()(now)
             lane.take_up(now)
-            for work in lane.steps():
+            steps = lane.steps()
+            for work in steps:
                 call = lane.step(work, self._clock.monotonic())
                 if call is not None:
                     self._start(post, work, call)
@@ -145,7 +156,7 @@ class Pump:
         except Exception as error:  # noqa: BLE001  a lane that is broken is made anew; the others go on
             post.told(error)
             return
-        if lane.has_more:
+        if lane.has_more or steps:  # a step that decided at once may have made way for others
             self._ready[post] = None
         self._set_timer(post, lane.wake_at())
         post.told(None)
@@ -169,8 +180,8 @@ class Pump:
 
     def _carry_out(self, post: Post, command: Command) -> None:
         call = asyncio.create_task(self._carried_out(post, command))
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
+        post.calls[call] = command.ask
+        call.add_done_callback(post.calls.pop)
 
     async def _carried_out(self, post: Post, command: Command) -> None:
         lane = post.lane

@@ -14,6 +14,7 @@ class Seats:
         self._turnstile = turnstile
         self._seated: Callable[[Any], None] = lambda _work: None
         self._wanted: Callable[[], bool] = lambda: False
+        self._taken: set[Work] = set()
 
     def bind(self, seated: Callable[[Any], None], wanted: Callable[[], bool]) -> None:
         """`seated` is called for each work that had to wait and has a seat now, while it is `wanted`."""
@@ -23,10 +24,20 @@ class Seats:
         def sit() -> bool:
             wanted = self._wanted()
             if wanted:
+                self._taken.add(work)
                 self._seated(work)
             return wanted
 
-        return self._turnstile.pass_through(work.gate, sit)
+        seated = self._turnstile.pass_through(work.gate, sit)
+        if seated:
+            self._taken.add(work)
+        return seated
 
     def leave(self, work: Work) -> None:
-        self._turnstile.leave(work.gate)
+        if work in self._taken:
+            self._taken.discard(work)
+            self._turnstile.leave(work.gate)
+
+    def leave_all(self) -> None:
+        for work in list(self._taken):
+            self.leave(work)

@@ -103,7 +103,7 @@ class Waiting(Ending[W]):
             self._publish(work, Event.NOT_PARKED, Dead("backlog_full", NO_ROOM), now)
             return
         self._keys.refused(now)
-        if self._keys.blocks(work.queue):
+        if self._keys.has_parked(work.queue) or self._keys.has_behind(work.queue):
             self._wait_behind(work, Event.NOT_PARKED, now)
         else:
             self._add(work, Event.NOT_PARKED, now)
