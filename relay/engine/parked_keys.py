@@ -68,7 +68,7 @@ class ParkedKeys(Generic[W]):
 
     def has_room(self, now: float) -> bool:
         """False for a moment after works were refused."""
-        return now - self._refused_at >= ROOM_S
+        return now >= self._refused_at + ROOM_S
 
     # those that wait behind
 

@@ -97,7 +97,8 @@ class GroupConsumer:
         self._topics = frozenset(topics)
         self._there: dict[str, int] | None = None
         """Of the topics: as far as they were looked for since they changed."""
-        self._looked_at = 0.0
+        self._look_at = 0.0
+        """When to look again for topics that are missing: asked and waited for as one number, or they may disagree."""
         self._watched: tuple[str, ...] = ()
         self._rank = rank
         self._named = named
@@ -229,16 +230,16 @@ class GroupConsumer:
     async def _join(self) -> None:
         """Where it is new, was put out by the group without warning, or wants other topics. One that was put out ends
         what it had before it wants anything again."""
-        if self not in self._group and self._leaving:
+        if self._is_put_out:
             return None
         now = asyncio.get_running_loop().time()
         is_complete = self._there is not None and self._there.keys() == self._topics
-        if not is_complete and (self._there is None or now - self._looked_at >= _LOOK_AGAIN_S):
+        if not is_complete and (self._there is None or now >= self._look_at):
             wanted = self._topics
             there = await self._store.there(wanted)
             if wanted != self._topics:
                 return self.wake()
-            is_news, self._there, self._looked_at = there != self._there, there, now
+            is_news, self._there, self._look_at = there != self._there, there, now + _LOOK_AGAIN_S
             self._watch(tuple(there))
         else:
             is_news = False
@@ -246,6 +247,11 @@ class GroupConsumer:
             wants = frozenset(TopicPartition(name, n) for name, count in self._there.items() for n in range(count))
             self._group.join(self, Wish(wants, self._named, self._rank))
         return None
+
+    @property
+    def _is_put_out(self) -> bool:
+        """By the group, without warning, and what it had has not ended yet."""
+        return self not in self._group and bool(self._leaving)
 
     def _watch(self, topics: tuple[str, ...]) -> None:
         self._watchers.remove(self._watched, self._wake)
@@ -281,6 +287,7 @@ class GroupConsumer:
             self._missing.difference_update(partitions)
             self._paused.difference_update(partitions)
             self._group.release(self, partitions)
+            self.wake()  # the group does not, where it was put out
 
     async def _fetch(self, max_records: int) -> dict[TopicPartition, list[Record]]:
         await self._refuse_missing()
@@ -322,8 +329,8 @@ class GroupConsumer:
         self._missing.update(places)
 
     async def _sleep_until(self, deadline: float) -> None:
-        if self._there is None or self._there.keys() != self._topics:
-            deadline = min(deadline, self._looked_at + _LOOK_AGAIN_S)
+        if not self._is_put_out and (self._there is None or self._there.keys() != self._topics):
+            deadline = min(deadline, self._look_at)
         try:
             async with asyncio.timeout_at(deadline):
                 await self._wake.wait()

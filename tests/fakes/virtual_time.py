@@ -14,6 +14,9 @@ T = TypeVar("T")
 START = 1_000_000.0
 UNIX_START = 1_700_000_000.0
 
+_TURNS_AT_ONCE = 300_000
+"""More than any test needs: whoever still goes round then does so for ever."""
+
 
 class _Jumping(selectors.SelectSelector):
     """Never waits for a timer: it tells the loop how long it would have waited."""
@@ -21,6 +24,7 @@ class _Jumping(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = START
+        self._turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         found = super().select(0)
@@ -28,6 +32,10 @@ class _Jumping(selectors.SelectSelector):
             raise RuntimeError("deadlock: nothing is ready, and no timer is set")
         if not found and timeout is not None and timeout > 0:
             self.now += timeout
+            self._turns = 0
+        self._turns += 1
+        if self._turns > _TURNS_AT_ONCE:
+            raise RuntimeError("something goes round without waiting: no time passes")
         return found
 
 

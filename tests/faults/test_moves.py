@@ -109,7 +109,7 @@ def test_without_a_fault_each_message_arrives_once_in_order(before: Entry, after
 def test_no_crash_at_any_call_loses_doubles_or_overtakes(before: Entry, after: Entry, late: bool) -> None:
     counted = Fuse()
     run_virtually(story(before, after, counted))
-    for blow_at in range(1 + late, counted.calls + 1, 7):
+    for blow_at in range(1 + late, counted.calls + 1, 3):
         fuse = Fuse(blow_at, after=late)
         world = run_virtually(story(before, after, fuse))
         judge(world, f"call {blow_at}, {fuse.names[min(blow_at, len(fuse.names)) - 1]}")
@@ -165,7 +165,7 @@ async def frozen(before: Entry, after: Entry, freeze_at: int, *, late: bool) -> 
 def test_a_zombie_neither_overtakes_nor_doubles(before: Entry, after: Entry, late: bool) -> None:
     counted = Fuse()
     run_virtually(story(before, after, counted))
-    for freeze_at in range(1 + 2 * late, counted.calls + 1, 11):
+    for freeze_at in range(1 + 2 * late, counted.calls + 1, 5):
         world, place = run_virtually(frozen(before, after, freeze_at, late=late))
         judge(world, place)
 
@@ -182,7 +182,7 @@ def test_a_state_that_is_lost_on_the_way_costs_nothing(before: Entry, after: Ent
 
     counted = Fuse()
     run_virtually(story(before, after, counted))
-    for lose_at in range(1, counted.calls + 1, 11):
+    for lose_at in range(1, counted.calls + 1, 5):
         judge(run_virtually(lossy(lose_at)), f"call {lose_at}")
 
 
