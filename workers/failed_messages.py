@@ -16,7 +16,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.notice import MEDIA_TYPE, notice_body
 from relay.domain.reasons import reason_class
 from relay.domain.topics import Topics
-from relay.engine.work import Dead, Done, Outcome, Seen, Work
+from relay.engine.work import Dead, Done, LookedUpFirst, Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Kind
 from relay.state.port import FailedEntry, Lane, State
@@ -43,7 +43,7 @@ class Failure(Work):
         self.receiver, self.source_id, self.message_id = identity_of(record.value, record.headers)
 
 
-class FailedIndex:
+class FailedIndex(LookedUpFirst):
     """Nothing is looked up: to index a dead letter twice is to index it once."""
 
     def __init__(self, state: State) -> None:

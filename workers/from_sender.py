@@ -26,7 +26,7 @@ from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Receiver
 from relay.domain.route import Cut, Marker, lane_at, marker_in
 from relay.domain.topics import DAY_S, SHARED, Topics
-from relay.engine.work import Dead, Done, Outcome, Seen, Work
+from relay.engine.work import Dead, Done, LookedUpFirst, Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Kind
 from relay.state.port import Lane, State
@@ -64,7 +64,7 @@ class Turn(Work):
         self.marker = marker
 
 
-class MessageTable:
+class MessageTable(LookedUpFirst):
     """What is known of messages: the first memory against duplicates. And what has to be known before any is routed."""
 
     def __init__(self, state: State, moves: Moves) -> None:

@@ -70,10 +70,18 @@ class DeliveryTable(RowTable[Delivery]):
         super().__init__(state, clock, kind, finished_at)
         self._moves = moves
 
+    def may_begin_unseen(self, work: Delivery) -> bool:
+        return super().may_begin_unseen(work) and not _is_ahead(work)
+
     async def intake(self, lane: Lane, works: Sequence[Delivery]) -> list[Seen]:
-        if any(work.hop.move > work.receiver.move and work.receiver.post.url for work in works):
+        if any(map(_is_ahead, works)):
             await self._moves.catch_up()
         return await super().intake(lane, works)
+
+
+def _is_ahead(work: Delivery) -> bool:
+    """It came by a move that is not known here."""
+    return bool(work.hop.move > work.receiver.move and work.receiver.post.url)
 
 
 class ToReceiver:

@@ -39,7 +39,20 @@ from relay.domain.requests import callback_request
 from relay.domain.topics import TopicSpec
 from relay.engine.clock import Clock
 from relay.engine.rows import RowTable, row_of
-from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Outcome, Resend, Seen, Step, Work
+from relay.engine.work import (
+    Call,
+    Dead,
+    Decision,
+    Done,
+    GateRules,
+    Later,
+    LookedUpFirst,
+    Outcome,
+    Resend,
+    Seen,
+    Step,
+    Work,
+)
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Kind, Limits
 from relay.state.port import Lane, State
@@ -88,7 +101,7 @@ class Callback(Work):
         return max(0.0, now - self.record.timestamp_ms / 1000)
 
 
-class CallbackTable:
+class CallbackTable(LookedUpFirst):
     """Two rows: the callback's own while it is under way, and the delivery's, which remembers that it is done.
 
     A notice's end is in its own row: the delivery has failed before the notice is even written. Of a callback that was

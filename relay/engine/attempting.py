@@ -29,7 +29,7 @@ from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.rows import fill_in
 from relay.engine.steps import Steps
-from relay.engine.work import Dead, Decision, Done, Later, Resend, W, W_contra, Worker
+from relay.engine.work import Dead, Decision, Done, Later, Resend, Seen, W, W_contra, Worker
 from relay.state.attempts import (
     Ambiguous,
     BeginAsk,
@@ -170,8 +170,8 @@ class Attempting(Steps[W]):
                 self._have(work, row, now)
             case Stale():
                 self._outlived(work, Event.VERDICT, now)
-            case LookedUp():
-                raise AssertionError("looked up, though nothing was asked unseen")
+            case LookedUp(row):
+                self._found(work, row, now)
 
     def _go(self, work: W, attempt: int, start_in_s: float, now: float) -> None:
         if self._worker.kind is Kind.POST:
@@ -179,7 +179,7 @@ class Attempting(Steps[W]):
         else:
             work.polls, work.token = attempt, b""  # a GET leaves no intent behind: nothing to settle it with
         work.begun_at = self._asked_at
-        work.sent = True
+        work.sent, work.unseen = True, False
         work.in_doubt, work.resolved = False, None
         if start_in_s > 0 and not self.stopping:
             advance(work, Event.VERDICT, Phase.DELAYED)
@@ -225,6 +225,26 @@ class Attempting(Steps[W]):
             self._publish(work, Event.VERDICT, self._worker.resume(work, work.result), now)
         else:
             self._known(work, Event.VERDICT, now)
+
+    def _found(self, work: W, row: Row, now: float) -> None:
+        """It was not begun, as there is something to know of it: now it is as if it had been looked up before."""
+        work.token, work.unseen = b"", False
+        seen = self._worker.table.seen(work, row, now)
+        if seen is Seen.FINISHED:
+            self._leave_seat(work)
+            self._known(work, Event.VERDICT, now)
+        elif seen is Seen.RESUME and work.result is not None:
+            self._leave_seat(work)
+            self._publish(work, Event.VERDICT, self._worker.resume(work, work.result), now)
+        elif seen is Seen.BEHIND:
+            self._leave_seat(work)
+            self._keys.known(work.queue)
+            self._leave_line(work, Event.VERDICT, self._queue_up, now)
+        elif self._is_to_be_parked(work.due - now):
+            self._leave_seat(work)
+            self._leave_line(work, Event.VERDICT, self._park, now)
+        else:
+            self._back(work, Event.VERDICT, work.due, now)
 
     def _outlived(self, work: W, event: Event, now: float) -> None:
         """A higher generation lives, under the same key of parked copies: the tombstone is its own business."""

@@ -31,6 +31,8 @@ def asked_for(work: Work, kind: Kind, *, room: int | None, room_to_retry: int | 
         recorded_ms=work.record.timestamp_ms if rules.at_most_once else None,
         room=room,
         room_to_retry=room_to_retry,
+        unseen=work.unseen,
+        queue=work.queue,
     )
 
 

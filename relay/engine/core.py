@@ -226,7 +226,22 @@ class Lane(Attempting[W]):
             if copy is not None:
                 read.parked_at = copy.at
                 read.attempts = max(read.attempts, copy.attempts)
-            self._asks.put(Ask.LOOK_UP, read)
+            self._take_in(read, now)
+
+    def _take_in(self, work: W, now: float) -> None:
+        """Most have no row yet, which their begin finds out by itself. The others are looked up first."""
+        if (
+            work.parked_at is not None
+            or self._keys.blocks(work.queue)
+            or not self._worker.table.may_begin_unseen(work)
+            or self._asks.count(Ask.LOOK_UP)
+        ):
+            self._asks.put(Ask.LOOK_UP, work)
+        elif self._twins.join(work):
+            advance(work, Event.TAKEN_IN, Phase.TWIN)
+        else:
+            work.unseen = True
+            self._add(work, Event.TAKEN_IN, now)
 
     def _bury(self, record: Record, copy: ParkedCopy | None, dead: Dead, now: float) -> None:
         """Nothing can be made of it (any more: since a copy was parked its receiver was removed, say)."""

@@ -11,7 +11,7 @@ class Phase(Enum):
 
     __hash__ = object.__hash__  # Enum's own is Python, and costs more than what is looked up by it
 
-    READ = "read"  # its record was understood; the rows are being asked what is known of it
+    READ = "read"  # its record was understood; what is known of it may have to be looked up
     TWIN = "twin"  # another record of the same delivery is here, and it ends with that one
     WAITING = "waiting"  # in the lane's order: for its turn, its time, or its endpoint
     SEATING = "seating"  # for a seat among the requests that the process may have under way
@@ -35,6 +35,7 @@ class Event(Enum):
     __hash__ = object.__hash__
 
     LOOKED_UP = "looked up"
+    TAKEN_IN = "taken in"
     TAKEN = "taken"
     WITHDRAWN = "withdrawn"
     SEATED = "seated"
@@ -58,19 +59,30 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[Event, frozenset[Phase]]]] = {
     phase: {event: frozenset(to) for event, to in events.items()}
     for phase, events in {
         P.READ: {
+            Event.TAKEN_IN: {P.TWIN, P.WAITING},
             Event.LOOKED_UP: {P.OVER, P.RETIRING, P.TWIN, P.APPENDING, P.BEHIND, P.PARKING, P.WAITING},
         },
         P.TWIN: {Event.TWIN_LEFT: {P.OVER}},
         P.WAITING: {
             Event.TAKEN: {P.SEATING, P.BEGINNING, P.RUNNING},
-            Event.WITHDRAWN: {P.PARKING, P.BEHIND, P.OVER},
+            Event.WITHDRAWN: {P.READ, P.PARKING, P.BEHIND, P.OVER},
         },
         P.SEATING: {Event.SEATED: {P.BEGINNING, P.RUNNING}},
         P.BEGINNING: {
-            Event.VERDICT: {P.DELAYED, P.RUNNING, P.PINGING, P.WAITING, P.APPENDING, P.RETIRING, P.OVER},
+            Event.VERDICT: {
+                P.DELAYED,
+                P.RUNNING,
+                P.PINGING,
+                P.WAITING,
+                P.PARKING,
+                P.BEHIND,
+                P.APPENDING,
+                P.RETIRING,
+                P.OVER,
+            },
         },
         P.DELAYED: {Event.DUE: {P.RUNNING}},
-        P.RUNNING: {Event.DECIDED: {P.WAITING, P.PARKING, P.BEHIND, P.SETTLING, P.APPENDING}},
+        P.RUNNING: {Event.DECIDED: {P.READ, P.WAITING, P.PARKING, P.BEHIND, P.SETTLING, P.APPENDING}},
         P.PINGING: {Event.DECIDED: {P.ECHOING}},
         P.ECHOING: {Event.ECHOED: {P.WAITING}},
         P.SETTLING: {Event.SETTLED: {P.APPENDING, P.WAITING, P.PARKING, P.BEHIND, P.RETIRING, P.OVER}},
@@ -80,7 +92,7 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[Event, frozenset[Phase]]]] = {
             Event.PARKED: {P.OVER},
             Event.NOT_PARKED: {P.WAITING, P.BEHIND, P.APPENDING},
         },
-        P.BEHIND: {Event.LOOKED_BEHIND: {P.PARKING, P.WAITING, P.BEHIND}},
+        P.BEHIND: {Event.LOOKED_BEHIND: {P.READ, P.PARKING, P.WAITING, P.BEHIND}},
         P.RETIRING: {Event.RETIRED: {P.OVER}},
         P.OVER: {},
     }.items()

@@ -25,9 +25,12 @@ class RowTable(Generic[W]):
         asks = [IntakeAsk(row_of(work), work.generation, work.queue) for work in works]
         rows = await answered(self._state.intake(of(lane, asks)))
         now = self._clock.monotonic()
-        return [self._seen(work, row, now) for work, row in zip(works, rows, strict=True)]
+        return [self.seen(work, row, now) for work, row in zip(works, rows, strict=True)]
 
-    def _seen(self, work: W, row: Row, now: float) -> Seen:
+    def may_begin_unseen(self, work: W) -> bool:
+        return self._kind is Kind.POST
+
+    def seen(self, work: W, row: Row, now: float) -> Seen:
         if row.stage is Stage.NONE and not (row.park_intent or row.kept or row.behind) and work.parked_at is None:
             return Seen.READY  # as most are: there is nothing to fill in
         fill_in(work, row, now, self._kind)

@@ -28,8 +28,10 @@ class Twins(Generic[W]):
         if identity is None:
             return False
         if identity in self._here:
-            self._here[identity][1].append(work)
-            return True
+            first, others = self._here[identity]
+            if first is not work:
+                others.append(work)
+            return first is not work
         self._here[identity] = (work, [])
         return False
 

@@ -1,7 +1,7 @@
 """Works that cannot go now: they wait in memory, in their order, or they are parked, and come back when they are due.
 What becomes of each is the policy's decision. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from relay.engine.asks import Ask, NotParked, Parked, Stored
@@ -41,13 +41,17 @@ class Waiting(Ending[W]):
             return
         work.due = now + later.due_in_s
         if self._is_to_be_parked(later.due_in_s) or (work.parked_at is not None and self._policy.parks):
-            followers = self._order.withdraw_followers(work)
-            self._park(work, event, now)
-            for each in followers:
-                self._park(each, Event.WITHDRAWN, now)
+            self._leave_line(work, event, self._park, now)
         else:
             advance(work, event, Phase.WAITING)
             self._order.hold(work, work.due, now)
+
+    def _leave_line(self, work: W, event: Event, go: Callable[[W, Event, float], None], now: float) -> None:
+        """A head that was in flight waits elsewhere; what is behind it in its order key goes with it, in order."""
+        followers = self._order.withdraw_followers(work)
+        go(work, event, now)
+        for each in followers:
+            go(each, Event.WITHDRAWN, now)
 
     def _add(self, work: W, event: Event, now: float) -> None:
         advance(work, event, Phase.WAITING)
@@ -62,10 +66,14 @@ class Waiting(Ending[W]):
         """It is neither in flight nor in the lane's order. Works of one key: in order."""
         if work.parked_at is None and self._keys.has_behind(work.queue):
             self._wait_behind(work, event, now)
-            return
-        advance(work, event, Phase.PARKING)
-        self._keys.going(work)
-        self._asks.put(Ask.PARK, work)
+        elif work.unseen:  # a finished one would leave a copy that nobody removes
+            work.unseen = False
+            advance(work, event, Phase.READ)
+            self._asks.put(Ask.LOOK_UP, work)
+        else:
+            advance(work, event, Phase.PARKING)
+            self._keys.going(work)
+            self._asks.put(Ask.PARK, work)
 
     def _queue_up(self, work: W, event: Event, now: float) -> None:
         """Behind parked ones of its order key."""

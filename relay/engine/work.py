@@ -12,7 +12,7 @@ from relay.engine.phases import Phase
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.attempts import Change, Kind, Limits
 from relay.state.port import Lane
-from relay.state.rows import Result, RowKey, Stage
+from relay.state.rows import Result, Row, RowKey, Stage
 
 R = TypeVar("R")
 
@@ -118,6 +118,7 @@ class Work:
         "taken",
         "ticket",
         "token",
+        "unseen",
     )
 
     def __init__(self, record: Record, row: RowKey | None, generation: int, queue: bytes | None, gate: str) -> None:
@@ -158,6 +159,8 @@ class Work:
         """Of its present wait in the lane's order."""
         self.sent = False
         """An attempt of it was made once, as far as known: it is never given up for lack of room."""
+        self.unseen = False
+        """Nobody has looked up its row: the first begin does that, too."""
         self.taken = False
         """It was taken from the lane's order, and is in flight."""
         self.phase = Phase.READ
@@ -212,9 +215,27 @@ class Table(Protocol[W_contra]):
         """One call for a batch: what is known of each; fills in attempts, due and result."""
         ...
 
+    def may_begin_unseen(self, work: W_contra) -> bool:
+        """Whether its begin finds out all that `intake` would."""
+        ...
+
+    def seen(self, work: W_contra, row: Row, now: float) -> Seen:
+        """What the row that a begin has found says of it, as `intake` does."""
+        ...
+
     async def mark(self, works: Sequence[tuple[W_contra, Outcome]]) -> None:
         """The hop records of these are acknowledged."""
         ...
+
+
+class LookedUpFirst:
+    """Of a table whose works are looked up before they are begun, always."""
+
+    def may_begin_unseen(self, work: Work) -> bool:
+        return False
+
+    def seen(self, work: Work, row: Row, now: float) -> Seen:
+        raise AssertionError("it was looked up before")
 
 
 class Worker(Protocol[W]):

@@ -111,8 +111,8 @@ def skip_on_delivered() -> Iterator[None]:
         what = rightly(self, work, row, now)
         return Seen.FINISHED if what is Seen.RESUME else what
 
-    rightly = RowTable._seen
-    with patch.object(RowTable, "_seen", seen):
+    rightly = RowTable.seen
+    with patch.object(RowTable, "seen", seen):
         yield
 
 
@@ -304,8 +304,15 @@ def begin_at_intake() -> Iterator[None]:
         else:
             start_rightly(self, work, now)
 
+    def may_begin_unseen(self: RowTable[AnyWork], work: AnyWork) -> bool:
+        return False
+
     look_up_rightly, start_rightly = Effects._look_up, Attempting._start
-    with patch.object(Effects, "_look_up", look_up), patch.object(Attempting, "_start", start):
+    with (
+        patch.object(Effects, "_look_up", look_up),
+        patch.object(Attempting, "_start", start),
+        patch.object(RowTable, "may_begin_unseen", may_begin_unseen),
+    ):
         yield
 
 

@@ -128,6 +128,8 @@ class Scene:
     async def kill(self, nth: int) -> None:
         self.story.faults += 1
         member = self.crew.pop(nth)
+        member.fate.blown = True
+        member.fate.thaw()  # also one that is frozen dies
         await member.process.kill()
 
     def strike(self, nth: int, calls: int, *, after: bool, freeze: bool) -> None:
