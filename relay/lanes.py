@@ -11,6 +11,7 @@ from relay.domain.receiver import Receiver
 from relay.domain.route import OwnLanes, is_in_shared, own_lanes
 from relay.domain.topics import SHARED, Topics
 from relay.engine.bounds import Bounds
+from relay.engine.breaks import Breaks
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
 from relay.engine.ending import Setting
@@ -114,6 +115,7 @@ class Lanes:
             "to-receiver": ToReceiver(topics, known, state, letters, outside, known),
             "from-receiver-async": FromReceiverAsync(topics, known, state, letters, outside),
         }
+        self._breaks = Breaks()
         self._reading = {role: _Reading() for role in self._workers if role in plan.roles}
 
     def wanted(self) -> Mapping[str, OpenService]:
@@ -196,4 +198,5 @@ class Lanes:
             observer=self._observer,
             random=secrets.token_bytes,
             wall=self._outside.clock.time,
+            breaks=self._breaks,
         )

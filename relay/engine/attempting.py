@@ -100,7 +100,7 @@ class Attempting(Steps[W]):
 
     def _start(self, work: W, now: float) -> None:
         work.token, work.requested = b"", False
-        end = self._worker.overdue(work)
+        end = self._asked(work, self._worker.overdue, work)
         if end is not None or work.rules is None:
             advance(work, Event.TAKEN, Phase.RUNNING)
             if end is not None:
@@ -120,7 +120,7 @@ class Attempting(Steps[W]):
         if self.stopping:
             self._leave_seat(work)
             return
-        end = self._worker.overdue(work)
+        end = self._asked(work, self._worker.overdue, work)
         if end is not None:
             advance(work, Event.SEATED, Phase.RUNNING)
             self._overdue(work, end, now)
@@ -222,20 +222,20 @@ class Attempting(Steps[W]):
         fill_in(work, row, 0.0, self._worker.kind)
         self._leave_seat(work)
         if row.generation == work.generation and work.result is not None:
-            self._publish(work, Event.VERDICT, self._worker.resume(work, work.result), now)
+            self._resume(work, Event.VERDICT, now)
         else:
             self._known(work, Event.VERDICT, now)
 
     def _found(self, work: W, row: Row, now: float) -> None:
         """It was not begun, as there is something to know of it: now it is as if it had been looked up before."""
         work.token, work.unseen = b"", False
-        seen = self._worker.table.seen(work, row, now)
+        seen = self._asked(work, self._worker.table.seen, work, row, now)
         if seen is Seen.FINISHED:
             self._leave_seat(work)
             self._known(work, Event.VERDICT, now)
         elif seen is Seen.RESUME and work.result is not None:
             self._leave_seat(work)
-            self._publish(work, Event.VERDICT, self._worker.resume(work, work.result), now)
+            self._resume(work, Event.VERDICT, now)
         elif seen is Seen.BEHIND:
             self._leave_seat(work)
             self._keys.known(work.queue)
@@ -344,7 +344,7 @@ class Attempting(Steps[W]):
             fill_in(work, row, 0.0, self._worker.kind)
         work.due = 0.0
         if work.result is not None:
-            self._publish(work, Event.SETTLED, self._worker.resume(work, work.result), now)
+            self._resume(work, Event.SETTLED, now)
         elif isinstance(decision, Later):
             self._later(work, Event.SETTLED, decision, now)
         else:

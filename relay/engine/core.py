@@ -36,7 +36,9 @@ class Lane(Attempting[W]):
 
     def __init__(self, setting: Setting, worker: Worker[W], seats: Seats[W]) -> None:
         super().__init__(setting, worker, seats)
-        self._inbox: Inbox[W] = Inbox(worker, self._asks, self._quarantine, setting.observer, setting.partition)
+        self._inbox: Inbox[W] = Inbox(
+            worker, self._asks, self._quarantine, setting.observer, setting.partition, setting.breaks
+        )
         self.has_more = False
         """Something to be read, or to be started, was left for the next turn."""
 
@@ -233,6 +235,7 @@ class Lane(Attempting[W]):
         if (
             work.parked_at is not None
             or self._keys.blocks(work.queue)
+            or work.end is not None
             or not self._worker.table.may_begin_unseen(work)
             or self._asks.count(Ask.LOOK_UP)
         ):
@@ -274,8 +277,10 @@ class Lane(Attempting[W]):
 
     def _place(self, work: W, what: Seen, now: float) -> None:
         fresh = work.parked_at is None
-        if what is Seen.RESUME and work.result is not None:
-            self._publish(work, Event.LOOKED_UP, self._worker.resume(work, work.result), now)
+        if work.end is not None:
+            self._publish(work, Event.LOOKED_UP, work.end, now)
+        elif what is Seen.RESUME and work.result is not None:
+            self._resume(work, Event.LOOKED_UP, now)
         elif fresh and (what is Seen.BEHIND or self._keys.blocks(work.queue)):
             if what is Seen.BEHIND:
                 self._keys.known(work.queue)
@@ -287,7 +292,7 @@ class Lane(Attempting[W]):
 
     def _is_over(self, work: W) -> bool:
         """It ends whether or not its endpoint is open: nothing is sent any more."""
-        return isinstance(self._worker.overdue(work), Dead | Done)
+        return isinstance(self._asked(work, self._worker.overdue, work), Dead | Done)
 
     # due records
 

@@ -2,13 +2,14 @@
 it is over, and counts for the watermark. Produce, acknowledge, mark, commit: the order of rule 1. Pure."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Generic
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
 
 from relay.domain.errors import RecordTooLarge
 from relay.engine.appetite import Appetite
 from relay.engine.asks import Ask, Asks
 from relay.engine.bounds import Bounds
+from relay.engine.breaks import Breaks, WorkerFault
 from relay.engine.due import DueIndex
 from relay.engine.letters import ever_smaller
 from relay.engine.observer import Observer
@@ -21,8 +22,10 @@ from relay.engine.standing import Standing
 from relay.engine.twins import Twins
 from relay.engine.watermark import Watermark
 from relay.engine.work import Dead, Done, Outcome, Unread, W, Worker
-from relay.log.port import Coordinate, TopicPartition
+from relay.log.port import Coordinate, NewRecord, TopicPartition
 from relay.state.port import Lane as LaneId
+
+T = TypeVar("T")
 
 TOO_LITTLE: Final = "too little for any dead letter; raise the topic's max.message.bytes"
 
@@ -30,7 +33,7 @@ TOO_LITTLE: Final = "too little for any dead letter; raise the topic's max.messa
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What a lane is given. `tags`: hash tags under which its parked references may be. `random`: so many random bytes.
-    `wall`: Unix seconds, for what is told to people."""
+    `wall`: Unix seconds, for what is told to people. `breaks`: who has broken lanes of this process."""
 
     lane: LaneId
     tags: tuple[int, ...]
@@ -39,6 +42,7 @@ class Setting:
     observer: Observer
     random: Callable[[int], bytes]
     wall: Callable[[], float]
+    breaks: Breaks = field(default_factory=Breaks)
 
     @property
     def partition(self) -> TopicPartition:
@@ -66,6 +70,24 @@ class Ending(Generic[W]):
         self.left = False
         """Nothing counts for the watermark any more: what still comes to its end is the next owner's business, too."""
 
+    # what the worker says of a work
+
+    def _asked(self, work: W, ask: Callable[..., T], *of: Any) -> T:
+        """Raises WorkerFault."""
+        try:
+            return ask(*of)
+        except Exception as error:
+            raise WorkerFault(work) from error
+
+    def _letter(self, work: W, dead: Dead) -> NewRecord:
+        return self._asked(work, self._worker.bury, work.record, work, dead)
+
+    def _resume(self, work: W, event: Event, now: float) -> None:
+        """Its outcome is stored."""
+        if work.result is None:
+            raise AssertionError("resumed without a result")
+        self._publish(work, event, self._asked(work, self._worker.resume, work, work.result), now)
+
     # out: append
 
     def _publish(self, work: W, event: Event, end: Done | Dead, now: float) -> None:
@@ -76,7 +98,7 @@ class Ending(Generic[W]):
             self._order.finish(work, now)
         advance(work, event, Phase.APPENDING)
         work.end = end
-        work.out = (self._worker.bury(work.record, work, end),) if isinstance(end, Dead) else end.records
+        work.out = (self._letter(work, end),) if isinstance(end, Dead) else end.records
         work.forms = None
         self._asks.put(Ask.APPEND, work)
 
@@ -112,7 +134,7 @@ class Ending(Generic[W]):
             work.out = smaller
         elif isinstance(work.end, Done):
             work.end = Dead("too_large", str(error))
-            work.out, work.forms = (self._worker.bury(work.record, work, work.end),), None
+            work.out, work.forms = (self._letter(work, work.end),), None
         else:  # no message is to blame for that, and somebody can mend it: the last form is tried for ever
             work.last_form = True
 

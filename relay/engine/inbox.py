@@ -9,6 +9,7 @@ from typing import Generic
 
 from relay.domain.errors import InvalidRecord
 from relay.engine.asks import Alone, Ask, Asks
+from relay.engine.breaks import Breaks
 from relay.engine.observer import Observer
 from relay.engine.parked_copy import ParkedCopy
 from relay.engine.quarantine import NO_OFFSET, Found, Quarantine
@@ -28,7 +29,13 @@ class Inbox(Generic[W]):
     """`take` says what became of each of what was put in, in order, as far as it may be taken up."""
 
     def __init__(
-        self, worker: Worker[W], asks: Asks, quarantine: Quarantine, observer: Observer, partition: TopicPartition
+        self,
+        worker: Worker[W],
+        asks: Asks,
+        quarantine: Quarantine,
+        observer: Observer,
+        partition: TopicPartition,
+        breaks: Breaks,
     ) -> None:
         self._worker = worker
         self._asks = asks
@@ -38,6 +45,7 @@ class Inbox(Generic[W]):
         self._read: deque[tuple[Arrived, W | Dead | None]] = deque()
         self._held_up = False  # until a reservation, or a suspect, is through
         self._quarantine = quarantine
+        self._breaks = breaks
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._read)
@@ -104,9 +112,20 @@ class Inbox(Generic[W]):
                 self._observer.skipped(self._partition, record.flaw.first_offset, record.offset, record.flaw.detail)
             return Dead(record.flaw.reason, record.flaw.detail)
         try:
-            return self._worker.admit(record)
+            read = self._worker.admit(record)
+            return self._judged(record, read) if self._breaks.any else read
         except InvalidRecord as error:
             return Dead(error.reason, error.detail)
         except Exception as error:  # noqa: BLE001  a bug that one record brings out must not stop the others
             self._observer.step_crashed(self._worker.stage, error)
             return Dead("poison", f"{type(error).__name__} when it was read for {self._worker.stage}")
+
+    def _judged(self, record: Record, read: W | None) -> W | Dead | None:
+        """One that has broken the lane too often is looked up, as it may have been finished, and then it is over."""
+        poison = self._breaks.poison(record)
+        if poison is None or read is None:
+            return read
+        if self._breaks.is_hopeless(record):
+            return poison
+        read.end = poison
+        return read

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Final
 
+from relay.engine.breaks import blamed
 from relay.engine.clock import Clock
 from relay.engine.core import Lane
 from relay.engine.observer import Observer
@@ -22,21 +23,23 @@ LINGER_S: Final = 30.0
 
 
 class OpenLane:
-    """`run` ends some time after `stop` or a fence, and raises what breaks the lane."""
+    """`run` ends some time after `stop`, a fence, or a bug that breaks the lane."""
 
     def __init__(self, pump: Pump, clock: Clock, make: Callable[[Seats], Lane[Any]]) -> None:
         seats = pump.seats()
         self._pump = pump
         self._clock = clock
         self._lane = lane = make(seats)
-        self._post = pump.open(lane, self._told, seats)
+        self._post = pump.open(lane, self._told, self._broke, seats)
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._grace_until = self._linger_until = inf
-        self._broken: BaseException | None = None
+        self._is_broken = False
         self._next_offset: int | None = None
         self.progress = asyncio.Event()
         """Set when records were offered or have ended; the lanes of a runner share one."""
+        self.on_break: Callable[[], None] = lambda: None
+        """Called when a bug has broken it: nothing more comes of it, and it has to be made anew."""
         self._left = asyncio.Event()
 
     @property
@@ -112,26 +115,28 @@ class OpenLane:
 
     def relieve(self) -> None:
         """At the bound: park what waits, so that the rest can go on."""
-        self._lane.relieve(self._clock.monotonic(), shut=self._pump.shut)
+        if self._left.is_set():
+            return
+        try:
+            self._lane.relieve(self._clock.monotonic(), shut=self._pump.shut)
+        except Exception as error:  # noqa: BLE001
+            self._broke(error, None)
         self._pump.wake(self._post)
 
     # its life
 
     async def run(self) -> None:
         """Work until `stop`, and then until what is in flight has ended."""
-        lane, effects = self._lane, self._pump.effects
+        lane = self._lane
         try:
             await self._stopping.wait()
             lane.stop()
             self._pump.wake(self._post)
-            await self._until(lambda: lane.idle, lambda: self._grace_until)
-            if not self.fenced and self._broken is None:
-                await effects.hand_back(lane)
-                await effects.leave(lane)
+            await self._until(lambda: self._is_broken or lane.idle, lambda: self._grace_until)
+            if not self.fenced:
+                await self._hand_over()
             self._leave()
             await self._until(lambda: not lane.attempting, lambda: self._linger_until)
-            if self._broken is not None:
-                raise self._broken
         finally:
             lane.stop()
             self._leave()
@@ -147,17 +152,36 @@ class OpenLane:
         self._stopping.set()
         self._changed.set()
 
+    async def _hand_over(self) -> None:
+        lane, effects = self._lane, self._pump.effects
+        try:
+            await effects.hand_back(lane)
+            await effects.leave(lane)
+        except Exception as error:  # noqa: BLE001
+            self._broke(error, None)
+
     def _leave(self) -> None:
         self._lane.leave()
         self._pump.leave(self._post)
         self._left.set()
 
-    def _told(self, error: BaseException | None) -> None:
+    def _broke(self, error: Exception, about: object) -> None:
+        """A bug. Nobody knows what the lane would do next: all that it does any more is to store what comes of its
+        requests, which it knows best."""
+        setting, record = self._lane.setting, blamed(error, about)
+        first, self._is_broken = not self._is_broken, True
+        times = setting.breaks.note(record) if first and record is not None else 0
+        self.observer.lane_broken(self.partition, error, record, times)
+        if first:
+            self._lane.stop()
+            self._leave()
+            self.stop(0.0, linger_s=LINGER_S)
+            self._pump.wake(self._post)
+            self.on_break()
+
+    def _told(self) -> None:
         """The lane had a turn."""
-        if error is not None and self._broken is None:
-            self._broken = error
-            self.stop(0.0)
-        elif self.fenced:
+        if self.fenced:
             self.stop(0.0, linger_s=LINGER_S)
         if self._next_offset != self._lane.next_offset:
             self._next_offset = self._lane.next_offset
@@ -166,6 +190,6 @@ class OpenLane:
 
     async def _until(self, done: Callable[[], bool], end: Callable[[], float]) -> None:
         """Until `done`, or the moment that `end` tells, which may come nearer meanwhile."""
-        while not done() and self._broken is None and (rest := end() - self._clock.monotonic()) > 0:
+        while not done() and (rest := end() - self._clock.monotonic()) > 0:
             self._changed.clear()
             await self._clock.wait(self._changed, rest)

@@ -103,17 +103,23 @@ ATTEMPTING: Final = frozenset({P.SEATING, P.BEGINNING, P.DELAYED, P.RUNNING, P.P
 """Between being taken and knowing what came of it."""
 
 
+class Phased(Protocol):
+    phase: Phase
+
+
 class IllegalTransition(Exception):
     """A bug of ours: names the work, its phase and the event."""
 
-
-class Phased(Protocol):
-    phase: Phase
+    def __init__(self, work: Phased, event: Event, to: Phase) -> None:
+        super().__init__(f"{work!r}: {event.value} while {work.phase.value}, to {to.value}")
+        self.work = work
+        self.phase = work.phase
+        self.event = event
 
 
 def advance(work: Phased, event: Event, to: Phase) -> None:
     """`event` takes `work` to another phase. Raises IllegalTransition where the table has no such step."""
     allowed = TRANSITIONS[work.phase].get(event)
     if allowed is None or to not in allowed:
-        raise IllegalTransition(f"{work!r}: {event.value} while {work.phase.value}, to {to.value}")
+        raise IllegalTransition(work, event, to)
     work.phase = to

@@ -25,23 +25,26 @@ from relay.engine.work import Call, Work
 TURN_S: Final = 0.02
 """A turn goes on for so long at most: then the event loop does what else there is to do."""
 
-Event = Callable[[float], None]
-"""Something that came for a lane; it is told the time (monotonic)."""
+Event = partial[None]
+"""Something that came for a lane; it is told the time (monotonic). What it is about is its first argument."""
+Broke = Callable[[Exception, object], None]
+"""Told what was raised in a lane's turn or in a call for it, and what that was about."""
 
 
 class Post:
     """What came for one lane and was not taken up yet."""
 
-    __slots__ = ("calls", "closed", "events", "lane", "told", "wake_at")
+    __slots__ = ("broke", "calls", "closed", "events", "lane", "told", "wake_at")
 
-    def __init__(self, lane: Lane[Any], told: Callable[[BaseException | None], None]) -> None:
+    def __init__(self, lane: Lane[Any], told: Callable[[], None], broke: Broke) -> None:
         self.lane = lane
         self.events: deque[Event] = deque()
         self.calls: dict[asyncio.Task[None], Ask] = {}
         self.wake_at = inf
         self.closed = False
         self.told = told
-        """Called after each turn of the lane; with what broke it, if that happened."""
+        """Called after each turn of the lane."""
+        self.broke = broke
 
 
 class Pump:
@@ -70,8 +73,8 @@ class Pump:
         """For a lane that is about to be opened."""
         return Seats(self._turnstile)
 
-    def open(self, lane: Lane[Any], told: Callable[[BaseException | None], None], seats: Seats) -> Post:
-        post = Post(lane, told)
+    def open(self, lane: Lane[Any], told: Callable[[], None], broke: Broke, seats: Seats) -> Post:
+        post = Post(lane, told, broke)
         seats.bind(lambda work: self.tell(post, partial(lane.seated, work)), lambda: not lane.stopping)
         self._open.add(post)
         self.wake(post)
@@ -141,25 +144,38 @@ class Pump:
                 return
 
     def _drive(self, post: Post, now: float) -> None:
-        lane = post.lane
+        """What is raised is about one lane only, and ends it; what else came for it still counts, as far as it may."""
+        for _ in range(len(post.events)):
+            event = post.events.popleft()
+            try:
+                event(now)
+            except Exception as error:  # noqa: BLE001
+                post.broke(error, event.args[0])
         try:
-            for _ in range(len(post.events)):
-                post.events.popleft()(now)
-            lane.take_up(now)
-            steps = lane.steps()
-            for work in steps:
-                call = lane.step(work, self._clock.monotonic())
-                if call is not None:
-                    self._start(post, work, call)
-            for command in lane.commands():
-                self._carry_out(post, command)
-        except Exception as error:  # noqa: BLE001  a lane that is broken is made anew; the others go on
-            post.told(error)
-            return
+            self._take_up(post, now)
+        except Exception as error:  # noqa: BLE001
+            post.broke(error, None)
+        post.told()
+
+    def _take_up(self, post: Post, now: float) -> None:
+        lane = post.lane
+        lane.take_up(now)
+        steps = lane.steps()
+        for work in steps:
+            self._step(post, work)
+        for command in lane.commands():
+            self._carry_out(post, command)
         if lane.has_more or steps:  # a step that decided at once may have made way for others
             self._ready[post] = None
         self._set_timer(post, lane.wake_at())
-        post.told(None)
+
+    def _step(self, post: Post, work: Work) -> None:
+        try:
+            call = post.lane.step(work, self._clock.monotonic())
+            if call is not None:
+                self._start(post, work, call)
+        except Exception as error:  # noqa: BLE001
+            post.broke(error, work)
 
     def _set_timer(self, post: Post, at: float) -> None:
         if at != post.wake_at:
@@ -196,6 +212,6 @@ class Pump:
             self.tell(post, partial(lane.lost, command))
         except Exception as error:  # noqa: BLE001  unexpected: whoever runs the lane is told
             if not post.closed:
-                post.told(error)
+                post.broke(error, None)
         else:
             self.tell(post, partial(lane.carried_out, command, reply))

@@ -4,8 +4,9 @@ What concerns one lane - its offset is missing, or owner and epoch did not go to
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, PartitionLost, Unavailable
@@ -152,7 +153,7 @@ class Runner:
 
     def _offer(self, partition: TopicPartition, records: Sequence[Record]) -> None:
         running = self._lanes.get(partition)
-        if running is not None and not running.lane.fenced:
+        if running is not None and not (running.lane.fenced or running.lane.left.is_set()):
             running.lane.offer(records)
             self._active.add(partition)
 
@@ -197,12 +198,20 @@ class Runner:
         names = ", ".join(f"{topic}/{number}" for topic, number in begun) or "the fenced lanes"
         self._restart(fenced, PartitionLost(f"the group has counted anew: {names} stay here, and are made anew"))
 
-    def _restart(self, partitions: Iterable[TopicPartition], failure: Broken) -> None:
-        """After a pause, beside the others, who go on."""
+    def _restart(self, partitions: Iterable[TopicPartition], failure: Broken | None) -> None:
+        """After a pause, beside the others, who go on. `failure` None: that was told by whoever saw it."""
         those, pause_s = self._restarts.begin(partitions, self._clock.monotonic())
         if those and self._tasks is not None and not self._stopping:
-            self._observer.service_failed(self._name, failure, pause_s)
-            task = self._tasks.create_task(self._restarted(those, pause_s))
+            if failure is not None:
+                self._observer.service_failed(self._name, failure, pause_s)
+            self._restart_later(self._tasks, self._restarted(those, pause_s))
+
+    def _restart_later(self, tasks: asyncio.TaskGroup, restarted: Coroutine[None, None, None]) -> None:
+        try:
+            task = tasks.create_task(restarted)
+        except RuntimeError:  # something else has ended all of them meanwhile
+            restarted.close()
+        else:
             self._restarting.add(task)
             task.add_done_callback(self._restarting.discard)
 
@@ -276,6 +285,7 @@ class Runner:
         for assignment in assignments:
             lane = self._open_lane(assignment)
             lane.progress = self._progress
+            lane.on_break = partial(self._restart, [assignment.partition], None)
             task = self._tasks.create_task(lane.run())
             self._lanes[assignment.partition] = _Running(lane, task)
 

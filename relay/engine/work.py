@@ -165,7 +165,7 @@ class Work:
         """It was taken from the lane's order, and is in flight."""
         self.phase = Phase.READ
         self.end: Done | Dead | None = None
-        """How it ends, once that is known."""
+        """How it ends, once that is known: where it has broken its lane too often, from the beginning."""
         self.out: tuple[NewRecord, ...] = ()
         """The records that say so: its hop records, or its dead letter."""
         self.forms: Iterator[tuple[NewRecord, ...]] | None = None

@@ -167,7 +167,8 @@ class Metrics:
         )
         self.services_restarted_total = self._counter(
             "relay_services_restarted_total",
-            "Consumers made anew in a running process, by why: consumer_broken, offset_missing or lane_anew",
+            "Consumers and lanes made anew in a running process, by why: consumer_broken, offset_missing, lane_anew or "
+            "lane_broken",
             "reason",
         )
         self.backlog_problem_partitions = self._gauge(

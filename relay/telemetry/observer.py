@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from relay.domain.errors import OffsetMissing, PartitionLost, RelayError, StateRecovering, StateUnavailable, Unavailable
+from relay.engine.breaks import WorkerFault
 from relay.engine.observer import Memory, Recovered
+from relay.engine.phases import IllegalTransition
 from relay.engine.work import Dead, Decision, Work
 from relay.log.port import NewRecord, Record, TopicPartition
 from relay.state.attempts import WaitReason
@@ -116,6 +118,14 @@ class TelemetryObserver:
         self._log.error("step_crashed", stage=stage, error=type(error).__name__)
         self._sentry.report_crash(error)
 
+    def lane_broken(self, partition: TopicPartition, error: Exception, record: Record | None, times: int) -> None:
+        cause = error.__cause__ or error if isinstance(error, WorkerFault) else error
+        place = {"partition": partition.partition, "offset": record.offset if record is not None else None}
+        facts = {**place, **_facts_of(cause), "times": times}
+        self._metrics.services_restarted_total.labels("lane_broken").inc()
+        self._log.error("lane_broken", topic=partition.topic, **facts, error=_named(cause), exc_info=cause)
+        self._sentry.report_crash(cause, partition.topic, **facts)
+
     def attempt(self, stage: str, work: Work, decision: Decision) -> None:
         gate, outcome = work.gate, outcome_of(decision)
         if self._tells_attempts(gate):
@@ -223,7 +233,7 @@ class TelemetryObserver:
     def service_died(self, name: str, error: Exception) -> None:
         for each in _leaves(error):
             where = None if isinstance(each, RelayError) else each
-            self._log.critical("service_died", service=name, error=f"{type(each).__name__}: {each}", exc_info=where)
+            self._log.critical("service_died", service=name, error=_named(each), exc_info=where)
             self._sentry.report_crash(each)
 
     def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None:
@@ -249,6 +259,16 @@ def _tags(tags: frozenset[int]) -> str:
 
 def _moment(seconds: float | None) -> str | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _facts_of(error: BaseException) -> dict[str, str]:
+    if isinstance(error, IllegalTransition):
+        return {"phase": error.phase.value, "work_event": error.event.value}
+    return {}
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _leaves(error: Exception) -> Iterator[Exception]:

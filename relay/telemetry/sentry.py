@@ -31,7 +31,9 @@ _EVENT_KEYS: Final = frozenset(
     | {"message", "fingerprint", "tags", "extra", "exception"}
 )
 _TAGS: Final = frozenset({"receiver", "reason", "reason_class", "stage", "page"})
-_EXTRA: Final = frozenset({"attempts", "last_status", "suppressed"})
+_EXTRA: Final = frozenset(
+    {"attempts", "last_status", "suppressed", "partition", "offset", "phase", "work_event", "times"}
+)
 _EXCEPTION_KEYS: Final = frozenset({"type", "module"})
 _MECHANISM_KEYS: Final = frozenset({"type", "handled", "exception_id", "parent_id", "is_exception_group"})
 _FRAME_KEYS: Final = frozenset({"filename", "function", "module", "lineno", "in_app"})
@@ -93,16 +95,18 @@ class SentryReporter:
             }
         )
 
-    def report_crash(self, error: BaseException) -> None:
-        """An unexpected exception: its types and where it came from, without its text and without local variables."""
-        suppressed = self._admit((type(error).__qualname__, _origin(error)))
+    def report_crash(self, error: BaseException, stage: str = _UNKNOWN, **where: str | int | None) -> None:
+        """An unexpected exception: its types and where it came from, without its text and without local variables.
+        `stage`: the topic that it is about; `where`: partition, offset, phase, work_event, times, as far as known."""
+        place = f"{_origin(error)} {where.get('phase')} {where.get('work_event')}"
+        suppressed = self._admit((type(error).__qualname__, place))
         if suppressed is None or self._client is None:
             return
         event, _ = event_from_exception(error, client_options=self._client.options)
         event["level"] = "error"
         event["logger"] = "relay.crashes"
-        event["tags"] = {"page": "yes"}
-        event["extra"] = {"suppressed": suppressed}
+        event["tags"] = {"page": "yes", "stage": stage if _TOPIC.fullmatch(stage) else _UNKNOWN}
+        event["extra"] = {"suppressed": suppressed, **where}
         self._capture(event)
 
     def close(self, timeout_s: float = 2.0) -> None:

@@ -19,8 +19,16 @@ class Fuse:
         self._blow_at = blow_at
         self._after = after
         self.calls = 0
-        self.blown = False
+        self.dead = asyncio.Event()
+        """Set when it has blown: then whatever runs in the process is to end at once."""
         self.names: list[str] = []
+
+    @property
+    def blown(self) -> bool:
+        return self.dead.is_set()
+
+    def blow(self) -> None:
+        self.dead.set()
 
     async def before(self, name: str) -> None:
         self._still_alive(name)
@@ -40,7 +48,7 @@ class Fuse:
         self._still_alive("uncounted")
 
     async def strike(self) -> None:
-        self.blown = True
+        self.blow()
 
     def _still_alive(self, name: str) -> None:
         if self.blown:

@@ -85,6 +85,9 @@ class Told(SilentObserver):
     def __init__(self) -> None:
         self.parked_records = 0
         self.crashed_steps = 0
+        self.broken_lanes: list[tuple[TopicPartition, str, int | None, int]] = []
+        """Lane, what broke it, the offset of the record that did, how often that has done so."""
+        self.wary_lanes: list[TopicPartition] = []
         self.dead_letters: Counter[str] = Counter()
         self.fenced_lanes: list[TopicPartition] = []
         self.duplicates: Counter[str] = Counter()
@@ -105,6 +108,12 @@ class Told(SilentObserver):
 
     def step_crashed(self, stage: str, error: Exception) -> None:
         self.crashed_steps += 1
+
+    def lane_broken(self, partition: TopicPartition, error: Exception, record: Record | None, times: int) -> None:
+        self.broken_lanes.append((partition, str(error), record.offset if record is not None else None, times))
+
+    def wary(self, partition: TopicPartition, before: int, marked: int) -> None:
+        self.wary_lanes.append(partition)
 
     def dead(self, stage: str, gate: str, record: Record | NewRecord, dead: Dead) -> None:
         self.dead_letters[dead.reason] += 1
@@ -138,7 +147,9 @@ class _AskingObserver(SilentObserver):
         self.recovery: Recovery | None = None
         self.attempt = told.attempt  # type: ignore[method-assign]
         self.parked = told.parked  # type: ignore[method-assign]
+        self.wary = told.wary  # type: ignore[method-assign]
         self.step_crashed = told.step_crashed  # type: ignore[method-assign]
+        self.lane_broken = told.lane_broken  # type: ignore[method-assign]
         self.dead = told.dead  # type: ignore[method-assign]
         self.fenced = told.fenced  # type: ignore[method-assign]
         self.duplicate = told.duplicate  # type: ignore[method-assign]
@@ -274,7 +285,7 @@ class Process:
 
     async def kill(self) -> None:
         """As SIGKILL does."""
-        self.fuse.blown = True
+        self.fuse.blow()
         self.log.crash()
         self._task.cancel()
         with suppress(asyncio.CancelledError):
@@ -317,7 +328,8 @@ class Process:
                 if self._shared is not None:
                     await self._shared.measure()
                 beside = [
-                    tasks.create_task(each) for each in (recovery.run(), lanes.pump.run(), *self._beside(log, state))
+                    tasks.create_task(each)
+                    for each in (recovery.run(), lanes.pump.run(), self._die(), *self._beside(log, state))
                 ]
                 await Supervisor(lanes.wanted, self._changes()).run(self._stop)
                 for each in beside:
@@ -326,6 +338,10 @@ class Process:
             pass
         finally:
             self.log.crash()
+
+    async def _die(self) -> None:
+        await self.fuse.dead.wait()
+        raise CrashError
 
     def _lanes(self, log: Any, state: Any, observer: SilentObserver, patience: Patience) -> Lanes:
         world = self._world

@@ -31,7 +31,7 @@ class Killer:
         def deadly(name: str) -> Receiver | None:
             if is_deadly(name) and self.process is not None and not self.process.fuse.blown:
                 self.deaths += 1
-                self.process.fuse.blown = True
+                self.process.fuse.blow()
             return real(name)
 
         monkeypatch.setattr(world.known, "receiver", deadly)
@@ -89,7 +89,7 @@ async def test_what_kills_when_its_request_is_built_becomes_poison(monkeypatch: 
             send(request, done)
         elif killer.process is not None and not killer.process.fuse.blown:
             killer.deaths += 1
-            killer.process.fuse.blown = True
+            killer.process.fuse.blow()
 
     monkeypatch.setattr(world.outside, "send", deadly)
     await world.send(*[message(number, "a", "r") for number in range(5)])

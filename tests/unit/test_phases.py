@@ -15,6 +15,7 @@ PURE = (
     "attempting",
     "attempts",
     "bounds",
+    "breaks",
     "core",
     "due",
     "ending",

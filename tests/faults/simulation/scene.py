@@ -128,7 +128,7 @@ class Scene:
     async def kill(self, nth: int) -> None:
         self.story.faults += 1
         member = self.crew.pop(nth)
-        member.fate.blown = True
+        member.fate.blow()
         member.fate.thaw()  # also one that is frozen dies
         await member.process.kill()
 

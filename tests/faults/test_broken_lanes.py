@@ -1,0 +1,230 @@
+"""A bug of ours that one record brings out ends its lane, which begins anew; the others go on. The third time by the
+same record, that one ends as poison."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from relay.domain.message import Message
+from relay.engine.breaks import TIMES
+from relay.engine.core import Lane
+from relay.engine.phases import Event, Phase, advance
+from relay.engine.work import Work
+from relay.log.port import TopicPartition
+from tests.fakes.surroundings import REFUSED
+from tests.fakes.virtual_time import virtually
+from tests.fakes.world import Process, World, message, receiver
+from workers.to_receiver import ToReceiver
+
+LANE = TopicPartition("to_receiver_r", 0)
+COUNT = 6
+BAD = 2
+
+
+async def _world() -> World:
+    world = World([receiver("r", "/answer", status=True), receiver("s", "/other", status=True)])
+    await world.create()
+    return world
+
+
+def _plant(monkeypatch: pytest.MonkeyPatch, place: str, fail: Callable[[Work], None], bad: str = f"a-{BAD}") -> None:
+    """A bug, that the record of this message brings out in its lane."""
+    real = getattr(Lane, place)
+
+    def buggy(self: Lane[Any], *arguments: Any, **named: Any) -> Any:
+        if self.partition == LANE:
+            work = next(each for each in arguments if isinstance(each, Work))
+            if ("ce_id", bad.encode()) in work.record.headers:
+                fail(work)
+        return real(self, *arguments, **named)
+
+    monkeypatch.setattr(Lane, place, buggy)
+
+
+def _step_out(work: Work) -> None:
+    """Not where it is to end as poison: that goes another way."""
+    if work.end is None:
+        advance(work, Event.TWIN_LEFT, Phase.RUNNING)
+
+
+def _stream(source: str, name: str) -> list[Message]:
+    return [message(number, source, name) for number in range(COUNT)]
+
+
+def _all(source: str) -> list[str]:
+    return [f"{source}-{number}" for number in range(COUNT)]
+
+
+def _good(messages: list[str]) -> list[str]:
+    return [each for each in messages if each != f"a-{BAD}"]
+
+
+@pytest.mark.parametrize("place", ["_take_in", "_start", "_go", "_run", "_settle", "_publish"])
+@virtually
+async def test_the_third_illegal_transition_of_a_record_is_its_last(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    world = await _world()
+    _plant(monkeypatch, place, _step_out)
+    await world.send(*_stream("a", "r"), *_stream("b", "r"))
+    process = Process(world)
+    await process.ended(0.5)
+    assert len(world.told.broken_lanes) == 1
+    await world.send(*_stream("c", "s"))
+    await process.ended(0.4)
+    assert world.outside.arrived("/other") == _all("c"), "the others do not wait"
+    await process.ended(60)
+    await process.stop()
+    assert world.told.wary_lanes == [], "no process has died"
+
+    assert [(lane, times) for lane, _, _, times in world.told.broken_lanes] == [
+        (LANE, times) for times in range(1, TIMES + 1)
+    ]
+    for _, said, offset, _ in world.told.broken_lanes:
+        assert f"to_receiver_r/0/{offset}" in said
+        assert Event.TWIN_LEFT.value in said
+    assert world.outside.reasons() == {f"a-{BAD}": "poison"}
+    assert _good(world.outside.arrived("/answer", "a")) == _good(_all("a"))
+    assert world.outside.arrived("/answer", "b") == _all("b")
+    assert await world.is_at_rest()
+
+
+@pytest.mark.parametrize("place", ["_outcome_stored", "_over"])
+@virtually
+async def test_what_is_stored_is_not_lost_by_a_break_and_helps_over_it(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    world = await _world()
+    broken: list[Work] = []
+
+    def fail(work: Work) -> None:
+        if not broken:
+            broken.append(work)
+            raise RuntimeError("a bug")
+
+    _plant(monkeypatch, place, fail)
+    await world.send(*_stream("a", "r"))
+    process = Process(world)
+    await process.ended(60)
+    await process.stop()
+    assert len(world.told.broken_lanes) == 1
+    assert world.outside.arrived("/answer") == _all("a")
+    assert world.outside.results() == {(each, "r"): {"answered"} for each in _all("a")}
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_requests_under_way_when_their_lane_breaks_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their outcomes are stored by the lane that made them, also where nobody could be asked."""
+    world = World([receiver("r", "/slow", base=90.0)])
+    await world.create()
+    world.outside.slow_s = 10.0
+    _plant(monkeypatch, "_start", _step_out, "b1-0")
+    await world.send(*(message(0, f"a{number}", "r") for number in range(COUNT)))
+    process = Process(world)
+    await process.ended(1)
+    assert world.outside.under_way["/slow"] == COUNT
+    await world.send(*(message(0, f"b{number}", "r") for number in range(2)))
+    await process.ended(1)
+    assert len(world.told.broken_lanes) == 1
+    await process.ended(60)
+    await process.stop()
+    assert world.outside.reasons() == {"b1-0": "poison"}
+    assert sorted(world.outside.arrived("/slow")) == [*(f"a{number}-0" for number in range(COUNT)), "b0-0"]
+    assert await world.is_at_rest()
+
+
+@pytest.mark.parametrize("method", ["overdue", "resume"])
+@virtually
+async def test_what_makes_a_worker_raise_where_it_may_not_becomes_poison(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    world = await _world()
+    real = getattr(ToReceiver, method)
+
+    def buggy(self: ToReceiver, work: Any, *rest: Any) -> Any:
+        if work.hop.delivery.message_id == f"a-{BAD}":
+            raise RuntimeError("a bug")
+        return real(self, work, *rest)
+
+    monkeypatch.setattr(ToReceiver, method, buggy)
+    await world.send(*_stream("a", "r"), *_stream("c", "s"))
+    process = Process(world)
+    await process.ended(60)
+    await process.stop()
+    assert [times for *_, times in world.told.broken_lanes] == list(range(1, TIMES + 1))
+    assert world.outside.reasons() == {f"a-{BAD}": "poison"}
+    assert _good(world.outside.arrived("/answer")) == _good(_all("a"))
+    assert world.outside.arrived("/other") == _all("c")
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_one_that_breaks_its_lane_whatever_is_done_is_buried_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even what is known of it can be looked up."""
+    world = await _world()
+    _plant(monkeypatch, "_place", lambda work: advance(work, Event.TWIN_LEFT, Phase.RUNNING))
+    _plant(monkeypatch, "_start", _step_out)
+    await world.send(*_stream("a", "r"))
+    process = Process(world)
+    await process.ended(60)
+    await process.stop()
+    assert [times for *_, times in world.told.broken_lanes] == list(range(1, TIMES + 2))
+    assert world.outside.reasons() == {f"a-{BAD}": "poison"}
+    assert world.outside.arrived("/answer") == _good(_all("a"))
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_a_parked_one_that_breaks_its_lane_is_buried_and_nothing_is_left_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World([receiver("r", "/answer", base=90.0, factor=1.0, cap=90.0)])
+    await world.create()
+    world.outside.troubles[f"a-{BAD}"] = [REFUSED]
+
+    def fail(work: Work) -> None:
+        if work.parked_at is not None:
+            _step_out(work)
+
+    _plant(monkeypatch, "_settle", fail)
+    await world.send(*_stream("a", "r"), *_stream("b", "r"))
+    process = Process(world)
+    await process.ended(900)
+    await process.stop()
+    assert [times for *_, times in world.told.broken_lanes] == list(range(1, TIMES + 1))
+    assert world.outside.reasons() == {f"a-{BAD}": "poison"}
+    assert _good(world.outside.arrived("/answer", "a")) == _good(_all("a"))
+    assert world.outside.arrived("/answer", "b") == _all("b")
+    assert await world.is_at_rest()
+
+
+@pytest.mark.parametrize("call", ["intake", "begin", "settle", "mark", "reserve", "intend_to_park", "unpark"])
+@virtually
+async def test_a_call_that_fails_says_nothing_of_its_records_and_restarts_its_lane_until_it_goes(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Whoever was called may be to blame, so nobody is poison."""
+    world = World([receiver("r", "/answer", status=True, base=90.0, factor=1.0, cap=90.0)])
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED]
+    real, failed = getattr(world.state, call), 0
+
+    async def buggy(*arguments: Any) -> Any:
+        nonlocal failed
+        if failed < 2 * TIMES:
+            failed += 1
+            raise RuntimeError("a bug")
+        return await real(*arguments)
+
+    monkeypatch.setattr(world.state, call, buggy)
+    await world.send(*_stream("a", "r"), *_stream("b", "r"))
+    process = Process(world)
+    await process.ended(900)
+    await process.stop()
+    assert len(world.told.broken_lanes) >= failed > TIMES
+    assert world.outside.reasons() == {}
+    assert world.outside.arrived("/answer", "a") == _all("a")
+    assert world.outside.arrived("/answer", "b") == _all("b")
+    assert await world.is_at_rest()

@@ -1,0 +1,78 @@
+"""What is told of a lane that a bug has ended: work, phase and event, in the log and in Sentry."""
+
+import io
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from relay.engine.breaks import WorkerFault
+from relay.engine.phases import Event, IllegalTransition, Phase, advance
+from relay.engine.work import Work
+from relay.log.port import Record, TopicPartition
+from relay.telemetry import logging
+from relay.telemetry.metrics import Metrics
+from relay.telemetry.observer import TelemetryObserver
+from relay.telemetry.sentry import SentryReporter
+from tests.unit.test_sentry import CANARY, DSN, Captured
+
+LANE = TopicPartition("to_receiver_ci", 3)
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.out, self.sent, self.metrics = io.StringIO(), Captured(), Metrics("0")
+        logging.configure("json", stream=self.out)
+        sentry = SentryReporter(transport=self.sent)
+        sentry.start(DSN, "test", "1")
+        self.observer = TelemetryObserver(self.metrics, sentry, lambda: None)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    yield Rig()
+    logging.configure()
+
+
+def _work() -> Work:
+    return Work(Record(*LANE, 41, b"k", CANARY.encode(), (), 0), None, 0, None, "r:ci")
+
+
+def test_an_illegal_transition_names_work_phase_and_event(rig: Rig) -> None:
+    work = _work()
+    with pytest.raises(IllegalTransition) as raised:
+        advance(work, Event.TWIN_LEFT, Phase.OVER)
+    rig.observer.lane_broken(LANE, raised.value, work.record, 2)
+    said = json.loads(rig.out.getvalue())
+    assert (said["event"], said["level"]) == ("lane_broken", "error")
+    assert (said["topic"], said["partition"], said["offset"], said["times"]) == (*LANE, 41, 2)
+    assert (said["phase"], said["work_event"]) == ("read", "twin left")
+    assert "to_receiver_ci/3/41" in said["error"]
+    [event] = rig.sent.events
+    assert event["tags"] == {"page": "yes", "stage": "to_receiver_ci"}
+    facts = {"partition": 3, "offset": 41, "phase": "read", "work_event": "twin left", "times": 2}
+    assert event["extra"] == {"suppressed": 0, **facts}
+    assert CANARY not in rig.sent.text
+
+
+def test_one_of_another_phase_is_another_one_to_sentry(rig: Rig) -> None:
+    for phase in (Phase.READ, Phase.WAITING, Phase.READ):
+        work = _work()
+        work.phase = phase
+        with pytest.raises(IllegalTransition) as raised:
+            advance(work, Event.TWIN_LEFT, Phase.OVER)
+        rig.observer.lane_broken(LANE, raised.value, work.record, 1)
+    assert [event["extra"]["phase"] for event in rig.sent.events] == ["read", "waiting"]
+    labels = {"reason": "lane_broken"}
+    assert rig.metrics.registry.get_sample_value("relay_services_restarted_total", labels) == 3
+
+
+def test_of_what_a_worker_raised_the_cause_is_told(rig: Rig) -> None:
+    try:
+        raise WorkerFault(_work()) from ZeroDivisionError("a bug")
+    except WorkerFault as error:
+        rig.observer.lane_broken(LANE, error, None, 0)
+    said = json.loads(rig.out.getvalue())
+    assert said["error"] == "ZeroDivisionError: a bug"
+    assert said["offset"] is None
+    assert [value["type"] for value in rig.sent.events[0]["exception"]["values"]] == ["ZeroDivisionError"]
