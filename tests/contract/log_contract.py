@@ -114,6 +114,20 @@ async def started(member: Member) -> Member:
     return member
 
 
+class _Held(Member):
+    """Gives up `held` only when it is `let_go`."""
+
+    def __init__(self, *named: Any, held: TopicPartition) -> None:
+        super().__init__(*named)
+        self._held = held
+        self.let_go = asyncio.Event()
+
+    async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        if self._held in partitions:
+            await self.let_go.wait()
+        await super()._revoked(partitions)
+
+
 async def settle(members: Sequence[Member], until: Callable[[], bool]) -> None:
     """Let these members poll, in turn, until it holds."""
     async with asyncio.timeout(PATIENCE_S):
@@ -680,6 +694,35 @@ class LogContract:
         assert await member.consumer.confirm([Assignment(*each) for each in member.owned.items()]) > 0
         await member.consumer.commit(member.ends([anew]))
         await member.consumer.close()
+
+    @pytest.mark.parametrize("meant_for_another", [True, False])
+    async def test_what_is_dealt_while_it_is_begun_anew_goes_where_it_is_meant_to_be(
+        self, rig: LogRig, meant_for_another: bool
+    ) -> None:
+        """And is not taken again by whoever had it, unless it stays there."""
+        group = unique("group")
+        topic, other = await topic_for(rig.log, group), await topic_for(rig.log, group)
+        anew, moved = TopicPartition(topic, 0), TopicPartition(other, 0)
+        former = _Held(rig.log, group, topic, other, held=anew)
+        await started(former)
+        await settle([former], lambda: former.owned.keys() == {anew, moved})
+        restarting = asyncio.create_task(former.consumer.restart([anew]))
+        wanted = [topic, other] if meant_for_another else [other]
+        newer = await started(Member(rig.log, group, *wanted, named=True))
+        await settle([former, newer], lambda: moved in newer.owned)
+        assert anew not in newer.owned
+
+        former.let_go.set()
+        await restarting
+        owner = newer if meant_for_another else former
+        await settle([former, newer], lambda: anew in owner.owned)
+        assert [len([each for each in one.assignments if each.partition == anew]) for one in (former, newer)] == (
+            [1, 1] if meant_for_another else [2, 0]
+        )
+        await rig.log.append(keyed(topic, 1))
+        await settle([former, newer], lambda: bool(owner.records))
+        for each in (former, newer):
+            await each.consumer.close()
 
     async def test_a_missing_offset_concerns_its_partition_only(self, rig: LogRig) -> None:
         group = unique("group")

@@ -284,7 +284,7 @@ class KafkaConsumer:
         if opened := sorted(partition for partition, held in gone.items() if held.is_open):
             await self._told(self._on_revoked(opened))
         self._holdings.left(gone, again=again)
-        if not self._closing and not (again and self._holdings.of(gone)):
+        if not self._closing and len(self._holdings.of(gone)) < len(gone):
             self._member.apply_again()
         self._stir.set()
 

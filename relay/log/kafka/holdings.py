@@ -18,6 +18,8 @@ class Held:
     offset: int = 0
     is_open: bool = False
     is_leaving: bool = False
+    is_meant: bool = True
+    """It was dealt the last time, too: what is given up to be begun anew may be meant for another by then."""
     is_missing: bool = False
     """The log does not hold its offset: that is told, and it waits to be begun anew."""
 
@@ -51,7 +53,9 @@ class Holdings:
     def deal(self, generation: int, meant: Collection[TopicPartition]) -> dict[TopicPartition, Held]:
         """The group has dealt: what has to be given up now, which is leaving from here on."""
         self.generation = generation
-        gone = {p: held for p, held in self._held.items() if p not in meant and not held.is_leaving}
+        for partition, held in self._held.items():
+            held.is_meant = partition in meant
+        gone = {p: held for p, held in self._held.items() if not (held.is_meant or held.is_leaving)}
         for partition in meant:
             if partition not in self._held:
                 self._held[partition] = Held(generation)
@@ -64,11 +68,11 @@ class Holdings:
         self.readable -= gone.keys()
 
     def left(self, gone: Mapping[TopicPartition, Held], *, again: bool) -> None:
-        """It is given up: to the group, or (`again`) to be begun anew here."""
+        """It is given up: to the group, or (`again`) to be begun anew here, if it is still meant to be here."""
         self._lost -= gone.keys()
         for partition, held in gone.items():
             if self._held.get(partition) is held:
-                if again:
+                if again and held.is_meant:
                     self._held[partition] = Held(held.generation, held.opening + 1)
                 else:
                     del self._held[partition]
