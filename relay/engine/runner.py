@@ -4,7 +4,7 @@ What concerns one lane - its offset is missing, or owner and epoch did not go to
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -200,7 +200,8 @@ class Runner:
 
     def _restart(self, partitions: Iterable[TopicPartition], failure: Broken | None) -> None:
         """After a pause, beside the others, who go on. `failure` None: that was told by whoever saw it."""
-        those, pause_s = self._restarts.begin(partitions, self._clock.monotonic())
+        lanes = {partition: self._lanes.get(partition) for partition in partitions}
+        those, pause_s = self._restarts.begin(lanes, self._clock.monotonic())
         if those and self._tasks is not None and not self._stopping:
             if failure is not None:
                 self._observer.service_failed(self._name, failure, pause_s)
@@ -215,13 +216,13 @@ class Runner:
             self._restarting.add(task)
             task.add_done_callback(self._restarting.discard)
 
-    async def _restarted(self, partitions: Sequence[TopicPartition], pause_s: float) -> None:
+    async def _restarted(self, lanes: Mapping[TopicPartition, _Running | None], pause_s: float) -> None:
+        """As far as they are still there: one that was lost and dealt again meanwhile has begun anew by that."""
         await self._clock.sleep(pause_s)
         if self._stopping:
             return
-        await self._consumer.restart(partitions)
-        self._restarts.end(partitions)
-        self._missing.difference_update(partitions)
+        await self._consumer.restart([p for p, running in lanes.items() if self._lanes.get(p) is running])
+        self._restarts.end(lanes)
 
     def _tell(self) -> None:
         now = self._clock.monotonic()
@@ -283,6 +284,7 @@ class Runner:
         if self._stopping:
             return  # given back in a moment, by close
         for assignment in assignments:
+            self._missing.discard(assignment.partition)
             lane = self._open_lane(assignment)
             lane.progress = self._progress
             lane.on_break = partial(self._restart, [assignment.partition], None)

@@ -228,3 +228,51 @@ async def test_a_call_that_fails_says_nothing_of_its_records_and_restarts_its_la
     assert world.outside.arrived("/answer", "a") == _all("a")
     assert world.outside.arrived("/answer", "b") == _all("b")
     assert await world.is_at_rest()
+
+
+@virtually
+async def test_a_lane_that_was_made_anew_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its member was put out while the broken one waited for its restart; and the newer one may break, too."""
+    world = await _world()
+    ends = [2, 1]
+
+    def fail(work: Work) -> None:
+        if ends[-1] and work.end is None:
+            ends[-1] -= 1
+            raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Lane, "_run", _failing(Lane._run, fail))
+    taken = world.broker.epochs
+    lane = (world.topics.group("to-receiver"), LANE)
+    await world.send(*_stream("a", "r"))
+    process = Process(world)
+    await process.ended(0.5)
+    assert (len(world.told.broken_lanes), taken[lane]) == (1, 1)
+    process.log.expel()
+    await process.ended(60)
+    assert taken[lane] == 2, "what waited was meant for the former one"
+    assert world.outside.arrived("/answer") == _all("a")
+
+    ends.pop()
+    await world.send(*_stream("b", "r"))
+    await process.ended(0.5)
+    assert len(world.told.broken_lanes) == 2
+    process.log.expel()
+    await world.send(*_stream("c", "r"))
+    await process.ended(0.5)
+    assert (len(world.told.broken_lanes), taken[lane]) == (3, 3)
+    await process.ended(90)
+    await process.stop()
+    assert taken[lane] == 4, "the newer one broke, and was made anew for that"
+    for source in ("b", "c"):
+        assert world.outside.arrived("/answer", source) == _all(source)
+    assert await world.is_at_rest()
+
+
+def _failing(real: Callable[..., None], fail: Callable[[Work], None]) -> Callable[..., None]:
+    def buggy(self: Lane[Any], work: Work) -> None:
+        if self.partition == LANE:
+            fail(work)
+        real(self, work)
+
+    return buggy
