@@ -2,19 +2,19 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Final
 
-from tests.faults.model.misfortunes import events
-from tests.faults.model.steps import steps
-from tests.faults.model.world import MESSAGES, Rules, Worker, World
-
-ALL: frozenset[Worker] = frozenset(("from_sender", "to_receiver", "to_sender"))
+from tests.faults.model.events import Event, events, happen
+from tests.faults.model.here import HERE, Role
+from tests.faults.model.sameness import sameness
+from tests.faults.model.world import World, copied, forget_copies, restored
 
 
 @dataclass(slots=True)
 class Found:
     """What all interleavings together have shown. `first`: of each kind of violation, how the shortest comes about."""
 
-    states: int = 0
+    worlds: int = 0
     at_rest: int = 0
     copies: int = 0
     """The most that the receiver got in one history of what it had got before."""
@@ -24,65 +24,116 @@ class Found:
 
     @property
     def violations(self) -> set[str]:
-        """Of: lost, stuck, copied, disordered."""
+        """Of: lost, stuck, copied, disordered, broken."""
         return set(self.first)
 
 
-def search(start: World, rules: Rules, workers: frozenset[Worker] = ALL, *, to_the_end: bool = True) -> Found:
-    """Look at every world that can come about from `start`, when only `workers` are at work; not `to_the_end`: until
-    the first violation."""
-    came: dict[World, tuple[World, str] | None] = {start: None}
-    queue, found = deque([start]), Found()
-    while queue and (to_the_end or not found.first):
-        world = queue.popleft()
-        after, resting = _successors(world, rules, workers)
-        for label, each in after:
-            if each not in came:
-                came[each] = (world, label)
-                queue.append(each)
+@dataclass(slots=True)
+class _Place:
+    """A world that was met: how it came about, and from where it can be come to without a fault."""
+
+    number: int
+    came: "tuple[_Place, Event] | None"
+    rests: bool = False
+    before: "list[_Place]" = field(default_factory=list)
+
+    @property
+    def history(self) -> list[str]:
+        labels, place = [], self
+        while place.came is not None:
+            place, event = place.came
+            labels.append(str(event))
+        return labels[::-1]
+
+
+MOST: Final = 100_000
+"""Worlds, at most: who finds more has told two apart that are the same, or goes on for ever."""
+
+
+class _Search:
+    def __init__(self) -> None:
+        self.found = Found()
+        self.places: dict[int, _Place] = {}
+        self.queue: deque[tuple[_Place, bytes]] = deque()
+
+    def meet(self, world: World, came: tuple[_Place, Event] | None) -> None:
+        same = sameness(world)
+        place = self.places.get(same)
+        if place is None:
+            place = self.places[same] = _Place(len(self.places), came)
+            self.queue.append((place, copied(world)))
+            self._judge(world, place)
+        if came is not None and came[1].progress:
+            place.before.append(came[0])
+
+    def look(self) -> None:
+        """At all that can follow from the next world."""
+        place, copy = self.queue.popleft()
+        found = events(restored(copy))
+        for event in found:
+            world = HERE.world if event is found[0] else restored(copy)  # looking has changed nothing
+            try:
+                happen(world, event)
+            except Exception as error:  # noqa: BLE001  whatever it is, it is what is looked for
+                self._violated("broken", [*place.history, str(event), repr(error)])
+            else:
+                self.meet(world, (place, event))
+
+    def _judge(self, world: World, place: _Place) -> None:
+        found = self.found
         found.copies = max(found.copies, world.copies)
-        found.at_rest += resting
-        if resting:
-            found.logs.add(world.hops)
-        for violation in _violations(world, resting, workers):
-            if violation not in found.first:
-                found.first[violation] = _history(came, world)
-    found.states = len(came)
-    return found
+        if world.copies:
+            self._violated("copied", place)
+        if world.disordered:
+            self._violated("disordered", place)
+        if world.is_at_rest:
+            place.rests = True
+            found.at_rest += 1
+            found.logs.add(world.log("to_receiver"))
+            if not is_complete(world):
+                self._violated("lost", place)
+
+    def _violated(self, what: str, how: "_Place | list[str]") -> None:
+        if what not in self.found.first:
+            self.found.first[what] = how.history if isinstance(how, _Place) else how
+
+    def end(self) -> None:
+        """From everywhere there has to be a way to rest, without any fault."""
+        places = list(self.places.values())
+        on_the_way = [place for place in places if place.rests]
+        good = {place.number for place in on_the_way}
+        while on_the_way:
+            for before in on_the_way.pop().before:
+                if before.number not in good:
+                    good.add(before.number)
+                    on_the_way.append(before)
+        for place in places:
+            if place.number not in good:
+                self._violated("stuck", place)
+                break
 
 
-def _successors(world: World, rules: Rules, workers: frozenset[Worker]) -> tuple[list[tuple[str, World]], bool]:
-    """And whether the world is at rest: whatever still may happen is a fault."""
-    done = [(f"{step.worker}: {', '.join(step.calls)}", step.after) for step in steps(world, rules, workers)]
-    happened = list(events(world, rules))
-    resting = not done and not any(event.progress for event in happened)
-    return done + [(event.what, event.after) for event in happened], resting
+def search(start: World, *, to_the_end: bool = True) -> Found:
+    """Look at every world that can come about from `start`; not `to_the_end`: until the first violation."""
+    searching = _Search()
+    searching.meet(start, None)
+    while searching.queue and (to_the_end or not searching.found.first):
+        if len(searching.places) > MOST:
+            raise AssertionError(f"too many worlds; for example {searching.queue[-1][0].history}")
+        searching.look()
+    if not searching.queue:
+        searching.end()
+    searching.found.worlds = len(searching.places)
+    forget_copies()
+    return searching.found
 
 
-def _violations(world: World, resting: bool, workers: frozenset[Worker]) -> list[str]:
-    found = []
-    if world.copies:
-        found.append("copied")
-    if world.disordered:
-        found.append("disordered")
-    if resting and any(world.log(worker) for worker in workers):
-        found.append("stuck")
-    if resting and not _complete(world, workers):
-        found.append("lost")
-    return found
+_WRITES: Final[dict[Role, Role]] = {"from_sender": "to_receiver", "to_receiver": "to_sender"}
 
 
-def _complete(world: World, workers: frozenset[Worker]) -> bool:
-    """Whether the last of `workers` has handed on every message."""
-    if "to_sender" in workers:
-        return all(world.back)
-    return set(MESSAGES) <= set(world.answers if "to_receiver" in workers else world.hops)
-
-
-def _history(came: dict[World, tuple[World, str] | None], world: World) -> list[str]:
-    labels = []
-    step = came[world]
-    while step is not None:
-        labels.append(step[1])
-        step = came[step[0]]
-    return labels[::-1]
+def is_complete(world: World) -> bool:
+    """Whether the last of its workers has handed on every message."""
+    last = list(world.owners)[-1]
+    if last == "to_sender":
+        return all(world.back[number] for number in world.messages)
+    return world.messages <= set(world.log(_WRITES[last]))

@@ -1,149 +1,345 @@
 """What a small world of the model is: two messages of one source to one receiver that is promised their order.
 
-Written so that equal situations are equal values: a log holds only what is not committed, what nobody can tell apart
-has one name, and whose turn it is does not show.
+The lanes are the engine's own cores, with the workers' own steps, on the state and the log in memory that the contract
+suites compare with the real ones. A world is copied by its bytes: what worlds share stays as it is.
 """
 
-from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+import io
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
-T = TypeVar("T")
-
-Worker = Literal["from_sender", "to_receiver", "zombie", "to_sender"]
-Flaw = Literal[
-    "mark_before_produce",
-    "delete_at_done",
-    "skip_what_has_a_result",
-    "no_watermark",
-    "no_settling",
-    "no_fence",
-    "no_lease",
-    "no_suspicion",
-    "stale_proof",
-]
-"""`stale_proof`: that a receiver has never seen a message counts whatever was begun or forgotten since."""
+from relay.domain.exchange import Request
+from relay.domain.hop import Hop
+from relay.domain.message import Message, message_headers
+from relay.domain.receiver import BreakerPolicy, Receiver, Source
+from relay.engine import ending
+from relay.engine.asks import Ask, Command
+from relay.engine.bounds import Bounds
+from relay.engine.core import Lane
+from relay.engine.observer import SilentObserver
+from relay.engine.parked_copy import LIFE_KEY
+from relay.engine.phases import Phase
+from relay.engine.policy import Dedicated, Policy, Shared
+from relay.engine.work import Call, Dead, Done, GateRules, Later, Work
+from relay.log.port import NewRecord, Record, TopicPartition
+from relay.state.attempts import Change, Limits, Settlement
+from relay.state.port import Lane as LaneId
+from relay.state.rows import Arrival, MessageRow, MessageStage, Result, RowKey, Stage, tag_of
+from tests.fakes.log import MemoryBroker
+from tests.fakes.state import MemoryState
+from tests.fakes.world import message
+from tests.faults.model.here import (
+    HERE,
+    HOLD_S,
+    LANES,
+    OBSERVER,
+    SOURCE,
+    SPECS,
+    TOPICS,
+    Cast,
+    Here,
+    Role,
+    client,
+    finished,
+)
+from workers.from_sender import FromSender
+from workers.outside import Outside
+from workers.to_receiver import ToReceiver
+from workers.to_sender import ToSender
 
 MESSAGES: Final = (0, 1)
-LOG_OF: Final = {"from_sender": "sent", "to_receiver": "hops", "to_sender": "answers"}
-
-# What Redis knows of a message, a delivery or a callback. SENDING tells whose attempt it is: it can be taken back by
-# that one only.
-NOTHING: Final = "."
-ARRIVED: Final = "a"
-ENQUEUED: Final = "e"
-SENDING_OWNER: Final = "r"
-SENDING_ZOMBIE: Final = "z"
-SENDING_DEAD: Final = "x"
-RESULT: Final = "R"
-PUBLISHED: Final = "P"
-DONE: Final = "D"
-
-SENDING: Final = frozenset((SENDING_OWNER, SENDING_ZOMBIE, SENDING_DEAD))
-NOBODY: Final = "-"
-"""Waits for the answer to a POST on the wire."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What the relay keeps to. `asked`: the receiver has a status endpoint. `flaws`: what is left out or done wrong."""
-
-    asked: bool = True
-    flaws: frozenset[Flaw] = frozenset()
-
-    def keep(self, flaw: Flaw) -> bool:
-        return flaw not in self.flaws
+START: Final = 1_700_000_000.0
+_MINE: Final = {tag_of(f"s:{SOURCE}"), tag_of("r:r")}
+"""Hash tags that are in use. All others are the same empty one."""
 
 
 class Faults(NamedTuple):
-    """How many of each may still happen. `lost`: responses that never come, or come too late."""
+    """How many of each may still happen. `lost`: responses that never come, or come too late. `repeats`: calls to the
+    state or the log whose answer is lost, so that they are made twice. `moves`: lanes that are given up in order;
+    `zombies`: without their owner's knowledge."""
 
     crashes: int = 0
     lost: int = 0
     dropped: int = 0
+    refused: int = 0
     flushes: int = 0
     resends: int = 0
+    repeats: int = 0
+    moves: int = 0
     zombies: int = 0
 
 
-class Work(NamedTuple):
-    """A record in a worker's memory: its message, and what comes next."""
+class State(MemoryState):
+    """One whose copies cost little."""
+
+    def lose(self) -> None:
+        super().lose()
+        empty = next(tag for number, tag in enumerate(self._tags) if number not in _MINE)
+        self._tags = [tag if number in _MINE else empty for number, tag in enumerate(self._tags)]
+
+    @property
+    def tags(self) -> list[Any]:
+        """Those in use."""
+        return [self._tags[number] for number in sorted(_MINE)]
+
+    @property
+    def owners_before(self) -> Any:
+        """What the state says of who was at what."""
+        return self._taken
+
+    @property
+    def has_parked(self) -> bool:
+        return any(index.references for tag in self.tags for index in tag.lanes.values())
+
+    @property
+    def has_rows(self) -> bool:
+        return any(tag.messages or tag.rows.active or tag.rows.finished or tag.rows.intents for tag in self.tags)
+
+
+class _FreeSeats:
+    """There is room for every request."""
+
+    def take(self, work: Any) -> bool:
+        return True
+
+    def leave(self, work: Any) -> None:
+        return
+
+    def leave_all(self) -> None:
+        return
+
+
+@dataclass(slots=True)
+class UnderWay:
+    """A command that is being carried out. `known`: what its first calls have answered."""
+
+    command: Command
+    known: list[Any] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request whose outcome somebody waits for."""
+
+    work: Work
+    call: Call[Any]
+
+
+@dataclass(slots=True)
+class Owner:
+    """A process that has a lane. `read`: the next offset. `verdicts`: replies to begins that it has not taken up: time
+    may pass before it does."""
+
+    role: Role
+    core: Lane[Any]
+    read: int
+    under_way: list[UnderWay] = field(default_factory=list)
+    verdicts: list[tuple[Command, Any]] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+
+    @property
+    def busy(self) -> bool:
+        """Something may happen to it at any moment."""
+        return bool(self.under_way or self.verdicts or self.asked)
+
+
+@dataclass(slots=True)
+class Posted:
+    """A POST on the wire. `until`: when it has arrived, if it ever will. `by` None: nobody waits for its answer any
+    more."""
 
     message: int
-    next: str
+    until: float
+    to_sender: bool
+    by: Owner | None
+    asked: Asked | None
 
 
-class World(NamedTuple):
-    """Logs, workers, Redis, the wire and the outside.
+@dataclass(slots=True)
+class World:
+    """`messages`: those that there are. `owners`: of each lane that is served. `former`: who had one of them, and does
+    not know that it is another's, or is still giving it up. `committed`: as far as it surely was when an owner last
+    changed: see `events`. `seen`: arrivals at the receiver by message, `back`: whether the sender has its answer.
+    `tokens`: how many were given out."""
 
-    `hops` and `answers` are to_receiver and to_sender. A worker's works are those of the first records of its log;
-    only the zombie, who can commit nothing, has works without a log. `fenced`: Redis knows that a newer owner than
-    the zombie has the lane. `in_doubt`: Redis knows that its memory was lost. `wire`: for each message the POSTs under
-    way, by who waits for the answer. `seen`: arrivals at the receiver, `back`: whether the sender has the answer.
-    """
-
-    sent: tuple[int, ...]
-    hops: tuple[int, ...]
-    answers: tuple[int, ...]
-    from_sender: tuple[Work, ...]
-    to_receiver: tuple[Work, ...]
-    zombie: tuple[Work, ...]
-    to_sender: tuple[Work, ...]
-    messages: tuple[str, ...]
-    deliveries: tuple[str, ...]
-    callbacks: tuple[str, ...]
-    fenced: bool
-    in_doubt: bool
-    wire: tuple[tuple[str, ...], ...]
-    seen: tuple[int, ...]
-    back: tuple[bool, ...]
-    disordered: bool
+    cast: Cast
+    messages: frozenset[int]
     faults: Faults
+    broker: MemoryBroker
+    state: State
+    now: float = START
+    owners: dict[Role, Owner] = field(default_factory=dict)
+    former: Owner | None = None
+    committed: dict[Role, int] = field(default_factory=dict)
+    wire: list[Posted] = field(default_factory=list)
+    seen: list[int] = field(default_factory=lambda: [0 for _ in MESSAGES])
+    back: list[bool] = field(default_factory=lambda: [False for _ in MESSAGES])
+    disordered: bool = False
+    tokens: int = 0
 
-    def works(self, worker: str) -> tuple[Work, ...]:
-        found: tuple[Work, ...] = getattr(self, worker)
-        return found
+    def end(self, role: Role) -> int:
+        return self.broker[LANES[role]].end
 
-    def log(self, worker: str) -> tuple[int, ...]:
-        """The log that a worker reads."""
-        found: tuple[int, ...] = getattr(self, LOG_OF[worker])
-        return found
+    def records(self, role: Role) -> list[Record]:
+        """What is on the log that this worker reads."""
+        return self.broker[LANES[role]].records
 
-    def working(self, worker: str, works: tuple[Work, ...], log: tuple[int, ...] | None = None) -> "World":
-        """The same, but for this worker's memory; and for its log, where one is given."""
-        changes: dict[str, Any] = {worker: works} if log is None else {worker: works, LOG_OF[worker]: log}
-        return self._replace(**changes)
+    def log(self, role: Role) -> tuple[int, ...]:
+        """The messages there."""
+        return tuple(map(number_of, self.records(role)))
+
+    def append(self, records: list[NewRecord]) -> None:
+        finished(client().append(records))
+
+    def open(self, role: Role, epoch: int) -> Owner:
+        """A new owner, which begins where was committed."""
+        worker = self.cast.workers[role]
+        own = role == "to_receiver"
+        kind = (Dedicated if own else Shared) if worker.parks else Policy
+        tags = (tag_of("r:r"),) if own else tuple(sorted(_MINE)) if worker.parks else ()
+        setting = ending.Setting(
+            lane=LaneId(*LANES[role], epoch),
+            tags=tags,
+            policy=kind(HOLD_S, capped=worker.capped),
+            bounds=Bounds(),
+            observer=OBSERVER,
+            random=HERE.random,
+            wall=HERE.time,
+        )
+        owner = self.owners[role] = Owner(role, Lane(setting, worker, SEATS), self.committed[role])
+        return owner
 
     @property
     def copies(self) -> int:
         """How often the receiver got what it had got before."""
         return sum(max(0, times - 1) for times in self.seen)
 
-
-def beginning(
-    faults: Faults, sent: tuple[int, ...] = (), hops: tuple[int, ...] = (), answers: tuple[int, ...] = ()
-) -> World:
-    """These records are on the logs, and nothing else has happened."""
-    each = len(MESSAGES)
-    return World(
-        sent=sent,
-        hops=hops,
-        answers=answers,
-        from_sender=(),
-        to_receiver=(),
-        zombie=(),
-        to_sender=(),
-        messages=(NOTHING,) * each,
-        deliveries=(NOTHING,) * each,
-        callbacks=(NOTHING,) * each,
-        fenced=True,
-        in_doubt=False,
-        wire=((),) * each,
-        seen=(0,) * each,
-        back=(False,) * each,
-        disordered=False,
-        faults=faults,
-    )
+    @property
+    def is_at_rest(self) -> bool:
+        """Nobody owes anything any more."""
+        idle = not any(owner.busy for owner in self.owners.values())
+        read = all(owner.read == self.end(role) and not owner.core.unfinished for role, owner in self.owners.items())
+        return idle and read and not (self.wire or self.former or self.state.has_parked)
 
 
-def changed(each: tuple[T, ...], message: int, value: T) -> tuple[T, ...]:
-    return (*each[:message], value, *each[message + 1 :])
+def beginning(cast: Cast, faults: Faults, **logs: tuple[int, ...]) -> World:
+    """`logs`: by the workers that are at work here, which messages are on the logs that they read. Nothing else has
+    happened."""
+    messages = frozenset(number for numbers in logs.values() for number in numbers)
+    world = HERE.world = World(cast, messages, faults, _broker({}), State(clock=HERE.time))
+    world.append([NewRecord(TOPICS.parked_messages, LIFE_KEY, b"ready")])
+    for role, make in _MADE.items():
+        if role in logs:
+            world.append(make(cast, logs[role]))
+            world.committed[role] = 0
+    for role in world.committed:
+        world.open(role, 1)
+    return world
+
+
+def sent(cast: Cast, numbers: tuple[int, ...]) -> list[NewRecord]:
+    """The records by which a sender hands in these messages."""
+    messages = [message(number, SOURCE, "r") for number in numbers]
+    return [NewRecord(LANES["from_sender"].topic, SOURCE.encode(), m.payload, message_headers(m)) for m in messages]
+
+
+def _hops(cast: Cast, numbers: tuple[int, ...]) -> list[NewRecord]:
+    """What FromSender makes of them."""
+    return [_made(cast, "from_sender", record) for record in sent(cast, numbers)]
+
+
+def _answers(cast: Cast, numbers: tuple[int, ...]) -> list[NewRecord]:
+    """What ToReceiver makes of those."""
+    return [_made(cast, "to_receiver", record) for record in _hops(cast, numbers)]
+
+
+_MADE: Final[dict[Role, Callable[[Cast, tuple[int, ...]], list[NewRecord]]]] = {
+    "from_sender": sent,
+    "to_receiver": _hops,
+    "to_sender": _answers,
+}
+
+
+def _made(cast: Cast, role: Role, record: NewRecord) -> NewRecord:
+    worker = cast.workers[role]
+    work = worker.admit(Record(*LANES[role], 0, record.key, record.value, record.headers, int(START * 1000)))
+    if work is None:
+        raise AssertionError("it was done before")
+    end = worker.resume(work, ANSWER) if role == "to_receiver" else worker.step(work)
+    if not isinstance(end, Done):
+        raise AssertionError(f"it does not go on: {end}")
+    return end.records[0]
+
+
+ANSWER: Final = Result("answered", 200, "application/json", b"{}")
+
+
+def number_of(record: Record) -> int:
+    """Which message it is about."""
+    identity = next(value for name, value in record.headers if name == "ce_id")
+    return int(identity.rsplit(b"-", 1)[1])
+
+
+# --- copies -----------------------------------------------------------------------------------------------------
+
+SEATS: Final = _FreeSeats()
+_shared: list[Any] = []
+_numbers: dict[int, int] = {}
+
+
+def copied(world: World) -> bytes:
+    """Good until `forget_copies`."""
+    copy = io.BytesIO()
+    _Pickler(copy, pickle.HIGHEST_PROTOCOL).dump(world)
+    return copy.getvalue()
+
+
+def restored(copy: bytes) -> World:
+    """From here on this is the world that is being looked at."""
+    world: World = pickle.loads(copy)  # noqa: S301  it was made here
+    HERE.world = world
+    return world
+
+
+def forget_copies() -> None:
+    _shared.clear()
+    _numbers.clear()
+
+
+def _share(value: Any) -> tuple[Any, ...]:
+    number = _numbers.get(id(value))
+    if number is None:
+        number = _numbers[id(value)] = len(_shared)
+        _shared.append(value)
+    return _nth, (number,)
+
+
+def _nth(number: int) -> Any:
+    return _shared[number]
+
+
+def _broker(records: dict[TopicPartition, list[Record]]) -> MemoryBroker:
+    broker = MemoryBroker(now_ms=HERE.now_ms)
+    broker.specs = SPECS
+    for at, some in records.items():
+        broker[at].records = some
+    return broker
+
+
+def _reduced(broker: MemoryBroker) -> tuple[Any, ...]:
+    partitions = broker._partitions.items()
+    return _broker, ({at: partition.records for at, partition in partitions if partition.records},)
+
+
+VALUES: Final[tuple[type[Any], ...]] = (
+    *(Arrival, Bounds, BreakerPolicy, Cast, Change, Dead, Dedicated, Done, FromSender, GateRules, Here, Hop, Later),
+    *(Limits, Message, MessageRow, MessageStage, NewRecord, Outside, Phase, Policy, Receiver, Record, Request, Result),
+    *(RowKey, Settlement, Shared, SilentObserver, Source, Stage, ToReceiver, ToSender, _FreeSeats, ending.Setting, Ask),
+)
+"""What never changes is not copied."""
+
+
+class _Pickler(pickle.Pickler):
+    dispatch_table = dict.fromkeys(VALUES, _share) | {MemoryBroker: _reduced}

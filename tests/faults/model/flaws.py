@@ -1,0 +1,137 @@
+"""Mistakes that the search has to find, planted into the engine, the steps, or the state that they trust in. Some are
+those of the harness."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from msgspec import structs
+
+import workers.delivery
+import workers.from_sender
+from relay.engine.attempting import Attempting
+from relay.engine.phases import TRANSITIONS, Event, Phase
+from relay.engine.steps import Steps
+from relay.engine.twins import Twins
+from relay.engine.work import Seen
+from relay.state.attempts import BeginAsk, Verdict
+from relay.state.rows import MessageRow
+from tests.fakes.state_begin import Beginning
+from tests.fakes.state_memory import Memory
+from tests.fakes.state_rows import StoredRow
+from tests.faults.harness.planted import PLANTED
+
+AnyWork = Any
+"""A patched method serves the works of all workers."""
+
+
+def _asks(change: Callable[[BeginAsk], BeginAsk]) -> AbstractContextManager[Any]:
+    """Begins are asked for with this changed."""
+
+    def asks(self: Attempting[AnyWork], works: Sequence[AnyWork], now: float) -> list[BeginAsk]:
+        return [change(one) for one in rightly(self, works, now)]
+
+    rightly = Attempting.begin_asks
+    return patch.object(Attempting, "begin_asks", asks)
+
+
+@contextmanager
+def seen_is_proof() -> Iterator[None]:
+    """A message that came before is taken for one that was handed on."""
+
+    def seen(work: AnyWork, row: MessageRow | None) -> Seen:
+        return Seen.READY if row is None else Seen.FINISHED
+
+    with patch.object(workers.from_sender, "_seen", seen):
+        yield
+
+
+@contextmanager
+def no_order() -> Iterator[None]:
+    """Nothing of a source has to stay in order."""
+    with patch.object(workers.delivery, "order_key", lambda receiver, delivery: None):
+        yield
+
+
+@contextmanager
+def twins_stay() -> Iterator[None]:
+    """Records that wait for another of the same delivery are forgotten when that one ends."""
+    with patch.object(Twins, "leave", lambda self, work: []):
+        yield
+
+
+@contextmanager
+def unforeseen() -> Iterator[None]:
+    """Something happens to a work that the table of phases does not have."""
+    known = {event: to for event, to in TRANSITIONS[Phase.BEGINNING].items() if event is not Event.VERDICT}
+    with patch.dict(TRANSITIONS, {Phase.BEGINNING: known}):
+        yield
+
+
+@contextmanager
+def no_fence() -> Iterator[None]:
+    """Nobody is told that the lane has a newer owner."""
+
+    def refused(self: Memory, tag: int, lane: Any = None) -> Any:
+        return rightly(self, tag)
+
+    rightly = Memory._refused
+    with patch.object(Memory, "_refused", refused):
+        yield
+
+
+@contextmanager
+def no_lease() -> Iterator[None]:
+    """What was begun long ago is sent all the same."""
+    with patch.object(Steps, "_is_too_late", lambda self, work, now: False):
+        yield
+
+
+@contextmanager
+def no_suspicion() -> Iterator[None]:
+    """After a loss of the state nobody is asked what he may have got before."""
+    with _asks(lambda one: structs.replace(one, ask_first=False, unseen=False)):
+        yield
+
+
+@contextmanager
+def stale_proof() -> Iterator[None]:
+    """That a receiver has never seen a message counts whatever was begun or forgotten since."""
+
+    def unresolved(self: Beginning, ask: BeginAsk, row: StoredRow) -> Verdict | None:
+        return None if ask.resolved is not None else rightly(self, ask, row)
+
+    rightly = Beginning._unresolved
+    with patch.object(Beginning, "_unresolved", unresolved):
+        yield
+
+
+FLAWS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
+    **{
+        name: PLANTED[name]
+        for name in (
+            "mark_before_produce",
+            "delete_at_done",
+            "skip_on_delivered",
+            "commit_before_produce",
+            "no_settle",
+            "index_before_park",
+            "tombstone_before_hop",
+        )
+    },
+    **{
+        flaw.__name__: flaw
+        for flaw in (
+            seen_is_proof,
+            no_order,
+            twins_stay,
+            unforeseen,
+            no_fence,
+            no_lease,
+            no_suspicion,
+            stale_proof,
+        )
+    },
+}
+"""By name. Each is a context manager: the flaw is there from entering it to leaving it."""

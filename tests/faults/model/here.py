@@ -1,0 +1,212 @@
+"""What all worlds share: the workers, and what they are given of the world that is being looked at.
+
+Ports answer one call at a time: a command under way is begun anew for each of its calls, and told what the earlier ones
+answered. So it is something that can be copied, and a crash can come between any two calls.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from relay.config.settings import Settings
+from relay.delivery.port import Transport
+from relay.domain.exchange import Exchange, Request
+from relay.domain.topics import Topics
+from relay.engine.effects import Effects
+from relay.engine.holding import Holding
+from relay.engine.observer import SilentObserver
+from relay.engine.patience import Patience
+from relay.engine.turnstile import Turnstile
+from relay.engine.work import Later, Worker
+from relay.log.partitioner import place_of
+from relay.log.port import TopicPartition
+from tests.fakes.log import MemoryLog
+from tests.fakes.world import Known, receiver
+from workers.from_sender import FromSender
+from workers.letters import Letters
+from workers.outside import Outside
+from workers.to_receiver import ToReceiver
+from workers.to_sender import ToSender
+
+if TYPE_CHECKING:
+    from tests.faults.model.world import World
+
+T = TypeVar("T")
+
+Role = Literal["from_sender", "to_receiver", "to_sender"]
+
+TOPICS: Final = Topics()
+SETTINGS: Final = Settings(receivers_file="none")
+HOLD_S: Final = 5.0
+"""Longer waits are parked."""
+HELD_S: Final = 1.0
+PARKED_S: Final = 8.0
+TOKEN: Final = b"token-"
+"""What every attempt token begins with."""
+
+
+class Here:
+    """The world that is being looked at."""
+
+    world: "World"
+
+    def monotonic(self) -> float:
+        return self.world.now
+
+    time = wall = monotonic
+
+    def now_ms(self) -> int:
+        return int(self.world.now * 1000)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.Event().wait()  # whoever sleeps here is cancelled in the end
+
+    async def wait(self, event: asyncio.Event, seconds: float | None) -> None:
+        await event.wait()
+
+    def random(self, count: int) -> bytes:
+        tokens = []
+        for _ in range(count // 8):
+            self.world.tokens += 1
+            tokens.append(TOKEN + self.world.tokens.to_bytes(2, "big"))
+        return b"".join(tokens)
+
+
+HERE: Final = Here()
+
+
+class NextCall(BaseException):
+    """A command wants to make a call more than it may now."""
+
+
+class Died(BaseException):
+    """The process ended in the midst of a call."""
+
+
+class _Calls:
+    """The calls of the command that is being carried on: `known` are answered already, `left` may be made now."""
+
+    def __init__(self) -> None:
+        self.begin([])
+
+    def begin(self, known: list[Any], left: int = 1_000, times: int = 1, part: int | None = None) -> None:
+        """`times`: each call is made so often, as a client library does that lost an answer. `part`: of its items only
+        so many get through, and then the process is dead."""
+        self.known, self.left, self.times, self.part = known, left, times, part
+        self._position = 0
+
+    async def make(self, method: Callable[..., Awaitable[T]], arguments: tuple[Any, ...], named: dict[str, Any]) -> T:
+        self._position += 1
+        if self._position <= len(self.known):
+            known: T = self.known[self._position - 1]
+            return known
+        if not self.left:
+            raise NextCall
+        self.left -= 1
+        if self.part is not None:
+            await method(arguments[0][: self.part], *arguments[1:], **named)
+            raise Died
+        for _ in range(self.times - 1):
+            await method(*arguments, **named)
+        reply = await method(*arguments, **named)
+        self.known.append(reply)
+        return reply
+
+
+CALLS: Final = _Calls()
+
+
+class _Port:
+    """A port of the world that is being looked at."""
+
+    def __init__(self, implementation: Callable[[], Any]) -> None:
+        self._implementation = implementation
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*arguments: Any, **named: Any) -> Any:
+            return await CALLS.make(getattr(self._implementation(), name), arguments, named)
+
+        return call
+
+
+def finished(call: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nobody."""
+    try:
+        while True:
+            call.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def client() -> MemoryLog:
+    """Of the world's broker."""
+    log = MemoryLog(HERE.world.broker)
+    finished(log.start())
+    return log
+
+
+STATE: Final[Any] = _Port(lambda: HERE.world.state)
+LOG: Final[Any] = _Port(client)
+OBSERVER: Final = SilentObserver()
+PATIENCE: Final = Patience(HERE, OBSERVER)
+
+
+def effects() -> Effects:
+    """What carries a command out; made anew for each, as it remembers things for a second."""
+    return Effects(LOG, STATE, HERE, PATIENCE, Holding(LOG, STATE, TOPICS.receiver_config), TOPICS.parked_messages)
+
+
+class _Requests(Transport):
+    """Keeps the request that was just put."""
+
+    def __init__(self) -> None:
+        self.put: list[Request] = []
+
+    async def start(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    def send(self, request: Request, done: Callable[[Exchange], None]) -> None:
+        self.put.append(request)
+
+
+class _NeverShort(Turnstile):
+    """Of a process that has all that it needs: it remembers nothing from one world to the next."""
+
+    def heard(self, party: str, url: str, exchange: Exchange) -> Later | None:
+        return None
+
+
+REQUESTS: Final = _Requests()
+_OUTSIDE: Final = Outside(REQUESTS, HERE, lambda: 0.5, "relay/model", turnstile=_NeverShort(HERE))
+
+
+class Cast:
+    """The workers, for one kind of receiver. `asked`: it has a status endpoint. `parks`: what has failed waits longer
+    than anything is held in memory."""
+
+    def __init__(self, *, asked: bool = True, parks: bool = False) -> None:
+        pause_s = PARKED_S if parks else HELD_S
+        retry: dict[str, Any] = {"base": pause_s, "factor": 1.0, "cap": pause_s, "max_attempts": 1_000}
+        known = Known([receiver("r", "/answer", status=asked, failures=1_000, **retry)], [])
+        letters = Letters(TOPICS, HERE)
+        most = SETTINGS.max_payload_bytes
+        self.workers: dict[Role, Worker[Any]] = {
+            "from_sender": FromSender(TOPICS, known, STATE, letters, _OUTSIDE, max_payload_bytes=most, moves=known),
+            "to_receiver": ToReceiver(TOPICS, known, STATE, letters, _OUTSIDE, known),
+            "to_sender": ToSender(known, STATE, letters, _OUTSIDE),
+        }
+        self.shared = {id(each): each for each in (*self.workers.values(), known, letters)}
+
+
+SOURCE: Final = "a"
+LANES: Final[dict[Role, TopicPartition]] = {
+    "from_sender": TopicPartition(TOPICS.from_sender, place_of(SOURCE.encode(), 0, 10)),
+    "to_receiver": TopicPartition(TOPICS.to_receiver("r"), 0),
+    "to_sender": TopicPartition(TOPICS.to_sender, place_of(SOURCE.encode(), 0, 10)),
+}
+"""What each of them reads here."""
+SPECS: Final = {spec.name: spec for spec in (*TOPICS.fixed(), *TOPICS.lane_specs("r", 1))}

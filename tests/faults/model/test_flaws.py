@@ -1,0 +1,101 @@
+"""The search can fail: each of these mistakes is found, with as few faults as it takes, and is none without them."""
+
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.faults.model.flaws import FLAWS
+from tests.faults.model.here import Cast
+from tests.faults.model.search import Found, search
+from tests.faults.model.test_model import ASKED, ONE, PARKED
+from tests.faults.model.world import MESSAGES, Faults, beginning
+
+
+def _found(cast: Cast, faults: Faults, *flaws: str, to_the_end: bool = False, **logs: tuple[int, ...]) -> Found:
+    with ExitStack() as planted:
+        for flaw in flaws:
+            planted.enter_context(FLAWS[flaw]())
+        return search(beginning(cast, faults, **logs), to_the_end=to_the_end)
+
+
+def _delivered(faults: Faults, *flaws: str, messages: tuple[int, ...] = ONE, cast: Cast = ASKED) -> Found:
+    return _found(cast, faults, *flaws, to_receiver=messages)
+
+
+def test_to_mark_before_producing_loses_a_message_at_one_crash() -> None:
+    wrong = "mark_before_produce"
+    assert _delivered(Faults(), wrong).violations == set()
+    found = _delivered(Faults(crashes=1), wrong)
+    assert found.violations == {"lost"}
+    crash = found.first["lost"].index("crash to_receiver 0")
+    assert found.first["lost"][crash - 1].endswith("append hop records"), "whose first call was the mark"
+
+
+def test_to_take_what_was_seen_for_what_was_handed_on_loses_it_at_one_crash() -> None:
+    found = _found(ASKED, Faults(crashes=1), "seen_is_proof", from_sender=ONE)
+    assert found.violations == {"lost"}
+    assert _found(ASKED, Faults(), "seen_is_proof", from_sender=ONE).violations == set()
+
+
+def test_to_forget_what_is_done_repeats_a_message_that_is_sent_again() -> None:
+    logs: dict[str, Any] = {"from_sender": ONE, "to_receiver": (), "to_sender": ()}
+    assert _found(ASKED, Faults(), "delete_at_done", **logs).violations == set()
+    assert _found(ASKED, Faults(resends=1), "delete_at_done", **logs).violations == {"copied"}
+
+
+def test_to_skip_what_has_an_outcome_loses_it_at_one_crash() -> None:
+    assert _delivered(Faults(crashes=1), "skip_on_delivered").violations == {"lost"}
+
+
+def test_to_commit_past_what_has_not_ended_loses_it_at_one_crash() -> None:
+    assert _found(ASKED, Faults(crashes=1), "commit_before_produce", to_sender=ONE).violations == {"lost"}
+
+
+@pytest.mark.parametrize("flaw", ["index_before_park", "tombstone_before_hop"])
+def test_to_be_too_early_with_what_is_parked_loses_it_at_one_crash(flaw: str) -> None:
+    assert _delivered(Faults(refused=1), flaw, cast=PARKED).violations == set()
+    assert _delivered(Faults(refused=1, crashes=1), flaw, cast=PARKED).violations == {"lost"}
+
+
+@pytest.mark.parametrize(
+    ("flaw", "faults"),
+    [
+        ("no_settle", Faults(crashes=1)),
+        ("no_settle", Faults(lost=1)),
+        ("no_lease", Faults(zombies=1)),
+        ("no_suspicion", Faults(crashes=1, flushes=1)),
+    ],
+)
+def test_each_protection_is_needed(flaw: str, faults: Faults) -> None:
+    assert _delivered(faults).first == {}
+    assert _delivered(faults, flaw).violations == {"copied"}
+
+
+def test_the_fence_and_the_name_of_what_is_proved_stand_in_for_each_other() -> None:
+    zombie = Faults(zombies=1)
+    for flaws in ((), ("no_fence",), ("stale_proof",)):
+        assert _delivered(zombie, *flaws).first == {}
+    assert _delivered(zombie, "no_fence", "stale_proof").violations == {"copied"}
+
+
+def test_a_404_counts_only_for_the_attempt_it_was_about() -> None:
+    """A worker has heard that the receiver never saw a message, and freezes before it begins another attempt;
+    meanwhile a new owner delivers it, and the state loses both its row and the fence. (Without the mistake: see
+    `test_model.py`.)"""
+    assert _delivered(Faults(zombies=1, dropped=1, flushes=1), "stale_proof").violations == {"copied"}
+
+
+def test_without_order_one_overtakes_another_that_was_refused() -> None:
+    assert _delivered(Faults(refused=1), "no_order", messages=MESSAGES).violations == {"disordered"}
+
+
+def test_what_never_comes_to_an_end_is_seen() -> None:
+    assert _delivered(Faults(), messages=(0, 0)).first == {}
+    assert _delivered(Faults(), "twins_stay", messages=(0, 0)).violations == {"stuck"}
+
+
+def test_what_the_table_of_phases_does_not_have_is_seen() -> None:
+    found = _delivered(Faults(), "unforeseen")
+    assert "broken" in found.violations
+    assert "IllegalTransition" in found.first["broken"][-1]

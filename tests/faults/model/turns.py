@@ -1,0 +1,144 @@
+"""What an owner of a lane does: it gives the core its turn, and carries its commands out, one call of a port at a time.
+
+Stands for the pump. A reply is taken up at once, as whoever takes it up late is no different from one whose next call
+is late; only a begin's verdict is not, as time may pass before its POST. Some commands are carried out whole and at
+once: reservations and what runs alone, as all that is decided by them is whom to suspect, and looks at an empty due
+index.
+"""
+
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+from relay.domain.errors import PartitionLost
+from relay.domain.exchange import Exchange, Response
+from relay.engine.asks import STILL_COUNT, Ask, Command
+from relay.engine.work import Call, Work
+from tests.faults.model.here import CALLS, REQUESTS, Died, NextCall, effects, finished
+from tests.faults.model.world import Asked, Owner, Posted, UnderWay, World
+
+T = TypeVar("T")
+
+_TURNS = 100
+"""More than any world needs: whoever still goes round then does so for ever."""
+
+YES = Response(200, {"content-type": "application/json"}, b"{}")
+NEVER_SEEN = Response(404, {}, b"")
+
+
+def turn(world: World, owner: Owner) -> None:
+    """As long as there is something that can be done at once."""
+    core = owner.core
+    for _ in range(_TURNS):
+        core.take_up(world.now)
+        steps = core.steps()
+        for work in steps:
+            call = core.step(work, world.now)
+            if call is not None:
+                _ask(world, owner, work, call)
+        commands = core.commands()
+        whole = [command for command in commands if _is_at_once(world, command)]
+        owner.under_way += [UnderWay(command) for command in commands if command not in whole]
+        for command in whole:
+            _carry_out_whole(world, owner, command)
+        if core.fenced_at is not None and not core.left:
+            core.stop()
+            leave(owner)
+        if not (core.has_more or steps or whole):
+            return
+    raise AssertionError("a lane that finds no end")
+
+
+def leave(owner: Owner) -> None:
+    """Its outcomes are still stored; whatever else is under way is not waited for."""
+    owner.core.leave()
+    owner.under_way = [each for each in owner.under_way if each.command.ask in STILL_COUNT]
+
+
+def _is_at_once(world: World, command: Command) -> bool:
+    if command.ask is Ask.TAKE_DUE:
+        return not world.state.has_parked
+    return command.ask in (Ask.RESERVE, Ask.ALONE)
+
+
+def _carry_out_whole(world: World, owner: Owner, command: Command) -> None:
+    core = owner.core
+    try:
+        if command.ask is Ask.ALONE:
+            reply = at_once(effects().run_alone(core, command.items[0], partial(_ask, world, owner)))
+        else:
+            reply = at_once(_carried_out(owner, command))
+    except PartitionLost:
+        core.lost(command, world.now)
+    else:
+        core.carried_out(command, reply, world.now)
+
+
+def at_once(call: Coroutine[Any, Any, T]) -> T:
+    """All its calls, one after the other."""
+    CALLS.begin([])
+    return finished(call)
+
+
+async def _carried_out(owner: Owner, command: Command) -> Any:
+    return await effects().carry_out(owner.core, command)
+
+
+def carry_on(world: World, owner: Owner, number: int, *, times: int = 1, part: int | None = None) -> None:
+    """The next call of a command that is under way, and what follows from it at once. `times`, `part`: see `CALLS`."""
+    each, core = owner.under_way[number], owner.core
+    CALLS.begin(each.known, 1, times, part)
+    try:
+        reply = finished(_carried_out(owner, each.command))
+    except NextCall:
+        return
+    except Died:
+        return
+    except PartitionLost:
+        del owner.under_way[number]
+        core.lost(each.command, world.now)
+    else:
+        del owner.under_way[number]
+        if each.command.ask is Ask.BEGIN:
+            owner.verdicts.append((each.command, reply))
+            return
+        core.carried_out(each.command, reply, world.now)
+    turn(world, owner)
+
+
+def hear(world: World, owner: Owner, number: int) -> None:
+    """Take up what a begin was answered."""
+    command, reply = owner.verdicts.pop(number)
+    owner.core.carried_out(command, reply, world.now)
+    turn(world, owner)
+
+
+def told(world: World, posted: Posted, outcome: Exchange) -> None:
+    """Whoever waits for this answer goes on."""
+    owner, asked = posted.by, posted.asked
+    if owner is None or asked is None:
+        return
+    owner.asked.remove(asked)
+    owner.core.replied(asked.work, asked.call, outcome, world.now)
+    turn(world, owner)
+
+
+def _ask(world: World, owner: Owner, work: Work, call: Call[Any]) -> None:
+    """A GET is answered at once: who asks late has heard the verdict late. A POST is on its way from now on."""
+    call.start(_nobody)
+    request = REQUESTS.put.pop()
+    if request.method == "GET":
+        number = int(request.url.rsplit("-", 1)[1])
+        owner.core.replied(work, call, YES if world.seen[number] else NEVER_SEEN, world.now)
+        return
+    headers = dict(request.headers)
+    to_sender = "relay-message-id" in headers
+    number = int(headers["relay-message-id" if to_sender else "ce-id"].rsplit("-", 1)[1])
+    asked = Asked(work, call)
+    owner.asked.append(asked)
+    until = work.begun_at + (work.rules.limits.settle_s if work.rules is not None else 0.0)
+    world.wire.append(Posted(number, until, to_sender, owner, asked))
+
+
+def _nobody(_reply: object) -> None:
+    return
