@@ -14,6 +14,7 @@ from relay.engine.order import Order
 from relay.engine.pump import Pump
 from relay.engine.seats import Seats
 from relay.engine.standstill import Hands
+from relay.engine.tasks import never_in_silence
 from relay.log.port import Record, TopicPartition
 from relay.state.port import Lane as LaneId
 from relay.state.port import State
@@ -155,8 +156,8 @@ class OpenLane:
     async def _hand_over(self) -> None:
         lane, effects = self._lane, self._pump.effects
         try:
-            await effects.hand_back(lane)
-            await effects.leave(lane)
+            await never_in_silence(effects.hand_back(lane))
+            await never_in_silence(effects.leave(lane))
         except Exception as error:  # noqa: BLE001
             self._broke(error, None)
 

@@ -19,6 +19,7 @@ from relay.engine.clock import Clock
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
 from relay.engine.seats import Seats
+from relay.engine.tasks import never_in_silence
 from relay.engine.turnstile import Turnstile
 from relay.engine.work import Call, Work
 
@@ -203,9 +204,10 @@ class Pump:
         lane = post.lane
         try:
             if command.ask is Ask.ALONE:
-                reply = await self._effects.run_alone(lane, command.items[0], partial(self._start, post))
+                start = partial(self._start, post)
+                reply = await never_in_silence(self._effects.run_alone(lane, command.items[0], start))
             else:
-                reply = await self._effects.carry_out(lane, command)
+                reply = await never_in_silence(self._effects.carry_out(lane, command))
         except RecordTooLarge as error:
             self.tell(post, partial(lane.refused, command, error))
         except PartitionLost:

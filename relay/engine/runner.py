@@ -17,7 +17,7 @@ from relay.engine.observer import Observer, SilentObserver
 from relay.engine.patience import Patience
 from relay.engine.pauses import Restarts
 from relay.engine.standstill import Standstill
-from relay.engine.tasks import end
+from relay.engine.tasks import end, never_in_silence
 from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition
 
 POLL_S = 1.0
@@ -99,8 +99,8 @@ class Runner:
             self._tasks = tasks
             await self._patience.until_done("join the consumer group", self._consumer.start)
             self._waiting_since = self._clock.monotonic()
-            polling = tasks.create_task(self._poll(stop))
-            committing = tasks.create_task(self._commit_regularly())
+            polling = tasks.create_task(never_in_silence(self._poll(stop)))
+            committing = tasks.create_task(never_in_silence(self._commit_regularly()))
             try:
                 await self._stopped(polling, stop)
                 self._stopping = True
@@ -221,7 +221,8 @@ class Runner:
         await self._clock.sleep(pause_s)
         if self._stopping:
             return
-        await self._consumer.restart([p for p, running in lanes.items() if self._lanes.get(p) is running])
+        still = [partition for partition, running in lanes.items() if self._lanes.get(partition) is running]
+        await never_in_silence(self._consumer.restart(still))
         self._restarts.end(lanes)
 
     def _tell(self) -> None:

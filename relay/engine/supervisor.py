@@ -15,6 +15,7 @@ from relay.engine.clock import Clock, SystemClock
 from relay.engine.observer import Observer, SilentObserver
 from relay.engine.pauses import next_pause
 from relay.engine.runner import Broken
+from relay.engine.tasks import never_in_silence
 
 
 class Service(Protocol):
@@ -88,7 +89,7 @@ class Supervisor:
 async def telling(observer: Observer, name: str, work: Awaitable[T]) -> T:
     """The result of `work`; what ends it is told first, and then raised."""
     try:
-        return await work
+        return await never_in_silence(work)
     except Exception as error:
         observer.service_died(name, error)
         raise

@@ -1,6 +1,7 @@
 """A bug of ours that one record brings out ends its lane, which begins anew; the others go on. The third time by the
 same record, that one ends as poison."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -276,3 +277,30 @@ def _failing(real: Callable[..., None], fail: Callable[[Work], None]) -> Callabl
         real(self, work)
 
     return buggy
+
+
+@pytest.mark.parametrize("call", ["begin", "settle", "mark", "reserve"])
+@virtually
+async def test_a_call_that_is_cancelled_by_whoever_makes_it_breaks_its_lane(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Its reply will never come: nobody may wait for it for ever, without a word."""
+    world = await _world()
+    real, failed = getattr(world.state, call), 0
+
+    async def buggy(*arguments: Any) -> Any:
+        nonlocal failed
+        if not failed:
+            failed += 1
+            raise asyncio.CancelledError
+        return await real(*arguments)
+
+    monkeypatch.setattr(world.state, call, buggy)
+    await world.send(*_stream("a", "r"), *_stream("b", "r"))
+    process = Process(world)
+    await process.ended(200)
+    await process.stop()
+    assert len(world.told.broken_lanes) == failed == 1
+    assert world.outside.arrived("/answer", "a") == _all("a")
+    assert world.outside.arrived("/answer", "b") == _all("b")
+    assert await world.is_at_rest()

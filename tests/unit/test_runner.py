@@ -11,6 +11,7 @@ from relay.engine.observer import SilentObserver
 from relay.engine.patience import Patience
 from relay.engine.pauses import FIRST_PAUSE_S
 from relay.engine.runner import Runner
+from relay.engine.tasks import CallCancelled
 from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicPartition
 from tests.fakes.virtual_time import LoopClock, virtually
 
@@ -25,7 +26,7 @@ class _Consumer:
         self.polled_when_closed = 0
         self._under_way = 0
         self.under_way_at_close: int | None = None
-        self.failures: list[Exception] = []
+        self.failures: list[BaseException] = []
         self.restarted: list[list[TopicPartition]] = []
 
     async def start(self) -> None:
@@ -207,3 +208,12 @@ async def test_a_lane_that_waits_for_its_restart_does_not_hold_up_a_stop() -> No
     await running
     assert rig.opened[0].closed
     assert rig.opened[0].restarted == []
+
+
+@virtually
+async def test_a_poll_that_the_client_library_cancels_does_not_end_the_member_in_silence() -> None:
+    rig = _Rig()
+    rig.opened[0].failures = [asyncio.CancelledError()]
+    with pytest.RaisesGroup(CallCancelled):
+        await rig.runner.run(asyncio.Event())
+    assert rig.opened[0].closed

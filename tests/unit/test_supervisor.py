@@ -16,6 +16,7 @@ from relay.engine.supervisor import (
     OpenService,
     Supervisor,
 )
+from relay.engine.tasks import CallCancelled
 from tests.fakes.virtual_time import LoopClock, virtually
 
 
@@ -149,3 +150,13 @@ def test_pauses_double_up_to_a_bound(lives: list[float]) -> None:
     assert pauses[1] == FIRST_PAUSE_S
     assert all(after == min(2 * before, LONGEST_PAUSE_S) for before, after in pairwise(pauses[1:]))
     assert next_pause(pauses[-1], LONG_LIFE_S) == FIRST_PAUSE_S
+
+
+@virtually
+async def test_a_service_that_a_library_cancels_does_not_vanish() -> None:
+    """A TaskGroup takes no notice of a task that ended so."""
+    lives = Lives()
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await lives.supervise({"a": lives.service("a", asyncio.CancelledError()), "b": lives.service("b")}, 100)
+    assert raised.value.subgroup(CallCancelled) is not None
+    assert [name for name, _, _ in lives.died] == ["a"]
