@@ -316,6 +316,16 @@ def test_every_offset_is_accounted_for_once_whatever_the_records_are(parts: list
     assert chunk.next_offset == end
 
 
+def test_a_damaged_batch_that_claims_the_offsets_of_the_next_moves_nobody_beyond_the_end() -> None:
+    """What is appended there next would never be read."""
+    data, end = stream([RawBatch([RawRecord()] * 3), RawBatch([RawRecord()] * 2)])
+    spoilt = bytearray(data)
+    spoilt[26] = end - 1  # the last byte of the first batch's last offset delta
+    chunk = read(bytes(spoilt), 0, end)
+    assert accounted(chunk) == list(range(end))
+    assert chunk.next_offset == end
+
+
 @given(batches, st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), max_size=4), st.integers(0, 6))
 def test_no_bytes_stop_the_reader_or_move_it_back(
     parts: list[RawBatch], changes: list[tuple[int, int]], start: int

@@ -142,6 +142,8 @@ class Unpacking:
             try:
                 yield from self._batch(data[self._place : stop])
             except Unreadable as error:
+                if self.position >= max(end, self._start + 1):
+                    break  # all that the log is known to have is accounted for: what else is there comes again
                 last = self._before_next(stop)
                 first, self.position = self.position, last + 1
                 yield gap(at, first, last, error)
