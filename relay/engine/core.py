@@ -69,11 +69,6 @@ class Lane(Attempting[W]):
     def unfinished(self) -> int:
         return len(self._watermark)
 
-    @property
-    def full(self) -> bool:
-        """At the bound: intake has to stop until something ends."""
-        return len(self._watermark) >= self._bounds.window or self._watermark.span >= self._bounds.span
-
     def sated(self, now: float) -> bool:
         """There is enough at hand: intake may wait, with its records still in the log."""
         asked = sum(map(self._asks.count, (Ask.LOOK_UP, Ask.APPEND, Ask.MARK, Ask.RETIRE)))
@@ -82,7 +77,8 @@ class Lane(Attempting[W]):
     @property
     def idle(self) -> bool:
         """Nothing of it is under way but what will come by itself, if it is left alone."""
-        return not (self._under_way or self._asks.busy(WAYS_OUT) or self._asks.is_under_way(Ask.BEGIN))
+        busy = self._under_way or self._to_mark or self._asks.busy(WAYS_OUT) or self._asks.is_under_way(Ask.BEGIN)
+        return not busy
 
     @property
     def attempting(self) -> bool:
@@ -152,6 +148,7 @@ class Lane(Attempting[W]):
     def stop(self) -> None:
         """Nothing new is begun: what is not finished when `idle` is read again by the next owner."""
         self.stopping = True
+        self._mark_all()
         self._inbox.clear()
         for ask in (Ask.LOOK_UP, Ask.BEGIN, Ask.TAKE_DUE, Ask.LOOK_BEHIND):
             self._asks.drop(ask)
@@ -172,6 +169,7 @@ class Lane(Attempting[W]):
     def leave(self) -> None:
         """Nothing counts for the watermark any more; what came of attempts is still stored."""
         self.left = True
+        self._to_mark.clear()
         for ask in Ask:
             if ask not in STILL_COUNT:
                 self._asks.drop(ask)
@@ -189,6 +187,7 @@ class Lane(Attempting[W]):
     def take_up(self, now: float) -> None:
         """Read what came, start what may start."""
         self._start_delayed(now)
+        self._mark_in_time(now)
         self.has_more = False
         if self.stopping:
             return
@@ -209,6 +208,8 @@ class Lane(Attempting[W]):
         if self.stopping:
             return inf
         times = [self._order.next_due() or inf, self._keys.next_look(still=self._still())]
+        if self._to_mark:
+            times.append(self._mark_at)
         if self._delayed:
             times.append(self._delayed[0][0])
         if self._policy.parks and not self._asks.busy([Ask.TAKE_DUE]):

@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from relay.domain.errors import RecordTooLarge
 from relay.engine.appetite import Appetite
-from relay.engine.asks import Ask, Asks
+from relay.engine.asks import BATCH, Ask, Asks
 from relay.engine.bounds import Bounds
 from relay.engine.breaks import Breaks, WorkerFault
 from relay.engine.due import DueIndex
@@ -26,6 +26,10 @@ from relay.log.port import Coordinate, NewRecord, TopicPartition
 from relay.state.port import Lane as LaneId
 
 T = TypeVar("T")
+
+MARK_EVERY_S: Final = 0.2
+"""A mark comes at once where there was none for so long, else together with the next ones: who waits for it is only the
+commit, and one call for many costs what one for one does. All lanes of a process mark at the same times."""
 
 TOO_LITTLE: Final = "too little for any dead letter; raise the topic's max.message.bytes"
 
@@ -67,6 +71,10 @@ class Ending(Generic[W]):
         self._due = DueIndex(setting.tags, setting.bounds.due_in_hand)
         self._appetite = Appetite(shared=setting.policy.clears_the_way, waits=setting.policy.parks)
         self._full_since: float | None = None
+        self._to_mark: list[tuple[W, Outcome]] = []
+        self._mark_at = 0.0
+        self.stopping = False
+        """Nothing is begun any more; what is begun and not started yet is released. Outcomes are still stored."""
         self.left = False
         """Nothing counts for the watermark any more: what still comes to its end is the next owner's business, too."""
 
@@ -87,6 +95,11 @@ class Ending(Generic[W]):
         if work.result is None:
             raise AssertionError("resumed without a result")
         self._publish(work, event, self._asked(work, self._worker.resume, work, work.result), now)
+
+    @property
+    def full(self) -> bool:
+        """At the bound: intake has to stop until something ends."""
+        return len(self._watermark) >= self._bounds.window or self._watermark.span >= self._bounds.span
 
     # out: append
 
@@ -117,7 +130,11 @@ class Ending(Generic[W]):
                 self._over(work, now)
             else:
                 advance(work, Event.APPENDED, Phase.MARKING)
-                self._asks.put(Ask.MARK, (work, outcome))
+                self._to_mark.append((work, outcome))
+                if work.owes_tombstone:  # the next of its order key waits for it
+                    self._mark_at = now
+        self._appetite.ended(now)
+        self._mark_in_time(now)
 
     def _too_large(self, works: Sequence[W], error: RecordTooLarge) -> None:
         """The log refused them, as one of their records is too large for good: it is looked for, and becomes smaller.
@@ -139,6 +156,16 @@ class Ending(Generic[W]):
             work.last_form = True
 
     # out: mark, remove what was parked
+
+    def _mark_in_time(self, now: float) -> None:
+        if self._to_mark and (now >= self._mark_at or self.stopping or self.full or len(self._to_mark) >= BATCH):
+            self._mark_at = (now // MARK_EVERY_S + 1) * MARK_EVERY_S
+            self._mark_all()
+
+    def _mark_all(self) -> None:
+        for each in self._to_mark:
+            self._asks.put(Ask.MARK, each)
+        self._to_mark.clear()
 
     def _marked(self, outcomes: Sequence[tuple[W, Outcome]], now: float) -> None:
         for work, outcome in outcomes:

@@ -24,8 +24,6 @@ class Steps(Waiting[W]):
         self._in_line = 0  # works whose part of ours runs with nobody beside it, and those that keep their turn behind
         self._under_way = 0  # requests, and what is about to become one
         self._to_run: list[W] = []
-        self.stopping = False
-        """Nothing is begun any more; what is begun and not started yet is released. Outcomes are still stored."""
 
     def _decided(self, work: W, decision: Decision, now: float) -> None:
         """What became of a step."""
