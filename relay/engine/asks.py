@@ -147,6 +147,13 @@ class Asks:
         queue.alone += len(items)
         self._ready.add(ask)
 
+    def withdraw(self, ask: Ask, those: Callable[[Any], bool]) -> list[Any]:
+        """Such of what waits, in order: it is not to be asked for now."""
+        queue = self._queues[ask]
+        out = [item for item in queue.waiting if those(item)]
+        queue.waiting = deque(item for item in queue.waiting if not those(item))
+        return out
+
     def drop(self, ask: Ask) -> None:
         """What waits is not wanted any more."""
         self._queues[ask].waiting.clear()

@@ -1,7 +1,7 @@
 """Works that cannot go now: they wait in memory, in their order, or they are parked, and come back when they are due.
 What becomes of each is the policy's decision. Pure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from relay.engine.asks import Ask, NotParked, Parked, Stored
@@ -92,6 +92,7 @@ class Waiting(Ending[W]):
                 self._keys.known(work.queue)
         for work in works:
             self._keys.gone(work)
+        refused: dict[bytes, NotParked] = {}
         for work, what in zip(works, became, strict=True):
             if what is Stored.PARKED:
                 self._due.expect(row_of(work).owner, work.due)
@@ -99,12 +100,22 @@ class Waiting(Ending[W]):
                 self._over(work, now)
             elif isinstance(what, NotParked):
                 self._no_room(work, what, now)
+                if work.queue is not None and work.end is None:
+                    refused[work.queue] = what
             elif isinstance(what, Dead):  # the intent is marked
                 work.owes_tombstone = True
                 self._publish(work, Event.NOT_PARKED, what, now)
             else:  # whoever stored its outcome is about to publish it: only if not, that is to be done here
                 work.due = now + STORED_S
                 self._add(work, Event.NOT_PARKED, now)
+        if refused:
+            self._refuse_followers(refused, now)
+
+    def _refuse_followers(self, refused: Mapping[bytes, NotParked], now: float) -> None:
+        """There may be room by the time that they would be parked, before the refused ones of their order keys."""
+        for work in self._asks.withdraw(Ask.PARK, lambda work: work.parked_at is None and work.queue in refused):
+            self._keys.gone(work)
+            self._no_room(work, refused[work.queue], now)
 
     def _no_room(self, work: W, what: NotParked, now: float) -> None:
         if self._policy.no_room_to_park(over_all=what.over_all) is Fate.BURY:

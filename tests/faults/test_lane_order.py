@@ -1,13 +1,17 @@
 """Order per order key is kept: through retries, parking, restarts; and what has another key passes."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from relay.config.settings import Settings
 from relay.domain.exchange import Response
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
+from relay.engine.asks import BATCH
+from relay.state.port import Counts
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -174,3 +178,35 @@ async def test_waiting_for_the_receivers_convenience_is_no_attempt() -> None:
     assert world.outside.arrived("/answer") == ["a-0"]
     [headers] = [headers for path, headers, _ in world.outside.posts if path == "/answer"]
     assert headers["relay-attempt"] == "2"
+
+
+@pytest.mark.parametrize("roomy", [4, 6])
+@virtually
+async def test_what_found_no_room_in_the_parked_line_is_not_overtaken_by_what_comes_later_and_finds_some(
+    monkeypatch: pytest.MonkeyPatch, roomy: int
+) -> None:
+    """The line is longer than what is parked with one call, and room comes free between two of them."""
+    cap, count = 100, BATCH + 200
+    world = World(
+        [receiver("r", "/answer", **PARKS)], settings=Settings(receivers_file="none", parked_per_receiver=cap)
+    )
+    await world.create()
+    world.outside.troubles["a-0"] = [REFUSED]
+    real, calls = world.state.parked, 0
+
+    async def parked(owners: Sequence[str]) -> Any:
+        nonlocal calls
+        calls += 1
+        counts = await real(owners)
+        return [Counts(0, 0)] * len(owners) if calls == roomy else counts
+
+    monkeypatch.setattr(world.state, "parked", parked)
+    await world.send(*_stream("a", count, "r"))
+    process = Process(world)
+    await process.ended(30)
+    assert world.outside.arrived("/answer") == []
+    assert calls > roomy
+    await process.ended(900)
+    await process.stop()
+    assert world.outside.arrived("/answer") == _in_order("a", count)
+    assert await world.is_at_rest()
