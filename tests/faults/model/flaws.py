@@ -10,7 +10,9 @@ from msgspec import structs
 
 import workers.delivery
 import workers.from_sender
+from relay.engine.asks import Ask
 from relay.engine.attempting import Attempting
+from relay.engine.core import Lane
 from relay.engine.phases import TRANSITIONS, Event, Phase
 from relay.engine.steps import Steps
 from relay.engine.twins import Twins
@@ -44,6 +46,22 @@ def seen_is_proof() -> Iterator[None]:
         return Seen.READY if row is None else Seen.FINISHED
 
     with patch.object(workers.from_sender, "_seen", seen):
+        yield
+
+
+@contextmanager
+def commit_before_mark() -> Iterator[None]:
+    """A record counts as finished when what it leads to is acknowledged, and not only when its row says so."""
+
+    def next_offset(self: Lane[AnyWork]) -> int | None:
+        marking = {work.record.offset for work, _ in (*asks(self).under_way, *asks(self).waiting)}
+        unfinished = [offset for offset in self._watermark._unfinished if offset not in marking]
+        return unfinished[0] if unfinished else self._watermark._seen_next
+
+    def asks(lane: Lane[AnyWork]) -> Any:
+        return lane._asks._queues[Ask.MARK]
+
+    with patch.object(Lane, "next_offset", property(next_offset)):
         yield
 
 
@@ -123,6 +141,7 @@ FLAWS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     **{
         flaw.__name__: flaw
         for flaw in (
+            commit_before_mark,
             seen_is_proof,
             no_order,
             twins_stay,

@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from relay.state.rows import MessageStage, Stage
 from tests.faults.model.events import Event, events, happen
 from tests.faults.model.here import HERE, Role
 from tests.faults.model.sameness import sameness
@@ -24,7 +25,7 @@ class Found:
 
     @property
     def violations(self) -> set[str]:
-        """Of: lost, stuck, copied, disordered, broken."""
+        """Of: lost, unmarked, stuck, copied, disordered, broken."""
         return set(self.first)
 
 
@@ -46,7 +47,7 @@ class _Place:
         return labels[::-1]
 
 
-MOST: Final = 100_000
+MOST: Final = 500_000
 """Worlds, at most: who finds more has told two apart that are the same, or goes on for ever."""
 
 
@@ -92,6 +93,8 @@ class _Search:
             found.logs.add(world.log("to_receiver"))
             if not is_complete(world):
                 self._violated("lost", place)
+            if not is_marked(world):
+                self._violated("unmarked", place)
 
     def _violated(self, what: str, how: "_Place | list[str]") -> None:
         if what not in self.found.first:
@@ -128,6 +131,18 @@ def search(start: World, *, to_the_end: bool = True) -> Found:
     return searching.found
 
 
+def is_marked(world: World) -> bool:
+    """Whether the rows say what is over, where they were not lost since."""
+    if world.state.was_lost:
+        return True
+    return all(world.state.stage(role, number) >= _MARKED[role] for role in world.owners for number in world.log(role))
+
+
+_MARKED: Final[dict[Role, int]] = {
+    "from_sender": MessageStage.ENQUEUED,
+    "to_receiver": Stage.PUBLISHED,
+    "to_sender": Stage.DONE,
+}
 _WRITES: Final[dict[Role, Role]] = {"from_sender": "to_receiver", "to_receiver": "to_sender"}
 
 

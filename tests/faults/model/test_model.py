@@ -22,6 +22,8 @@ PARKED = Cast(parks=True)
 ONE = (0,)
 DEEP = bool(os.environ.get("RELAY_MODEL_DEEP"))
 
+pytestmark = [pytest.mark.timeout(3_600)] if DEEP else []
+
 Told = Callable[[str, object], None]
 
 

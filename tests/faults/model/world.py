@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from relay.domain.exchange import Request
 from relay.domain.hop import Hop
+from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Receiver, Source
 from relay.engine import ending
@@ -26,7 +27,7 @@ from relay.engine.work import Call, Dead, Done, GateRules, Later, Work
 from relay.log.port import NewRecord, Record, TopicPartition
 from relay.state.attempts import Change, Limits, Settlement
 from relay.state.port import Lane as LaneId
-from relay.state.rows import Arrival, MessageRow, MessageStage, Result, RowKey, Stage, tag_of
+from relay.state.rows import Arrival, MessageRow, MessageStage, Result, RowKey, Stage, delivery_row, tag_of
 from tests.fakes.log import MemoryBroker
 from tests.fakes.state import MemoryState
 from tests.fakes.world import message
@@ -88,6 +89,18 @@ class State(MemoryState):
     def owners_before(self) -> Any:
         """What the state says of who was at what."""
         return self._taken
+
+    @property
+    def was_lost(self) -> bool:
+        return any(tag.lost_at for tag in self.tags)
+
+    def stage(self, role: Role, number: int) -> int:
+        """Of the row by which this worker's part is known to be over."""
+        identity = MessageId(SOURCE, f"{SOURCE}-{number}")
+        if role == "from_sender":
+            message_row = self._message(identity)
+            return message_row.stage if message_row is not None else 0
+        return self._peek(delivery_row(DeliveryId("r", *identity))).stage
 
     @property
     def has_parked(self) -> bool:
