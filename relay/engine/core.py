@@ -76,9 +76,11 @@ class Lane(Attempting[W]):
 
     @property
     def idle(self) -> bool:
-        """Nothing of it is under way but what will come by itself, if it is left alone."""
-        busy = self._under_way or self._to_mark or self._asks.busy(WAYS_OUT) or self._asks.is_under_way(Ask.BEGIN)
-        return not busy
+        """Nothing of it is under way but what will come by itself, if it is left alone. A reservation is not: it is to
+        be taken back when the lane ends, or the next owner would suspect somebody."""
+        asks = self._asks
+        waits = asks.is_under_way(Ask.BEGIN) or asks.is_under_way(Ask.RESERVE)
+        return not (self._under_way or self._to_mark or waits or asks.busy(WAYS_OUT))
 
     @property
     def attempting(self) -> bool:
@@ -150,7 +152,7 @@ class Lane(Attempting[W]):
         self.stopping = True
         self._mark_all()
         self._inbox.clear()
-        for ask in (Ask.LOOK_UP, Ask.BEGIN, Ask.TAKE_DUE, Ask.LOOK_BEHIND):
+        for ask in (Ask.LOOK_UP, Ask.BEGIN, Ask.TAKE_DUE, Ask.LOOK_BEHIND, Ask.RESERVE):
             self._asks.drop(ask)
 
     def taken_up(self) -> list[W]:

@@ -1,6 +1,7 @@
 """A record that takes the process with it ends as poison, and nobody else does: neither its neighbours, nor what
 happened to be in hand when a process was killed."""
 
+import asyncio
 import random
 from collections.abc import Callable
 from typing import Any
@@ -155,4 +156,28 @@ async def test_nothing_is_marked_while_all_is_well(monkeypatch: pytest.MonkeyPat
     assert len(marks) == in_hand, "what came after its end nobody suspects"
     await process.ended(60)
     await process.stop()
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_a_lane_that_stops_while_it_reserves_leaves_nobody_to_suspect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state has noted it, and the reply is still to come."""
+    world = await _world()
+    reserve = world.state.reserve
+
+    async def slow(lane: Any, before: int) -> Any:
+        found = await reserve(lane, before)
+        await asyncio.sleep(0.5)
+        return found
+
+    process = Process(world)
+    await process.ended(1)
+    monkeypatch.setattr(world.state, "reserve", slow)
+    await world.send(*[message(number, "a", "r") for number in range(5)])
+    await process.ended(0.1)
+    assert world.outside.arrived("/answer") == []
+    assert await process.stop() < 2
+    monkeypatch.undo()
+    await world.run(Fuse(), 60, until=lambda: len(world.outside.arrived("/answer")) == 5)
+    assert world.told.wary_lanes == []
     assert await world.is_at_rest()
