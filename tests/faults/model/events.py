@@ -44,6 +44,13 @@ def events(world: World) -> list[Event]:
     return found + list(_faults(world))
 
 
+def after(world: World, *what: str) -> World:
+    """The world in which this has happened, one after the other: the first event of each kind."""
+    for do in what:
+        happen(world, next(event for event in events(world) if event.do == do))
+    return world
+
+
 # --- what comes by itself ---------------------------------------------------------------------------------------
 
 

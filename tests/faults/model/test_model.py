@@ -96,11 +96,11 @@ def test_from_sender_hands_on_every_message(story: Story, told: Told) -> None:
     Story(Faults(lost=1, dropped=1, flushes=1), 1_400),
     Story(Faults(zombies=1), 1_800),
     Story(Faults(zombies=1, crashes=1), 1_200, ONE),
-    Story(Faults(zombies=1, dropped=1, flushes=1), 5_500, ONE),
     Story(Faults(moves=1), 1_100),
     Story(Faults(moves=1, crashes=1), 900, ONE),
     Story(Faults(moves=1, lost=1, dropped=1), 1_200, ONE),
     deep=(
+        Story(Faults(zombies=1, dropped=1, flushes=1), 5_500, ONE),
         Story(Faults(crashes=2, lost=1, dropped=1), 5_000),
         Story(Faults(crashes=2, flushes=1), 5_000),
         Story(Faults(zombies=1, lost=1), 5_000),
