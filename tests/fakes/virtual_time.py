@@ -56,7 +56,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> TimerHandle:
         """At a full microsecond, never before `when`: asyncio fires what is almost due, and who finds that it is not,
         and waits again, would wait for ever where two do."""
-        return super().call_at(math.ceil(when * 1e6) / 1e6, callback, *args, context=context)
+        at = math.ceil(when * 1e6) / 1e6
+        return super().call_at(at if at >= when else at + 1e-6, callback, *args, context=context)
 
 
 class LoopClock(SystemClock):
