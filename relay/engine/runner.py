@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Protocol
 
 from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, PartitionLost, Unavailable
@@ -23,7 +24,11 @@ from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, 
 POLL_S = 1.0
 POLL_RECORDS = 100
 """For each of our partitions."""
-COMMIT_EVERY_S = 0.1
+LOOK_EVERY_S = 0.1
+"""After progress: lanes that have room again get more, also while a poll is under way."""
+COMMIT_EVERY_S = 0.5
+COMMIT_RECORDS = 1_000
+"""Finished and not committed, over all lanes: so many are committed sooner."""
 TELL_EVERY_S = 1.0
 WAITING_S = 2.0
 """A rebalance among the living takes less."""
@@ -248,16 +253,23 @@ class Runner:
     # commits
 
     async def _commit_regularly(self) -> None:
-        """After progress. Lanes that have room again get more, also while a poll is under way."""
+        """What moves on slowly is committed in one call with more; who waits for it is only a new owner."""
+        committed_at = -inf
         while True:
             await self._progress.wait()
             self._progress.clear()
-            await self._clock.sleep(COMMIT_EVERY_S)
+            await self._clock.sleep(LOOK_EVERY_S)
             self._throttle()
-            await self._commit(list(self._lanes))
+            offsets, now = self._uncommitted(self._lanes), self._clock.monotonic()
+            finished = sum(offset - self._committed.get(partition, offset) for partition, offset in offsets.items())
+            if offsets and (now - committed_at >= COMMIT_EVERY_S or finished >= COMMIT_RECORDS):
+                committed_at = now
+                await self._commit(offsets)
+            elif offsets:
+                self._progress.set()
 
-    async def _commit(self, partitions: Sequence[TopicPartition]) -> None:
-        """Commit the watermarks. Unknown or refused: the next commit supersedes it, or the new owner repeats."""
+    def _uncommitted(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The watermarks that have moved."""
         offsets: dict[TopicPartition, int] = {}
         for partition in partitions:
             running = self._lanes.get(partition)
@@ -266,8 +278,10 @@ class Runner:
             offset = running.lane.next_offset
             if offset is not None and offset != self._committed.get(partition):
                 offsets[partition] = offset
-        if not offsets:
-            return
+        return offsets
+
+    async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Unknown or refused: the next commit supersedes it, or the new owner repeats."""
         try:
             await self._consumer.commit(offsets)
             self._committed.update(offsets)
@@ -302,7 +316,8 @@ class Runner:
             each.lane.stop(grace_s, linger_s=linger_s)
         for each in running:
             await each.lane.left.wait()
-        await self._commit(partitions)
+        if offsets := self._uncommitted(partitions):
+            await self._commit(offsets)
         self._lingering = [each for each in (*self._lingering, *running) if not each.task.done()]
         for each in running:
             each.lane.observer.lane(each.lane.partition, unfinished=0)
