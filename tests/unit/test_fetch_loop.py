@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from aiokafka.conn import AIOKafkaConnection
 
 from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, OffsetMissing
 from relay.log.kafka import fetch_link, fetch_loop
 from relay.log.kafka.feed import Feed
 from relay.log.kafka.fetch_loop import FetchLoop
+from relay.log.kafka.fetch_wire import FetchAsk
 from relay.log.kafka.settings import FETCH_BYTES, Cluster, KafkaSecurity
 from relay.log.port import Record, TopicPartition
 from tests.fakes.kafka_broker import Asking, FakeBroker, FakeKafka, fake_kafka
@@ -498,6 +501,25 @@ async def test_a_broker_that_goes_and_comes_back(reader: Reader, kafka: FakeKafk
     await broker.append(B, batch(b"2"))
     assert sorted(map(bytes, filter(None, await reader.until(2)))) == [b"1", b"2"]
     assert reader.loop.problem is None
+
+
+async def test_a_connection_that_is_closed_while_something_is_asked_for_is_made_anew(
+    reader: Reader, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop says so by a RuntimeError, until the library has read the end."""
+    rightly, closed = AIOKafkaConnection.send, [True]
+
+    def send(self: AIOKafkaConnection, request: Any) -> Any:
+        if isinstance(request, FetchAsk) and closed:
+            closed.pop()
+            raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+        return rightly(self, request)
+
+    monkeypatch.setattr(AIOKafkaConnection, "send", send)
+    reader.open(A)
+    await broker.append(A, batch(b"0"))
+    assert await reader.until(1) == [b"0"]
+    assert not closed
 
 
 async def test_a_broker_that_never_answers_holds_up_nobody_else_and_is_given_up(

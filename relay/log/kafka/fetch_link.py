@@ -28,6 +28,10 @@ _RENEWED_S: Final = 60.0
 """A session is told everything so often: were a partition missing from it, nothing else would show that."""
 
 _CLOSE_S: Final = 2.0
+_LOST: Final = (KafkaError, OSError, TimeoutError, NotImplementedError, RuntimeError)
+"""What asking raises when the connection is gone; RuntimeError is uvloop's, where it has closed the transport, and the
+library, which reads, has not seen that yet."""
+
 _IDLE_MS: Final = 540_000
 
 
@@ -151,7 +155,7 @@ class Link:
             connection = await self._connected(name)
             answer: FetchAnswer = await connection.send(request)
             return answer
-        except (KafkaError, OSError, TimeoutError, NotImplementedError) as error:
+        except _LOST as error:
             self._fail(error)
             return None
 
