@@ -29,7 +29,7 @@ pytestmark = pytest.mark.kafka
 @asynccontextmanager
 async def fetching(log: KafkaLog) -> AsyncIterator[Reader]:
     loop = FetchLoop(log._cluster, log._client.layout)
-    await loop.start()
+    loop.start()
     try:
         yield Reader(loop)
     finally:

@@ -16,6 +16,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from bench.kafka_parts import free_ports
 from relay.domain.errors import ConsumerBroken, LogUnavailable, PartitionLost, UserError
 from relay.domain.topics import TopicSpec
+from relay.log.kafka.feed import Feed
 from relay.log.kafka.log import KafkaLog
 from relay.log.partitioner import partition_of
 from relay.log.port import Assignment, Coordinate, NewRecord, TopicPartition
@@ -298,6 +299,28 @@ async def test_a_dead_coordination_task_is_noticed(log: KafkaLog) -> None:
 
     with pytest.raises(ConsumerBroken, match="coordination task is dead"):
         await settle([member], lambda: False)
+
+
+async def test_fetching_that_broke_off_is_made_anew_for_whoever_comes_back(
+    log: KafkaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = unique("group")
+    topic = await topic_for(log, group)
+    member = await started(Member(log, group, topic))
+    await settle([member], lambda: len(member.owned) == 1)
+
+    def fail(*_: object) -> bool:
+        raise ZeroDivisionError("a mistake of ours")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Feed, "accept", fail)
+        await log.append(keyed(topic, 1))
+        with pytest.raises(ConsumerBroken, match="a mistake of ours"):
+            await settle([member], lambda: False)
+    await member.consumer.close()
+
+    again = await started(Member(log, group, topic))
+    await settle([again], lambda: len(again.records) == 1)
 
 
 # producers

@@ -71,7 +71,7 @@ class Reader:
 @asynccontextmanager
 async def fetching(kafka: FakeKafka, held_bytes: int = 2**23, opened_bytes: int = 2**25) -> AsyncIterator[Reader]:
     loop = FetchLoop(CLUSTER, kafka.layout, held_bytes=held_bytes, opened_bytes=opened_bytes)
-    await loop.start()
+    loop.start()
     try:
         yield Reader(loop)
     finally:
@@ -532,7 +532,7 @@ async def test_a_broker_that_never_answers_holds_up_nobody_else_and_is_given_up(
         kafka.leaders[B] = deaf.node
         deaf.deaf = True
         loop = FetchLoop(cluster, kafka.layout)
-        await loop.start()
+        loop.start()
         reader = Reader(loop)
         reader.open(A, B)
         await deaf.until_asked()

@@ -195,7 +195,7 @@ class KafkaClient:
             raise KafkaConnectionError("the connection was given up meanwhile")
         try:
             return await current.send(node, request)
-        except KeyError as error:  # its bookkeeping, when the connection went away under the request
+        except (KeyError, RuntimeError) as error:  # its bookkeeping, or uvloop's closed transport, under the request
             raise KafkaConnectionError("the connection was lost") from error
 
     async def _first_to_answer(self, client: AIOKafkaClient, nodes: Sequence[int], request: object) -> Any:

@@ -86,7 +86,7 @@ class FetchLoop:
         self._struck: set[TopicPartition] = set()
         self._problem: str | None = None
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Fetches in the background from now on; partitions may have been opened before."""
         self._running = asyncio.create_task(self._run())
 
@@ -100,6 +100,11 @@ class FetchLoop:
             self.shut(at)
         for link in self._links.values():
             await ends_within(link.close(), _CLOSE_S)
+
+    @property
+    def is_broken(self) -> bool:
+        """Nothing will come of it any more: another one has to be made."""
+        return self._failure is not None
 
     @property
     def held(self) -> int:
@@ -199,14 +204,14 @@ class FetchLoop:
                 raise trouble
 
     def _check(self) -> None:
-        if self._closed:
-            raise ConsumerClosed("Kafka: fetching has ended")
-        if self._failure is not None:
-            raise ConsumerBroken(f"Kafka: fetching has broken off: {self._failure!r}") from self._failure
         now = _now()
         for link in self._links.values():
-            if link.busy_since is not None and now - link.busy_since > _STUCK_S:
-                raise ConsumerBroken(f"Kafka: nothing was heard of {link.address} for {_STUCK_S:g} s")
+            if self._failure is None and link.busy_since is not None and now - link.busy_since > _STUCK_S:
+                self._failure = TimeoutError(f"nothing was heard of {link.address} for {_STUCK_S:g} s")
+        if self._failure is not None:  # also when it is closed for that: whoever takes gets another one
+            raise ConsumerBroken(f"Kafka: fetching has broken off: {self._failure!r}") from self._failure
+        if self._closed:
+            raise ConsumerClosed("Kafka: fetching has ended")
 
     # what a link tells
 

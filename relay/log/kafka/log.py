@@ -80,6 +80,7 @@ class KafkaLog:
         )
         self._client = KafkaClient(self._cluster)
         self._fetching = FetchLoop(self._cluster, self._client.layout)
+        self._broken_off: set[asyncio.Task[None]] = set()
         self._producer = KafkaProducer(self._cluster, self.max_record_bytes, self._ensure_topic)
         self._reader = KafkaReader(self._client, self._is_compacted)
         self._admin = KafkaAdmin(self._cluster, self._client, replication_factor, self.max_record_bytes)
@@ -91,7 +92,7 @@ class KafkaLog:
         """Raises LogUnavailable when no broker answers, UserError when the client library is incomplete."""
         _check_library()
         await self._producer.start()
-        await self._fetching.start()
+        self._fetching.start()
 
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
         return await self._producer.append(records) if records else []
@@ -117,13 +118,23 @@ class KafkaLog:
             on_assigned,
             on_revoked,
             self._client,
-            self._fetching,
+            self._working_fetching(),
             rank=rank,
             named=named,
             former=former,
         )
         self._consumers.add(consumer)
         return consumer
+
+    def _working_fetching(self) -> FetchLoop:
+        """The process's own; another one where it broke off, for whoever comes back after that."""
+        if self._fetching.is_broken:
+            closing = asyncio.create_task(self._fetching.close())
+            self._broken_off.add(closing)
+            closing.add_done_callback(self._broken_off.discard)
+            self._fetching = FetchLoop(self._cluster, self._client.layout)
+            self._fetching.start()
+        return self._fetching
 
     async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
         """As the port says; what that means for compacted topics, KafkaReader says."""
@@ -169,7 +180,7 @@ class KafkaLog:
     async def close(self) -> None:
         """Consumers that are still open leave their groups; what is being appended gets 5 s."""
         await asyncio.gather(*(consumer.close() for consumer in self._consumers))
-        await self._fetching.close()
+        await asyncio.gather(self._fetching.close(), *self._broken_off)
         await asyncio.gather(*(client.close() for client in self._followers), self._producer.close())
         await self._client.close()
 
