@@ -34,10 +34,16 @@ _RESERVED_PREFIXES: Final = ("ce-", "relay-", "webhook-")
 
 def check_header_name(name: str) -> str:
     """`name` if an endpoint's own header may have it. Raises ValueError that says why not."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not the name of a header")
+    check_token(name)
     if name.lower() in _RESERVED or name.lower().startswith(_RESERVED_PREFIXES):
         raise ValueError(f"{name!r} is set by the relay itself")
+    return name
+
+
+def check_token(name: str) -> str:
+    """`name` if any header may have it, also one that others set. Raises ValueError."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of a header")
     return name
 
 

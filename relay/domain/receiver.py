@@ -139,12 +139,38 @@ class Receiver:
     """Its other lane has to finish first; until then this one only gathers (see `relay/domain/route.py`)."""
 
 
+InboundKind = Literal["github", "stripe", "slack", "standard", "cloudevents", "generic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """How a source's webhooks come in as others send them, and how they prove that they are its own.
+
+    `secrets`: any of them will do, as while rotating. `receivers` None: whoever subscribes. `tolerance_s`: how far a
+    signed time may be from now. The rest is of `generic`, and of `cloudevents` where `header` is given: the header with
+    the HMAC over the body (`prefix` stands before it, as `sha256=`), and those with the message id and the type.
+    """
+
+    kind: InboundKind
+    secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    receivers: tuple[str, ...] | None = None
+    tolerance_s: float = 300.0
+    header: str | None = None
+    digest: Literal["sha1", "sha256", "sha512"] = "sha256"
+    encoding: Literal["hex", "base64"] = "hex"
+    prefix: str = ""
+    id_header: str | None = None
+    type_header: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source and how results come back to it. `callback` None: it asks the API, or reads `to_sender` itself."""
+    """A source and how results come back to it. `callback` None: it asks the API, or reads `to_sender` itself.
+    `inbound` None: it sends nothing but messages in our own form."""
 
     source_id: str
     callback: Endpoint | None = None
     kafka: bool = False
     answers: Literal["all", "non_empty", "none"] = "all"
     failures: bool = True
+    inbound: Inbound | None = None
