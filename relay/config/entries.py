@@ -6,9 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     StrictInt,
@@ -18,14 +16,15 @@ from pydantic import (
 )
 
 from relay.config.durations import PositiveDuration
-from relay.config.references import check_references, has_reference
+from relay.config.entry import TEXT_OR_LIST, Entry, ReceiverName, Text
+from relay.config.inbound_entry import InboundEntry
+from relay.config.references import has_reference
 from relay.domain.errors import InvalidRecord
 from relay.domain.headers import check_header_name, check_header_value
-from relay.domain.identity import check_id, is_receiver_name
+from relay.domain.identity import check_id
 from relay.domain.receiver import RetryPolicy
 from relay.domain.signing import check_secret
 from relay.domain.status import check_template
-from relay.domain.topics import SHARED
 
 
 def check_url(url: str) -> str:
@@ -44,11 +43,6 @@ def check_url(url: str) -> str:
     if "#" in url:
         raise ValueError("a URL must not have a fragment (#...)")
     return url
-
-
-def _text(value: str) -> str:
-    check_references(value)
-    return value
 
 
 def _url(value: str) -> str:
@@ -80,14 +74,6 @@ def _pattern(value: str) -> str:
     return value
 
 
-def _receiver_name(name: str) -> str:
-    if name == SHARED:
-        raise ValueError(f"{SHARED!r} is the name of the shared lane; no receiver can have it")
-    if not is_receiver_name(name):
-        raise ValueError("a receiver's name has 1 to 63 of a-z, 0-9 and -, and does not begin with -")
-    return name
-
-
 def _source_id(value: str) -> str:
     try:
         return check_id(value, "source_id")
@@ -105,13 +91,11 @@ def _empty_if_none(value: object) -> object:
     return {} if value is None else value  # `receivers:` with nothing but comments below it
 
 
-Text = Annotated[str, AfterValidator(_text)]
 Url = Annotated[Text, AfterValidator(_url)]
 StatusTemplate = Annotated[Text, AfterValidator(_template)]
 HeaderValue = Annotated[Text, AfterValidator(check_header_value)]
 HeaderName = Annotated[str, AfterValidator(check_header_name)]
 Pointer = Annotated[str, AfterValidator(_pointer)]
-ReceiverName = Annotated[str, AfterValidator(_receiver_name)]
 SourceId = Annotated[str, AfterValidator(_source_id)]
 Texts = Annotated[tuple[Text, ...], Field(strict=False)]
 Patterns = Annotated[tuple[Annotated[Text, AfterValidator(_pattern)], ...], Field(strict=False)]
@@ -122,16 +106,11 @@ Factor = Annotated[float, Field(ge=1, le=1000)]
 Secret = Annotated[Text, AfterValidator(_secret)]
 Secrets = Annotated[
     Annotated[Secret, Tag("(text)")] | Annotated[tuple[Secret, ...], Field(strict=False), Tag("(list)")],
-    Discriminator(lambda value: "(list)" if isinstance(value, list | tuple) else "(text)"),
+    TEXT_OR_LIST,
 ]
 
 
-class _Entry(BaseModel):
-    # strict: `rate_limit: "100"` or `enabled: 1` is a slip of the pen, and says so
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
-
-
-class RetryEntry(_Entry):
+class RetryEntry(Entry):
     """When to try again; the first limit reached ends the delivery."""
 
     base: PositiveDuration = 5.0
@@ -146,7 +125,7 @@ class RetryEntry(_Entry):
         return _at_least_base(cap, info)
 
 
-class BreakerEntry(_Entry):
+class BreakerEntry(Entry):
     """`failures` in a row within `window` open the breaker for `open_for`."""
 
     failures: Count = 10
@@ -154,7 +133,7 @@ class BreakerEntry(_Entry):
     open_for: PositiveDuration = 30.0
 
 
-class OfflineEntry(_Entry):
+class OfflineEntry(Entry):
     """An endpoint that is down for longer than `after` gets only a throw-away ping every `ping_every`, until it answers
     one; after `disable_after` it is paused until somebody resumes it."""
 
@@ -171,7 +150,7 @@ class OfflineEntry(_Entry):
         return disable_after
 
 
-class PollEntry(_Entry):
+class PollEntry(Entry):
     """Waits between status GETs."""
 
     base: PositiveDuration = 2.0
@@ -184,7 +163,7 @@ class PollEntry(_Entry):
         return _at_least_base(cap, info)
 
 
-class StatusEntry(_Entry):
+class StatusEntry(Entry):
     """How to read a status API that always says 200."""
 
     pointer: Pointer
@@ -201,7 +180,7 @@ class StatusEntry(_Entry):
         return running
 
 
-class CodesEntry(_Entry):
+class CodesEntry(Entry):
     """Status codes that this receiver moves to another class."""
 
     delivered: Codes = ()
@@ -221,14 +200,14 @@ class CodesEntry(_Entry):
         return codes
 
 
-class EndpointEntry(_Entry):
+class EndpointEntry(Entry):
     """What it takes to POST somewhere: a receiver's endpoint, or a source's callback."""
 
     secret: Secrets = ()
     signature: Literal["standard", "github", "stripe", "none"] = "standard"
     signature_digest: Literal["sha256", "sha512"] = "sha256"
     bearer_token: HeaderValue | None = None
-    headers: dict[HeaderName, HeaderValue] = {}
+    headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     rate_limit: Count | None = None
     window_size: PositiveDuration = 1.0
     max_in_flight: Count = 32
@@ -332,8 +311,8 @@ class ReceiverEntry(EndpointEntry):
         return event_types
 
 
-class SourceEntry(_Entry):
-    """How results come back to a source."""
+class SourceEntry(Entry):
+    """How results come back to a source, and how its webhooks come in if they are not in our own form."""
 
     callback: (
         Annotated[
@@ -345,15 +324,25 @@ class SourceEntry(_Entry):
     ) = None
     answers: Literal["all", "non_empty", "none"] = "all"
     failures: bool = True
+    inbound: InboundEntry | None = None
 
 
-class ReceiversModel(_Entry):
+class ReceiversModel(Entry):
     """receivers.yaml as a whole."""
 
     sources: Annotated[
         dict[SourceId, Annotated[SourceEntry, BeforeValidator(_empty_if_none)]], BeforeValidator(_empty_if_none)
-    ] = {}
-    receivers: Annotated[dict[ReceiverName, ReceiverEntry], BeforeValidator(_empty_if_none)] = {}
+    ] = Field(default_factory=dict)
+    receivers: Annotated[dict[ReceiverName, ReceiverEntry], BeforeValidator(_empty_if_none)] = Field(
+        default_factory=dict
+    )
+
+    @field_validator("sources")
+    @classmethod
+    def _inbound_of_one(cls, sources: dict[str, SourceEntry]) -> dict[str, SourceEntry]:
+        if "*" in sources and sources["*"].inbound is not None:
+            raise ValueError("'*' cannot have inbound: its secret would speak for every source; name the source")
+        return sources
 
 
 def _at_least_base(cap: float, info: ValidationInfo) -> float:

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from relay.config.entries import CallbackEntry, EndpointEntry, ReceiverEntry, ReceiversModel, SourceEntry
+from relay.config.inbound_entry import InboundEntry
 from relay.config.problems import SECRET_FIELDS, Place, dotted, explain, raise_all
 from relay.config.references import SEALED_PREFIX, is_public, references_in, substitute, texts_in
 from relay.config.strict_yaml import parse_mapping, read_mapping
@@ -19,6 +20,7 @@ from relay.domain.receiver import (
     BreakerPolicy,
     CodeClasses,
     Endpoint,
+    Inbound,
     OfflinePolicy,
     PollPolicy,
     Receiver,
@@ -147,6 +149,7 @@ def resolve_source(
         kafka=known.callback == "kafka",
         answers=known.answers,
         failures=known.failures,
+        inbound=None if known.inbound is None else _inbound(known.inbound),
     )
 
 
@@ -209,6 +212,21 @@ def _endpoint(
         headers=(*entry.headers.items(), *bearer),
         codes=CodeClasses(**{kind: frozenset(listed) for kind, listed in codes.items()}),
         secrets=secrets,
+    )
+
+
+def _inbound(entry: InboundEntry) -> Inbound:
+    return Inbound(
+        kind=entry.kind,
+        secrets=entry.secrets,
+        receivers=entry.receivers,
+        tolerance_s=entry.tolerance,
+        header=entry.header,
+        digest=entry.digest,
+        encoding=entry.encoding,
+        prefix=entry.prefix,
+        id_header=entry.id_header,
+        type_header=entry.type_header,
     )
 
 

@@ -26,7 +26,7 @@ class Sources:
             any_ = self._sources.get(ANY_SOURCE, Source(ANY_SOURCE))
             if len(self._others) >= OTHERS_KEPT:
                 self._others.clear()
-            other = self._others[source_id] = replace(any_, source_id=source_id)
+            other = self._others[source_id] = replace(any_, source_id=source_id, inbound=None)
         return other
 
     def all(self) -> Mapping[str, Source]:

@@ -19,6 +19,7 @@ from relay.domain.receiver import (
     BreakerPolicy,
     CodeClasses,
     Endpoint,
+    Inbound,
     OfflinePolicy,
     PollPolicy,
     Receiver,
@@ -142,6 +143,38 @@ def test_what_the_example_has_in_comments_is_right_and_shows_the_defaults() -> N
     for name in written.model_fields_set - without_default:
         assert getattr(written, name) == ReceiverEntry.model_fields[name].default, name
     assert written.retry_policy() == RetryPolicy()
+
+
+def test_how_webhooks_come_in_is_understood_and_its_secrets_stay_here() -> None:
+    text = """
+sources:
+  gh: {inbound: {kind: github, secret: ["${NEW}", written-out], receivers: [ci]}}
+  own:
+    inbound: {kind: generic, secret: x, header: X-Sig, digest: sha512, encoding: base64, prefix: "v=", id_header: Id}
+  slow: {inbound: {kind: stripe, secret: x, tolerance: 10m}}
+"""
+    file = parse_receivers_file(text)
+    _, sources = file.resolve({"NEW": "new"})
+    github = sources["gh"].inbound
+    assert github is not None
+    assert github == Inbound("github", receivers=("ci",))
+    assert github.secrets == ("new", "written-out")
+    own = Inbound("generic", header="X-Sig", digest="sha512", encoding="base64", prefix="v=", id_header="Id")
+    assert sources["own"].inbound == own
+    assert sources["slow"].inbound == Inbound("stripe", tolerance_s=600.0)
+    assert "written-out" not in repr(sources) + json.dumps(file.sealed().sources)
+    with pytest.raises(UserError, match=r"sources\.gh\.inbound\.secret\[0\]: the environment variable NEW is not set"):
+        file.resolve({})
+    with pytest.raises(UserError, match="is empty"):
+        file.resolve({"NEW": ""})
+
+
+def test_what_the_example_says_of_webhooks_is_right() -> None:
+    commented = re.search(r"(?ms)^  # github:.*?^$", EXAMPLE.read_text(encoding="utf-8"))
+    assert commented is not None
+    entry = parse_receivers_file("sources:\n" + re.sub(r"(?m)^  # ?", "  ", commented[0])).sources["github"].inbound
+    assert entry is not None
+    assert (entry.kind, entry.secret, entry.receivers) == ("github", "${GITHUB_WEBHOOK_SECRET}", ("ci",))
 
 
 def _entry(**fields: object) -> str:
@@ -279,6 +312,33 @@ FILE_MISTAKES = [
      "receivers.yaml: sources.gh.callback.ur: unknown field; did you mean 'url'?"),
     ("sources: {gh: {answer: all}}", "sources.gh.answer: unknown field; did you mean 'answers'?"),
     ("sources: {'': {}}", "sources.: source_id is missing or empty"),
+    ("sources: {'*': {inbound: {kind: github, secret: s}}}",
+     "sources: '*' cannot have inbound: its secret would speak for every source; name the source"),
+    ("sources: {gh: {inbound: {kind: github}}}", "sources.gh.inbound.secret: required, but missing"),
+    ("sources: {gh: {inbound: {kind: github, secret: ''}}}",
+     "sources.gh.inbound.secret: is empty; leave it out, or give it a value"),
+    ("sources: {gh: {inbound: {kind: github, secret: []}}}", "sources.gh.inbound.secret: at least 1 needed"),
+    ("sources: {gh: {inbound: {kind: githob, secret: s}}}",
+     "sources.gh.inbound.kind: 'githob' is not allowed; allowed: 'github', 'stripe', 'slack', 'standard', "
+     "'cloudevents' or 'generic'"),
+    ("sources: {gh: {inbound: {kind: github, secrets: s, secret: s}}}",
+     "sources.gh.inbound.secrets: unknown field; did you mean 'secret'?"),
+    ("sources: {gh: {inbound: {kind: standard, secret: whsec_YWJj}}}",
+     "sources.gh.inbound.secret: the secret has 3 bytes after whsec_; 24 to 64 are allowed"),
+    ("sources: {gh: {inbound: {kind: github, secret: s, receivers: []}}}",
+     "sources.gh.inbound.receivers: at least 1 needed"),
+    ("sources: {gh: {inbound: {kind: github, secret: s, tolerance: 5m}}}",
+     "sources.gh.inbound.tolerance: this kind signs no time; only slack, standard, stripe do"),
+    ("sources: {gh: {inbound: {kind: generic, secret: s}}}",
+     "sources.gh.inbound.header: 'generic' needs the name of the header with the HMAC"),
+    ("sources: {gh: {inbound: {kind: generic, secret: s, header: 'X Sig'}}}",
+     "sources.gh.inbound.header: 'X Sig' is not the name of a header"),
+    ("sources: {gh: {inbound: {kind: github, secret: s, header: X-Sig}}}",
+     "sources.gh.inbound.header: 'github' has a header of its own; leave this out"),
+    ("sources: {gh: {inbound: {kind: cloudevents, secret: s, digest: sha1}}}",
+     "sources.gh.inbound.digest: is about the HMAC in a header of your own; give its name as header"),
+    ("sources: {gh: {inbound: {kind: github, secret: s, id_header: X-Id}}}",
+     "sources.gh.inbound.id_header: 'github' says itself where this is; leave it out"),
 ]  # fmt: skip
 
 

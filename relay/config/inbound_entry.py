@@ -1,0 +1,81 @@
+"""What may be written in receivers.yaml for a source whose webhooks come in as others send them."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, Tag, ValidationInfo, field_validator
+
+from relay.config.durations import PositiveDuration
+from relay.config.entry import TEXT_OR_LIST, Entry, ReceiverName, SomeText
+from relay.config.references import has_reference
+from relay.domain.headers import check_header_value, check_token
+from relay.domain.inbound import TIMED
+from relay.domain.message import MAX_RECEIVERS
+from relay.domain.signing import check_secret
+
+_Secrets = Annotated[
+    Annotated[SomeText, Tag("(text)")]
+    | Annotated[tuple[SomeText, ...], Field(strict=False, min_length=1), Tag("(list)")],
+    TEXT_OR_LIST,
+]
+_Header = Annotated[str, AfterValidator(check_token)]
+_Receivers = Annotated[tuple[ReceiverName, ...], Field(strict=False, min_length=1, max_length=MAX_RECEIVERS)]
+
+
+class InboundEntry(Entry):
+    """Webhooks at `POST /v1/in/{source_id}`: who makes them, and how they prove it."""
+
+    kind: Literal["github", "stripe", "slack", "standard", "cloudevents", "generic"]
+    secret: _Secrets
+    receivers: _Receivers | None = None
+    tolerance: PositiveDuration = 300.0
+    header: Annotated[_Header | None, Field(validate_default=True)] = None
+    digest: Literal["sha1", "sha256", "sha512"] = "sha256"
+    encoding: Literal["hex", "base64"] = "hex"
+    prefix: Annotated[str, AfterValidator(check_header_value)] = ""
+    id_header: _Header | None = None
+    type_header: _Header | None = None
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Each of them will do."""
+        return (self.secret,) if isinstance(self.secret, str) else self.secret
+
+    @field_validator("secret")
+    @classmethod
+    def _of_its_kind(cls, secret: str | tuple[str, ...], info: ValidationInfo) -> str | tuple[str, ...]:
+        if info.data.get("kind") == "standard":
+            for one in (secret,) if isinstance(secret, str) else secret:
+                if not has_reference(one):
+                    check_secret(one)
+        return secret
+
+    @field_validator("tolerance")
+    @classmethod
+    def _of_a_signed_time(cls, tolerance: float, info: ValidationInfo) -> float:
+        if info.data.get("kind", "stripe") not in TIMED:
+            raise ValueError(f"this kind signs no time; only {', '.join(sorted(TIMED))} do")
+        return tolerance
+
+    @field_validator("header")
+    @classmethod
+    def _where_the_hmac_is(cls, header: str | None, info: ValidationInfo) -> str | None:
+        kind = info.data.get("kind", "cloudevents")
+        if header is None and kind == "generic":
+            raise ValueError("'generic' needs the name of the header with the HMAC")
+        if header is not None and kind not in ("generic", "cloudevents"):
+            raise ValueError(f"{kind!r} has a header of its own; leave this out")
+        return header
+
+    @field_validator("digest", "encoding", "prefix")
+    @classmethod
+    def _of_that_header(cls, value: str, info: ValidationInfo) -> str:
+        if info.data.get("header", "") is None:
+            raise ValueError("is about the HMAC in a header of your own; give its name as header")
+        return value
+
+    @field_validator("id_header", "type_header")
+    @classmethod
+    def _of_generic(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is not None and info.data.get("kind", "generic") != "generic":
+            raise ValueError(f"{info.data['kind']!r} says itself where this is; leave it out")
+        return name
