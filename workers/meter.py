@@ -36,6 +36,10 @@ class Meter(Protocol):
         """The sender's callback took the result."""
         ...
 
+    def refused(self, kind: str, why: str) -> None:
+        """A webhook of a sender of that kind did not prove that it is the sender's. `why`: missing, wrong or old."""
+        ...
+
 
 class SilentMeter:
     """Tells nobody."""
@@ -51,3 +55,5 @@ class SilentMeter:
     def answered(self, receiver: str, via: Via, age_s: float | None) -> None: ...
 
     def returned(self, receiver: str, age_s: float) -> None: ...
+
+    def refused(self, kind: str, why: str) -> None: ...

@@ -20,6 +20,7 @@ from relay.api.connection import MAX_HEADERS, MAX_LINE_BYTES, Connection, Door
 from relay.api.context import ApiContext as ApiContext
 from relay.api.failed import FailedResource
 from relay.api.health import Health, require_start
+from relay.api.inbound import InboundResource
 from relay.api.intake import Intake
 from relay.api.limits import ApiLimits
 from relay.api.messages import MessagesResource
@@ -59,7 +60,8 @@ _logger.addFilter(_NotOurFault())
 
 
 def create_app(context: ApiContext, *, health_only: bool = False) -> web.Application:
-    """All routes. Senders may call with the API key, receivers with their answer URLs, monitoring without either.
+    """All routes. Senders may call with the API key or signed webhooks, receivers with their answer URLs, monitoring
+    without any.
 
     `health_only`: just what monitoring asks, for processes that only work.
     """
@@ -82,8 +84,10 @@ def create_app(context: ApiContext, *, health_only: bool = False) -> web.Applica
         return app
     reader = StatusReader(context.log, context.state, context.topics, context.directory, context.clock)
     intake = Intake(context)
+    messages = MessagesResource(context, reader, intake)
     for resource in (
-        MessagesResource(context, reader, intake),
+        messages,
+        InboundResource(context, messages, intake, refusals),
         BatchResource(context, intake),
         StatusResource(reader),
         AnswersResource(context, reader),

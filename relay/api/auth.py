@@ -1,4 +1,5 @@
-"""Who may call: a bearer key for everything under /v1, except for answer URLs, whose token is the proof."""
+"""Who may call: a bearer key for everything under /v1, except where the request has a proof of its own: the token of an
+answer URL, or the signature of a webhook."""
 
 import hashlib
 import hmac
@@ -12,9 +13,11 @@ from relay.api.refusals import Refusals
 from relay.engine.clock import Clock
 
 ANSWER_PATH: Final = "/v1/answers/{token}"
+INBOUND_ROUTE: Final = "/v1/in/{source_id}"
 MOST_FAILED: Final = 20
 FAILED_SPAN_S: Final = 60.0
 """So many wrong keys from an address in so many seconds are answered with 401; those beyond with 429."""
+_PROVEN_OTHERWISE: Final = frozenset({ANSWER_PATH, INBOUND_ROUTE})
 _ADDRESSES: Final = 10_000
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="relay"'}
 
@@ -51,7 +54,7 @@ def is_protected(request: web.Request) -> bool:
     """Judged by the route that was found, not by the path: a path can be spelled in more than one way."""
     resource = request.match_info.route.resource
     path = request.path if resource is None else resource.canonical
-    return path.startswith("/v1/") and path != ANSWER_PATH
+    return path.startswith("/v1/") and path not in _PROVEN_OTHERWISE
 
 
 def _bears(request: web.Request, wanted: bytes) -> bool:

@@ -28,7 +28,8 @@ T = TypeVar("T")
 class Defaults:
     """What holds for every item, from path, query and headers; `receivers` and `event_type` unless it says its own.
 
-    `max_payload_bytes`: of one item. `new_id`: for items without an id.
+    `max_payload_bytes`: of one item. `new_id`: for items without an id. `foreign`: the events were not made for this
+    relay: they have an id and a source, which is no source_id, and who receives them is not theirs to say.
     """
 
     source_id: str
@@ -37,6 +38,7 @@ class Defaults:
     traceparent: str | None
     max_payload_bytes: int
     new_id: Callable[[], str]
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,11 @@ def read_events(body: bytes, defaults: Defaults) -> list[Item]:
     return [_item(_decode_event, event, maker.from_event) for event in events]
 
 
+def read_event(body: bytes, defaults: Defaults) -> Item:
+    """The item that is the one CloudEvent (structured mode) in `body`."""
+    return _item(_decode_event, body, _Maker(defaults).from_event)
+
+
 def _capped(parts: Iterable[bytes]) -> Iterator[bytes]:
     for number, part in enumerate(parts):
         if number == MAX_ITEMS:
@@ -157,10 +164,13 @@ class _Maker:
             return Refused(event.id, invalid("specversion must be 1.0"))
         if event.data_base64 is not None and event.data is not msgspec.UNSET:
             return Refused(event.id, invalid("data and data_base64 exclude each other"))
+        foreign = self._defaults.foreign
+        if foreign and event.id is None:
+            return Refused(None, invalid("id is missing: it is no CloudEvent"))
         return self._made(
             event.id,
-            event.source,
-            None if event.receiver is None else (event.receiver,),
+            None if foreign else event.source,
+            None if foreign or event.receiver is None else (event.receiver,),
             event_type=event.type,
             time=event.time,
             content_type=event.datacontenttype or (None if event.data is msgspec.UNSET else _JSON),

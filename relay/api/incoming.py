@@ -27,20 +27,24 @@ def read_message(request: web.Request, source_id: str, payload: bytes, new_id: C
     query = query_of(request, "receiver", "type")
     _check_fixed_attributes(request, source_id)
     given_id = _message_id(request)
-    headers = message_headers(
-        Message(
-            source_id=source_id,
-            message_id=given_id or new_id(),
-            receivers=receivers_in(query),
-            event_type=one_type((*attributes(request, "ce-type"), *query.get("type", ()))),
-            time=next(iter(attributes(request, "ce-time")), None),
-            content_type=_content_type(request),
-            payload=payload,
-            traceparent=plain_header(request, "traceparent"),
-        )
+    message = Message(
+        source_id=source_id,
+        message_id=given_id or new_id(),
+        receivers=receivers_in(query),
+        event_type=one_type((*attributes(request, "ce-type"), *query.get("type", ()))),
+        time=next(iter(attributes(request, "ce-time")), None),
+        content_type=content_type_of(request),
+        payload=payload,
+        traceparent=plain_header(request, "traceparent"),
     )
+    return as_incoming(message, fresh=given_id is None)
+
+
+def as_incoming(message: Message, *, fresh: bool) -> Incoming:
+    """`message` in its wire form, and as that is read. `fresh`: its id was made here."""
+    headers = message_headers(message)
     try:
-        return Incoming(parse_message(payload, headers), headers, fresh=given_id is None)
+        return Incoming(parse_message(message.payload, headers), headers, fresh=fresh)
     except InvalidRecord as error:
         raise invalid(error.detail) from error
 
@@ -118,7 +122,8 @@ def one_type(given: Iterable[str]) -> str | None:
     return next(iter(types), None)
 
 
-def _content_type(request: web.Request) -> str | None:
+def content_type_of(request: web.Request) -> str | None:
+    """Of a payload. Raises a Problem for one that is no payload, but an event with attributes of its own."""
     content_type = plain_header(request, "Content-Type")
     if content_type is not None and is_structured(content_type):
         detail = (

@@ -6,10 +6,11 @@ from aiohttp import web
 
 from relay.api.context import ApiContext
 from relay.api.incoming import read_message
-from relay.api.intake import Accepted, Intake, Repeated
+from relay.api.intake import Accepted, Incoming, Intake, Repeated
 from relay.api.problems import Problem
 from relay.api.reading import SOURCE_PATH, message_location, read_body, source_in_path
 from relay.api.status import KnownMessage, StatusReader, json_response
+from relay.api.view import MessageView
 from relay.domain.message import Message
 from relay.state.rows import MessageRow, MessageStage
 
@@ -30,23 +31,28 @@ class MessagesResource:
         context, source_id = self._context, source_in_path(request)
         payload = await read_body(request, context.max_payload_bytes)
         incoming = read_message(request, source_id, payload, context.new_id)
-        (fate,) = await self._intake.take(source_id, [incoming])
+        view = await self.accept(incoming)
+        replayed = {"Idempotent_Replayed": "true"} if view.duplicate else {}
+        return json_response(202, view, Location=message_location(incoming.message.id), **replayed)
+
+    async def accept(self, incoming: Incoming) -> MessageView:
+        """The message as it is known once the log has it; a `duplicate` with what became of the first. Raises a Problem
+        where it is not taken, and LogUnavailable."""
+        message = incoming.message
+        (fate,) = await self._intake.take(message.source_id, [incoming])
         match fate:
             case Accepted(received_ms):
-                message = incoming.message
-                view = self._reader.fresh_view(KnownMessage(message, received_ms, routed=False))
-                return json_response(202, view, Location=message_location(message.id))
+                return self._reader.fresh_view(KnownMessage(message, received_ms, routed=False))
             case Repeated(row):
-                return await self._repeated(incoming.message, row)
+                return await self._repeated(message, row)
             case Problem():
                 raise fate
             case _:
                 assert_never(fate)
 
-    async def _repeated(self, message: Message, row: MessageRow | None) -> web.Response:
+    async def _repeated(self, message: Message, row: MessageRow | None) -> MessageView:
         known = None if row is None else await self._reader.read(message.id, row)
         if known is None:  # its record is gone, but the digest says that it was this very message
             routed = row is not None and row.stage is MessageStage.ENQUEUED
             known = KnownMessage(message, None, routed)
-        view = await self._reader.view_of(known, duplicate=True)
-        return json_response(202, view, Location=message_location(message.id), Idempotent_Replayed="true")
+        return await self._reader.view_of(known, duplicate=True)

@@ -34,6 +34,7 @@ class Kind(NamedTuple):
 
 INVALID: Final = Kind("invalid-request", 400, "The request is not valid")
 UNAUTHORIZED: Final = Kind("unauthorized", 401, "An API key is required")
+BAD_SIGNATURE: Final = Kind("bad-signature", 401, "The webhook does not prove where it comes from")
 FOREIGN_ORIGIN: Final = Kind("foreign-origin", 403, "The request comes from a page of another origin")
 NOT_FOUND: Final = Kind("not-found", 404, "There is nothing here")
 WRONG_METHOD: Final = Kind("method-not-allowed", 405, "This resource does not take that method")

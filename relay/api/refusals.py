@@ -24,7 +24,7 @@ class Refusals:
         self._throttle = Throttle(every_s=_EVERY_S, overall=_OVERALL, keys=_CALLERS)
 
     def tell(self, cause: str, request: web.Request, **facts: object) -> None:
-        """`cause`: `host`, `origin` or `key`."""
+        """`cause`: `host`, `origin`, `key` or `signature`."""
         before = self._throttle.admit((cause, request.remote), self._clock.monotonic())
         if before is not None:
             _log.warning(

@@ -9,14 +9,14 @@ from typing import Final
 
 from aiohttp import web
 
-from relay.api.auth import ANSWER_PATH
+from relay.api.auth import ANSWER_PATH, INBOUND_ROUTE
 from relay.api.health import MONITORING
 from relay.api.problems import FOREIGN_ORIGIN, UNKNOWN_HOST, UNSUPPORTED, Check, Problem
 from relay.api.refusals import Refusals
 from relay.api.web_rules import WebRules
 
 PAYLOAD_ROUTES: Final = frozenset(
-    {"/v1/sources/{source_id}/messages", "/v1/sources/{source_id}/messages:batch", ANSWER_PATH}
+    {"/v1/sources/{source_id}/messages", "/v1/sources/{source_id}/messages:batch", ANSWER_PATH, INBOUND_ROUTE}
 )
 """Routes whose body is not ours to judge by its type, or that do so themselves."""
 _NOT_OURS: Final = "the host that it asks for is no name of this API; RELAY_ALLOWED_HOSTS says what it may be"

@@ -43,5 +43,8 @@ class MetricsMeter:
     def returned(self, receiver: str, age_s: float) -> None:
         self._leg(receiver, "to_sender", age_s)
 
+    def refused(self, kind: str, why: str) -> None:
+        self._metrics.inbound_refused_total.labels(kind, why).inc()
+
     def _leg(self, receiver: str, leg: str, age_s: float) -> None:
         self._metrics.end_to_end_seconds.labels(receiver, leg).observe(max(0.0, age_s))  # clocks may differ

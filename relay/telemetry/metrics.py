@@ -61,6 +61,12 @@ class Metrics:
         self.foreign_keys_total = self._plain_counter(
             "relay_foreign_keys_total", "Records whose key is not their source_id: order is not promised for them"
         )
+        self.inbound_refused_total = self._counter(
+            "relay_inbound_refused_total",
+            "Webhooks refused for their signature, by the kind of sender, and why: missing, wrong or old",
+            "kind",
+            "why",
+        )
         self.failed_total = self._counter("relay_failed_total", "Dead letters", "receiver", "reason")
         self.end_to_end_seconds = self._histogram(
             "relay_end_to_end_seconds",

@@ -96,6 +96,9 @@ class CountingMeter:
     def returned(self, receiver: str, age_s: float) -> None:
         self.told.append(("returned", receiver, age_s))
 
+    def refused(self, kind: str, why: str) -> None:
+        self.told.append(("refused", kind, why))
+
 
 @dataclass
 class KnownOnes:

@@ -18,7 +18,7 @@ from relay.api.web_rules import WebRules
 from relay.config.subscriptions import Subscriptions
 from relay.domain.errors import StateUnavailable
 from relay.domain.identity import MessageId
-from relay.domain.receiver import Endpoint, Receiver, Source
+from relay.domain.receiver import Endpoint, Inbound, Receiver, Source
 from relay.domain.topics import Topics
 from relay.log.port import Record
 from relay.state.attempts import Settlement
@@ -27,6 +27,7 @@ from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
+from workers.meter import Meter, SilentMeter
 
 NOW = 1_700_000_000.0
 SECRET = b"answers are signed with this"
@@ -72,6 +73,7 @@ class Known:
         audit = Receiver("audit", post, sources=("github",), event_types=("*",))
         self.receivers = {name: Receiver(name, post) for name in ("ci", "cd")} | {"audit": audit}
         self.refused: dict[str, str] = {}
+        self.inbound: dict[str, Inbound] = {}
 
     def receiver(self, name: str) -> Receiver | None:
         return self.receivers.get(name)
@@ -84,7 +86,7 @@ class Known:
 
     def source(self, source_id: str) -> Source:
         callback = Endpoint("https://sender.example/results") if source_id == "calls" else None
-        return Source(source_id, callback)
+        return Source(source_id, callback, inbound=self.inbound.get(source_id))
 
     def subscribers(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
         return Subscriptions(self.receivers.values()).match(source_id, event_type)
@@ -185,6 +187,7 @@ async def running_api(
     siblings: Siblings | None = None,
     web: WebRules | None = None,
     limits: ApiLimits | None = None,
+    meter: Meter | None = None,
 ) -> AsyncIterator[Rig]:
     """An API on a free port, over an empty log and an empty, ready state."""
     broker, topics, state, clock, directory = MemoryBroker(), Topics("t-"), AwayState(), StandingClock(), Known()
@@ -205,6 +208,7 @@ async def running_api(
         max_payload_bytes=PAYLOAD_CAP,
         answer_body_cap=ANSWER_CAP,
         clock=clock,
+        meter=meter or SilentMeter(),
         new_id=lambda: next(ids),
         siblings=siblings,
         web=web or WebRules(),

@@ -1,0 +1,230 @@
+"""POST of a webhook as others send it: GitHub, Stripe, Slack, Standard Webhooks, CloudEvents, and whoever signs with an
+HMAC. Once it has proved where it comes from, it is a message like any other, and goes the same way in.
+
+The proof is in the request, so there is no API key here; and it can be a request that somebody has captured. Therefore
+the answer says how the message is, and never what a receiver has answered.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from relay.api.batch import largest_body
+from relay.api.batch_items import Defaults, Item, Refused, read_events
+from relay.api.batch_items import read_event as read_structured
+from relay.api.context import ApiContext
+from relay.api.incoming import as_incoming, content_type_of
+from relay.api.intake import Accepted, Incoming, Intake, Repeated
+from relay.api.messages import MessagesResource
+from relay.api.problems import BAD_SIGNATURE, NO_RECEIVER, NOT_FOUND, Problem, invalid
+from relay.api.reading import INBOUND_PATH, attributes, message_location, query_of, read_body, source_in_path
+from relay.api.refusals import Refusals
+from relay.api.view import MessageView
+from relay.domain.errors import InvalidRecord
+from relay.domain.inbound import Refusal, verify
+from relay.domain.inbound_event import Challenge, Event, read_event
+from relay.domain.message import Message
+from relay.domain.receiver import Inbound
+
+_STRUCTURED: Final = "application/cloudevents+json"
+_BATCH: Final = "application/cloudevents-batch+json"
+_WHY: Final[Mapping[Refusal, str]] = {
+    "missing": "What proves where this webhook comes from is missing.",
+    "wrong": "The signature is not one of this body with the secret of this source.",
+    "old": "The signature is right, but its time is too far from now.",
+}
+_FAILED_BEFORE: Final = "It came before and has failed; this repeat does not send it again."
+_CHALLENGE: Final = {"WWW-Authenticate": 'Webhook realm="relay"'}
+_BEARER: Final = {"WWW-Authenticate": 'Bearer realm="relay"'}
+
+
+class DeliveryState(msgspec.Struct, frozen=True):
+    """How a delivery is. `reason`: of its failure."""
+
+    receiver: str
+    status: str
+    generation: int
+    reason: str | None
+
+
+class WebhookView(msgspec.Struct, frozen=True):
+    """What became of a webhook, for its sender. `deliveries`: of the first, where this is its `duplicate`. `detail`:
+    what else there is to say of that."""
+
+    source_id: str
+    message_id: str
+    status: str
+    duplicate: bool
+    detail: str | None
+    deliveries: list[DeliveryState]
+
+
+class BatchTaken(msgspec.Struct, frozen=True):
+    """All events of a batch were taken; `duplicates` of them had come before."""
+
+    accepted: int
+    duplicates: int
+
+
+class InboundResource:
+    """`/v1/in/{source_id}`, for sources that have `inbound`."""
+
+    def __init__(self, context: ApiContext, messages: MessagesResource, intake: Intake, refusals: Refusals) -> None:
+        self._context = context
+        self._messages = messages
+        self._intake = intake
+        self._refusals = refusals
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_post(INBOUND_PATH, self.post)
+        router.add_route("OPTIONS", INBOUND_PATH, self.options)
+
+    async def post(self, request: web.Request) -> web.Response:
+        """202 once the log has acknowledged the message; 401 for what is not its sender's, of which nothing is kept."""
+        source_id = source_in_path(request)
+        policy = self._policy(source_id)
+        body = await read_body(request, self._body_cap(policy, request))
+        refusal = verify(policy, request.headers, body, self._context.clock.wall())
+        if refusal is not None:
+            raise self._refused(request, policy, refusal)
+        query_of(request)
+        if policy.kind == "cloudevents":
+            return await self._cloudevents(request, source_id, policy, body)
+        try:
+            event = read_event(policy, request.headers, body)
+        except InvalidRecord as error:
+            raise invalid(error.detail) from error
+        if isinstance(event, Challenge):
+            return web.Response(text=event.text)
+        return await self._event(request, source_id, policy, event, body)
+
+    async def options(self, request: web.Request) -> web.Response:
+        """The handshake of CloudEvents: anybody may send here, at any rate, as the proof is in each request. Source:
+        CloudEvents, HTTP 1.1 Web Hooks for Event Delivery, 4."""
+        policy = self._policy(source_in_path(request))
+        headers = {"Allow": "OPTIONS, POST"}
+        origin = request.headers.get("WebHook-Request-Origin")
+        if policy.kind == "cloudevents" and origin is not None and origin.isascii():
+            headers |= {"WebHook-Allowed-Origin": origin, "WebHook-Allowed-Rate": "*"}
+        return web.Response(headers=headers)
+
+    def _policy(self, source_id: str) -> Inbound:
+        policy = self._context.directory.source(source_id).inbound
+        if policy is None:
+            raise Problem(NOT_FOUND, "No source of this id takes webhooks; receivers.yaml says how they come: inbound.")
+        return policy
+
+    def _body_cap(self, policy: Inbound, request: web.Request) -> int:
+        cap = self._context.max_payload_bytes
+        if policy.kind != "cloudevents":
+            return cap
+        if request.content_type == _BATCH:
+            return largest_body(cap)
+        # whatever its encoding adds (base64: a third); the payload itself is judged by `cap` later
+        return 2 * cap if request.content_type == _STRUCTURED else cap
+
+    def _refused(self, request: web.Request, policy: Inbound, why: Refusal) -> Problem:
+        self._context.meter.refused(policy.kind, why)
+        self._refusals.tell("signature", request, kind=policy.kind, why=why)
+        by_token = policy.kind == "cloudevents" and policy.header is None
+        return Problem(BAD_SIGNATURE, _WHY[why], headers=_BEARER if by_token else _CHALLENGE)
+
+    async def _event(
+        self, request: web.Request, source_id: str, policy: Inbound, event: Event, body: bytes
+    ) -> web.Response:
+        message = Message(
+            source_id=source_id,
+            message_id=event.message_id or self._context.new_id(),
+            receivers=policy.receivers,
+            event_type=event.event_type,
+            content_type=content_type_of(request),
+            payload=body,
+        )
+        try:
+            return await self._taken(as_incoming(message, fresh=event.message_id is None))
+        except Problem as problem:
+            if event.is_probe and problem.kind is NO_RECEIVER:
+                return _json(200, {"status": "nobody subscribes to this probe"})
+            raise
+
+    async def _taken(self, incoming: Incoming) -> web.Response:
+        view = await self._messages.accept(incoming)
+        return _json(202, _told(view), Location=message_location(incoming.message.id))
+
+    # CloudEvents
+
+    async def _cloudevents(self, request: web.Request, source_id: str, policy: Inbound, body: bytes) -> web.Response:
+        context = self._context
+        defaults = Defaults(
+            source_id=source_id,
+            receivers=policy.receivers,
+            event_type=None,
+            traceparent=None,
+            max_payload_bytes=context.max_payload_bytes,
+            new_id=context.new_id,
+            foreign=True,
+        )
+        if request.content_type == _BATCH:
+            return await self._batch(source_id, read_events(body, defaults))
+        if request.content_type == _STRUCTURED:
+            return await self._taken(_readable(read_structured(body, defaults)))
+        return await self._taken(_binary(request, source_id, policy, body))
+
+    async def _batch(self, source_id: str, items: list[Item]) -> web.Response:
+        """All or a problem: senders of webhooks look at the status alone, so it must not hide an event that was not
+        taken. They repeat the batch; what was taken is known by its id."""
+        events = [_readable(item) for item in items]
+        duplicates = 0
+        for fate in await self._intake.take(source_id, events):
+            match fate:
+                case Problem():
+                    raise fate
+                case Repeated():
+                    duplicates += 1
+                case Accepted():
+                    pass
+        return _json(202, BatchTaken(len(events), duplicates))
+
+
+def _readable(item: Item) -> Incoming:
+    if isinstance(item, Refused):
+        raise item.problem
+    return item
+
+
+def _binary(request: web.Request, source_id: str, policy: Inbound, body: bytes) -> Incoming:
+    """Attributes as headers. `ce-source` says where in the sender's world it happened: not our source_id."""
+    found = {name: _attribute(request, name) for name in ("ce-specversion", "ce-id", "ce-type", "ce-time")}
+    if found["ce-specversion"] != "1.0":
+        raise invalid("ce-specversion must be 1.0", header="ce-specversion")
+    if not found["ce-id"]:
+        raise invalid("ce-id is missing: it is no CloudEvent", header="ce-id")
+    message = Message(
+        source_id=source_id,
+        message_id=found["ce-id"],
+        receivers=policy.receivers,
+        event_type=found["ce-type"],
+        time=found["ce-time"],
+        content_type=content_type_of(request),
+        payload=body,
+    )
+    return as_incoming(message, fresh=False)
+
+
+def _attribute(request: web.Request, name: str) -> str | None:
+    return next(iter(attributes(request, name)), None)
+
+
+def _told(view: MessageView) -> WebhookView:
+    deliveries = [DeliveryState(one.receiver, one.status, one.generation, one.reason) for one in view.deliveries]
+    failed = [one for one in deliveries if one.status == "failed"]
+    detail = _FAILED_BEFORE if view.duplicate and failed else None
+    return WebhookView(view.source_id, view.message_id, view.status, view.duplicate, detail, deliveries)
+
+
+def _json(status: int, view: object, **headers: str) -> web.Response:
+    return web.Response(
+        status=status, body=msgspec.json.encode(view), headers={**headers, "Content-Type": "application/json"}
+    )

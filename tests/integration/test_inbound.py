@@ -1,0 +1,90 @@
+"""Webhooks of GitHub at a running relay: from the signed request to the receiver, and what it says of a repeat."""
+
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import ClientSession
+
+from relay import samples
+from relay.cli.status import is_over
+from relay.sink import Sink
+from tests.integration.test_waiting import Watcher
+from tests.servers.process import RelayProcess
+
+SECRET = "It's a Secret to Everybody"
+PUSH = samples.load("github.push")
+
+
+def signed(delivery: str, body: bytes = PUSH.payload) -> dict[str, str]:
+    return {
+        "Content-Type": "application/json",
+        "X-GitHub-Event": "push",
+        "X-GitHub-Delivery": delivery,
+        "X-Hub-Signature-256": "sha256=" + hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest(),
+    }
+
+
+@asynccontextmanager
+async def relay_dev(cwd: Path, sink: Sink) -> AsyncIterator[ClientSession]:
+    """A client of a relay that takes webhooks of `github` for the sink."""
+    retry = {"base": 0.1, "factor": 1, "cap": 0.1, "max_attempts": 1}
+    entries = {
+        "sources": {"github": {"inbound": {"kind": "github", "secret": "${WEBHOOK_SECRET}", "receivers": ["ci"]}}},
+        "receivers": {"ci": {"post_endpoint": sink.url, "retry": retry}},
+    }
+    (cwd / "receivers.yaml").write_text(json.dumps(entries))
+    environ = {"WEBHOOK_SECRET": SECRET, "RELAY_API_KEY": "a key that GitHub does not have"}
+    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=cwd, environ=environ) as dev:
+        await dev.line_with("Ready")
+        key = {"Authorization": f"Bearer {environ['RELAY_API_KEY']}"}
+        async with ClientSession(dev.value_of("API"), headers=key) as session:
+            yield session
+
+
+async def post(session: ClientSession, delivery: str, body: bytes = PUSH.payload) -> tuple[int, Any]:
+    headers = signed(delivery)
+    async with session.post("/v1/in/github", data=body, headers=headers | {"Authorization": ""}) as response:
+        return response.status, await response.json(content_type=None)
+
+
+async def test_github_reaches_a_receiver_with_its_signature_alone(tmp_path: Path) -> None:
+    sink = Sink("answer")
+    await sink.start()
+    try:
+        async with relay_dev(tmp_path, sink) as session:
+            assert (await post(session, "forged", PUSH.payload + b" "))[0] == 401
+            status, view = await post(session, "d-1")
+            assert (status, view["message_id"], view["duplicate"]) == (202, "d-1", False)
+            state = await Watcher(session).until("d-1", is_over)
+            assert (state["type"], state["deliveries"][0]["answer"]["status"]) == ("push", 200)
+            status, view = await post(session, "d-1")
+            assert (status, view["duplicate"], view["detail"]) == (202, True, None)
+            assert "answer" not in view["deliveries"][0]
+            async with session.get("/v1/sources/github/messages/forged") as response:
+                assert response.status == 404
+            async with session.get("/metrics") as response:
+                assert 'relay_inbound_refused_total{kind="github",why="wrong"} 1' in await response.text()
+    finally:
+        await sink.stop()
+    assert [(arrival.message_id, arrival.body) for arrival in sink.received] == [("d-1", PUSH.payload)]
+
+
+async def test_a_repeat_of_what_has_failed_says_so(tmp_path: Path) -> None:
+    sink = Sink("fail", fail_status=400)
+    await sink.start()
+    try:
+        async with relay_dev(tmp_path, sink) as session:
+            assert (await post(session, "d-1"))[0] == 202
+            await Watcher(session).until("d-1", is_over)
+            status, view = await post(session, "d-1")
+    finally:
+        await sink.stop()
+    assert (status, view["duplicate"], view["status"]) == (202, True, "failed")
+    assert view["deliveries"] == [{"receiver": "ci", "status": "failed", "generation": 0, "reason": "rejected"}]
+    assert "does not send it again" in view["detail"]
+    assert len(sink.received) == 1
