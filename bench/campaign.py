@@ -95,7 +95,8 @@ async def _fixed(rig: Rig, plan: Plan, rate: float, say: Say) -> Fixed:
 async def _turn(rig: Rig, system: System, plan: Plan, rate: float, say: Say) -> Steady:
     await rig.run(system)
     await steady(rig, rate, plan.warm_s)
-    held = await steady(rig, rate, plan.confirm_s)
+    async with rig.changing(plan.confirm_s):
+        held = await steady(rig, rate, plan.confirm_s)
     say(f"  {system.name}:")
     _tell(say, steady_lines(held))
     return held

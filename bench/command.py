@@ -54,6 +54,7 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--against", type=click.Choice(["plain"]), help="At each rate, first a plain pipeline; tells the ratios.")
 @click.option("--turns", type=click.IntRange(1), default=1, show_default=True, help="How often all rates are run.")
 @click.option("--foreign-load", type=click.IntRange(0), default=0, help="Cores to keep busy beside it.")
+@click.option("--changes", type=click.IntRange(0), default=0, help="Receivers to add and remove while a rate is held.")
 @click.option("--backlog", type=click.IntRange(1), help="Messages to drain or hold. Default: 100,000, quick: 3,000.")
 @click.option("--drain", type=click.IntRange(1), help="Only drain, a backlog of so many messages.")
 @click.option("--out", type=_path, default=RESULTS, help="Directory of the report. Default: bench/results.")
@@ -74,6 +75,7 @@ def bench(
     against: Literal["plain"] | None,
     turns: int,
     foreign_load: int,
+    changes: int,
     backlog: int | None,
     drain: int | None,
     out: Path,
@@ -105,6 +107,7 @@ def bench(
         profile=profile,
         against=against,
         foreign_load=foreign_load,
+        changes=changes,
     )
     plan = _plan(QUICK if quick else Plan(), phases, rates, turns, seconds, drain, backlog)
     names = list(CASES) if name == "all" else [name]

@@ -87,7 +87,8 @@ class RelayProcess:
         self._start_s = _START_S + len(entries["receivers"]) * _START_OF_ONE_S
         (self._port,) = free_ports(1)
         self._starts = 0
-        (self._directory / "receivers.yaml").write_text(json.dumps(entries))  # JSON is YAML
+        self._entries = entries
+        self._declare({})
         self._environ = self._settings()
         self.children: list[Child] = []
 
@@ -122,6 +123,25 @@ class RelayProcess:
         for child in self.children:
             sign = '"started"' if self._backing else "Ready"
             await child.until_logged(sign, each, self._start_s, unless=_RESTARTED)
+
+    async def change(self, count: int, seconds: float) -> None:
+        """While it runs: declares `count` receivers more, one after the other, and takes them back likewise."""
+        spare = {f"spare-{number}": self._spare for number in range(count)}
+        steps = [*range(1, count + 1), *reversed(range(count))]
+        for declared in steps:
+            self._declare(dict(list(spare.items())[:declared]))
+            await asyncio.sleep(seconds / len(steps))
+
+    @property
+    def _spare(self) -> object:
+        """Like the others, and nothing is sent to it."""
+        return next(iter(self._entries["receivers"].values()))
+
+    def _declare(self, more: Mapping[str, object]) -> None:
+        """The receivers of the case, and some more. JSON is YAML."""
+        path, written = self._directory / "receivers.yaml", self._directory / "receivers.new"
+        written.write_text(json.dumps({**self._entries, "receivers": {**self._entries["receivers"], **more}}))
+        written.replace(path)
 
     def check(self) -> None:
         """Raises ChildFailed when it has ended by itself."""

@@ -42,7 +42,8 @@ _BUSY_LONGER_S: Final = 60.0
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to run. `kafka`, `redis`: servers that are there already. `code`: the checkout whose relay is run.
-    `against`: what takes turns with the relay. `foreign_load`: cores that are kept busy beside it."""
+    `against`: what takes turns with the relay. `foreign_load`: cores that are kept busy beside it.
+    `changes`: receivers that are added and removed, one by one, while a rate is held."""
 
     processes: int = 2
     receiver_processes: int = 1
@@ -54,6 +55,7 @@ class Options:
     profile: Path | None = None
     against: Literal["plain"] | None = None
     foreign_load: int = 0
+    changes: int = 0
 
     @property
     def own_broker(self) -> bool:
@@ -181,6 +183,16 @@ class Rig:
         finally:
             self._busy = []
             await asyncio.gather(*(child.stop() for child in children))
+
+    @asynccontextmanager
+    async def changing(self, seconds: float) -> AsyncIterator[None]:
+        """Receivers come and go, as was asked for, while the block runs."""
+        changes = asyncio.create_task(self.relay.change(self.options.changes, seconds))
+        try:
+            yield
+            await changes
+        finally:
+            changes.cancel()
 
     async def counters(self) -> Counters:
         """As they are now."""
