@@ -10,21 +10,17 @@ from relay.domain.directory import Directory, Moves
 from relay.domain.receiver import Receiver
 from relay.domain.route import OwnLanes, is_in_shared, own_lanes
 from relay.domain.topics import SHARED, Topics
-from relay.engine.bounds import Bounds
-from relay.engine.breaks import Breaks
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
 from relay.engine.ending import Setting
-from relay.engine.holding import Holding
-from relay.engine.lane import OpenLane
+from relay.engine.holding import Holding, Resumes
+from relay.engine.intake import Breaks
+from relay.engine.lane import OpenLane, Roster
 from relay.engine.observer import Observer
-from relay.engine.patience import Patience
-from relay.engine.policy import Dedicated, Policy, Shared
+from relay.engine.policy import Bounds, Dedicated, Policy, Shared
 from relay.engine.pump import Pump
-from relay.engine.resumes import Resumes
-from relay.engine.roster import Roster
 from relay.engine.runner import Runner
-from relay.engine.supervisor import OpenService
+from relay.engine.supervision import OpenService, Patience
 from relay.engine.work import Worker
 from relay.log.port import Assignment, Log
 from relay.plan import Plan

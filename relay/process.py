@@ -26,15 +26,11 @@ from relay.domain.hop import Hop
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
-from relay.engine.attendance import attend
 from relay.engine.clock import Clock
-from relay.engine.holding import Holding
-from relay.engine.patience import Patience
+from relay.engine.holding import Holding, Resumes
 from relay.engine.recovery import Recovery
-from relay.engine.resumes import Resumes
-from relay.engine.supervisor import Supervisor, telling
-from relay.engine.tasks import end
-from relay.engine.turnstile import Turnstile
+from relay.engine.supervision import Patience, Supervisor, end, telling
+from relay.engine.turnstile import Turnstile, attend
 from relay.heap import keep_startup_heap
 from relay.lanes import Lanes
 from relay.log.port import Log

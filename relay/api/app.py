@@ -30,7 +30,7 @@ from relay.api.refusals import Refusals
 from relay.api.status import StatusReader, StatusResource
 from relay.api.strangers import refuse_strangers
 from relay.domain.errors import UserError
-from relay.engine.tasks import end
+from relay.engine.supervision import end
 
 _SHUTDOWN_S: Final = 10.0
 """How long requests under way may take when the server stops: an append waits for its acknowledgement."""

@@ -16,7 +16,7 @@ from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.topics import SHARED, Topics, lane_of
-from relay.engine.parked_copy import parked_key, unwrap
+from relay.engine.parking import parked_key, unwrap
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, LogReader, Record, TopicPartition
 from relay.state.onlooker import LineHead, ParkedHead, Served

@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 
 from relay.domain.hold import Hold, HoldReason
 from relay.domain.receiver import Endpoint, Receiver
-from relay.engine.roster import UNSERVED_S
+from relay.engine.lane import UNSERVED_S
 from relay.state.onlooker import Openings, Watched
 from relay.state.port import EndpointHealth
 from relay.state.rows import Row, Stage

@@ -26,8 +26,8 @@ from relay.embedded.valkey import ValkeyServer
 from relay.engine.clock import SystemClock
 from relay.engine.holding import Holding
 from relay.engine.observer import Memory, Recovered, SilentObserver
-from relay.engine.patience import Patience
 from relay.engine.recovery import LEASE_S, Recovery, keeping_lease
+from relay.engine.supervision import Patience
 from relay.log.port import Log
 from relay.log.streams.log import StreamsLog
 from relay.rebuild import Read, Rebuild

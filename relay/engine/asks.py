@@ -1,13 +1,12 @@
 """What a lane wants done by the ports: one queue for each kind of call, of which one is under way at a time. Pure."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from relay.engine.parked_copy import ParkedCopy
-from relay.engine.work import Dead, Work
+from relay.engine.work import Work
 from relay.log.port import Record
 
 T = TypeVar("T")
@@ -48,24 +47,6 @@ class Command(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TakeUp:
-    """Learn when something of `tags` is due next; `limit` > 0: after taking so much of what is due."""
-
-    tags: tuple[int, ...]
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class Took:
-    """What came of a TakeUp. `upcoming`: by tag, seconds until its first is due. `copies`: parked records that were
-    taken. `promoted`: owners of whom something is due that was not before."""
-
-    upcoming: Mapping[int, float]
-    copies: Sequence[ParkedCopy] = ()
-    promoted: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Alone:
     """Run `part` of ours for `record`, and put the question to the outside that it returns for `work`, if it is one;
     `times`: under a mark that says so often, None: without one. `done` gets anything else that it returns; None: the
@@ -76,23 +57,6 @@ class Alone:
     times: int | None
     part: Callable[[float], Any]
     done: Callable[[Any, float], None]
-
-
-@dataclass(frozen=True, slots=True)
-class NotParked:
-    """There is no room, for anybody (`over_all`) or for its owner."""
-
-    over_all: bool
-
-
-class Stored(Enum):
-    """What became of a work that was to be parked, but for those without room (`NotParked`) and the unfit (`Dead`)."""
-
-    PARKED = "parked"
-    NOT_NEEDED = "an outcome is stored"
-
-
-Parked = Stored | NotParked | Dead
 
 
 class _Queue(Generic[T]):

@@ -14,15 +14,14 @@ from math import inf
 from typing import Any, Final
 
 from relay.domain.errors import RecordTooLarge
-from relay.engine.asks import ATTEMPTS, BATCH, STILL_COUNT, WAYS_OUT, Ask, Command, TakeUp, Took
+from relay.engine.asks import ATTEMPTS, BATCH, STILL_COUNT, WAYS_OUT, Ask, Command
 from relay.engine.attempting import Attempting, Seats
 from relay.engine.ending import Setting
-from relay.engine.inbox import Arrived, Inbox
+from relay.engine.intake import Arrived, Inbox
 from relay.engine.order import Order
-from relay.engine.parked_copy import ParkedCopy
+from relay.engine.parking import ParkedCopy, TakeUp, Took
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.rows import row_of
-from relay.engine.standstill import Hands
 from relay.engine.work import Dead, Done, Seen, Unread, W, Worker
 from relay.log.port import Record, TopicPartition
 from relay.state.port import Due
@@ -88,10 +87,11 @@ class Lane(Attempting[W]):
         return bool(self._under_way) or self._asks.busy(ATTEMPTS) or self._asks.is_under_way(Ask.BEGIN)
 
     @property
-    def hands(self) -> Hands:
-        """Where the head is; in nobody's hands, it would stay for ever."""
+    def stuck_at(self) -> int | None:
+        """The lowest unfinished offset, where nothing is known that will come for it: a time, a request, a server that
+        is away. It would stay for ever."""
         waits = len(self._inbox) > 0 or not self.idle or self._asks.any_under_way or self._order.next_due() is not None
-        return Hands(self._watermark.head, busy=waits or self.stopping or bool(self._seating))
+        return None if waits or self.stopping or self._seating else self._watermark.head
 
     # events
 

@@ -1,26 +1,21 @@
 """How a work leaves its lane: its records are appended, then its row is marked, then its parked copy is removed; then
 it is over, and counts for the watermark. Produce, acknowledge, mark, commit: the order of rule 1. Pure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
+from relay.domain.dead_letter import is_letter
 from relay.domain.errors import RecordTooLarge
-from relay.engine.appetite import Appetite
+from relay.domain.smaller_letter import smaller_forms
 from relay.engine.asks import BATCH, Ask, Asks
-from relay.engine.bounds import Bounds
-from relay.engine.breaks import Breaks, WorkerFault
-from relay.engine.due import DueIndex
-from relay.engine.letters import ever_smaller
+from relay.engine.intake import Breaks, WorkerFault
 from relay.engine.observer import Observer
-from relay.engine.order import Order
-from relay.engine.parked_keys import ParkedKeys
+from relay.engine.order import Order, Twins, Watermark
+from relay.engine.parking import DueIndex, ParkedKeys
 from relay.engine.phases import Event, Phase, advance
-from relay.engine.policy import Policy
+from relay.engine.policy import Appetite, Bounds, Policy, Standing
 from relay.engine.rows import row_of
-from relay.engine.standing import Standing
-from relay.engine.twins import Twins
-from relay.engine.watermark import Watermark
 from relay.engine.work import Dead, Done, Outcome, Unread, W, Worker
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 from relay.state.port import Lane as LaneId
@@ -218,3 +213,15 @@ class Ending(Generic[W]):
         self._appetite.ended(now)
         if len(self._watermark) < self._bounds.window:
             self._full_since = None
+
+
+def ever_smaller(records: Sequence[NewRecord]) -> Iterator[tuple[NewRecord, ...]]:
+    """The records with the dead letters among them in ever smaller forms; nothing where there are none."""
+    for forms in zip(*(_smaller(record) for record in records if is_letter(record.headers)), strict=False):
+        smaller = iter(forms)
+        yield tuple(next(smaller) if is_letter(record.headers) else record for record in records)
+
+
+def _smaller(letter: NewRecord) -> Iterator[NewRecord]:
+    for form in smaller_forms(letter.key, letter.value, letter.headers):
+        yield NewRecord(letter.topic, *form)

@@ -1,21 +1,23 @@
 """A lane from its opening to its end, as whoever owns its partition sees it: what is read goes in, what may be
-committed comes out. What happens between is the core's."""
+committed comes out. What happens between is the core's. The roster of a process is told to those who look only."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from relay.engine.breaks import blamed
+from relay.domain.errors import Unavailable
 from relay.engine.clock import Clock
 from relay.engine.core import Lane
+from relay.engine.intake import blamed
 from relay.engine.observer import Observer
 from relay.engine.order import Order
 from relay.engine.pump import Pump
-from relay.engine.seats import Seats
-from relay.engine.standstill import Hands
-from relay.engine.tasks import never_in_silence
-from relay.log.port import Record, TopicPartition
+from relay.engine.supervision import never_in_silence
+from relay.engine.turnstile import LaneSeats
+from relay.log.port import Headers, Record, TopicPartition
+from relay.state.onlooker import LineHead, Sign
 from relay.state.port import Lane as LaneId
 from relay.state.port import State
 
@@ -26,7 +28,7 @@ LINGER_S: Final = 30.0
 class OpenLane:
     """`run` ends some time after `stop`, a fence, or a bug that breaks the lane."""
 
-    def __init__(self, pump: Pump, clock: Clock, make: Callable[[Seats], Lane[Any]]) -> None:
+    def __init__(self, pump: Pump, clock: Clock, make: Callable[[LaneSeats], Lane[Any]]) -> None:
         seats = pump.seats()
         self._pump = pump
         self._clock = clock
@@ -85,10 +87,9 @@ class OpenLane:
         return self._lane.unfinished
 
     @property
-    def hands(self) -> Hands:
-        """Where the head is; in nobody's hands, it would stay for ever."""
-        hands = self._lane.hands
-        return hands._replace(busy=hands.busy or bool(self._post.events))
+    def stuck_at(self) -> int | None:
+        """The lowest unfinished offset, where nothing is known that will come for it: it would stay for ever."""
+        return None if self._post.events else self._lane.stuck_at
 
     @property
     def fenced(self) -> bool:
@@ -194,3 +195,76 @@ class OpenLane:
         while not done() and (rest := end() - self._clock.monotonic()) > 0:
             self._changed.clear()
             await self._clock.wait(self._changed, rest)
+
+
+SIGN_EVERY_S: Final = 3.0
+UNSERVED_S: Final = 10.0
+"""A lane without a sign for so long is served by nobody: signs that follow each other are never so far apart."""
+HEADS: Final = 50
+"""So many lines of a lane are told of."""
+
+
+class SignedFor(Protocol):
+    """A lane, as far as others are told of it."""
+
+    @property
+    def partition(self) -> TopicPartition: ...
+
+    @property
+    def order(self) -> Order[Any]: ...
+
+    @property
+    def left(self) -> asyncio.Event: ...
+
+
+class Roster:
+    """Signs of life: which lanes this process serves, and which records head lines in them. For those who look only.
+
+    All of them go out together, a few times a minute, whatever the traffic.
+    """
+
+    def __init__(self) -> None:
+        self._lanes: dict[TopicPartition, SignedFor] = {}
+        self._new: set[TopicPartition] = set()
+        self._entered = asyncio.Event()
+
+    def enter(self, lane: SignedFor) -> None:
+        """It is served from now on, until it was left."""
+        self._lanes[lane.partition] = lane
+        self._new.add(lane.partition)
+        self._entered.set()
+
+    async def run(self, state: State, clock: Clock) -> None:
+        next_round = clock.monotonic()
+        while True:
+            if clock.monotonic() >= next_round:
+                next_round = clock.monotonic() + SIGN_EVERY_S
+                await self._sign(state, list(self._lanes))
+            else:
+                await self._sign(state, self._new)
+            await clock.wait(self._entered, max(0.0, next_round - clock.monotonic()))
+            self._entered.clear()
+
+    async def _sign(self, state: State, partitions: Iterable[TopicPartition]) -> None:
+        signs = [sign for partition in partitions if (sign := self._sign_of(partition)) is not None]
+        self._new.clear()
+        if signs:
+            with suppress(Unavailable):  # who looks meanwhile is told so anyway
+                await state.sign(signs)
+
+    def _sign_of(self, partition: TopicPartition) -> Sign | None:
+        lane = self._lanes[partition]
+        if lane.left.is_set():
+            del self._lanes[partition]
+            return None
+        heads = (
+            LineHead(head.queue, head.row.digest, *_ids(head.record.headers))
+            for head in lane.order.heads(HEADS)
+            if head.queue is not None and head.row is not None
+        )
+        return Sign(*partition, tuple(heads))
+
+
+def _ids(headers: Headers) -> tuple[str, str]:
+    named = dict(headers)
+    return named.get("ce_source", b"").decode(errors="replace"), named.get("ce_id", b"").decode(errors="replace")

@@ -1,8 +1,9 @@
-"""What may start now: order per key, caps per endpoint, waits. Pure; times are monotonic seconds."""
+"""The order of a lane: what may start now (order per key, caps per endpoint, waits), which records are of one delivery,
+and how far the lane may be committed. Pure; times are monotonic seconds."""
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count, islice
 from typing import Generic
 
@@ -259,3 +260,83 @@ def _first(gate: Gate[W]) -> W | None:
 
 def _cap(work: W) -> int:
     return work.rules.max_in_flight if work.rules is not None else 1_000_000
+
+
+Identity = tuple[bytes, int]
+
+
+class Twins(Generic[W]):
+    """Works in this lane's memory, by delivery and generation: of one delivery none ever run at once, the later ones
+    wait, and end with the first. Works without a row are nobody's twins."""
+
+    def __init__(self) -> None:
+        self._here: dict[Identity, tuple[W, list[W]]] = {}
+
+    def __iter__(self) -> Iterator[W]:
+        """The works that others would wait for."""
+        return (work for work, _ in self._here.values())
+
+    def has(self, work: W) -> bool:
+        """Whether a record of the same delivery is here."""
+        return _identity(work) in self._here
+
+    def join(self, work: W) -> bool:
+        """Whether `work` has to wait for an earlier record of the same delivery, and ends when that one leaves."""
+        identity = _identity(work)
+        if identity is None:
+            return False
+        if identity in self._here:
+            first, others = self._here[identity]
+            if first is not work:
+                others.append(work)
+            return first is not work
+        self._here[identity] = (work, [])
+        return False
+
+    def leave(self, work: W) -> list[W]:
+        """`work` has ended, or is parked for sure: so have those that waited for it, which are returned."""
+        identity = _identity(work)
+        if identity is None or identity not in self._here or self._here[identity][0] is not work:
+            return []
+        return self._here.pop(identity)[1]
+
+
+def _identity(work: W) -> Identity | None:
+    return None if work.row is None else (work.row.digest, work.generation)
+
+
+class Watermark:
+    """Which offset to commit, given which records are finished. Offsets are added in growing order, gaps allowed."""
+
+    def __init__(self) -> None:
+        self._unfinished: dict[int, None] = {}  # insertion order is offset order, so the first key is the lowest
+        self._seen_next: int | None = None
+
+    def add(self, offset: int) -> None:
+        self._unfinished[offset] = None
+        self._seen_next = offset + 1
+
+    def done(self, offset: int) -> None:
+        """Raises KeyError when `offset` is not unfinished: a record must be finished exactly once."""
+        del self._unfinished[offset]
+
+    def __len__(self) -> int:
+        """Unfinished records."""
+        return len(self._unfinished)
+
+    @property
+    def head(self) -> int | None:
+        """The lowest unfinished offset."""
+        return next(iter(self._unfinished), None)
+
+    @property
+    def next_offset(self) -> int | None:
+        """The offset to commit: every record before it is finished. None before the first record."""
+        head = self.head
+        return self._seen_next if head is None else head
+
+    @property
+    def span(self) -> int:
+        """Offsets between the watermark and the newest record."""
+        head = self.head
+        return 0 if head is None or self._seen_next is None else self._seen_next - head

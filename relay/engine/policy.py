@@ -1,4 +1,5 @@
-"""What becomes of a work that cannot go now: one decision, made by the policy of its kind of lane.
+"""What a lane keeps to: its bounds, when it has enough at hand, and what becomes of a work that cannot go now. That is
+one decision, made by the policy of its kind of lane. Pure; times are monotonic seconds.
 
 A *dedicated* lane has one receiver. When that takes nothing, the lane stops its intake, and its backlog stays in its
 topic. In a *shared* one many are served, also sources with their callbacks: nothing waits there in the others' way. An
@@ -7,6 +8,8 @@ topic. In a *shared* one many are served, also sources with their callbacks: not
 
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
+from typing import Final
 
 
 class Fate(Enum):
@@ -91,3 +94,82 @@ class Shared(Policy):
     def counts_room(self, *, sent: bool) -> bool:
         """What was sent once is never given up for lack of room."""
         return self.capped and not sent
+
+
+class Standing:
+    """Whether the endpoint that a lane sends to takes anything now, as far as known here. Of use where it has but
+    one."""
+
+    def __init__(self) -> None:
+        self._failures = 0  # in a row
+        self.down = False
+        """It takes nothing, for its own reasons, not only because of our pace."""
+
+    def closed(self, *, down: bool) -> None:
+        """The endpoint takes nothing now. `down`: for its own reasons."""
+        self.down = self.down or down
+
+    def heard(self, *, healthy: bool, enough: int | None) -> None:
+        """It took a request as it should, or did not. `enough`: so many failures in a row open its breaker.
+
+        Begins will say so, too; but what has failed is parked before the next of them.
+        """
+        self._failures = 0 if healthy else self._failures + 1
+        if healthy:
+            self.down = False
+        elif enough is not None and self._failures >= enough:
+            self.down = True
+
+
+ENOUGH: Final = 128
+"""Records that wait here are enough while some end all the time: more would only be kept from the log too early, and
+out of the CPU's caches when their turn comes."""
+
+STALLED_S: Final = 0.09
+"""Nothing has ended for so long: others further on may not have to wait for what these wait for. One poll more is taken
+at a time, as the whole process may just be busy. Less than the time after which the runner looks again."""
+
+
+class Appetite:
+    """Whether a lane has enough at hand, so that the rest may stay in the log. In a `shared` one it says nothing that
+    something ends: it may be a slow receiver's, and what is further on another's. So there one poll more is taken each
+    time, up to the window, whoever ends what. Where its works do not wait for anybody outside (not `waits`), what is
+    further on would wait for the same, and only take memory: ten full windows of `from_sender` are 100 MB. So enough is
+    enough there."""
+
+    def __init__(self, *, shared: bool, waits: bool = True) -> None:
+        self._shared = shared
+        self._stalled_s = STALLED_S if waits else inf
+        self._moved_at = -inf
+
+    def offered(self, now: float) -> None:
+        self._moved_at = now
+
+    def ended(self, now: float) -> None:
+        if not self._shared:
+            self._moved_at = now
+
+    def sated(self, waiting: int, now: float) -> bool:
+        """`waiting`: records that are at hand and have not begun."""
+        return waiting >= ENOUGH and now - self._moved_at < self._stalled_s
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Everything is bounded. Counts are per lane unless said otherwise; durations in seconds."""
+
+    window: int = 2_000
+    """Unfinished records, at most."""
+    span: int = 20_000
+    """Offsets between the commit watermark and the newest record, at most."""
+    parked_per_owner: int = 100_000
+    """Parked references of a receiver; polls are counted apart."""
+    parked_total: int = 1_000_000
+    due_in_hand: int = 500
+    """Parked records taken up at a time."""
+    lease_s: float = 60.0
+    """How long a reference taken from the due index stays with this lane before it comes again."""
+    start_within_s: float = 5.0
+    """A request starts within this time of its begin, or the begin is released."""
+    crashes: int = 3
+    """Unexpected exceptions of a step before its record is called poison."""

@@ -18,9 +18,8 @@ from relay.engine.asks import STILL_COUNT, Ask, Command
 from relay.engine.clock import Clock
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
-from relay.engine.seats import Seats
-from relay.engine.tasks import never_in_silence
-from relay.engine.turnstile import Turnstile
+from relay.engine.supervision import never_in_silence
+from relay.engine.turnstile import LaneSeats, Turnstile
 from relay.engine.work import Call, Work
 
 TURN_S: Final = 0.02
@@ -70,11 +69,11 @@ class Pump:
         """The process sends nothing for now."""
         return self._turnstile.shut
 
-    def seats(self) -> Seats:
+    def seats(self) -> LaneSeats:
         """For a lane that is about to be opened."""
-        return Seats(self._turnstile)
+        return LaneSeats(self._turnstile)
 
-    def open(self, lane: Lane[Any], told: Callable[[], None], broke: Broke, seats: Seats) -> Post:
+    def open(self, lane: Lane[Any], told: Callable[[], None], broke: Broke, seats: LaneSeats) -> Post:
         post = Post(lane, told, broke)
         seats.bind(lambda work: self.tell(post, partial(lane.seated, work)), lambda: not lane.stopping)
         self._open.add(post)

@@ -16,8 +16,8 @@ from relay.domain.topics import TopicSpec
 from relay.engine.clock import Clock
 from relay.engine.holding import Holding
 from relay.engine.observer import Memory, Observer, Recovered
-from relay.engine.parked_copy import LIFE_KEY, unwrap
-from relay.engine.patience import Patience
+from relay.engine.parking import LIFE_KEY, unwrap
+from relay.engine.supervision import Patience
 from relay.log.port import Log, NewRecord, Record
 from relay.state.port import IntakeAsk, Lane, Parked, Restored, State
 from relay.state.replies import answered, of

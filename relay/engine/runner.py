@@ -12,13 +12,9 @@ from typing import Protocol
 
 from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, PartitionLost, Unavailable
 from relay.engine.clock import Clock
-from relay.engine.fences import begin_anew
 from relay.engine.lane import LINGER_S, OpenLane
 from relay.engine.observer import Observer, SilentObserver
-from relay.engine.patience import Patience
-from relay.engine.pauses import Restarts
-from relay.engine.standstill import Standstill
-from relay.engine.tasks import end, never_in_silence
+from relay.engine.supervision import Broken, Patience, Restarts, Standstill, begin_anew, end, never_in_silence
 from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition
 
 POLL_S = 1.0
@@ -39,10 +35,6 @@ FENCED_LOOK_S = 5.0
 """And again so often, while it does not answer."""
 LOST_S = 60.0
 """It has said for so long that the lane is another's, and has not taken it away: this member is not in step with it."""
-
-
-Broken = ConsumerBroken | OffsetMissing | PartitionLost
-"""What ends a member or a lane, and not the process: another one in its place may do better."""
 
 
 class OpenConsumer(Protocol):
@@ -236,11 +228,11 @@ class Runner:
             self._told_at = now
             self._tell_waiting(now)
             for partition, running in self._lanes.items():
-                observer, hands = running.lane.observer, running.lane.hands
+                observer, stuck_at = running.lane.observer, running.lane.stuck_at
                 observer.lane(partition, unfinished=running.lane.unfinished)
-                stalled_s = running.standstill.look(hands, now)
-                if stalled_s is not None and hands.head is not None:
-                    observer.stalled(partition, hands.head, stalled_s)
+                stalled_s = running.standstill.look(stuck_at, now)
+                if stalled_s is not None and stuck_at is not None:
+                    observer.stalled(partition, stuck_at, stalled_s)
 
     def _tell_waiting(self, now: float) -> None:
         """Who gets no partitions for a while says what is waited for: nothing else would."""

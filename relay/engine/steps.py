@@ -7,7 +7,7 @@ from typing import Any, Final
 from relay.engine.asks import Alone, Ask
 from relay.engine.attempts import NOT_SENT
 from relay.engine.ending import Setting
-from relay.engine.quarantine import Quarantine
+from relay.engine.intake import Quarantine
 from relay.engine.waiting import Waiting
 from relay.engine.work import Call, Dead, Decision, Later, W, Worker
 from relay.state.attempts import Change

@@ -3,16 +3,19 @@ endpoints, and none while the process is short of something of its own.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
 
+from relay.domain.errors import Unavailable
 from relay.domain.exchange import Exchange, NoResponse
 from relay.domain.fair_share import FairShare
 from relay.domain.shortage import HOLD_S, Shortage
 from relay.engine.clock import Clock
 from relay.engine.observer import Observer, SilentObserver
-from relay.engine.work import Later
+from relay.engine.work import Later, Work
 from relay.state.attempts import Change
+from relay.state.port import State
 
 SEATS: Final = 10_000
 """Requests under way in one process, unless it is told otherwise."""
@@ -83,3 +86,52 @@ class Turnstile:
         if self._shortage.gate(now) == "ajar":
             self._share.call_up(1)
         self._look(now)
+
+
+class LaneSeats:
+    """The seats that a lane's attempts have; see `relay.engine.attempting.Seats`."""
+
+    def __init__(self, turnstile: Turnstile) -> None:
+        self._turnstile = turnstile
+        self._seated: Callable[[Any], None] = lambda _work: None
+        self._wanted: Callable[[], bool] = lambda: False
+        self._taken: set[Work] = set()
+
+    def bind(self, seated: Callable[[Any], None], wanted: Callable[[], bool]) -> None:
+        """`seated` is called for each work that had to wait and has a seat now, while it is `wanted`."""
+        self._seated, self._wanted = seated, wanted
+
+    def take(self, work: Work) -> bool:
+        def sit() -> bool:
+            wanted = self._wanted()
+            if wanted:
+                self._taken.add(work)
+                self._seated(work)
+            return wanted
+
+        seated = self._turnstile.pass_through(work.gate, sit)
+        if seated:
+            self._taken.add(work)
+        return seated
+
+    def leave(self, work: Work) -> None:
+        if work in self._taken:
+            self._taken.discard(work)
+            self._turnstile.leave(work.gate)
+
+    def leave_all(self) -> None:
+        for work in list(self._taken):
+            self.leave(work)
+
+
+ATTEND_EVERY_S: Final = 2.0
+
+
+async def attend(state: State, clock: Clock, turnstile: Turnstile, tags: Sequence[int]) -> None:
+    """Tell the state, for ever, that attempts are made, so that our own absence is no part of a receiver's outage; not
+    while this process sends nothing."""
+    while True:
+        if not turnstile.shut:
+            with suppress(Unavailable):
+                await state.attend(tags)
+        await clock.sleep(ATTEND_EVERY_S)

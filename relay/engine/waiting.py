@@ -4,9 +4,10 @@ What becomes of each is the policy's decision. Pure."""
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from relay.engine.asks import Ask, NotParked, Parked, Stored
+from relay.engine.asks import Ask
 from relay.engine.attempts import NO_ROOM
 from relay.engine.ending import Ending
+from relay.engine.parking import NotParked, Parked, Stored
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.rows import row_of

@@ -246,7 +246,7 @@ class State(Protocol):
         For `dedup_window` from then on, what looks like an epoch of before (up to `seen`, nearer to that than to the
         lane's, and not the next) is fenced, however high it is.
 
-        Only for an owner whom its group has confirmed after `epochs` gave `seen`: see `relay.engine.fences`.
+        Only for an owner whom its group has confirmed after `epochs` gave `seen`: see `relay.engine.supervision`.
         """
         ...
 

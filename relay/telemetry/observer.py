@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from relay.domain.errors import OffsetMissing, PartitionLost, RelayError, StateRecovering, StateUnavailable, Unavailable
-from relay.engine.breaks import WorkerFault
+from relay.engine.intake import WorkerFault
 from relay.engine.observer import Memory, Recovered
 from relay.engine.phases import IllegalTransition
 from relay.engine.work import Dead, Decision, Work

@@ -5,7 +5,7 @@ from typing import Final
 
 from relay.config.registry import Registry
 from relay.domain.errors import LogUnavailable
-from relay.engine.patience import Patience
+from relay.engine.supervision import Patience
 from relay.log.port import Log
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics

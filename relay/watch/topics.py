@@ -4,7 +4,7 @@ from relay.config.registry import Registry
 from relay.config.settings import Settings
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
-from relay.engine.patience import Patience
+from relay.engine.supervision import Patience
 from relay.log.checks import Finding, findings
 from relay.log.port import Log
 from relay.telemetry.logging import get_logger

@@ -15,12 +15,10 @@ from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.clock import Clock
-from relay.engine.holding import Holding
+from relay.engine.holding import Holding, Resumes
 from relay.engine.observer import SilentObserver
-from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
-from relay.engine.resumes import Resumes
-from relay.engine.supervisor import Supervisor
+from relay.engine.supervision import Patience, Supervisor
 from relay.engine.turnstile import SEATS, Turnstile
 from relay.engine.work import Dead, Decision, Work
 from relay.lanes import Lanes

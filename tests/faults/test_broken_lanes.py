@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from relay.domain.message import Message
-from relay.engine.breaks import TIMES
 from relay.engine.core import Lane
+from relay.engine.intake import TIMES
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.work import Work
 from relay.log.port import TopicPartition

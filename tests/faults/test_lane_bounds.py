@@ -10,7 +10,7 @@ from relay.config.settings import Settings
 from relay.domain.exchange import Response
 from relay.domain.message import Message
 from relay.engine import runner
-from relay.engine.appetite import ENOUGH
+from relay.engine.policy import ENOUGH
 from relay.engine.runner import POLL_RECORDS
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord, TopicPartition

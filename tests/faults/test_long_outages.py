@@ -10,8 +10,7 @@ from typing import Any
 from relay.config.settings import Settings
 from relay.domain.message import Message
 from relay.domain.receiver import BreakerPolicy, Endpoint, OfflinePolicy, Receiver, RetryPolicy, Source
-from relay.engine.attendance import attend
-from relay.engine.turnstile import Turnstile
+from relay.engine.turnstile import Turnstile, attend
 from relay.state.port import EndpointHealth
 from relay.state.rows import TAGS
 from tests.fakes.strikes import Fuse

@@ -10,8 +10,8 @@ from relay.config.settings import Settings
 from relay.domain.identity import DeliveryId
 from relay.engine.holding import Holding
 from relay.engine.observer import SilentObserver
-from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
+from relay.engine.supervision import Patience
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import delivery_row

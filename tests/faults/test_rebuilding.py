@@ -14,7 +14,7 @@ from relay.domain.message import Message
 from relay.domain.receiver import Source
 from relay.domain.topics import Topics
 from relay.engine.observer import SilentObserver
-from relay.engine.patience import Patience
+from relay.engine.supervision import Patience
 from relay.log.port import Backlog, Log, Record, TopicPartition
 from relay.rebuild import Rebuild
 from relay.rebuilding import Rebuilding

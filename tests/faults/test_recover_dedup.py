@@ -15,8 +15,8 @@ from relay.domain.receiver import Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED
 from relay.engine.holding import Holding
 from relay.engine.observer import Memory, Recovered, SilentObserver
-from relay.engine.patience import Patience
 from relay.engine.recovery import Recovery
+from relay.engine.supervision import Patience
 from relay.log.port import Backlog
 from relay.rebuild import MemoryLostAgain, Read, Rebuild
 from relay.state.port import FailedEntry

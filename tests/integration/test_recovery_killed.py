@@ -14,9 +14,9 @@ from relay.engine import recovery
 from relay.engine.clock import SystemClock
 from relay.engine.holding import Holding
 from relay.engine.observer import SilentObserver
-from relay.engine.parked_copy import LIFE_KEY, parked_key, wrap
-from relay.engine.patience import Patience
+from relay.engine.parking import LIFE_KEY, parked_key, wrap
 from relay.engine.recovery import BATCH, Recovery
+from relay.engine.supervision import Patience
 from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
 from relay.state.port import DueAsk, Lane, Parked, Restored

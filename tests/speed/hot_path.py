@@ -16,16 +16,15 @@ from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
 from relay.domain.topics import Topics
-from relay.engine.bounds import Bounds
 from relay.engine.clock import SystemClock
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
 from relay.engine.ending import Setting
 from relay.engine.holding import Holding
 from relay.engine.lane import OpenLane
-from relay.engine.patience import Patience
-from relay.engine.policy import Dedicated, Policy
+from relay.engine.policy import Bounds, Dedicated, Policy
 from relay.engine.pump import Pump
+from relay.engine.supervision import Patience
 from relay.engine.turnstile import Turnstile
 from relay.engine.work import Worker
 from relay.log.port import Coordinate, Log, NewRecord, Record

@@ -2,7 +2,7 @@
 
 import pytest
 
-from relay.engine.appetite import ENOUGH, STALLED_S, Appetite
+from relay.engine.policy import ENOUGH, STALLED_S, Appetite
 
 
 @pytest.mark.parametrize("shared", [False, True])

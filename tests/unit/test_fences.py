@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from relay.domain.errors import LogUnavailable, PartitionLost
-from relay.engine.fences import begin_anew
+from relay.engine.supervision import begin_anew
 from relay.log.port import Assignment, TopicPartition
 from relay.state.port import DueAsk, Lane
 from relay.state.replies import answered, of

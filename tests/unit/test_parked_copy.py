@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from relay.domain.errors import InvalidRecord
-from relay.engine.parked_copy import LIFE_KEY, parked_key, unwrap, wrap
+from relay.engine.parking import LIFE_KEY, parked_key, unwrap, wrap
 from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
 from relay.state.rows import RowKey

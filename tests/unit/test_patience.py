@@ -12,7 +12,7 @@ from relay.domain.errors import (
     Unavailable,
 )
 from relay.engine.observer import SilentObserver
-from relay.engine.patience import FIRST_PAUSE_S, LONGEST_PAUSE_S, Patience
+from relay.engine.supervision import FIRST_REPEAT_S, LONGEST_REPEAT_S, Patience
 from tests.fakes.virtual_time import LoopClock, virtually
 
 
@@ -47,9 +47,9 @@ async def test_it_repeats_until_the_call_succeeds_and_pauses_longer_and_longer()
     told, call = _Told(), _Failing(*[LogUnavailable("away")] * 12)
     assert await Patience(LoopClock(), told).until_done("ask", lambda: call()) == "answer"
     pauses = [round(later - earlier, 6) for earlier, later in zip(call.at, call.at[1:], strict=False)]
-    assert pauses[0] == FIRST_PAUSE_S
+    assert pauses[0] == FIRST_REPEAT_S
     assert pauses == sorted(pauses)
-    assert pauses[-1] == LONGEST_PAUSE_S
+    assert pauses[-1] == LONGEST_REPEAT_S
     assert [what for what, _ in told.waits] == ["ask"] * 12
 
 

@@ -6,9 +6,9 @@ from relay.domain.identity import DeliveryId
 from relay.domain.topics import Topics, TopicSpec
 from relay.engine.holding import Holding
 from relay.engine.observer import Memory, Recovered, SilentObserver
-from relay.engine.parked_copy import LIFE_KEY, wrap
-from relay.engine.patience import Patience
+from relay.engine.parking import LIFE_KEY, wrap
 from relay.engine.recovery import LEASE, Recovery
+from relay.engine.supervision import Patience
 from relay.engine.work import Work
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.port import Lane, Parked, Restored

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from relay.domain.errors import StateUnavailable
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
+from relay.engine.lane import SIGN_EVERY_S, UNSERVED_S, Roster
 from relay.engine.order import Order
-from relay.engine.roster import SIGN_EVERY_S, UNSERVED_S, Roster
 from relay.engine.work import Work
 from relay.log.port import Record, TopicPartition
 from relay.state.onlooker import LineHead, Served, Sign

@@ -8,10 +8,8 @@ import pytest
 from relay.domain.errors import OffsetMissing, RelayError, Unavailable
 from relay.engine.lane import OpenLane
 from relay.engine.observer import SilentObserver
-from relay.engine.patience import Patience
-from relay.engine.pauses import FIRST_PAUSE_S
 from relay.engine.runner import Runner
-from relay.engine.tasks import CallCancelled
+from relay.engine.supervision import FIRST_PAUSE_S, CallCancelled, Patience
 from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicPartition
 from tests.fakes.virtual_time import LoopClock, virtually
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.engine.order import Order
-from relay.engine.standstill import STALLED_S, Hands, Standstill
+from relay.engine.supervision import STALLED_S, Standstill
 from relay.log.port import TopicPartition
 from tests.fakes.strikes import Fuse
 from tests.fakes.virtual_time import virtually
@@ -25,7 +25,7 @@ def test_a_minute_at_the_same_head_in_nobodys_hands(seen: list[tuple[int | None,
         same = not busy and head is not None and head == before
         alone_since = alone_since if same else second
         before = None if busy else head
-        stood = standstill.look(Hands(head, busy), float(second))
+        stood = standstill.look(None if busy else head, float(second))
         assert (stood is not None) == (same and second - alone_since >= STALLED_S)
         if stood is not None:
             assert stood == second - alone_since
@@ -34,7 +34,7 @@ def test_a_minute_at_the_same_head_in_nobodys_hands(seen: list[tuple[int | None,
 
 def test_it_is_said_once_a_minute() -> None:
     standstill = Standstill()
-    said = [second for second in range(200) if standstill.look(Hands(7, busy=False), second) is not None]
+    said = [second for second in range(200) if standstill.look(7, second) is not None]
     assert said == [60, 120, 180]
 
 

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from relay.domain.errors import ConsumerBroken, OffsetMissing, PartitionLost, RecordTooLarge, RelayError
 from relay.engine.observer import SilentObserver
-from relay.engine.pauses import FIRST_PAUSE_S, LONG_LIFE_S, LONGEST_PAUSE_S, next_pause
-from relay.engine.supervisor import (
+from relay.engine.supervision import (
+    FIRST_PAUSE_S,
+    LONG_LIFE_S,
+    LONGEST_PAUSE_S,
+    CallCancelled,
     OpenService,
     Supervisor,
+    next_pause,
 )
-from relay.engine.tasks import CallCancelled
 from tests.fakes.virtual_time import LoopClock, virtually
 
 

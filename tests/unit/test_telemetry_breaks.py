@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from relay.engine.breaks import WorkerFault
+from relay.engine.intake import WorkerFault
 from relay.engine.phases import Event, IllegalTransition, Phase, advance
 from relay.engine.work import Work
 from relay.log.port import Record, TopicPartition

@@ -20,17 +20,16 @@ import relay.state.redis.calls
 import tests.fakes.state_records
 from relay.domain.errors import PartitionLost
 from relay.domain.topics import Topics
-from relay.engine.asks import Parked, Stored
 from relay.engine.attempting import Attempting, Settling
 from relay.engine.attempts import TOKEN_BYTES
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
 from relay.engine.observer import Recovered
-from relay.engine.parked_copy import parked_key, wrap
+from relay.engine.order import Watermark
+from relay.engine.parking import Parked, Stored, parked_key, wrap
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.recovery import Recovery
 from relay.engine.rows import RowTable, row_of
-from relay.engine.watermark import Watermark
 from relay.engine.work import Dead, Done, Outcome, Seen
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord

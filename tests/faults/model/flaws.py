@@ -13,9 +13,9 @@ import workers.from_sender
 from relay.engine.asks import Ask
 from relay.engine.attempting import Attempting
 from relay.engine.core import Lane
+from relay.engine.order import Twins
 from relay.engine.phases import TRANSITIONS, Event, Phase
 from relay.engine.steps import Steps
-from relay.engine.twins import Twins
 from relay.engine.work import Seen
 from relay.state.attempts import BeginAsk, Verdict
 from relay.state.rows import MessageRow

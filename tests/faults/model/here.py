@@ -15,7 +15,7 @@ from relay.domain.topics import Topics
 from relay.engine.effects import Effects
 from relay.engine.holding import Holding
 from relay.engine.observer import SilentObserver
-from relay.engine.patience import Patience
+from relay.engine.supervision import Patience
 from relay.engine.turnstile import Turnstile
 from relay.engine.work import Later, Worker
 from relay.log.partitioner import place_of

@@ -17,12 +17,11 @@ from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Receiver, Source
 from relay.engine import ending
 from relay.engine.asks import Ask, Command
-from relay.engine.bounds import Bounds
 from relay.engine.core import Lane
 from relay.engine.observer import SilentObserver
-from relay.engine.parked_copy import LIFE_KEY
+from relay.engine.parking import LIFE_KEY
 from relay.engine.phases import Phase
-from relay.engine.policy import Dedicated, Policy, Shared
+from relay.engine.policy import Bounds, Dedicated, Policy, Shared
 from relay.engine.work import Call, Dead, Done, GateRules, Later, Work
 from relay.log.port import NewRecord, Record, TopicPartition
 from relay.state.attempts import Change, Limits, Settlement

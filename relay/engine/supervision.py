@@ -1,0 +1,310 @@
+"""What fails is tried again: calls to Kafka and Redis, lanes, services. Nothing stands still, or ends, in silence.
+
+Crash-only: a service that ends by an exception takes the process down, to be started again; every step is crash-safe.
+A failure that concerns one consumer only is no reason to restart the others: such a service is made anew in place,
+after a pause, and they go on. (What concerns one lane restarts that lane: see the runner.)
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Final, Protocol, TypeVar
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
+
+from relay.domain.errors import ConsumerBroken, OffsetMissing, PartitionLost, StateRecovering, Unavailable
+from relay.engine.clock import Clock, SystemClock
+from relay.engine.observer import Observer, SilentObserver
+from relay.log.port import Assignment, Consumer, TopicPartition
+from relay.state.port import Lane, State
+
+T = TypeVar("T")
+L = TypeVar("L")
+
+Broken = ConsumerBroken | OffsetMissing | PartitionLost
+"""What ends a member or a lane, and not the process: another one in its place may do better."""
+
+FIRST_REPEAT_S: Final = 0.05
+LONGEST_REPEAT_S: Final = 2.0
+
+
+class Patience:
+    """Repeats what raised Unavailable, for as long as it takes; every port call allows that."""
+
+    def __init__(self, clock: Clock, observer: Observer) -> None:
+        self._clock = clock
+        self._observer = observer
+
+    async def until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        """The result of `call`; other errors pass through. `what` names the call for people."""
+        try:
+            return await call()  # nearly always; tenacity would cost several times what a batch of records does
+        except Unavailable as error:
+            self.tell(what, error)
+        await self._clock.sleep(FIRST_REPEAT_S)
+
+        async def attempt() -> T:  # tenacity awaits nothing but what is declared `async`
+            return await call()
+
+        return await self._repeating(what)(attempt)
+
+    def tell(self, what: str, error: Unavailable) -> None:
+        """Let the outside know what is being waited for."""
+        if isinstance(error, StateRecovering):
+            self._observer.state_recovering(error.tags)
+        self._observer.waiting(what, error)
+
+    def _repeating(self, what: str) -> AsyncRetrying:
+        def tell(state: RetryCallState) -> None:
+            error = state.outcome and state.outcome.exception()
+            if isinstance(error, Unavailable):
+                self.tell(what, error)
+
+        return AsyncRetrying(
+            retry=retry_if_exception_type(Unavailable),
+            wait=wait_exponential(multiplier=2 * FIRST_REPEAT_S, max=LONGEST_REPEAT_S),
+            before_sleep=tell,
+            sleep=self._clock.sleep,
+        )
+
+    async def pause(self, what: str, error: Unavailable) -> None:
+        """Tell, and wait a little: for callers with a loop of their own."""
+        self.tell(what, error)
+        await self._clock.sleep(LONGEST_REPEAT_S / 2)
+
+
+CANCEL_AGAIN_S: Final = 0.1
+
+
+class CallCancelled(Exception):
+    """What was awaited was cancelled by somebody else than whoever ends this task."""
+
+
+async def never_in_silence(work: Awaitable[T]) -> T:
+    """The result of `work`. Raises CallCancelled where a library lets a CancelledError out that is none of ours: a task
+    that ends so looks as if it had been told to, and nobody hears of it."""
+    try:
+        return await work
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise CallCancelled("a call was cancelled, and nobody has told its task to end") from error
+
+
+async def end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel `tasks` until each has ended; what they raise is left in them.
+
+    Once is not always enough: up to Python 3.11, `asyncio.wait_for` loses a cancellation that comes together with its
+    result, and client libraries use it around each network call.
+    """
+    pending = {task for task in tasks if not task.done()}
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
+
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 30.0
+LONG_LIFE_S: Final = 300.0
+"""What ran for so long was well: the next pause is the first again."""
+
+
+def next_pause(pause_s: float, lived_s: float) -> float:
+    """Seconds until what lived for `lived_s` is made anew; `pause_s`: what it was the last time, 0 before."""
+    if pause_s == 0 or lived_s >= LONG_LIFE_S:
+        return FIRST_PAUSE_S
+    return min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+class Restarts:
+    """The lanes that are being made anew, and when they were so last. Times are seconds on any monotonic clock."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[TopicPartition, object] = {}
+        """Which lane each of them is meant for: one that has followed it is none of its business."""
+        self._last: dict[TopicPartition, tuple[float, float]] = {}
+        """When a lane began anew, and after which pause."""
+
+    def begin(self, lanes: Mapping[TopicPartition, L], now: float) -> tuple[dict[TopicPartition, L], float]:
+        """Those of them that are not under way already, and the pause before they begin anew."""
+        new = object()
+        those = {p: lane for p, lane in lanes.items() if self._under_way.get(p, new) is not lane}
+        before = [self._last.get(each, (now, 0.0)) for each in those]
+        pause_s = max((next_pause(pause_s, now - began) for began, pause_s in before), default=0.0)
+        self._last |= dict.fromkeys(those, (now + pause_s, pause_s))
+        self._under_way.update(those)
+        return those, pause_s
+
+    def end(self, lanes: Mapping[TopicPartition, object]) -> None:
+        for partition, lane in lanes.items():
+            if self._under_way.get(partition) is lane:
+                self._under_way.pop(partition, None)
+
+
+STALLED_S: Final = 60.0
+
+
+class Standstill:
+    """Notices a lane that does not go on although nothing keeps it. Judges looks at it, about a second apart.
+
+    All that waits knows for what: a time, a request under way, a call to the log or the state that is being repeated.
+    What does not is a bug, or a call that never returned.
+    """
+
+    def __init__(self) -> None:
+        self._head: int | None = None
+        self._since = inf
+
+    def look(self, head: int | None, now: float) -> float | None:
+        """For how long the record `head` has been in nobody's hands (None: there is none), once that is a minute; said
+        once a minute."""
+        if head is None or head != self._head:
+            self._head, self._since = head, now
+            return None
+        stood = now - self._since
+        if stood < STALLED_S:
+            return None
+        self._since = now
+        return stood
+
+
+class Owned(Protocol):
+    """A lane as its context has it. `tags`: where its fence may stand."""
+
+    @property
+    def lane(self) -> Lane: ...
+
+    @property
+    def tags(self) -> tuple[int, ...]: ...
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def partition(self) -> TopicPartition: ...
+
+
+async def begin_anew(consumer: Consumer, lanes: Sequence[Owned], clock: Clock) -> list[TopicPartition]:
+    """Lanes that the state takes for lost, and that their group says are ours: their epochs begin anew; which lanes
+    that was.
+
+    A group that was deleted, whose offsets expired, or whose cluster was rebuilt counts its generations from 1 again,
+    while the state still knows the last one of before. The group decides: but only a group that answers now, and only
+    about the epoch that was read before it was asked. What it has confirmed counts as long as it would not have given
+    the lane to another without our having been asked.
+
+    Raises PartitionLost when the group does not confirm them, or its confirmation has grown too old; Unavailable.
+    """
+    higher = [(context, epochs) for context in lanes if (epochs := await _higher(context))]
+    if not higher:
+        return []
+    asked_at = clock.monotonic()
+    holds_s = await consumer.confirm([Assignment(context.partition, context.lane.epoch) for context, _ in higher])
+    begun: list[TopicPartition] = []
+    for context, seen in higher:
+        if clock.monotonic() - asked_at >= holds_s:
+            raise PartitionLost("the group's confirmation has grown too old")
+        if await context.state.begin_anew(context.lane, seen):
+            begun.append(context.partition)
+    return begun
+
+
+async def _higher(context: Owned) -> dict[int, int]:
+    """By tag the epochs that fence this lane."""
+    seen = await context.state.epochs(context.lane, context.tags)
+    return {tag: epoch for tag, epoch in seen.items() if epoch > context.lane.epoch}
+
+
+class Service(Protocol):
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set, and what is in flight has ended."""
+        ...
+
+
+OpenService = Callable[[], Service]
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    stop: asyncio.Event
+    task: asyncio.Task[None]
+
+
+class Supervisor:
+    """Runs the services that `wanted` names, and looks again at each of `changes`."""
+
+    def __init__(
+        self,
+        wanted: Callable[[], Mapping[str, OpenService]],
+        changes: AsyncIterator[object],
+        clock: Clock | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self._wanted = wanted
+        self._changes = changes
+        self._clock = clock or SystemClock()
+        self._observer = observer or SilentObserver()
+        self._running: dict[str, _Running] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`; then every service is stopped and waited for."""
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(self._follow(tasks))
+            await stop.wait()
+            following.cancel()
+            for running in self._running.values():
+                running.stop.set()
+
+    async def _follow(self, tasks: asyncio.TaskGroup) -> None:
+        async for _ in self._changes:
+            wanted = self._wanted()
+            for name in self._running.keys() - wanted.keys():
+                self._running.pop(name).stop.set()
+            for name, open_service in wanted.items():
+                if name not in self._running:
+                    stop = asyncio.Event()
+                    task = tasks.create_task(self._keep(name, open_service, stop), name=name)
+                    self._running[name] = _Running(stop, task)
+
+    async def _keep(self, name: str, open_service: OpenService, stop: asyncio.Event) -> None:
+        pause_s = 0.0
+        while True:
+            began = self._clock.monotonic()
+            failure = await telling(self._observer, name, _failure_of(open_service(), stop))
+            if failure is None or stop.is_set():
+                return
+            lived_s = self._clock.monotonic() - began
+            pause_s = next_pause(pause_s, lived_s)
+            self._observer.service_failed(name, failure, pause_s)
+            await self._clock.wait(stop, pause_s)
+            if stop.is_set():
+                return
+
+
+async def telling(observer: Observer, name: str, work: Awaitable[T]) -> T:
+    """The result of `work`; what ends it is told first, and then raised."""
+    try:
+        return await never_in_silence(work)
+    except Exception as error:
+        observer.service_died(name, error)
+        raise
+
+
+async def _failure_of(service: Service, stop: asyncio.Event) -> Broken | None:
+    """Run `service`; why its consumer cannot go on, if that is all that failed."""
+    found: list[Broken] = []
+    try:
+        await service.run(stop)
+    except* (ConsumerBroken, OffsetMissing, PartitionLost) as failed:
+        found += _leaves(failed)
+    return found[0] if found else None
+
+
+def _leaves(group: BaseExceptionGroup[Broken]) -> list[Broken]:
+    found: list[Broken] = []
+    for each in group.exceptions:
+        found += _leaves(each) if isinstance(each, BaseExceptionGroup) else [each]
+    return found
