@@ -1,35 +1,22 @@
-"""Begin, step, outcome: how a work that may start becomes one that has ended, or has to wait.
-
-The intent is written right before the step and the outcome right after it (rule 4). Pure.
-"""
+"""Attempts: the intent is written right before the step (rule 4), then the worker's step runs: what it decides at once,
+and what it has somebody asked. A bug in it stops no lane. Pure."""
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from math import inf
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 
-from relay.domain.hold import Hold
-from relay.engine.asks import Ask
-from relay.engine.attempts import (
-    NO_ROOM,
-    OUR_PACE,
-    TOKEN_BYTES,
-    asked_for,
-    echo_of,
-    hold_after_ping,
-    hold_of,
-    rules_of,
-    settlement_of,
-    taken_back,
-    was_over,
-)
+from relay.engine.asks import Alone, Ask
 from relay.engine.ending import Setting
+from relay.engine.intake import Quarantine
+from relay.engine.outcomes import Outcomes, Seats, rules_of
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
-from relay.engine.rows import fill_in
-from relay.engine.steps import Steps
-from relay.engine.work import Dead, Decision, Done, Later, Resend, Seen, W, W_contra, Worker
+from relay.engine.rows import fill_in, row_of
+from relay.engine.waiting import NO_ROOM
+from relay.engine.work import Call, Dead, Decision, Later, W, Work, Worker
 from relay.state.attempts import (
     Ambiguous,
     BeginAsk,
@@ -39,62 +26,37 @@ from relay.state.attempts import (
     Kind,
     LookedUp,
     Ping,
-    Settlement,
     Stale,
     Verdict,
     Wait,
+    WaitReason,
 )
 from relay.state.rows import Row
 
+TOKEN_BYTES: Final = 8
+OUR_PACE: Final = frozenset[WaitReason]({"rate", "backlog"})
+"""Waits that say nothing against the endpoint."""
 RATE_PAUSE_S: Final = 0.25
 """Least pause when the rate's slots are used up: they are given out up to 1 s ahead, so several become free at once."""
-LONGEST_CLOSE_S: Final = 10.0
-"""A closed endpoint is asked about again at least this often: somebody may have resumed it."""
+CRASH_PAUSE_S: Final = 5.0
+NOT_SENT: Final = Later(0.0, "ping not sent", Change.RELEASED)
 
 
-class Seats(Protocol[W_contra]):
-    """A bounded number of requests is under way in a process (`relay.engine.turnstile`)."""
-
-    def take(self, work: W_contra) -> bool:
-        """Whether there is a seat for it now; else `Attempting.seated` is to be called when there is."""
-        ...
-
-    def leave(self, work: W_contra) -> None:
-        """It needs none any more; nothing where it has none."""
-        ...
-
-    def leave_all(self) -> None: ...
-
-
-class Settling(NamedTuple):
-    """What came of an attempt, or of a ping, on its way into the state. `hold`: its endpoint, before that."""
-
-    work: Any
-    settlement: Settlement
-    hold: Hold | None
-    decision: Done | Dead | Later
-
-
-class Attempting(Steps[W]):
-    """What comes before a step, and after it."""
+class Attempting(Outcomes[W]):
+    """What comes before a step, and the step itself, for works that order and caps let through."""
 
     def __init__(self, setting: Setting, worker: Worker[W], seats: Seats[W]) -> None:
-        super().__init__(setting, worker)
-        self._seats = seats
+        super().__init__(setting, worker, seats)
+        self._quarantine = Quarantine()
         self._seating = 0
         self._room = setting.bounds.parked_per_owner if setting.policy.capped else None
         self._room_to_retry = self._room if setting.policy.retries_need_room else None
         self._asked_at = -inf
         self._delayed: list[tuple[float, int, W]] = []
         self._numbers = count()
-        self.fenced_at: float | None = None
-        """When a newer owner was met."""
-
-    def fence(self, now: float) -> None:
-        """A newer owner has the lane: nothing of ours may count any more, but outcomes of what is under way."""
-        if self.fenced_at is None:
-            self.fenced_at = now
-            self._observer.fenced(self._setting.partition)
+        self._in_line = 0  # works whose part of ours runs with nobody beside it, and those that keep their turn behind
+        self._under_way = 0  # requests, and what is about to become one
+        self._to_run: list[W] = []
 
     # taken from the order
 
@@ -118,7 +80,7 @@ class Attempting(Steps[W]):
         """There is a seat for it. It has waited for that, perhaps too long."""
         self._seating -= 1
         if self.stopping:
-            self._leave_seat(work)
+            self._seats.leave(work)
             return
         end = self._asked(work, self._worker.overdue, work)
         if end is not None:
@@ -127,9 +89,6 @@ class Attempting(Steps[W]):
         else:
             advance(work, Event.SEATED, Phase.BEGINNING)
             self._asks.put(Ask.BEGIN, work)
-
-    def _leave_seat(self, work: W) -> None:
-        self._seats.leave(work)
 
     # begin
 
@@ -220,7 +179,7 @@ class Attempting(Steps[W]):
 
     def _have(self, work: W, row: Row, now: float) -> None:
         fill_in(work, row, 0.0, self._worker.kind)
-        self._leave_seat(work)
+        self._seats.leave(work)
         if row.generation == work.generation and work.result is not None:
             self._resume(work, Event.VERDICT, now)
         else:
@@ -230,155 +189,109 @@ class Attempting(Steps[W]):
         """It was not begun, as there is something to know of it: now it is as if it had been looked up before."""
         work.token, work.unseen = b"", False
         seen = self._asked(work, self._worker.table.seen, work, row, now)
-        if seen is Seen.FINISHED:
-            self._leave_seat(work)
-            self._known(work, Event.VERDICT, now)
-        elif seen is Seen.RESUME and work.result is not None:
-            self._leave_seat(work)
-            self._resume(work, Event.VERDICT, now)
-        elif seen is Seen.BEHIND:
-            self._leave_seat(work)
-            self._keys.known(work.queue)
-            self._leave_line(work, Event.VERDICT, self._queue_up, now)
-        elif self._is_to_be_parked(work.due - now):
-            self._leave_seat(work)
-            self._leave_line(work, Event.VERDICT, self._park, now)
+        self._seats.leave(work)
+        self._place(work, seen, Event.VERDICT, now)
+
+    # step
+
+    def _run(self, work: W) -> None:
+        """Have its step run. A suspect runs alone; what has no order key keeps its turn behind one: nothing else would
+        keep it."""
+        self._under_way += 1
+        if work.suspect or (work.rules is None and self._in_line):
+            self._in_line += 1
+            self._alone(work, partial(self._stepped, work), partial(self._stepped_alone, work))
         else:
-            self._back(work, Event.VERDICT, work.due, now)
+            self._to_run.append(work)
 
-    def _outlived(self, work: W, event: Event, now: float) -> None:
-        """A higher generation lives, under the same key of parked copies: the tombstone is its own business."""
-        work.owes_tombstone = False
-        self._leave_seat(work)
-        self._known(work, event, now)
+    def steps(self) -> list[W]:
+        """Works whose step is to be run now, each by `step`."""
+        to_run, self._to_run = self._to_run, []
+        return to_run
 
-    def _known(self, work: W, event: Event, now: float) -> None:
-        """Its output is acknowledged already, or a higher generation lives."""
-        if not self.left:
-            self._observer.duplicate(self._worker.stage, 1)
-            self._retire(work, event, now)
+    def step(self, work: W, now: float) -> Call[Any] | None:
+        """What is to be asked outside, at once; `replied` gets the reply. None: it was decided already."""
+        found = self._stepped(work, now)
+        if isinstance(found, Call):
+            return found
+        self._under_way -= 1
+        self._decided(work, found, now)
+        return None
 
-    def _back(self, work: W, event: Event, due: float, now: float) -> None:
-        self._leave_seat(work)
-        self._again(work, event, due, now)
+    def not_started(self, work: W, error: Exception, now: float) -> None:
+        """What was to be asked outside could not even be put."""
+        self._under_way -= 1
+        self._decided(work, self._crashed(work, error), now)
 
-    def _close(self, gate: str, seconds: float, now: float, *, down: bool) -> None:
-        """The endpoint takes nothing now."""
-        self._standing.closed(down=down)
-        self._order.close(gate, now + min(seconds, LONGEST_CLOSE_S))
-
-    # outcome
-
-    def _overdue(self, work: W, end: Dead | Done | Later, now: float) -> None:
-        """Its time is over, or has not come yet: nothing was begun."""
-        if isinstance(end, Later):
-            self._leave_seat(work)
-            self._later(work, Event.DECIDED, end, now)
+    def replied(self, work: W, call: Call[Any], reply: object, now: float) -> None:
+        if work.suspect:
+            part = partial(self._understood, work, call, reply)
+            self._alone(work, part, partial(self._decided_alone, work))
         else:
-            self._decided(work, end, now)
+            self._under_way -= 1
+            self._decided(work, self._understood(work, call, reply, now), now)
 
-    def _decided(self, work: W, decision: Decision, now: float) -> None:
+    def _alone(self, work: W, part: Callable[[float], Any], done: Callable[[Any, float], None]) -> None:
+        quarantine = self._quarantine
+        if work.suspect and (poison := quarantine.poison(work.record)) is not None:
+            self._asks.put(Ask.ALONE, Alone(work.record, work, None, lambda _now: poison, done))
+        else:
+            times = quarantine.times(work.record) if work.suspect else None
+            self._asks.put(Ask.ALONE, Alone(work.record, work, times, part, done))
+
+    def _stepped_alone(self, work: W, decision: Decision | None, now: float) -> None:
+        self._in_line -= 1
+        if decision is not None:
+            self._decided_alone(work, decision, now)
+
+    def _decided_alone(self, work: W, decision: Decision, now: float) -> None:
+        self._under_way -= 1
+        self._decided(work, decision, now)
+
+    def _stepped(self, work: W, now: float) -> Decision | Call[Any]:
+        if work.token and self._is_too_late(work, now):  # a new owner may be about to send: surely not sent by us
+            return NOT_SENT if work.pinging else Later(0.0, "begun and not started", Change.RELEASED)
+        try:
+            step = self._worker.step(work)
+            work.requested = isinstance(step, Call)
+            return step
+        except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
+            return self._crashed(work, error)
+
+    def _is_too_late(self, work: W, now: float) -> bool:
+        return self.stopping or now - work.begun_at > self._bounds.start_within_s
+
+    def _understood(self, work: W, call: Call[Any], reply: object, now: float) -> Decision:
+        try:
+            return call.decide(reply)
+        except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
+            return self._crashed(work, error)
+
+    def _crashed(self, work: W, error: Exception) -> Later | Dead:
+        """Tried again a few times, then poison."""
+        self._observer.step_crashed(self._worker.stage, error)
         if work.pinging:
-            self._pinged(work, decision, now)
-        elif isinstance(decision, Resend):
-            work.resolved = work.doubt
-            self._back(work, Event.DECIDED, now, now)
-        elif isinstance(decision, Later):
-            self._decided_later(work, decision, now)
-        elif work.rules is None or (isinstance(decision, Done) and decision.result is None):
-            self._leave_seat(work)
-            self._publish(work, Event.DECIDED, decision, now)
-        else:
-            self._settle(work, decision)
+            return Later(0.0, "ping crashed", Change.RELEASED, healthy=False)
+        work.crashes += 1
+        if work.crashes >= self._bounds.crashes:
+            return Dead("poison", f"{type(error).__name__} in step {self._worker.stage}")
+        return Later(CRASH_PAUSE_S, "step crashed", Change.DOUBT)
 
-    def _decided_later(self, work: W, later: Later, now: float) -> None:
-        if work.rules is None:
-            self._leave_seat(work)
-            self._later(work, Event.DECIDED, later, now)
-            return
-        if later.change is Change.RELEASED and later.due_in_s:
-            # It could not be sent, whatever it was: nor can what else waits for this endpoint.
-            self._close(work.gate, later.due_in_s, now, down=False)
-        self._settle(work, later)
 
-    def _settle(self, work: W, decision: Done | Dead | Later) -> None:
-        advance(work, Event.DECIDED, Phase.SETTLING)
-        held = hold_of(decision, self._setting.wall())
-        self._asks.put(Ask.SETTLE, Settling(work, settlement_of(work, decision), held, decision))
-
-    def _settled(self, settled: Sequence[Settling], rows: Sequence[Row | None], now: float) -> None:
-        for each, row in zip(settled, rows, strict=True):
-            work, settlement, held, decision = each
-            if held is not None:
-                self._observer.gone(work.gate, held.detail)
-            if work.requested or not was_over(row, settlement):
-                self._observer.attempt(self._worker.stage, work, decision)
-            if settlement.pause_s or held is not None:
-                self._close(work.gate, settlement.pause_s or inf, now, down=True)
-            healthy = self._says_of_health(settlement, decision)
-            if healthy is not None:
-                self._heard(work, healthy=healthy)
-            self._outcome_stored(work, each, row, now)
-
-    def _says_of_health(self, settlement: Settlement, decision: Decision) -> bool | None:
-        """A GET says nothing for the breaker, but that the endpoint is there."""
-        if self._worker.kind is Kind.POST:
-            return settlement.healthy
-        return None if settlement.pause_s or isinstance(decision, Dead) else True
-
-    def _heard(self, work: W, *, healthy: bool) -> None:
-        self._standing.heard(healthy=healthy, enough=work.rules.limits.breaker.failures if work.rules else None)
-
-    def _outcome_stored(self, work: W, settled: Settling, row: Row | None, now: float) -> None:
-        """What counts is what the row says: somebody else may have brought an outcome first. None: it says ours."""
-        decision = settled.decision
-        if row is not None and row.generation > work.generation:
-            self._outlived(work, Event.SETTLED, now)
-            return
-        self._leave_seat(work)
-        if isinstance(decision, Later) and work.token and taken_back(decision):
-            work.attempts -= 1  # or the next begin, which is told this number, would count it after all
-        if row is None:
-            work.result = settled.settlement.result
-        else:
-            fill_in(work, row, 0.0, self._worker.kind)
-        work.due = 0.0
-        if work.result is not None:
-            self._resume(work, Event.SETTLED, now)
-        elif isinstance(decision, Later):
-            self._later(work, Event.SETTLED, decision, now)
-        else:
-            self._known(work, Event.SETTLED, now)  # our outcome came too late: the row is beyond it
-
-    # pings
-
-    def _pinged(self, work: W, decision: Decision, now: float) -> None:
-        if not isinstance(decision, Later):
-            raise TypeError("a ping decides nothing about the work in whose place it was sent")
-        if decision.due_in_s:  # it could not even be sent
-            self._close(work.gate, decision.due_in_s, now, down=False)
-        breaker = rules_of(work).limits.breaker
-        held = hold_after_ping(decision, breaker, work.down_for_s, self._setting.wall())
-        advance(work, Event.DECIDED, Phase.ECHOING)
-        self._asks.put(Ask.ECHO, Settling(work, echo_of(work, decision, breaker, held), held, decision))
-
-    def _echoed(self, echoes: Sequence[Settling], now: float) -> None:
-        for work, settlement, held, _ in echoes:
-            self._tell_echo(work, settlement, held)
-            healthy = settlement.healthy
-            if healthy is not None:
-                self._heard(work, healthy=healthy)
-            if held or settlement.pause_s or healthy is False:
-                closed_s = max(settlement.pause_s, settlement.breaker.offline.ping_every)
-                self._close(work.gate, closed_s, now, down=True)
-            work.pinging = False
-            self._back(work, Event.ECHOED, now, now)
-
-    def _tell_echo(self, work: W, settlement: Settlement, held: Hold | None) -> None:
-        observer, healthy, gate = self._observer, settlement.healthy, work.gate
-        if held:
-            observer.shut(gate, work.down_for_s, settlement.last_status, gone=held.reason == "gone")
-        elif healthy:
-            observer.back(gate, work.down_for_s)
-        elif healthy is False:
-            observer.unanswered(gate)
+def asked_for(work: Work, kind: Kind, *, room: int | None, room_to_retry: int | None) -> BeginAsk:
+    rules = rules_of(work)
+    return BeginAsk(
+        row_of(work),
+        work.generation,
+        work.token,
+        rules.limits,
+        kind,
+        attempts=work.attempts,
+        resolved=work.resolved,
+        ask_first=rules.ask_first,
+        recorded_ms=work.record.timestamp_ms if rules.at_most_once else None,
+        room=room,
+        room_to_retry=room_to_retry,
+        unseen=work.unseen,
+        queue=work.queue,
+    )

@@ -15,10 +15,11 @@ from typing import Any, Final
 
 from relay.domain.errors import RecordTooLarge
 from relay.engine.asks import ATTEMPTS, BATCH, STILL_COUNT, WAYS_OUT, Ask, Command
-from relay.engine.attempting import Attempting, Seats
+from relay.engine.attempting import Attempting
 from relay.engine.ending import Setting
 from relay.engine.intake import Arrived, Inbox
 from relay.engine.order import Order
+from relay.engine.outcomes import Seats
 from relay.engine.parking import ParkedCopy, TakeUp, Took
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.rows import row_of
@@ -40,6 +41,8 @@ class Lane(Attempting[W]):
         )
         self.has_more = False
         """Something to be read, or to be started, was left for the next turn."""
+        self.fenced_at: float | None = None
+        """When a newer owner was met."""
 
     # what others see
 
@@ -143,9 +146,12 @@ class Lane(Attempting[W]):
         self._due.expect(gate, 0.0)
 
     def lost(self, command: Command, now: float) -> None:
-        """A newer owner has the lane: the call said so, and did nothing."""
+        """A newer owner has the lane: the call said so, and did nothing. Nothing of ours may count any more, but
+        outcomes of what is under way."""
         self._asks.answered(command.ask)
-        self.fence(now)
+        if self.fenced_at is None:
+            self.fenced_at = now
+            self._observer.fenced(self.partition)
 
     def stop(self) -> None:
         """Nothing new is begun: what is not finished when `idle` is read again by the next owner."""
@@ -263,35 +269,19 @@ class Lane(Attempting[W]):
     def _looked_up(self, works: Sequence[W], seen: Sequence[Seen], now: float) -> None:
         if self.stopping:
             return
-        finished = 0
         for work, what in zip(works, seen, strict=True):
-            if what is Seen.FINISHED:
-                finished += 1
-                self._retire(work, Event.LOOKED_UP, now)
-            elif work.parked_at is not None and self._twins.has(work):
-                advance(work, Event.LOOKED_UP, Phase.OVER)  # it comes again if the one that is here does not end it
-                self._due.put_down(row_of(work).digest)
-            elif self._twins.join(work):
-                advance(work, Event.LOOKED_UP, Phase.TWIN)
-            else:
-                self._place(work, what, now)
-        if finished:
-            self._observer.duplicate(self._worker.stage, finished)
+            if what is Seen.FINISHED or not self._is_twin(work):
+                self._place(work, what, Event.LOOKED_UP, now)
 
-    def _place(self, work: W, what: Seen, now: float) -> None:
-        fresh = work.parked_at is None
-        if work.end is not None:
-            self._publish(work, Event.LOOKED_UP, work.end, now)
-        elif what is Seen.RESUME and work.result is not None:
-            self._resume(work, Event.LOOKED_UP, now)
-        elif fresh and (what is Seen.BEHIND or self._keys.blocks(work.queue)):
-            if what is Seen.BEHIND:
-                self._keys.known(work.queue)
-            self._queue_up(work, Event.LOOKED_UP, now)
-        elif fresh and self._is_to_be_parked(work.due - now):
-            self._park(work, Event.LOOKED_UP, now)
+    def _is_twin(self, work: W) -> bool:
+        if work.parked_at is not None and self._twins.has(work):
+            advance(work, Event.LOOKED_UP, Phase.OVER)  # it comes again if the one that is here does not end it
+            self._due.put_down(row_of(work).digest)
+        elif self._twins.join(work):
+            advance(work, Event.LOOKED_UP, Phase.TWIN)
         else:
-            self._add(work, Event.LOOKED_UP, now)
+            return False
+        return True
 
     def _is_over(self, work: W) -> bool:
         """It ends whether or not its endpoint is open: nothing is sent any more."""

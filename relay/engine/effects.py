@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from relay.domain.errors import InvalidRecord, LogUnavailable, PartitionLost, RecordTooLarge, Unavailable
 from relay.engine.asks import Alone, Ask, Command
-from relay.engine.attempting import Settling
 from relay.engine.clock import Clock
 from relay.engine.core import Lane
 from relay.engine.ending import TOO_LITTLE
 from relay.engine.holding import Holding
 from relay.engine.intake import Found
+from relay.engine.outcomes import Settling
 from relay.engine.parking import NotParked, Parked, ParkedCopy, Stored, TakeUp, Took, parked_key, unwrap, wrap
 from relay.engine.rows import mark_of, row_of
 from relay.engine.supervision import Patience

@@ -184,6 +184,12 @@ class Ending(Generic[W]):
             advance(work, event, Phase.OVER)
             self._over(work, now)
 
+    def _known(self, work: W, event: Event, now: float) -> None:
+        """Its output is acknowledged already, or a higher generation lives."""
+        if not self.left:
+            self._observer.duplicate(self._worker.stage)
+            self._retire(work, event, now)
+
     def _retired(self, works: Sequence[W], promoted: Sequence[bool], now: float) -> None:
         """`promoted`: the next of its parked order key became due."""
         for work, next_is_due in zip(works, promoted, strict=True):

@@ -78,8 +78,8 @@ class Observer(Protocol):
         """An attempt ended, and what that means is stored."""
         ...
 
-    def duplicate(self, stage: str, count: int) -> None:
-        """Records whose output was proved to be acknowledged already, and were skipped."""
+    def duplicate(self, stage: str) -> None:
+        """A record whose output was proved to be acknowledged already was skipped."""
         ...
 
     def dead(self, stage: str, gate: str, record: Record | NewRecord, dead: Dead) -> None:
@@ -173,7 +173,7 @@ class SilentObserver:
 
     def attempt(self, stage: str, work: Work, decision: Decision) -> None: ...
 
-    def duplicate(self, stage: str, count: int) -> None: ...
+    def duplicate(self, stage: str) -> None: ...
 
     def dead(self, stage: str, gate: str, record: Record | NewRecord, dead: Dead) -> None: ...
 

@@ -89,7 +89,7 @@ class Turnstile:
 
 
 class LaneSeats:
-    """The seats that a lane's attempts have; see `relay.engine.attempting.Seats`."""
+    """The seats that a lane's attempts have; see `relay.engine.outcomes.Seats`."""
 
     def __init__(self, turnstile: Turnstile) -> None:
         self._turnstile = turnstile

@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from relay.engine.asks import Ask
-from relay.engine.attempts import NO_ROOM
 from relay.engine.ending import Ending
 from relay.engine.parking import NotParked, Parked, Stored
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.rows import row_of
-from relay.engine.work import Dead, Later, W
+from relay.engine.work import Dead, Later, Seen, W
 from relay.state.port import Due
 
+NO_ROOM: Final = "as many of the receiver's messages wait for an answer, or for a retry, as may"
 STORED_S: Final = 1.0
 """How long whoever stored an outcome may take to publish it; if that takes longer, a second copy does no harm."""
 CLOSED_S: Final = 1.0
@@ -21,6 +21,10 @@ CLOSED_S: Final = 1.0
 RELIEVE_S: Final = 0.1
 CONGESTED_S: Final = 1.0
 """A lane that is full for so long does not help itself by finishing what it has."""
+
+
+Go = Callable[[W, Event, float], None]
+"""Takes a work out of memory, or behind parked ones."""
 
 
 class Waiting(Ending[W]):
@@ -47,12 +51,42 @@ class Waiting(Ending[W]):
             advance(work, event, Phase.WAITING)
             self._order.hold(work, work.due, now)
 
-    def _leave_line(self, work: W, event: Event, go: Callable[[W, Event, float], None], now: float) -> None:
+    def _leave_line(self, work: W, event: Event, go: Go[W], now: float) -> None:
         """A head that was in flight waits elsewhere; what is behind it in its order key goes with it, in order."""
         followers = self._order.withdraw_followers(work)
         go(work, event, now)
         for each in followers:
             go(each, Event.WITHDRAWN, now)
+
+    def _place(self, work: W, seen: Seen, event: Event, now: float) -> None:
+        """It goes where it belongs by what is known of it: it was looked up, or its begin has found that out."""
+        if seen is Seen.FINISHED:
+            self._known(work, event, now)
+        elif work.end is not None:
+            self._publish(work, event, work.end, now)
+        elif seen is Seen.RESUME and work.result is not None:
+            self._resume(work, event, now)
+        elif (go := self._way_off(work, seen, now)) is not None:
+            if work.taken:
+                self._leave_line(work, event, go, now)
+            else:
+                go(work, event, now)
+        elif work.taken:
+            self._again(work, event, work.due, now)
+        else:
+            self._add(work, event, now)
+
+    def _way_off(self, work: W, seen: Seen, now: float) -> Go[W] | None:
+        """Where it has to go that may not wait in the lane's order. A head that was in flight waits for nobody but
+        those that are parked for sure: who else is on the way there is behind it."""
+        if work.parked_at is not None:
+            return None
+        if seen is Seen.BEHIND:
+            self._keys.known(work.queue)
+            return self._queue_up
+        if not work.taken and self._keys.blocks(work.queue):
+            return self._queue_up
+        return self._park if self._is_to_be_parked(work.due - now) else None
 
     def _add(self, work: W, event: Event, now: float) -> None:
         advance(work, event, Phase.WAITING)

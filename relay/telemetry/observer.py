@@ -143,9 +143,9 @@ class TelemetryObserver:
             case "to_sender":
                 self._metrics.callback_attempts_total.labels(outcome).inc()
 
-    def duplicate(self, stage: str, count: int) -> None:
+    def duplicate(self, stage: str) -> None:
         if stage == "from_sender":
-            self._metrics.duplicates_total.inc(count)
+            self._metrics.duplicates_total.inc()
 
     def dead(self, stage: str, gate: str, record: Record | NewRecord, dead: Dead) -> None:
         self._metrics.failed_total.labels(_receiver_of(gate), dead.reason).inc()

@@ -119,8 +119,8 @@ class Told(SilentObserver):
     def fenced(self, partition: TopicPartition) -> None:
         self.fenced_lanes.append(partition)
 
-    def duplicate(self, stage: str, count: int) -> None:
-        self.duplicates[stage] += count
+    def duplicate(self, stage: str) -> None:
+        self.duplicates[stage] += 1
 
     def lane(self, partition: TopicPartition, *, unfinished: int) -> None:
         self.levels[partition] = unfinished

@@ -13,15 +13,14 @@ ROOT = Path(__file__).parents[2]
 PURE = (
     "asks",
     "attempting",
-    "attempts",
     "core",
     "ending",
     "intake",
     "order",
+    "outcomes",
     "parking",
     "phases",
     "policy",
-    "steps",
     "waiting",
     "work",
 )

@@ -20,12 +20,12 @@ import relay.state.redis.calls
 import tests.fakes.state_records
 from relay.domain.errors import PartitionLost
 from relay.domain.topics import Topics
-from relay.engine.attempting import Attempting, Settling
-from relay.engine.attempts import TOKEN_BYTES
+from relay.engine.attempting import TOKEN_BYTES, Attempting
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
 from relay.engine.observer import Recovered
 from relay.engine.order import Watermark
+from relay.engine.outcomes import Settling
 from relay.engine.parking import Parked, Stored, parked_key, wrap
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.recovery import Recovery

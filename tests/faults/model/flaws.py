@@ -15,7 +15,6 @@ from relay.engine.attempting import Attempting
 from relay.engine.core import Lane
 from relay.engine.order import Twins
 from relay.engine.phases import TRANSITIONS, Event, Phase
-from relay.engine.steps import Steps
 from relay.engine.work import Seen
 from relay.state.attempts import BeginAsk, Verdict
 from relay.state.rows import MessageRow
@@ -102,7 +101,7 @@ def no_fence() -> Iterator[None]:
 @contextmanager
 def no_lease() -> Iterator[None]:
     """What was begun long ago is sent all the same."""
-    with patch.object(Steps, "_is_too_late", lambda self, work, now: False):
+    with patch.object(Attempting, "_is_too_late", lambda self, work, now: False):
         yield
 
 
