@@ -101,12 +101,20 @@ class Attempting(Outcomes[W]):
         return [asked_for(work, kind, room=room, room_to_retry=to_retry) for work in works]
 
     def _begun(self, works: Sequence[W], verdicts: Sequence[Verdict], now: float) -> None:
+        """A bug that one of them brings out is raised when each was told: what was begun, and is not released by the
+        lane that broke, would be in doubt."""
         waiting: list[tuple[W, Wait]] = []
+        bug: Exception | None = None
         for work, verdict in zip(works, verdicts, strict=True):
             if isinstance(verdict, Wait):
                 waiting.append((work, verdict))
-            else:
+                continue
+            try:
                 self._act(work, verdict, now)
+            except Exception as error:  # noqa: BLE001
+                bug = bug or error
+        if bug is not None:
+            raise bug
         for work, wait in reversed(waiting):  # each goes before the others again: they keep their turns
             self._told_to_wait(work, wait, now)
 

@@ -61,6 +61,14 @@ def _good(messages: list[str]) -> list[str]:
     return [each for each in messages if each != f"a-{BAD}"]
 
 
+async def _lives_through(world: World, seconds: float) -> None:
+    """A process works for so long, and ends properly; nothing is left to do."""
+    process = Process(world)
+    await process.ended(seconds)
+    await process.stop()
+    assert await world.is_at_rest()
+
+
 @pytest.mark.parametrize("place", ["_take_in", "_start", "_go", "_run", "_settle", "_publish"])
 @virtually
 async def test_the_third_illegal_transition_of_a_record_is_its_last(
@@ -106,13 +114,10 @@ async def test_what_is_stored_is_not_lost_by_a_break_and_helps_over_it(
 
     _plant(monkeypatch, place, fail)
     await world.send(*_stream("a", "r"))
-    process = Process(world)
-    await process.ended(60)
-    await process.stop()
+    await _lives_through(world, 60)
     assert len(world.told.broken_lanes) == 1
     assert world.outside.arrived("/answer") == _all("a")
     assert world.outside.results() == {(each, "r"): {"answered"} for each in _all("a")}
-    assert await world.is_at_rest()
 
 
 @virtually
@@ -136,6 +141,19 @@ async def test_requests_under_way_when_their_lane_breaks_are_not_made_again(monk
     assert await world.is_at_rest()
 
 
+@virtually
+async def test_what_was_begun_beside_the_one_that_breaks_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their verdicts came with its own: nothing was sent, so nobody is in doubt, and nobody is given up for that."""
+    world = World([receiver("r", "/answer", on_ambiguous="dead_letter")])
+    await world.create()
+    _plant(monkeypatch, "_go", _step_out, f"a{BAD}-0")
+    await world.send(*(message(0, f"a{number}", "r") for number in range(COUNT)))
+    await _lives_through(world, 60)
+    assert len(world.told.broken_lanes) > 0
+    assert set(world.outside.reasons()) == {f"a{BAD}-0"}
+    assert sorted(world.outside.arrived("/answer")) == [f"a{number}-0" for number in range(COUNT) if number != BAD]
+
+
 @pytest.mark.parametrize("method", ["overdue", "resume"])
 @virtually
 async def test_what_makes_a_worker_raise_where_it_may_not_becomes_poison(
@@ -151,14 +169,11 @@ async def test_what_makes_a_worker_raise_where_it_may_not_becomes_poison(
 
     monkeypatch.setattr(ToReceiver, method, buggy)
     await world.send(*_stream("a", "r"), *_stream("c", "s"))
-    process = Process(world)
-    await process.ended(60)
-    await process.stop()
+    await _lives_through(world, 60)
     assert [times for *_, times in world.told.broken_lanes] == list(range(1, TIMES + 1))
     assert world.outside.reasons() == {f"a-{BAD}": "poison"}
     assert _good(world.outside.arrived("/answer")) == _good(_all("a"))
     assert world.outside.arrived("/other") == _all("c")
-    assert await world.is_at_rest()
 
 
 @virtually
@@ -168,13 +183,10 @@ async def test_one_that_breaks_its_lane_whatever_is_done_is_buried_blindly(monke
     _plant(monkeypatch, "_place", lambda work: advance(work, Event.TWIN_LEFT, Phase.RUNNING))
     _plant(monkeypatch, "_start", _step_out)
     await world.send(*_stream("a", "r"))
-    process = Process(world)
-    await process.ended(60)
-    await process.stop()
+    await _lives_through(world, 60)
     assert [times for *_, times in world.told.broken_lanes] == list(range(1, TIMES + 2))
     assert world.outside.reasons() == {f"a-{BAD}": "poison"}
     assert world.outside.arrived("/answer") == _good(_all("a"))
-    assert await world.is_at_rest()
 
 
 @virtually
@@ -191,14 +203,11 @@ async def test_a_parked_one_that_breaks_its_lane_is_buried_and_nothing_is_left_o
 
     _plant(monkeypatch, "_settle", fail)
     await world.send(*_stream("a", "r"), *_stream("b", "r"))
-    process = Process(world)
-    await process.ended(900)
-    await process.stop()
+    await _lives_through(world, 900)
     assert [times for *_, times in world.told.broken_lanes] == list(range(1, TIMES + 1))
     assert world.outside.reasons() == {f"a-{BAD}": "poison"}
     assert _good(world.outside.arrived("/answer", "a")) == _good(_all("a"))
     assert world.outside.arrived("/answer", "b") == _all("b")
-    assert await world.is_at_rest()
 
 
 @pytest.mark.parametrize("call", ["intake", "begin", "settle", "mark", "reserve", "intend_to_park", "unpark"])
@@ -221,14 +230,11 @@ async def test_a_call_that_fails_says_nothing_of_its_records_and_restarts_its_la
 
     monkeypatch.setattr(world.state, call, buggy)
     await world.send(*_stream("a", "r"), *_stream("b", "r"))
-    process = Process(world)
-    await process.ended(900)
-    await process.stop()
+    await _lives_through(world, 900)
     assert len(world.told.broken_lanes) >= failed > TIMES
     assert world.outside.reasons() == {}
     assert world.outside.arrived("/answer", "a") == _all("a")
     assert world.outside.arrived("/answer", "b") == _all("b")
-    assert await world.is_at_rest()
 
 
 @virtually
@@ -297,10 +303,7 @@ async def test_a_call_that_is_cancelled_by_whoever_makes_it_breaks_its_lane(
 
     monkeypatch.setattr(world.state, call, buggy)
     await world.send(*_stream("a", "r"), *_stream("b", "r"))
-    process = Process(world)
-    await process.ended(200)
-    await process.stop()
+    await _lives_through(world, 200)
     assert len(world.told.broken_lanes) == failed == 1
     assert world.outside.arrived("/answer", "a") == _all("a")
     assert world.outside.arrived("/answer", "b") == _all("b")
-    assert await world.is_at_rest()
