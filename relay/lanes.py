@@ -13,7 +13,7 @@ from relay.domain.topics import SHARED, Topics
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
 from relay.engine.ending import Setting
-from relay.engine.holding import Holding, Resumes
+from relay.engine.holding import Holding
 from relay.engine.intake import Breaks
 from relay.engine.lane import OpenLane, Roster
 from relay.engine.observer import Observer
@@ -82,7 +82,6 @@ class Lanes:
         observer: Observer,
         patience: Patience,
         reporter: Reporter,
-        resumes: Resumes | None = None,
     ) -> None:
         self._settings = settings
         self._plan = plan
@@ -100,7 +99,6 @@ class Lanes:
         )
         self.pump = Pump(effects, outside.clock, outside.turnstile)
         """Runs the lanes; somebody has to run it."""
-        (resumes or Resumes()).listen(self.pump.resumed)
         letters = Letters(topics, outside.clock)
         self._workers: dict[str, Worker[Any]] = {
             "from-sender": FromSender(

@@ -27,7 +27,7 @@ from relay.domain.identity import MessageId
 from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
-from relay.engine.holding import Holding, Resumes
+from relay.engine.holding import Holding
 from relay.engine.recovery import Recovery
 from relay.engine.supervision import Patience, Supervisor, end, telling
 from relay.engine.turnstile import Turnstile, attend
@@ -95,8 +95,11 @@ class Relay:
         self._api: ApiServer | None = None
         self._for_siblings: ApiServer | None = None
         self.api_url: str | None = None
-        resumes = Resumes()
-        self.registry = Registry(self._topics, usable_variables(environ, settings.secrets_from), resumes.tell)
+        self.registry = Registry(
+            self._topics,
+            usable_variables(environ, settings.secrets_from),
+            lambda owner: self._lanes.pump.resumed(owner),
+        )
         self.metrics = Metrics(__version__)
         self._meter = MetricsMeter(self.metrics)
         tells_all = settings.log_level == "debug"
@@ -148,7 +151,6 @@ class Relay:
             observer,
             self._patience,
             self._sentry,
-            resumes,
         )
 
     # life

@@ -25,7 +25,7 @@ from relay.embedded.relay import LOG_DB, STATE_DB
 from relay.embedded.valkey import ValkeyServer
 from relay.engine.clock import SystemClock
 from relay.engine.holding import Holding
-from relay.engine.observer import Memory, Recovered, SilentObserver
+from relay.engine.observer import Memory, Observer, Recovered
 from relay.engine.recovery import LEASE_S, Recovery, keeping_lease
 from relay.engine.supervision import Patience
 from relay.log.port import Log
@@ -90,7 +90,7 @@ class _Run:
             return done, await self._memory(log, state, topics) if self.dedup else []
 
     async def _references(self, log: Log, state: State, topics: Topics) -> Recovered:
-        clock, silent = await _clock(state), SilentObserver()
+        clock, silent = await _clock(state), Observer()
         window_s = self.settings.dedup_window
         recovery = Recovery(
             log,

@@ -113,9 +113,11 @@ class Asks:
 
     def withdraw(self, ask: Ask, those: Callable[[Any], bool]) -> list[Any]:
         """Such of what waits, in order: it is not to be asked for now."""
-        queue = self._queues[ask]
-        out = [item for item in queue.waiting if those(item)]
-        queue.waiting = deque(item for item in queue.waiting if not those(item))
+        out: list[Any] = []
+        stay: deque[Any] = deque()
+        for item in self._queues[ask].waiting:
+            (out if those(item) else stay).append(item)
+        self._queues[ask].waiting = stay
         return out
 
     def drop(self, ask: Ask) -> None:
@@ -131,9 +133,6 @@ class Asks:
 
     def under_way(self, ask: Ask) -> list[Any]:
         return self._queues[ask].under_way
-
-    def is_under_way(self, ask: Ask) -> bool:
-        return bool(self._queues[ask].under_way)
 
     @property
     def any_under_way(self) -> bool:

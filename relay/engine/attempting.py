@@ -11,10 +11,10 @@ from typing import Any, Final
 from relay.engine.asks import Alone, Ask
 from relay.engine.ending import Setting
 from relay.engine.intake import Quarantine
-from relay.engine.outcomes import Outcomes, Seats, rules_of
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.rows import fill_in, row_of
+from relay.engine.settling import Seats, Settling, rules_of
 from relay.engine.waiting import NO_ROOM
 from relay.engine.work import Call, Dead, Decision, Later, W, Work, Worker
 from relay.state.attempts import (
@@ -42,7 +42,7 @@ CRASH_PAUSE_S: Final = 5.0
 NOT_SENT: Final = Later(0.0, "ping not sent", Change.RELEASED)
 
 
-class Attempting(Outcomes[W]):
+class Attempting(Settling[W]):
     """What comes before a step, and the step itself, for works that order and caps let through."""
 
     def __init__(self, setting: Setting, worker: Worker[W], seats: Seats[W]) -> None:

@@ -19,10 +19,10 @@ from relay.engine.attempting import Attempting
 from relay.engine.ending import Setting
 from relay.engine.intake import Arrived, Inbox
 from relay.engine.order import Order
-from relay.engine.outcomes import Seats
 from relay.engine.parking import ParkedCopy, TakeUp, Took
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.rows import row_of
+from relay.engine.settling import Seats
 from relay.engine.work import Dead, Done, Seen, Unread, W, Worker
 from relay.log.port import Record, TopicPartition
 from relay.state.port import Due
@@ -81,13 +81,13 @@ class Lane(Attempting[W]):
         """Nothing of it is under way but what will come by itself, if it is left alone. A reservation is not: it is to
         be taken back when the lane ends, or the next owner would suspect somebody."""
         asks = self._asks
-        waits = asks.is_under_way(Ask.BEGIN) or asks.is_under_way(Ask.RESERVE)
+        waits = asks.under_way(Ask.BEGIN) or asks.under_way(Ask.RESERVE)
         return not (self._under_way or self._to_mark or waits or asks.busy(WAYS_OUT))
 
     @property
     def attempting(self) -> bool:
-        """Outcomes may still come that have to be stored."""
-        return bool(self._under_way) or self._asks.busy(ATTEMPTS) or self._asks.is_under_way(Ask.BEGIN)
+        """Settling may still come that have to be stored."""
+        return bool(self._under_way or self._asks.busy(ATTEMPTS) or self._asks.under_way(Ask.BEGIN))
 
     @property
     def stuck_at(self) -> int | None:

@@ -16,9 +16,9 @@ from relay.engine.core import Lane
 from relay.engine.ending import TOO_LITTLE
 from relay.engine.holding import Holding
 from relay.engine.intake import Found
-from relay.engine.outcomes import Settling
-from relay.engine.parking import NotParked, Parked, ParkedCopy, Stored, TakeUp, Took, parked_key, unwrap, wrap
+from relay.engine.parking import Became, NotParked, ParkedCopy, Stored, TakeUp, Took, parked_key, unwrap, wrap
 from relay.engine.rows import mark_of, row_of
+from relay.engine.settling import ToSettle
 from relay.engine.supervision import Patience
 from relay.engine.work import Call, Dead, Outcome, Seen, Unread, Work
 from relay.log.port import Coordinate, Log, NewRecord, Record
@@ -80,7 +80,7 @@ class Effects:
         owned, asks = lane.setting.lane, lane.begin_asks(works, self._clock.monotonic())
         return await self._patience.until_done(Ask.BEGIN.value, lambda: answered(self._state.begin(of(owned, asks))))
 
-    async def _settle(self, lane: AnyLane, settled: Sequence[Settling]) -> Sequence[Row | None]:
+    async def _settle(self, lane: AnyLane, settled: Sequence[ToSettle]) -> Sequence[Row | None]:
         """An endpoint is held before the outcome counts: one that is redelivered says it again, one that has ended
         never does."""
         for gate, held in {each.work.gate: each.hold for each in settled if each.hold is not None}.items():
@@ -124,7 +124,7 @@ class Effects:
 
     # parking
 
-    async def _park(self, lane: AnyLane, works: Sequence[Work]) -> list[Parked]:
+    async def _park(self, lane: AnyLane, works: Sequence[Work]) -> list[Became]:
         """Intent in the state, copy on the log, reference in the state: in this order, so that a crash between any two
         leaves the record either uncommitted or referenced, and a parked copy is always known to somebody."""
         became = await self._without_room(lane, works)
@@ -167,7 +167,7 @@ class Effects:
             total = await self._patience.until_done("count all parked", self._state.parked_total)
             self._free = most - total.retries - total.polls
 
-    async def _store_what_fits(self, lane: AnyLane, works: Sequence[Work]) -> list[Parked]:
+    async def _store_what_fits(self, lane: AnyLane, works: Sequence[Work]) -> list[Became]:
         """A copy is a little larger than its record, and may be too large for its topic."""
         try:
             return await self._store(lane, works)
@@ -176,7 +176,7 @@ class Effects:
                 return [one for each in works for one in await self._store_what_fits(lane, [each])]
             return [Dead("too_large", f"it has to wait, and cannot be parked: {error}")]
 
-    async def _store(self, lane: AnyLane, works: Sequence[Work]) -> list[Parked]:
+    async def _store(self, lane: AnyLane, works: Sequence[Work]) -> list[Became]:
         patience, state, owned, stage = self._patience, self._state, lane.setting.lane, lane.worker.stage
         poll = lane.worker.kind is Kind.POLL
         rows = of(owned, map(row_of, works))

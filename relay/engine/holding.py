@@ -1,9 +1,8 @@
 """Holding an endpoint until somebody resumes it: first on the log, where that outlives everything, then in the state,
 where it takes effect."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
-from typing import Final
 
 from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.domain.hold import Hold, decode_hold, encode_hold, held_owner, hold, hold_key
@@ -57,25 +56,3 @@ def _hold(value: bytes, record: Record) -> Hold:
         return decode_hold(value)
     except InvalidRecord as error:  # whoever wrote it meant something; to send nothing can be undone
         return hold("paused", record.timestamp_ms / 1000, error.detail)
-
-
-Heard = Callable[[str], None]
-"""Called with an owner: `r:<receiver>` or `s:<source_id>`."""
-
-
-class Resumes:
-    """Resumes: an endpoint that was held is sent to again. Who heard of one tells it here, and `tell` reaches all who
-    listen in this process: every lane asks anew."""
-
-    def __init__(self) -> None:
-        self._listening: Final[set[Heard]] = set()
-
-    def listen(self, heard: Heard) -> None:
-        self._listening.add(heard)
-
-    def leave(self, heard: Heard) -> None:
-        self._listening.discard(heard)
-
-    def tell(self, owner: str) -> None:
-        for heard in tuple(self._listening):
-            heard(owner)

@@ -48,7 +48,7 @@ class Quarantine:
 
     def __init__(self) -> None:
         self._reserved = -1
-        self._suspected_below = -1
+        self.suspected_below = -1
         self._wary_until = -inf
         self._left: dict[int, int] = {}  # offset -> how often a process ended under its mark, as its owner left it
         self.wary = False
@@ -66,15 +66,11 @@ class Quarantine:
         first, self._reserved = self._reserved < 0, before
         if not first or found.remains is None:
             return False
-        self._suspected_below = min(found.remains.reserved, found.end)
+        self.suspected_below = min(found.remains.reserved, found.end)
         self._left = dict(found.remains.marked)
         self._wary_until = now + WARY_S
         self.wary = True
         return True
-
-    @property
-    def suspected_below(self) -> int:
-        return self._suspected_below
 
     @property
     def marked(self) -> int:
@@ -88,7 +84,7 @@ class Quarantine:
             return True
         if parked:
             return now < self._wary_until
-        return record.offset < self._suspected_below
+        return record.offset < self.suspected_below
 
     def times(self, record: Record) -> int:
         """Of its next mark."""
@@ -105,7 +101,7 @@ class Quarantine:
         is finished."""
         if self._reserved < 0:
             return True
-        rest = next_offset is None or next_offset < self._suspected_below
+        rest = next_offset is None or next_offset < self.suspected_below
         return self.wary and (rest or now < self._wary_until)
 
 

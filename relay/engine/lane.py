@@ -11,7 +11,6 @@ from relay.domain.errors import Unavailable
 from relay.engine.clock import Clock
 from relay.engine.core import Lane
 from relay.engine.intake import blamed
-from relay.engine.observer import Observer
 from relay.engine.order import Order
 from relay.engine.pump import Pump
 from relay.engine.supervision import never_in_silence
@@ -29,11 +28,10 @@ class OpenLane:
     """`run` ends some time after `stop`, a fence, or a bug that breaks the lane."""
 
     def __init__(self, pump: Pump, clock: Clock, make: Callable[[LaneSeats], Lane[Any]]) -> None:
-        seats = pump.seats()
         self._pump = pump
         self._clock = clock
-        self._lane = lane = make(seats)
-        self._post = pump.open(lane, self._told, self._broke, seats)
+        self._post = pump.open(make, self._told, self._broke)
+        self.core = self._post.lane
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._grace_until = self._linger_until = inf
@@ -43,84 +41,54 @@ class OpenLane:
         """Set when records were offered or have ended; the lanes of a runner share one."""
         self.on_break: Callable[[], None] = lambda: None
         """Called when a bug has broken it: nothing more comes of it, and it has to be made anew."""
-        self._left = asyncio.Event()
-
-    @property
-    def left(self) -> asyncio.Event:
+        self.left = asyncio.Event()
         """Set when nothing of this lane counts for the watermark any more; requests may still be under way."""
-        return self._left
 
     @property
     def order(self) -> Order[Any]:
-        return self._lane.order
+        return self.core.order
 
     # what the runner sees
 
     @property
     def lane(self) -> LaneId:
-        return self._lane.setting.lane
+        return self.core.setting.lane
 
     @property
     def partition(self) -> TopicPartition:
-        return self._lane.partition
+        return self.core.partition
 
     @property
     def tags(self) -> tuple[int, ...]:
         """Where its fence may stand."""
-        return self._lane.setting.tags
+        return self.core.setting.tags
 
     @property
     def state(self) -> State:
         return self._pump.effects.state
 
     @property
-    def observer(self) -> Observer:
-        return self._lane.setting.observer
-
-    @property
-    def next_offset(self) -> int | None:
-        """What to commit."""
-        return self._lane.next_offset
-
-    @property
-    def unfinished(self) -> int:
-        return self._lane.unfinished
-
-    @property
     def stuck_at(self) -> int | None:
         """The lowest unfinished offset, where nothing is known that will come for it: it would stay for ever."""
-        return None if self._post.events else self._lane.stuck_at
-
-    @property
-    def fenced(self) -> bool:
-        return self._lane.fenced_at is not None
-
-    @property
-    def fenced_at(self) -> float | None:
-        return self._lane.fenced_at
-
-    @property
-    def full(self) -> bool:
-        """At the bound: intake has to stop until something ends."""
-        return self._lane.full
+        return None if self._post.events else self.core.stuck_at
 
     @property
     def sated(self) -> bool:
         """There is enough at hand: intake may wait, with its records still in the log."""
-        return self._lane.sated(self._clock.monotonic())
+        return self.core.sated(self._clock.monotonic())
 
     def offer(self, records: Sequence[Record]) -> None:
         """Take the next records of the partition, in order."""
-        self._lane.offer(records, self._clock.monotonic())
+        self.core.offer(records, self._clock.monotonic())
         self._pump.wake(self._post)
         self.progress.set()
 
     def relieve(self) -> None:
         """At the bound: park what waits, so that the rest can go on."""
-        if self._left.is_set():
+        if self.left.is_set():
             return
         try:
-            self._lane.relieve(self._clock.monotonic(), shut=self._pump.shut)
+            self.core.relieve(self._clock.monotonic(), shut=self._pump.shut)
         except Exception as error:  # noqa: BLE001
             self._broke(error, None)
         self._pump.wake(self._post)
@@ -129,13 +97,13 @@ class OpenLane:
 
     async def run(self) -> None:
         """Work until `stop`, and then until what is in flight has ended."""
-        lane = self._lane
+        lane = self.core
         try:
             await self._stopping.wait()
             lane.stop()
             self._pump.wake(self._post)
             await self._until(lambda: self._is_broken or lane.idle, lambda: self._grace_until)
-            if not self.fenced:
+            if self.core.fenced_at is None:
                 await self._hand_over()
             self._leave()
             await self._until(lambda: not lane.attempting, lambda: self._linger_until)
@@ -155,7 +123,7 @@ class OpenLane:
         self._changed.set()
 
     async def _hand_over(self) -> None:
-        lane, effects = self._lane, self._pump.effects
+        lane, effects = self.core, self._pump.effects
         try:
             await never_in_silence(effects.hand_back(lane))
             await never_in_silence(effects.leave(lane))
@@ -163,19 +131,19 @@ class OpenLane:
             self._broke(error, None)
 
     def _leave(self) -> None:
-        self._lane.leave()
+        self.core.leave()
         self._pump.leave(self._post)
-        self._left.set()
+        self.left.set()
 
     def _broke(self, error: Exception, about: object) -> None:
         """A bug. Nobody knows what the lane would do next: all that it does any more is to store what comes of its
         requests, which it knows best."""
-        setting, record = self._lane.setting, blamed(error, about)
+        setting, record = self.core.setting, blamed(error, about)
         first, self._is_broken = not self._is_broken, True
         times = setting.breaks.note(record) if first and record is not None else 0
-        self.observer.lane_broken(self.partition, error, record, times)
+        setting.observer.lane_broken(self.partition, error, record, times)
         if first:
-            self._lane.stop()
+            self.core.stop()
             self._leave()
             self.stop(0.0, linger_s=LINGER_S)
             self._pump.wake(self._post)
@@ -183,10 +151,10 @@ class OpenLane:
 
     def _told(self) -> None:
         """The lane had a turn."""
-        if self.fenced:
+        if self.core.fenced_at is not None:
             self.stop(0.0, linger_s=LINGER_S)
-        if self._next_offset != self._lane.next_offset:
-            self._next_offset = self._lane.next_offset
+        if self._next_offset != self.core.next_offset:
+            self._next_offset = self.core.next_offset
             self.progress.set()
         self._changed.set()
 

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
 from relay.domain.errors import RelayError, Unavailable
 from relay.engine.work import Dead, Decision, Work
@@ -41,170 +40,90 @@ class Recovered:
         return sum(found.total() if what is None else found[what] for found in self.owners.values())
 
 
-class Observer(Protocol):
-    """Told what happens; must not raise, and must not block."""
+class Observer:
+    """Told what happens; must not raise, and must not block. This one tells nobody."""
 
     def waiting(self, what: str, error: Unavailable) -> None:
         """A port call found its server away and will be repeated."""
-        ...
 
     def state_recovering(self, tags: frozenset[int]) -> None:
         """The state asks for a recovery pass."""
-        ...
 
     def not_ready(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
         """These tags are not ready now; those among `forgotten` because their memory is gone, or may lack its end.
         Told at every look, also when all are ready."""
-        ...
 
     def recovery_begun(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
         """This process has begun a recovery pass."""
-        ...
 
     def recovered(self, done: Recovered) -> None:
         """A recovery pass, or a check, of this process has ended."""
-        ...
 
     def step_crashed(self, stage: str, error: Exception) -> None:
         """A worker's step raised something unexpected: a bug."""
-        ...
 
     def lane_broken(self, partition: TopicPartition, error: Exception, record: Record | None, times: int) -> None:
         """A bug of ours ended this lane, which is made anew; the others go on. `record`: that brought it out, where
         that is known, for the `times`-th time."""
-        ...
 
     def attempt(self, stage: str, work: Work, decision: Decision) -> None:
         """An attempt ended, and what that means is stored."""
-        ...
 
     def duplicate(self, stage: str) -> None:
         """A record whose output was proved to be acknowledged already was skipped."""
-        ...
 
     def dead(self, stage: str, gate: str, record: Record | NewRecord, dead: Dead) -> None:
         """A dead letter is written. `record`: the one that was given up, or its letter: it says whose it is."""
-        ...
 
     def skipped(self, partition: TopicPartition, first: int, last: int, why: str) -> None:
         """Nothing of these offsets can be read, so they are passed over, under a dead letter. Told for each lane that
         met them; after a crash again."""
-        ...
 
     def wary(self, partition: TopicPartition, before: int, marked: int) -> None:
         """The lane's former owner ended abnormally: what it may have had in hand, records before this offset, is worked
         at one by one. `marked`: how many are suspected most."""
-        ...
 
-    def parked(self, topic: str, count: int) -> None: ...
+    def parked(self, topic: str, count: int) -> None:
+        """So many were parked."""
 
     def held(self, gate: str, why: WaitReason) -> None:
         """The endpoint is to be sent nothing now, and not for its rate. Told often while something waits for it."""
-        ...
 
     def offline(self, gate: str, down_for_s: float) -> None:
         """A long outage: a throw-away ping is about to be sent. Told for each."""
-        ...
 
     def back(self, gate: str, down_for_s: float) -> None:
         """A ping was answered: the outage is over."""
-        ...
 
     def unanswered(self, gate: str) -> None:
         """A ping was not answered, or not well: the outage goes on."""
-        ...
 
     def gone(self, gate: str, detail: str) -> None:
         """Asked for a message, the endpoint said that it is gone; it is paused until somebody resumes it."""
-        ...
 
     def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
         """After a ping the endpoint is paused until somebody resumes it: it said that it is `gone`, or else its outage
         lasted too long, and it is disabled."""
-        ...
 
     def short_of(self, kind: str, detail: str) -> None:
         """A request could not be made for want of something of our own (`kind` of a NoResponse): it is nobody's
         attempt. Told for each."""
-        ...
 
     def enough_again(self, lasted_s: float) -> None:
         """That is over, for some seconds now; it lasted so long."""
-        ...
 
     def fenced(self, partition: TopicPartition) -> None:
         """A newer owner has this lane."""
-        ...
 
     def lane(self, partition: TopicPartition, *, unfinished: int) -> None:
         """Level of a lane's window, told about once a second."""
-        ...
 
     def stalled(self, partition: TopicPartition, offset: int, seconds: float) -> None:
         """For so long nobody has had the record at `offset`, which is not finished: a bug, or a call that hangs."""
-        ...
 
     def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None:
         """A service cannot go on with its consumer, and will be started again; the others go on."""
-        ...
 
     def service_died(self, name: str, error: Exception) -> None:
         """Something unexpected ended a part of the process, and will end the process: told before anything else is
         ended, as that may take its time, or never come to its end."""
-        ...
-
-
-class SilentObserver:
-    """Tells nobody."""
-
-    def waiting(self, what: str, error: Unavailable) -> None: ...
-
-    def state_recovering(self, tags: frozenset[int]) -> None: ...
-
-    def not_ready(self, tags: frozenset[int], forgotten: frozenset[int]) -> None: ...
-
-    def recovery_begun(self, tags: frozenset[int], forgotten: frozenset[int]) -> None: ...
-
-    def recovered(self, done: Recovered) -> None: ...
-
-    def step_crashed(self, stage: str, error: Exception) -> None: ...
-
-    def lane_broken(self, partition: TopicPartition, error: Exception, record: Record | None, times: int) -> None: ...
-
-    def attempt(self, stage: str, work: Work, decision: Decision) -> None: ...
-
-    def duplicate(self, stage: str) -> None: ...
-
-    def dead(self, stage: str, gate: str, record: Record | NewRecord, dead: Dead) -> None: ...
-
-    def skipped(self, partition: TopicPartition, first: int, last: int, why: str) -> None: ...
-
-    def wary(self, partition: TopicPartition, before: int, marked: int) -> None: ...
-
-    def parked(self, topic: str, count: int) -> None: ...
-
-    def held(self, gate: str, why: WaitReason) -> None: ...
-
-    def offline(self, gate: str, down_for_s: float) -> None: ...
-
-    def back(self, gate: str, down_for_s: float) -> None: ...
-
-    def unanswered(self, gate: str) -> None: ...
-
-    def gone(self, gate: str, detail: str) -> None: ...
-
-    def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None: ...
-
-    def short_of(self, kind: str, detail: str) -> None: ...
-
-    def enough_again(self, lasted_s: float) -> None: ...
-
-    def fenced(self, partition: TopicPartition) -> None: ...
-
-    def lane(self, partition: TopicPartition, *, unfinished: int) -> None: ...
-
-    def stalled(self, partition: TopicPartition, offset: int, seconds: float) -> None: ...
-
-    def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None: ...
-
-    def service_died(self, name: str, error: Exception) -> None: ...

@@ -1,4 +1,4 @@
-"""Parked records of a lane: the form of their copies on `parked_messages`, the order keys that have some, and when they
+"""Became records of a lane: the form of their copies on `parked_messages`, the order keys that have some, and when they
 are due. Pure; times are monotonic seconds."""
 
 from collections import Counter, deque
@@ -109,7 +109,7 @@ class Stored(Enum):
     NOT_NEEDED = "an outcome is stored"
 
 
-Parked = Stored | NotParked | Dead
+Became = Stored | NotParked | Dead
 
 
 ROOM_S: Final = 1.0

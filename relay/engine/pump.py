@@ -25,7 +25,7 @@ from relay.engine.work import Call, Work
 TURN_S: Final = 0.02
 """A turn goes on for so long at most: then the event loop does what else there is to do."""
 
-Event = partial[None]
+Came = partial[None]
 """Something that came for a lane; it is told the time (monotonic). What it is about is its first argument."""
 Broke = Callable[[Exception, object], None]
 """Told what was raised in a lane's turn or in a call for it, and what that was about."""
@@ -38,7 +38,7 @@ class Post:
 
     def __init__(self, lane: Lane[Any], told: Callable[[], None], broke: Broke) -> None:
         self.lane = lane
-        self.events: deque[Event] = deque()
+        self.events: deque[Came] = deque()
         self.calls: dict[asyncio.Task[None], Ask] = {}
         self.wake_at = inf
         self.closed = False
@@ -51,7 +51,7 @@ class Pump:
     """Runs the cores of all lanes of a process."""
 
     def __init__(self, effects: Effects, clock: Clock, turnstile: Turnstile) -> None:
-        self._effects = effects
+        self.effects = effects
         self._clock = clock
         self._turnstile = turnstile
         self._ready: dict[Post, None] = {}  # in the order of their turns
@@ -61,21 +61,15 @@ class Pump:
         self._open: set[Post] = set()
 
     @property
-    def effects(self) -> Effects:
-        return self._effects
-
-    @property
     def shut(self) -> bool:
         """The process sends nothing for now."""
         return self._turnstile.shut
 
-    def seats(self) -> LaneSeats:
-        """For a lane that is about to be opened."""
-        return LaneSeats(self._turnstile)
+    def open(self, make: Callable[[LaneSeats], Lane[Any]], told: Callable[[], None], broke: Broke) -> Post:
+        def seated(work: Work) -> None:
+            self.tell(post, partial(post.lane.seated, work))
 
-    def open(self, lane: Lane[Any], told: Callable[[], None], broke: Broke, seats: LaneSeats) -> Post:
-        post = Post(lane, told, broke)
-        seats.bind(lambda work: self.tell(post, partial(lane.seated, work)), lambda: not lane.stopping)
+        post = Post(make(LaneSeats(self._turnstile, seated, lambda: not post.lane.stopping)), told, broke)
         self._open.add(post)
         self.wake(post)
         return post
@@ -96,7 +90,7 @@ class Pump:
         post.events.clear()
         self._ready.pop(post, None)
 
-    def tell(self, post: Post, event: Event) -> None:
+    def tell(self, post: Post, event: Came) -> None:
         if not post.closed:
             post.events.append(event)
             self.wake(post)
@@ -204,9 +198,9 @@ class Pump:
         try:
             if command.ask is Ask.ALONE:
                 start = partial(self._start, post)
-                reply = await never_in_silence(self._effects.run_alone(lane, command.items[0], start))
+                reply = await never_in_silence(self.effects.run_alone(lane, command.items[0], start))
             else:
-                reply = await never_in_silence(self._effects.carry_out(lane, command))
+                reply = await never_in_silence(self.effects.carry_out(lane, command))
         except RecordTooLarge as error:
             self.tell(post, partial(lane.refused, command, error))
         except PartitionLost:

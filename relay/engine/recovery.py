@@ -31,7 +31,7 @@ BATCH = 500
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Kept:
     """What the pass keeps of a parked copy: there may be a million of them, so not its payload."""
 
     lane: Lane
@@ -116,7 +116,7 @@ class Recovery:
         begun, tags = self._clock.monotonic(), await self._lost()
         forgotten = self._state.forgotten()
         copies, was_alive = await self._read_parked()
-        found: list[tuple[_Found, Restored]] = []
+        found: list[tuple[_Kept, Restored]] = []
         for lane, batch in _in_lane_order(copies):
             found += zip(batch, await self._would_be(lane, batch, tags), strict=True)
         return self._told(tags, _memory(tags, forgotten, was_alive=was_alive), found, begun)
@@ -145,7 +145,7 @@ class Recovery:
         return told
 
     def _told(
-        self, tags: frozenset[int], memory: Memory, found: Iterable[tuple[_Found, Restored]], begun: float
+        self, tags: frozenset[int], memory: Memory, found: Iterable[tuple[_Kept, Restored]], begun: float
     ) -> Recovered:
         counted: dict[str, Counter[Restored]] = defaultdict(Counter)
         for copy, what in found:
@@ -161,26 +161,26 @@ class Recovery:
     async def _hold_again(self, tags: frozenset[int]) -> None:
         await self._holding.restore(tags, self._clock.time())
 
-    async def _read_parked(self) -> tuple[list[_Found], bool]:
+    async def _read_parked(self) -> tuple[list[_Kept], bool]:
         """All parked copies, and whether the state was ever ready before."""
-        copies: list[_Found] = []
+        copies: list[_Kept] = []
         was_alive = False
         for partition in range(self._parked.partitions):
             for record in await self._log.snapshot(self._parked.name, partition):
                 if record.key == LIFE_KEY:
                     was_alive = True
-                elif (found := _found(record)) is not None:
+                elif (found := _kept(record)) is not None:
                     copies.append(found)
         return copies, was_alive
 
-    async def _restore(self, copies: Sequence[_Found]) -> list[tuple[_Found, Restored]]:
+    async def _restore(self, copies: Sequence[_Kept]) -> list[tuple[_Kept, Restored]]:
         """Put references back that are missing, and pay the tombstones that are owed."""
-        found: list[tuple[_Found, Restored]] = []
+        found: list[tuple[_Kept, Restored]] = []
         for lane, batch in _in_lane_order(copies):
             found += zip(batch, await self._restore_batch(lane, batch), strict=True)
         return found
 
-    async def _restore_batch(self, lane: Lane, copies: Sequence[_Found]) -> list[Restored]:
+    async def _restore_batch(self, lane: Lane, copies: Sequence[_Kept]) -> list[Restored]:
         now = self._clock.time()
         references = [replace(copy.reference, due_in_s=max(0.0, copy.due_ms / 1000 - now)) for copy in copies]
         found = await self._state.restore(lane, references)
@@ -189,7 +189,7 @@ class Recovery:
             await self._log.append([NewRecord(self._parked.name, key, None) for key in over])
         return found
 
-    async def _would_be(self, lane: Lane, copies: Sequence[_Found], lost: frozenset[int]) -> list[Restored]:
+    async def _would_be(self, lane: Lane, copies: Sequence[_Kept], lost: frozenset[int]) -> list[Restored]:
         """What `restore` would say. A tag that is not ready is not asked: nothing of it is known to be there."""
         asked = [copy for copy in copies if tag_of(copy.owner) not in lost]
         asks = [IntakeAsk(copy.reference.row, copy.reference.generation, None) for copy in asked]
@@ -224,7 +224,7 @@ def _memory(tags: frozenset[int], forgotten: frozenset[int], *, was_alive: bool)
     return Memory.LOST if was_alive else Memory.NEW
 
 
-def _would_be(copy: _Found, row: Row | None) -> Restored:
+def _would_be(copy: _Kept, row: Row | None) -> Restored:
     if row is None:
         return Restored.PUT_BACK
     if row.stage >= Stage.DONE and row.generation >= copy.reference.generation:
@@ -232,19 +232,19 @@ def _would_be(copy: _Found, row: Row | None) -> Restored:
     return Restored.THERE if row.kept else Restored.PUT_BACK
 
 
-def _found(record: Record) -> _Found | None:
+def _kept(record: Record) -> _Kept | None:
     try:
         copy = unwrap(record)
     except InvalidRecord:
         return None  # not ours, so not an obligation of ours
     lane = Lane(copy.record.topic, copy.record.partition, 0)
     reference = Parked(copy.row, copy.generation, copy.at, 0.0, copy.queue, copy.record.offset, copy.poll)
-    return _Found(lane, copy.key, copy.due_ms, reference)
+    return _Kept(lane, copy.key, copy.due_ms, reference)
 
 
-def _in_lane_order(copies: Iterable[_Found]) -> Iterator[tuple[Lane, Sequence[_Found]]]:
+def _in_lane_order(copies: Iterable[_Kept]) -> Iterator[tuple[Lane, Sequence[_Kept]]]:
     """Batches of one lane each, in the order of the lane's topic."""
-    by_lane: dict[Lane, list[_Found]] = defaultdict(list)
+    by_lane: dict[Lane, list[_Kept]] = defaultdict(list)
     for copy in copies:
         by_lane[copy.lane].append(copy)
     for lane, of_lane in by_lane.items():

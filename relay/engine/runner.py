@@ -13,7 +13,7 @@ from typing import Protocol
 from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, PartitionLost, Unavailable
 from relay.engine.clock import Clock
 from relay.engine.lane import LINGER_S, OpenLane
-from relay.engine.observer import Observer, SilentObserver
+from relay.engine.observer import Observer
 from relay.engine.supervision import Broken, Patience, Restarts, Standstill, begin_anew, end, never_in_silence
 from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition
 
@@ -70,7 +70,7 @@ class Runner:
         self._clock = clock
         self._patience = patience
         self._grace_s = grace_s
-        self._observer = observer or SilentObserver()
+        self._observer = observer or Observer()
         self._name = name
         self._lanes: dict[TopicPartition, _Running] = {}
         self._paused: set[TopicPartition] = set()
@@ -150,7 +150,7 @@ class Runner:
 
     def _offer(self, partition: TopicPartition, records: Sequence[Record]) -> None:
         running = self._lanes.get(partition)
-        if running is not None and not (running.lane.fenced or running.lane.left.is_set()):
+        if running is not None and not (running.lane.core.fenced_at is not None or running.lane.left.is_set()):
             running.lane.offer(records)
             self._active.add(partition)
 
@@ -160,9 +160,9 @@ class Runner:
         idle: list[TopicPartition] = []
         for partition in self._active:
             running = self._lanes.get(partition)
-            if running is None or not (running.lane.unfinished or partition in self._paused):
+            if running is None or not (running.lane.core.unfinished or partition in self._paused):
                 idle.append(partition)
-            elif running.lane.full:
+            elif running.lane.core.full:
                 running.lane.relieve()
                 waiting.add(partition)
             elif running.lane.sated:
@@ -177,7 +177,7 @@ class Runner:
     async def _look_at_fences(self) -> None:
         """A lane that is fenced and stays ours is made anew."""
         now = self._clock.monotonic()
-        fenced = {p: at for p, each in self._lanes.items() if (at := each.lane.fenced_at) is not None}
+        fenced = {p: at for p, each in self._lanes.items() if (at := each.lane.core.fenced_at) is not None}
         longest_s = now - min(fenced.values(), default=now)
         if longest_s < FENCED_S or now - self._fences_looked_at < FENCED_LOOK_S:
             return
@@ -228,8 +228,8 @@ class Runner:
             self._told_at = now
             self._tell_waiting(now)
             for partition, running in self._lanes.items():
-                observer, stuck_at = running.lane.observer, running.lane.stuck_at
-                observer.lane(partition, unfinished=running.lane.unfinished)
+                observer, stuck_at = running.lane.core.setting.observer, running.lane.stuck_at
+                observer.lane(partition, unfinished=running.lane.core.unfinished)
                 stalled_s = running.standstill.look(stuck_at, now)
                 if stalled_s is not None and stuck_at is not None:
                     observer.stalled(partition, stuck_at, stalled_s)
@@ -265,9 +265,9 @@ class Runner:
         offsets: dict[TopicPartition, int] = {}
         for partition in partitions:
             running = self._lanes.get(partition)
-            if running is None or running.lane.fenced or partition in self._missing:
+            if running is None or running.lane.core.fenced_at is not None or partition in self._missing:
                 continue
-            offset = running.lane.next_offset
+            offset = running.lane.core.next_offset
             if offset is not None and offset != self._committed.get(partition):
                 offsets[partition] = offset
         return offsets
@@ -312,7 +312,7 @@ class Runner:
             await self._commit(offsets)
         self._lingering = [each for each in (*self._lingering, *running) if not each.task.done()]
         for each in running:
-            each.lane.observer.lane(each.lane.partition, unfinished=0)
+            each.lane.core.setting.observer.lane(each.lane.partition, unfinished=0)
         for partition in partitions:
             self._lanes.pop(partition, None)
             self._committed.pop(partition, None)

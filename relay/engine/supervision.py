@@ -15,7 +15,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 
 from relay.domain.errors import ConsumerBroken, OffsetMissing, PartitionLost, StateRecovering, Unavailable
 from relay.engine.clock import Clock, SystemClock
-from relay.engine.observer import Observer, SilentObserver
+from relay.engine.observer import Observer
 from relay.log.port import Assignment, Consumer, TopicPartition
 from relay.state.port import Lane, State
 
@@ -228,7 +228,7 @@ OpenService = Callable[[], Service]
 
 
 @dataclass(frozen=True, slots=True)
-class _Running:
+class _Started:
     stop: asyncio.Event
     task: asyncio.Task[None]
 
@@ -246,8 +246,8 @@ class Supervisor:
         self._wanted = wanted
         self._changes = changes
         self._clock = clock or SystemClock()
-        self._observer = observer or SilentObserver()
-        self._running: dict[str, _Running] = {}
+        self._observer = observer or Observer()
+        self._running: dict[str, _Started] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; then every service is stopped and waited for."""
@@ -267,7 +267,7 @@ class Supervisor:
                 if name not in self._running:
                     stop = asyncio.Event()
                     task = tasks.create_task(self._keep(name, open_service, stop), name=name)
-                    self._running[name] = _Running(stop, task)
+                    self._running[name] = _Started(stop, task)
 
     async def _keep(self, name: str, open_service: OpenService, stop: asyncio.Event) -> None:
         pause_s = 0.0

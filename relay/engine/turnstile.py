@@ -12,7 +12,7 @@ from relay.domain.exchange import Exchange, NoResponse
 from relay.domain.fair_share import FairShare
 from relay.domain.shortage import HOLD_S, Shortage
 from relay.engine.clock import Clock
-from relay.engine.observer import Observer, SilentObserver
+from relay.engine.observer import Observer
 from relay.engine.work import Later, Work
 from relay.state.attempts import Change
 from relay.state.port import State
@@ -26,7 +26,7 @@ class Turnstile:
 
     def __init__(self, clock: Clock, observer: Observer | None = None, most: int = SEATS) -> None:
         self._clock = clock
-        self._observer = observer or SilentObserver()
+        self._observer = observer or Observer()
         self._share = FairShare(most)
         self._shortage = Shortage()
         self._opening: asyncio.TimerHandle | None = None
@@ -89,17 +89,14 @@ class Turnstile:
 
 
 class LaneSeats:
-    """The seats that a lane's attempts have; see `relay.engine.outcomes.Seats`."""
+    """The seats that a lane's attempts have; see `relay.engine.settling.Seats`."""
 
-    def __init__(self, turnstile: Turnstile) -> None:
-        self._turnstile = turnstile
-        self._seated: Callable[[Any], None] = lambda _work: None
-        self._wanted: Callable[[], bool] = lambda: False
-        self._taken: set[Work] = set()
-
-    def bind(self, seated: Callable[[Any], None], wanted: Callable[[], bool]) -> None:
+    def __init__(self, turnstile: Turnstile, seated: Callable[[Any], None], wanted: Callable[[], bool]) -> None:
         """`seated` is called for each work that had to wait and has a seat now, while it is `wanted`."""
-        self._seated, self._wanted = seated, wanted
+        self._turnstile = turnstile
+        self._seated = seated
+        self._wanted = wanted
+        self._taken: set[Work] = set()
 
     def take(self, work: Work) -> bool:
         def sit() -> bool:

@@ -6,7 +6,7 @@ from typing import Final
 
 from relay.engine.asks import Ask
 from relay.engine.ending import Ending
-from relay.engine.parking import NotParked, Parked, Stored
+from relay.engine.parking import Became, NotParked, Stored
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.rows import row_of
@@ -121,7 +121,7 @@ class Waiting(Ending[W]):
         advance(work, event, Phase.BEHIND)
         self._keys.wait_behind(work, now)
 
-    def _parked(self, works: Sequence[W], became: Sequence[Parked], now: float) -> None:
+    def _parked(self, works: Sequence[W], became: Sequence[Became], now: float) -> None:
         for work, what in zip(works, became, strict=True):
             if not isinstance(what, NotParked):
                 self._keys.known(work.queue)
@@ -230,7 +230,7 @@ class Waiting(Ending[W]):
         return self._policy.clears_the_way and self._order.is_closed(due.row.owner, now + CLOSED_S)
 
     def _put_down_stuck(self, now: float) -> None:
-        """Parked records that can only wait here are left to their leases: others are due, too."""
+        """Became records that can only wait here are left to their leases: others are due, too."""
         if self._policy.clears_the_way:
             for work in self._order.stuck(now):
                 if work.parked_at is not None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from relay.domain.errors import OffsetMissing, PartitionLost, RelayError, StateRecovering, StateUnavailable, Unavailable
 from relay.engine.intake import WorkerFault
-from relay.engine.observer import Memory, Recovered
+from relay.engine.observer import Memory, Observer, Recovered
 from relay.engine.phases import IllegalTransition
 from relay.engine.work import Dead, Decision, Work
 from relay.log.port import NewRecord, Record, TopicPartition
@@ -30,8 +30,8 @@ _MISSING = (
 _STALLED = "what comes behind it cannot be committed; a restart of this process helps, and nothing is lost by it"
 
 
-class TelemetryObserver:
-    """Implements `relay.engine.observer.Observer`. `ask_recovery` is called when the state is not ready.
+class TelemetryObserver(Observer):
+    """`ask_recovery` is called when the state is not ready.
 
     `tells_attempts`: at which endpoints each attempt gets a line: far too much where messages come by the hundred.
     """

@@ -89,7 +89,7 @@ class MovingProcess(Process):
     def __init__(
         self, world: MovingWorld, fuse: Fuse | None = None, *, deaf: Registry | None = None, moves: bool = True
     ) -> None:
-        self.registry = deaf or Registry(world.topics, {}, lambda owner: self.resumes.tell(owner))
+        self.registry = deaf or Registry(world.topics, {}, lambda owner: self.resumed(owner))
         self.hear = asyncio.Event()
         self._moves = moves
         if deaf is None:

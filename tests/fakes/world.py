@@ -15,8 +15,8 @@ from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.clock import Clock
-from relay.engine.holding import Holding, Resumes
-from relay.engine.observer import SilentObserver
+from relay.engine.holding import Holding
+from relay.engine.observer import Observer
 from relay.engine.recovery import Recovery
 from relay.engine.supervision import Patience, Supervisor
 from relay.engine.turnstile import SEATS, Turnstile
@@ -77,7 +77,7 @@ class SilentReporter:
         return
 
 
-class Told(SilentObserver):
+class Told(Observer):
     """Counts what the engine tells about, over all processes."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class Told(SilentObserver):
         self.shortages[kind] += 1
 
 
-class _AskingObserver(SilentObserver):
+class _AskingObserver(Observer):
     """A process's own: hands on to `Told`, and has the state healed at once."""
 
     def __init__(self, told: Told) -> None:
@@ -260,7 +260,8 @@ class Process:
         clock: Clock | None = None,
     ) -> None:
         self.fuse = fuse or Fuse()
-        self.resumes = Resumes()
+        self.resumed: Callable[[str], None] = lambda _owner: None
+        """To be called when an endpoint was resumed."""
         self._shared = SharedClock(clock, world.state) if clock is not None else None
         self._clock = self._shared or world.clock
         self._transport = transport or world.outside
@@ -341,13 +342,13 @@ class Process:
         await self.fuse.dead.wait()
         raise CrashError
 
-    def _lanes(self, log: Any, state: Any, observer: SilentObserver, patience: Patience) -> Lanes:
+    def _lanes(self, log: Any, state: Any, observer: Observer, patience: Patience) -> Lanes:
         world = self._world
         transport: Any = Fused(self._transport, self.fuse, "http")
         outside = Outside(
             transport, self._clock, lambda: 0.5, "relay/test", turnstile=Turnstile(self._clock, observer, world.seats)
         )
-        return Lanes(
+        lanes = Lanes(
             world.settings,
             Plan(receivers=world.served),
             self._known(),
@@ -357,8 +358,9 @@ class Process:
             observer,
             patience,
             SilentReporter(),
-            self.resumes,
         )
+        self.resumed = lanes.pump.resumed
+        return lanes
 
 
 async def _once() -> AsyncIterator[int]:

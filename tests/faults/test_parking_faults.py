@@ -9,7 +9,7 @@ import pytest
 from relay.config.settings import Settings
 from relay.domain.identity import DeliveryId
 from relay.engine.holding import Holding
-from relay.engine.observer import SilentObserver
+from relay.engine.observer import Observer
 from relay.engine.recovery import Recovery
 from relay.engine.supervision import Patience
 from relay.state.port import Lane
@@ -190,7 +190,7 @@ async def test_the_regular_check_puts_back_what_no_reference_knows_of() -> None:
 
 
 async def _recovery(world: World) -> Recovery:
-    log, observer = MemoryLog(world.broker), SilentObserver()
+    log, observer = MemoryLog(world.broker), Observer()
     await log.start()
     patience = Patience(world.clock, observer)
     topic = world.topics.parked()

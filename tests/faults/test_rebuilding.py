@@ -13,7 +13,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.receiver import Source
 from relay.domain.topics import Topics
-from relay.engine.observer import SilentObserver
+from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
 from relay.log.port import Backlog, Log, Record, TopicPartition
 from relay.rebuild import Rebuild
@@ -48,7 +48,7 @@ def _sent(start: int = 0, count: int = COUNT) -> list[Message]:
 async def _rebuilding(world: World, owner: str, *, rate: int = 1_000, metrics: Metrics | None = None) -> Rebuilding:
     log = MemoryLog(world.broker)
     await log.start()
-    patience = Patience(world.clock, SilentObserver())
+    patience = Patience(world.clock, Observer())
     return Rebuilding(
         log,
         world.state,

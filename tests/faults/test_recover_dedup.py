@@ -14,7 +14,7 @@ from relay.domain.message import Message
 from relay.domain.receiver import Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED
 from relay.engine.holding import Holding
-from relay.engine.observer import Memory, Recovered, SilentObserver
+from relay.engine.observer import Memory, Observer, Recovered
 from relay.engine.recovery import Recovery
 from relay.engine.supervision import Patience
 from relay.log.port import Backlog
@@ -73,7 +73,7 @@ def _other_payload(sent: Message) -> Message:
 
 async def recover(world: World) -> Recovered:
     """`relay recover`."""
-    log, silent = MemoryLog(world.broker), SilentObserver()
+    log, silent = MemoryLog(world.broker), Observer()
     await log.start()
     recovery = Recovery(
         log,

@@ -13,7 +13,7 @@ from relay.domain.topics import Topics
 from relay.engine import recovery
 from relay.engine.clock import SystemClock
 from relay.engine.holding import Holding
-from relay.engine.observer import SilentObserver
+from relay.engine.observer import Observer
 from relay.engine.parking import LIFE_KEY, parked_key, wrap
 from relay.engine.recovery import BATCH, Recovery
 from relay.engine.supervision import Patience
@@ -89,7 +89,7 @@ def copy_of(key: RowKey, offset: int) -> NewRecord:
 
 
 def recovery_of(log: MemoryLog, state: RedisState, owner: str) -> Recovery:
-    clock, observer = SystemClock(), SilentObserver()
+    clock, observer = SystemClock(), Observer()
     patience = Patience(clock, observer)
     holding = Holding(log, state, TOPICS.receiver_config)
     return Recovery(

@@ -11,12 +11,12 @@ from relay.domain.errors import (
     StateUnavailable,
     Unavailable,
 )
-from relay.engine.observer import SilentObserver
+from relay.engine.observer import Observer
 from relay.engine.supervision import FIRST_REPEAT_S, LONGEST_REPEAT_S, Patience
 from tests.fakes.virtual_time import LoopClock, virtually
 
 
-class _Told(SilentObserver):
+class _Told(Observer):
     def __init__(self) -> None:
         self.waits: list[tuple[str, Unavailable]] = []
         self.recovering: list[frozenset[int]] = []
@@ -65,5 +65,5 @@ async def test_lost_memory_is_told_so_that_somebody_recovers_it() -> None:
 async def test_other_errors_pass_through_at_once() -> None:
     call = _Failing(PartitionLost("a newer owner"))
     with pytest.raises(PartitionLost):
-        await Patience(LoopClock(), SilentObserver()).until_done("ask", call)
+        await Patience(LoopClock(), Observer()).until_done("ask", call)
     assert len(call.at) == 1

@@ -17,10 +17,10 @@ PURE = (
     "ending",
     "intake",
     "order",
-    "outcomes",
     "parking",
     "phases",
     "policy",
+    "settling",
     "waiting",
     "work",
 )

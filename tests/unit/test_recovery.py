@@ -5,7 +5,7 @@ from collections import Counter
 from relay.domain.identity import DeliveryId
 from relay.domain.topics import Topics, TopicSpec
 from relay.engine.holding import Holding
-from relay.engine.observer import Memory, Recovered, SilentObserver
+from relay.engine.observer import Memory, Observer, Recovered
 from relay.engine.parking import LIFE_KEY, wrap
 from relay.engine.recovery import LEASE, Recovery
 from relay.engine.supervision import Patience
@@ -24,7 +24,7 @@ ALL = frozenset(range(TAGS))
 WINDOW_S = 5_000.0
 
 
-class _Told(SilentObserver):
+class _Told(Observer):
     def __init__(self) -> None:
         self.events: list[tuple[str, int, int]] = []
         self.done: list[Recovered] = []

@@ -7,7 +7,7 @@ import pytest
 
 from relay.domain.errors import OffsetMissing, RelayError, Unavailable
 from relay.engine.lane import OpenLane
-from relay.engine.observer import SilentObserver
+from relay.engine.observer import Observer
 from relay.engine.runner import Runner
 from relay.engine.supervision import FIRST_PAUSE_S, CallCancelled, Patience
 from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicPartition
@@ -72,7 +72,7 @@ class _Consumer:
         await asyncio.sleep(1)
 
 
-class _Told(SilentObserver):
+class _Told(Observer):
     def __init__(self) -> None:
         self.waits: list[tuple[str, str]] = []
         self.failed: list[tuple[str, RelayError, float]] = []

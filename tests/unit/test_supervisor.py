@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.domain.errors import ConsumerBroken, OffsetMissing, PartitionLost, RecordTooLarge, RelayError
-from relay.engine.observer import SilentObserver
+from relay.engine.observer import Observer
 from relay.engine.supervision import (
     FIRST_PAUSE_S,
     LONG_LIFE_S,
@@ -23,7 +23,7 @@ from relay.engine.supervision import (
 from tests.fakes.virtual_time import LoopClock, virtually
 
 
-class Lives(SilentObserver):
+class Lives(Observer):
     """Makes services; remembers when each life began, and what was told."""
 
     def __init__(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from relay.engine.intake import WorkerFault
+from relay.engine.observer import Observer
 from relay.engine.phases import Event, IllegalTransition, Phase, advance
 from relay.engine.work import Work
 from relay.log.port import Record, TopicPartition
@@ -76,3 +77,9 @@ def test_of_what_a_worker_raised_the_cause_is_told(rig: Rig) -> None:
     assert said["error"] == "ZeroDivisionError: a bug"
     assert said["offset"] is None
     assert [value["type"] for value in rig.sent.events[0]["exception"]["values"]] == ["ZeroDivisionError"]
+
+
+def test_whatever_the_engine_tells_is_told_on() -> None:
+    told = {name for name, what in vars(Observer).items() if callable(what) and not name.startswith("_")}
+    assert len(told) > 20
+    assert told <= vars(TelemetryObserver).keys()

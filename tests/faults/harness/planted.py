@@ -25,11 +25,11 @@ from relay.engine.core import Lane
 from relay.engine.effects import Effects
 from relay.engine.observer import Recovered
 from relay.engine.order import Watermark
-from relay.engine.outcomes import Settling
-from relay.engine.parking import Parked, Stored, parked_key, wrap
+from relay.engine.parking import Became, Stored, parked_key, wrap
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.recovery import Recovery
 from relay.engine.rows import RowTable, row_of
+from relay.engine.settling import ToSettle
 from relay.engine.work import Dead, Done, Outcome, Seen
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord
@@ -200,7 +200,7 @@ def index_before_park() -> Iterator[None]:
     """The due reference is there before the parked copy is on the log. (A reference need not know the copy's offset:
     the newest record of its key is what counts.)"""
 
-    async def store(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> list[Parked]:
+    async def store(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> list[Became]:
         state, owned, stage, topic = self._state, lane.setting.lane, lane.worker.stage, self._parked_topic
         until_done, poll = self._patience.until_done, lane.worker.kind is Kind.POLL
         rows = of(owned, map(row_of, works))
@@ -319,7 +319,7 @@ def begin_at_intake() -> Iterator[None]:
 def fenced_outcome_dropped() -> Iterator[None]:
     """What comes of a request is not stored when its lane has another owner by then."""
 
-    async def settle(self: Effects, lane: AnyLane, settled: Sequence[Settling]) -> Sequence[Row | None]:
+    async def settle(self: Effects, lane: AnyLane, settled: Sequence[ToSettle]) -> Sequence[Row | None]:
         if lane.fenced_at is not None or lane.left:
             await asyncio.Event().wait()
         return await rightly(self, lane, settled)

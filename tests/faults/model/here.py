@@ -14,7 +14,7 @@ from relay.domain.exchange import Exchange, Request
 from relay.domain.topics import Topics
 from relay.engine.effects import Effects
 from relay.engine.holding import Holding
-from relay.engine.observer import SilentObserver
+from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
 from relay.engine.turnstile import Turnstile
 from relay.engine.work import Later, Worker
@@ -148,7 +148,7 @@ def client() -> MemoryLog:
 
 STATE: Final[Any] = _Port(lambda: HERE.world.state)
 LOG: Final[Any] = _Port(client)
-OBSERVER: Final = SilentObserver()
+OBSERVER: Final = Observer()
 PATIENCE: Final = Patience(HERE, OBSERVER)
 
 

@@ -18,7 +18,7 @@ from relay.domain.receiver import BreakerPolicy, Receiver, Source
 from relay.engine import ending
 from relay.engine.asks import Ask, Command
 from relay.engine.core import Lane
-from relay.engine.observer import SilentObserver
+from relay.engine.observer import Observer
 from relay.engine.parking import LIFE_KEY
 from relay.engine.phases import Phase
 from relay.engine.policy import Bounds, Dedicated, Policy, Shared
@@ -348,7 +348,7 @@ def _reduced(broker: MemoryBroker) -> tuple[Any, ...]:
 VALUES: Final[tuple[type[Any], ...]] = (
     *(Arrival, Bounds, BreakerPolicy, Cast, Change, Dead, Dedicated, Done, FromSender, GateRules, Here, Hop, Later),
     *(Limits, Message, MessageRow, MessageStage, NewRecord, Outside, Phase, Policy, Receiver, Record, Request, Result),
-    *(RowKey, Settlement, Shared, SilentObserver, Source, Stage, ToReceiver, ToSender, _FreeSeats, ending.Setting, Ask),
+    *(RowKey, Settlement, Shared, Observer, Source, Stage, ToReceiver, ToSender, _FreeSeats, ending.Setting, Ask),
 )
 """What never changes is not copied."""
 

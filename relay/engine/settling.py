@@ -34,7 +34,7 @@ class Seats(Protocol[W_contra]):
     def leave_all(self) -> None: ...
 
 
-class Settling(NamedTuple):
+class ToSettle(NamedTuple):
     """What came of an attempt, or of a ping, on its way into the state. `hold`: its endpoint, before that."""
 
     work: Any
@@ -43,7 +43,7 @@ class Settling(NamedTuple):
     decision: Done | Dead | Later
 
 
-class Outcomes(Waiting[W]):
+class Settling(Waiting[W]):
     """What comes after a step."""
 
     def __init__(self, setting: Setting, worker: Worker[W], seats: Seats[W]) -> None:
@@ -85,9 +85,9 @@ class Outcomes(Waiting[W]):
     def _settle(self, work: W, decision: Done | Dead | Later) -> None:
         advance(work, Event.DECIDED, Phase.SETTLING)
         held = hold_of(decision, self._setting.wall())
-        self._asks.put(Ask.SETTLE, Settling(work, settlement_of(work, decision), held, decision))
+        self._asks.put(Ask.SETTLE, ToSettle(work, settlement_of(work, decision), held, decision))
 
-    def _settled(self, settled: Sequence[Settling], rows: Sequence[Row | None], now: float) -> None:
+    def _settled(self, settled: Sequence[ToSettle], rows: Sequence[Row | None], now: float) -> None:
         for each, row in zip(settled, rows, strict=True):
             work, settlement, held, decision = each
             if held is not None:
@@ -110,7 +110,7 @@ class Outcomes(Waiting[W]):
     def _heard(self, work: W, *, healthy: bool) -> None:
         self._standing.heard(healthy=healthy, enough=work.rules.limits.breaker.failures if work.rules else None)
 
-    def _outcome_stored(self, work: W, settled: Settling, row: Row | None, now: float) -> None:
+    def _outcome_stored(self, work: W, settled: ToSettle, row: Row | None, now: float) -> None:
         """What counts is what the row says: somebody else may have brought an outcome first. None: it says ours."""
         decision = settled.decision
         if row is not None and row.generation > work.generation:
@@ -156,9 +156,9 @@ class Outcomes(Waiting[W]):
         breaker = rules_of(work).limits.breaker
         held = hold_after_ping(decision, breaker, work.down_for_s, self._setting.wall())
         advance(work, Event.DECIDED, Phase.ECHOING)
-        self._asks.put(Ask.ECHO, Settling(work, echo_of(work, decision, breaker, held), held, decision))
+        self._asks.put(Ask.ECHO, ToSettle(work, echo_of(work, decision, held), held, decision))
 
-    def _echoed(self, echoes: Sequence[Settling], now: float) -> None:
+    def _echoed(self, echoes: Sequence[ToSettle], now: float) -> None:
         for work, settlement, held, _ in echoes:
             self._tell_echo(work, settlement, held)
             healthy = settlement.healthy
@@ -228,19 +228,12 @@ def hold_of(decision: Done | Dead | Later, now: float) -> Hold | None:
     return hold("gone", now, f"{said} (status {decision.last_status})")
 
 
-def echo_of(work: Work, outcome: Later, breaker: BreakerPolicy, held: Hold | None) -> Settlement:
+def echo_of(work: Work, outcome: Later, held: Hold | None) -> Settlement:
     """What came of the ping in place of `work`: it counts for the endpoint, and says nothing of the work."""
-    return Settlement(
-        row_of(work),
-        work.generation,
-        work.token,
-        Change.RELEASED,
-        last_status=outcome.last_status,
-        reason=outcome.reason,
-        healthy=outcome.healthy,
-        pause_s=0.0 if held else outcome.pause_s,
-        breaker=breaker,
-    )
+    pause_s = 0.0 if held else outcome.pause_s
+    status, healthy = outcome.last_status, outcome.healthy
+    said = Later(0.0, outcome.reason, Change.RELEASED, last_status=status, healthy=healthy, pause_s=pause_s)
+    return settlement_of(work, said)
 
 
 def hold_after_ping(outcome: Later, breaker: BreakerPolicy, down_for_s: float, now: float) -> Hold | None:
