@@ -10,7 +10,7 @@ from typing import Final
 from relay.domain.errors import InvalidRecord, LogUnavailable, NotYet, StateRecovering
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.topics import SHARED, Topics
-from relay.engine.parking import OWNER_HEADER, unwrap
+from relay.engine.parking import OWNER_HEADER, unwrap_ours
 from relay.log.partitioner import partition_of
 from relay.log.port import Backlog, Log, Record
 from relay.state.port import State
@@ -89,10 +89,8 @@ async def is_parked(log: Log, topics: Topics, name: str, topic: str) -> bool:
 
 
 def _is_from(parked: Record, topic: str) -> bool:
-    try:
-        return unwrap(parked).record.topic == topic
-    except InvalidRecord:
-        return False
+    copy = unwrap_ours(parked)
+    return copy is not None and copy.record.topic == topic
 
 
 async def _unread_in_shared(log: Log, state: State, topics: Topics, name: str) -> int:

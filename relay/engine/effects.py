@@ -7,16 +7,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from relay.domain.errors import InvalidRecord, LogUnavailable, PartitionLost, RecordTooLarge, Unavailable
+from relay.domain.errors import LogUnavailable, PartitionLost, RecordTooLarge, Unavailable
 from relay.engine.asks import Alone, Ask, Command
 from relay.engine.clock import Clock
 from relay.engine.core import Lane
 from relay.engine.ending import TOO_LITTLE
 from relay.engine.holding import Holding
 from relay.engine.intake import Found
-from relay.engine.parking import Became, NotParked, ParkedCopy, Stored, TakeUp, Took, parked_key, unwrap, wrap
+from relay.engine.parking import Became, NotParked, ParkedCopy, Stored, TakeUp, Took, parked_key, unwrap_ours, wrap
 from relay.engine.rows import mark_of, row_of
 from relay.engine.settling import ToSettle
 from relay.engine.supervision import Patience
@@ -25,8 +25,10 @@ from relay.log.port import Coordinate, Log, NewRecord, Record
 from relay.state.attempts import Kind, Verdict
 from relay.state.port import Due, DueAsk, IntakeAsk, State
 from relay.state.port import Parked as Reference
-from relay.state.replies import answered, of
+from relay.state.replies import Refusal, answered, of
 from relay.state.rows import Row, RowKey
+
+T = TypeVar("T")
 
 AnyLane = Lane[Any]
 ROOM_S: Final = 1.0
@@ -70,6 +72,10 @@ class Effects:
         """What the command's call says. Raises PartitionLost: a newer owner has the lane; RecordTooLarge."""
         return self._carry[command.ask](lane, command.items)
 
+    async def _answer(self, what: str, call: Callable[[], Awaitable[Sequence[T | Refusal]]]) -> list[T]:
+        """What the state says, item by item."""
+        return await self._patience.until_done(what, lambda: answered(call()))
+
     # rows and attempts
 
     async def _look_up(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Seen]:
@@ -78,7 +84,7 @@ class Effects:
 
     async def _begin(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Verdict]:
         owned, asks = lane.setting.lane, lane.begin_asks(works, self._clock.monotonic())
-        return await self._patience.until_done(Ask.BEGIN.value, lambda: answered(self._state.begin(of(owned, asks))))
+        return await self._answer(Ask.BEGIN.value, lambda: self._state.begin(of(owned, asks)))
 
     async def _settle(self, lane: AnyLane, settled: Sequence[ToSettle]) -> Sequence[Row | None]:
         """An endpoint is held before the outcome counts: one that is redelivered says it again, one that has ended
@@ -86,7 +92,7 @@ class Effects:
         for gate, held in {each.work.gate: each.hold for each in settled if each.hold is not None}.items():
             await self._patience.until_done("hold an endpoint", partial(self._holding.hold, gate, held))
         settlements = [each.settlement for each in settled]
-        return await self._patience.until_done(Ask.SETTLE.value, lambda: answered(self._state.settle(settlements)))
+        return await self._answer(Ask.SETTLE.value, lambda: self._state.settle(settlements))
 
     # the way out
 
@@ -111,16 +117,14 @@ class Effects:
         if own:
             await self._patience.until_done(Ask.MARK.value, lambda: lane.worker.table.mark(own))
         if unread:
-            await self._patience.until_done(Ask.MARK.value, lambda: answered(self._state.mark(unread)))
+            await self._answer(Ask.MARK.value, lambda: self._state.mark(unread))
 
     async def _retire(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[bool]:
         stage, owned = lane.worker.stage, lane.setting.lane
         rows = [(row_of(work), work.queue) for work in works]
         tombstones = [NewRecord(self._parked_topic, parked_key(stage, row), None) for row, _ in rows]
         await self._patience.until_done("append tombstones", lambda: self._log.append(tombstones))
-        return await self._patience.until_done(
-            "remove parked references", lambda: answered(self._state.unpark(of(owned, rows)))
-        )
+        return await self._answer("remove parked references", lambda: self._state.unpark(of(owned, rows)))
 
     # parking
 
@@ -156,7 +160,7 @@ class Effects:
         if not owners:
             return {}
         asked, cap = sorted(owners), lane.setting.bounds.parked_per_owner
-        counts = await self._patience.until_done("count parked", lambda: answered(self._state.parked(asked)))
+        counts = await self._answer("count parked", lambda: self._state.parked(asked))
         return {owner: cap - count.retries for owner, count in zip(asked, counts, strict=True)}
 
     async def _count_free(self, most: int) -> None:
@@ -177,10 +181,10 @@ class Effects:
             return [Dead("too_large", f"it has to wait, and cannot be parked: {error}")]
 
     async def _store(self, lane: AnyLane, works: Sequence[Work]) -> list[Became]:
-        patience, state, owned, stage = self._patience, self._state, lane.setting.lane, lane.worker.stage
+        owned, stage = lane.setting.lane, lane.worker.stage
         poll = lane.worker.kind is Kind.POLL
         rows = of(owned, map(row_of, works))
-        await patience.until_done("mark the intent to park", lambda: answered(state.intend_to_park(rows)))
+        await self._answer("mark the intent to park", lambda: self._state.intend_to_park(rows))
         now, wall = self._clock.monotonic(), self._clock.time()
         copies = [
             wrap(
@@ -193,34 +197,26 @@ class Effects:
             )
             for work in works
         ]
-        at = await patience.until_done("append parked copies", lambda: self._log.append(copies))
+        at = await self._patience.until_done("append parked copies", lambda: self._log.append(copies))
         now = self._clock.monotonic()  # the log may have been away for long
         references = [
-            Reference(
-                row_of(work), work.generation, where, max(0.0, work.due - now), work.queue, work.record.offset, poll
-            )
-            for work, where in zip(works, at, strict=True)
+            _reference(work, where, max(0.0, work.due - now), poll=poll) for work, where in zip(works, at, strict=True)
         ]
-        put = await patience.until_done("park references", lambda: answered(state.park(of(owned, references))))
+        put = await self._answer("park references", lambda: self._state.park(of(owned, references)))
         lane.setting.observer.parked(owned.topic, sum(put))
         return [Stored.PARKED if one else Stored.NOT_NEEDED for one in put]
 
     async def _look_behind(self, lane: AnyLane, works: Sequence[Work]) -> list[bool]:
         """Of each, whether nothing of its order key is parked."""
         asks = [IntakeAsk(row_of(work), work.generation, work.queue) for work in works]
-        rows = await self._patience.until_done(
-            Ask.LOOK_BEHIND.value, lambda: answered(self._state.intake(of(lane.setting.lane, asks)))
-        )
+        rows = await self._answer(Ask.LOOK_BEHIND.value, lambda: self._state.intake(of(lane.setting.lane, asks)))
         return [not (row.behind or row.kept) for row in rows]
 
     async def hand_back(self, lane: AnyLane) -> None:
         """What came from the due index, and has not ended, is due for the next owner at once, not only when its lease
         is over. A courtesy: where it fails, the leases do it."""
         poll = lane.worker.kind is Kind.POLL
-        references = [
-            Reference(row_of(work), work.generation, work.parked_at, 0.0, work.queue, work.record.offset, poll)
-            for work in lane.taken_up()
-        ]
+        references = [_reference(work, work.parked_at, 0.0, poll=poll) for work in lane.taken_up()]
         if references:
             with suppress(Unavailable, PartitionLost):
                 await answered(self._state.park(of(lane.setting.lane, references)))
@@ -233,13 +229,9 @@ class Effects:
         taken: list[Due] = []
         if asked_for.limit:
             asks, lease_s = of(owned, [DueAsk(tag, asked_for.limit) for tag in tags]), lane.setting.bounds.lease_s
-            parts = await self._patience.until_done(
-                Ask.TAKE_DUE.value, lambda: answered(self._state.take_due(asks, lease_s=lease_s))
-            )
+            parts = await self._answer(Ask.TAKE_DUE.value, lambda: self._state.take_due(asks, lease_s=lease_s))
             taken = [due for part in parts for due in part]
-        first = await self._patience.until_done(
-            "look what is due", lambda: answered(self._state.next_due(of(owned, tags)))
-        )
+        first = await self._answer("look what is due", lambda: self._state.next_due(of(owned, tags)))
         upcoming = {tag: in_s for tag, in_s in zip(tags, first, strict=True) if in_s is not None}
         now = self._clock.monotonic()
         copies, promoted = await self._read(lane, [due for due in taken if lane.wants(due, now)])
@@ -259,7 +251,7 @@ class Effects:
         gone: list[RowKey] = []
         for due, key, record in zip(taken, keys, records, strict=True):
             record = record or newest.get(key)
-            copy = _copy(record)
+            copy = unwrap_ours(record) if record is not None else None
             if copy is not None:
                 found.append(copy)
             elif record is None:
@@ -281,10 +273,8 @@ class Effects:
         They would block their order keys for ever."""
         if not rows:
             return []
-        left = [(row, None) for row in rows]
-        promoted = await self._patience.until_done(
-            "remove left-over references", lambda: answered(self._state.unpark(of(lane.setting.lane, left)))
-        )
+        left = of(lane.setting.lane, [(row, None) for row in rows])
+        promoted = await self._answer("remove left-over references", lambda: self._state.unpark(left))
         return [row.owner for row, next_is_due in zip(rows, promoted, strict=True) if next_is_due]
 
     # after an abnormal end
@@ -321,18 +311,13 @@ class Effects:
                 await self._state.leave(lane.setting.lane)
 
 
+def _reference(work: Work, at: Coordinate, due_in_s: float, *, poll: bool) -> Reference:
+    return Reference(row_of(work), work.generation, at, due_in_s, work.queue, work.record.offset, poll)
+
+
 def _run(alone: Alone, ask: Callable[[Work, Call[Any]], None], now: float) -> Any:
     found = alone.part(now)
     if alone.work is None or not isinstance(found, Call):
         return found
     ask(alone.work, found)
     return None
-
-
-def _copy(record: Record | None) -> ParkedCopy | None:
-    if record is None:
-        return None
-    try:
-        return unwrap(record)
-    except InvalidRecord:
-        return None  # not ours, so not an obligation of ours

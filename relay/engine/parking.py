@@ -95,6 +95,14 @@ def unwrap(parked: Record) -> ParkedCopy:
         raise InvalidRecord("invalid", f"parked record at {parked.coordinate} is not one of ours: {error}") from error
 
 
+def unwrap_ours(parked: Record) -> ParkedCopy | None:
+    """As `unwrap`; None: it is not ours, so not an obligation of ours."""
+    try:
+        return unwrap(parked)
+    except InvalidRecord:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class NotParked:
     """There is no room, for anybody (`over_all`) or for its owner."""

@@ -99,9 +99,6 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[Event, frozenset[Phase]]]] = {
 }
 """Phase -> event -> where it may lead."""
 
-ATTEMPTING: Final = frozenset({P.SEATING, P.BEGINNING, P.DELAYED, P.RUNNING, P.PINGING, P.ECHOING, P.SETTLING})
-"""Between being taken and knowing what came of it."""
-
 
 class Phased(Protocol):
     phase: Phase

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from relay.domain.batches import batches
-from relay.domain.errors import InvalidRecord, Unavailable
+from relay.domain.errors import Unavailable
 from relay.domain.topics import TopicSpec
 from relay.engine.clock import Clock
 from relay.engine.holding import Holding
 from relay.engine.observer import Memory, Observer, Recovered
-from relay.engine.parking import LIFE_KEY, unwrap
+from relay.engine.parking import LIFE_KEY, unwrap_ours
 from relay.engine.supervision import Patience
 from relay.log.port import Log, NewRecord, Record
 from relay.state.port import IntakeAsk, Lane, Parked, Restored, State
@@ -233,10 +233,9 @@ def _would_be(copy: _Kept, row: Row | None) -> Restored:
 
 
 def _kept(record: Record) -> _Kept | None:
-    try:
-        copy = unwrap(record)
-    except InvalidRecord:
-        return None  # not ours, so not an obligation of ours
+    copy = unwrap_ours(record)
+    if copy is None:
+        return None
     lane = Lane(copy.record.topic, copy.record.partition, 0)
     reference = Parked(copy.row, copy.generation, copy.at, 0.0, copy.queue, copy.record.offset, copy.poll)
     return _Kept(lane, copy.key, copy.due_ms, reference)

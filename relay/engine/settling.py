@@ -3,7 +3,7 @@ what the state says then: somebody else may have brought an outcome first. Pure.
 
 from collections.abc import Sequence
 from math import inf
-from typing import Any, Final, NamedTuple, Protocol, TypeGuard
+from typing import Any, Final, NamedTuple, Protocol
 
 from relay.domain.hold import Hold, hold
 from relay.domain.receiver import BreakerPolicy
@@ -222,7 +222,7 @@ def settlement_of(work: Work, decision: Done | Dead | Later) -> Settlement:
 
 def hold_of(decision: Done | Dead | Later, now: float) -> Hold | None:
     """How its endpoint is held from now on, where it is to be sent nothing until somebody resumes it. `now`: Unix."""
-    if not holds_for_good(decision):
+    if isinstance(decision, Done) or decision.pause_s < inf:
         return None
     said = decision.detail if isinstance(decision, Dead) else decision.reason
     return hold("gone", now, f"{said} (status {decision.last_status})")
@@ -243,11 +243,6 @@ def hold_after_ping(outcome: Later, breaker: BreakerPolicy, down_for_s: float, n
     if outcome.healthy is False and down_for_s >= breaker.offline.disable_after:
         return hold("disabled", now, f"it was down for {down_for_s:.0f} s")
     return None
-
-
-def holds_for_good(decision: Decision) -> TypeGuard[Dead | Later]:
-    """The endpoint is to be sent nothing until somebody resumes it."""
-    return isinstance(decision, Dead | Later) and decision.pause_s == inf
 
 
 def was_over(row: Row | None, settlement: Settlement) -> bool:

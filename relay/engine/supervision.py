@@ -295,16 +295,14 @@ async def telling(observer: Observer, name: str, work: Awaitable[T]) -> T:
 
 async def _failure_of(service: Service, stop: asyncio.Event) -> Broken | None:
     """Run `service`; why its consumer cannot go on, if that is all that failed."""
-    found: list[Broken] = []
+    failure: Broken | None = None
     try:
         await service.run(stop)
     except* (ConsumerBroken, OffsetMissing, PartitionLost) as failed:
-        found += _leaves(failed)
-    return found[0] if found else None
+        failure = _first_of(failed)
+    return failure
 
 
-def _leaves(group: BaseExceptionGroup[Broken]) -> list[Broken]:
-    found: list[Broken] = []
-    for each in group.exceptions:
-        found += _leaves(each) if isinstance(each, BaseExceptionGroup) else [each]
-    return found
+def _first_of(group: BaseExceptionGroup[Broken]) -> Broken:
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first

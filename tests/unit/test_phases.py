@@ -73,6 +73,12 @@ def test_the_page_shows_the_table() -> None:
     assert page[start : start + len(table())] == table()
 
 
+def test_the_page_names_every_module_of_the_engine() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    modules = {path.name for path in (ROOT / "relay" / "engine").glob("[a-z]*.py")}
+    assert {name for name in modules if f"`{name}`" not in page} == set()
+
+
 @pytest.mark.parametrize("module", PURE)
 def test_the_core_is_pure(module: str) -> None:
     tree = ast.parse((ROOT / "relay" / "engine" / f"{module}.py").read_text())
