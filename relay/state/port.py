@@ -26,6 +26,7 @@ from relay.domain.identity import MessageId
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
 from relay.state.onlooker import Openings, ParkedHead, Served, Sign, Watched
+from relay.state.quotas import Balance, Charge
 from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
 
@@ -340,6 +341,12 @@ class State(Protocol):
 
     async def failed_receivers(self) -> list[str]:
         """Receivers that have entries."""
+        ...
+
+    # what comes in
+    async def charge(self, charges: Sequence[Charge]) -> list[Balance]:
+        """Count messages against their quotas, one charge after the other; one that does not fit counts nothing. What
+        is repeated counts again. Works while tags are not ready."""
         ...
 
     # for those who only look

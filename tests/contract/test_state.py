@@ -22,6 +22,7 @@ from tests.contract.state_lanes_contract import LanesContract
 from tests.contract.state_onlooker_contract import OnlookerContract
 from tests.contract.state_owners_contract import OwnersContract
 from tests.contract.state_parking_contract import LifeContract, ParkingContract
+from tests.contract.state_quotas_contract import QuotasContract
 from tests.contract.state_remains_contract import RemainsContract
 from tests.contract.state_room_contract import RoomContract
 from tests.contract.state_unseen_contract import UnseenContract
@@ -45,6 +46,7 @@ class StateContract(
     RemainsContract,
     LanesContract,
     UnseenContract,
+    QuotasContract,
 ):
     pass
 

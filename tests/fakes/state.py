@@ -19,6 +19,7 @@ from relay.state.port import (
     Remains,
     Restored,
 )
+from relay.state.quotas import Balance, Charge
 from relay.state.rows import TAGS, Mark, MessageRow, RowKey, Stage
 from tests.fakes.state_memory import Taken
 from tests.fakes.state_parking import count_of
@@ -183,6 +184,21 @@ class MemoryState(Records):
 
     async def resume(self, owner: str) -> None:
         self._of(owner).rows.endpoint(owner).resume(self.now)
+
+    # what comes in
+    async def charge(self, charges: Sequence[Charge]) -> list[Balance]:
+        return [self._charge(one) for one in charges]
+
+    def _charge(self, charge: Charge) -> Balance:
+        key = (charge.name, charge.quota.window_s)
+        used, ends = self._charged.get(key, (0, 0.0))
+        if ends <= self.now:
+            used, ends = 0, self.now + charge.quota.window_s
+        granted = used + charge.messages <= charge.quota.messages
+        if granted:
+            used += charge.messages
+            self._charged[key] = (used, ends)
+        return Balance(granted, max(0, charge.quota.messages - used), ends - self.now)
 
     # for those who only look
     async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:

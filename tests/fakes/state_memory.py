@@ -80,6 +80,7 @@ class Memory:
         self._signs: dict[TopicPartition, tuple[float, tuple[LineHead, ...]]] = {}
         self._leases.clear()
         self._taken: dict[tuple[str, int], Taken] = {}
+        self._charged: dict[tuple[str, int], tuple[int, float]] = {}
 
     @property
     def now(self) -> float:

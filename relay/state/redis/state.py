@@ -17,6 +17,7 @@ from relay.state.port import (
     Remains,
     Restored,
 )
+from relay.state.quotas import Balance, Charge
 from relay.state.redis import wire
 from relay.state.redis.batch import Batch
 from relay.state.redis.calls import Decode
@@ -156,6 +157,12 @@ class RedisState(Records):
 
     async def resume(self, owner: str) -> None:
         await self._calls.run("resume", [(tag_of(owner), owner.encode())], numbers)
+
+    # what comes in
+    async def charge(self, charges: Sequence[Charge]) -> list[Balance]:
+        batch = Batch(charges, [tag_of(one.name) for one in charges])
+        parts = [(tag, encode(list(map(wire.encode_charge, part)))) for tag, part in batch.parts()]
+        return batch.join(await self._calls.run("charge", parts, wire.decode_balances), wire.WireBalance.balance)
 
     # for those who only look
     async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:

@@ -11,6 +11,7 @@ from relay.domain.hold import Hold, HoldReason
 from relay.log.port import Coordinate
 from relay.state.onlooker import LineHead, Openings, ParkedHead, Served, Sign, Watched
 from relay.state.port import EndpointHealth, FailedEntry
+from relay.state.quotas import Balance, Charge
 from relay.state.redis.record_wire import WireRow, row_of
 from relay.state.redis.values import raw, seconds, text_bytes
 
@@ -126,3 +127,22 @@ def encode_failed(entry: FailedEntry) -> tuple[object, ...]:
 
 def entry_of(item: msgspec.Raw) -> FailedEntry:
     return _decode_entry(text_bytes(item))
+
+
+# --- quotas -----------------------------------------------------------------------------------------------------
+
+
+class WireBalance(msgspec.Struct, array_like=True):
+    granted: bool
+    left: int
+    ends_ms: int
+
+    def balance(self) -> Balance:
+        return Balance(self.granted, self.left, self.ends_ms / 1000)
+
+
+def encode_charge(charge: Charge) -> tuple[object, ...]:
+    return charge.name, charge.messages, charge.quota.messages, charge.quota.window_s * 1000
+
+
+decode_balances: Final = msgspec.msgpack.Decoder(list[list[WireBalance] | bool]).decode
