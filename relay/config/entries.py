@@ -18,6 +18,7 @@ from pydantic import (
 from relay.config.durations import PositiveDuration
 from relay.config.entry import TEXT_OR_LIST, Entry, ReceiverName, Text
 from relay.config.inbound_entry import InboundEntry
+from relay.config.quota_text import QuotaText
 from relay.config.references import has_reference
 from relay.domain.errors import InvalidRecord
 from relay.domain.headers import check_header_name, check_header_value
@@ -312,7 +313,7 @@ class ReceiverEntry(EndpointEntry):
 
 
 class SourceEntry(Entry):
-    """How results come back to a source, and how its webhooks come in if they are not in our own form."""
+    """How results come back to a source, how its webhooks come in if they are not in our own form, and how many."""
 
     callback: (
         Annotated[
@@ -325,6 +326,7 @@ class SourceEntry(Entry):
     answers: Literal["all", "non_empty", "none"] = "all"
     failures: bool = True
     inbound: InboundEntry | None = None
+    quota: QuotaText | None = None
 
 
 class ReceiversModel(Entry):

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from relay.config.entries import CallbackEntry, EndpointEntry, ReceiverEntry, ReceiversModel, SourceEntry
 from relay.config.inbound_entry import InboundEntry
 from relay.config.problems import SECRET_FIELDS, Place, dotted, explain, raise_all
+from relay.config.quota_text import quota_of
 from relay.config.references import SEALED_PREFIX, is_public, references_in, substitute, texts_in
 from relay.config.strict_yaml import parse_mapping, read_mapping
 from relay.domain.errors import UserError
@@ -150,6 +151,7 @@ def resolve_source(
         answers=known.answers,
         failures=known.failures,
         inbound=None if known.inbound is None else _inbound(known.inbound),
+        quota=quota_of(known.quota),
     )
 
 

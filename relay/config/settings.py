@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from relay.config.durations import Duration, PositiveDuration, format_duration
 from relay.config.problems import explain, raise_all, unknown
+from relay.config.quota_text import QuotaSetting
 from relay.config.setting_values import (
     Count,
     HostNames,
@@ -36,6 +37,7 @@ from relay.config.setting_values import (
     url_without_slash,
 )
 from relay.config.strict_yaml import read_mapping
+from relay.domain.quota import Quota
 from relay.domain.secrecy import MASK, masked_url
 
 ENV_PREFIX: Final = "RELAY_"
@@ -81,6 +83,10 @@ class Settings(BaseSettings):
     api_url: Annotated[str, AfterValidator(url_without_slash)] | None = None
     """Where the commands find the API. None: at `api_host` and `api_port`."""
     api_key: Secret | None = None
+    api_key_quota: QuotaSetting = None
+    """How many messages may come in over HTTP with `api_key`, as 6000/1m."""
+    source_quota: QuotaSetting = None
+    """How many may come in over HTTP of each source whose entry says nothing about that."""
     api_insecure: bool = False
     """Serve the API beyond this machine although there is no key."""
     allowed_hosts: HostNames = ()
@@ -150,6 +156,13 @@ class Settings(BaseSettings):
                 f"contradicts kafka_security_protocol {protocol}; that has to be SASL_SSL or SASL_PLAINTEXT"
             )
         return value
+
+    @field_validator("api_key_quota")
+    @classmethod
+    def _of_a_key(cls, quota: Quota | None, info: ValidationInfo) -> Quota | None:
+        if quota is not None and info.data.get("api_key", "") is None:
+            raise ValueError("there is no api_key; source_quota is for all that comes in")
+        return quota
 
     @field_validator("window_offsets")
     @classmethod

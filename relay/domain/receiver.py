@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from relay.domain.quota import Quota
+
 Ordering = Literal["source", "receiver", "none"]
 LaneKind = Literal["dedicated", "shared"]
 
@@ -166,7 +168,8 @@ class Inbound:
 @dataclass(frozen=True, slots=True)
 class Source:
     """A source and how results come back to it. `callback` None: it asks the API, or reads `to_sender` itself.
-    `inbound` None: it sends nothing but messages in our own form."""
+    `inbound` None: it sends nothing but messages in our own form. `quota`: of what comes in over HTTP; None: the one
+    that is usual."""
 
     source_id: str
     callback: Endpoint | None = None
@@ -174,3 +177,4 @@ class Source:
     answers: Literal["all", "non_empty", "none"] = "all"
     failures: bool = True
     inbound: Inbound | None = None
+    quota: Quota | Literal["none"] | None = None

@@ -15,6 +15,7 @@ from relay.config.entries import ReceiverEntry, check_url
 from relay.config.receivers_file import load_receivers_file, parse_receivers_file, raw_entry, receivers_schema, resolve
 from relay.config.references import usable_variables
 from relay.domain.errors import UserError
+from relay.domain.quota import Quota
 from relay.domain.receiver import (
     BreakerPolicy,
     CodeClasses,
@@ -167,6 +168,13 @@ sources:
         file.resolve({})
     with pytest.raises(UserError, match="is empty"):
         file.resolve({"NEW": ""})
+
+
+def test_a_source_has_a_quota_none_or_says_nothing_of_it() -> None:
+    file = parse_receivers_file("sources: {a: {quota: 6000/1m}, b: {quota: 10 / 5}, c: {quota: none}, d: {}}")
+    _, sources = file.resolve({})
+    assert [sources[name].quota for name in "abcd"] == [Quota(6000, 60), Quota(10, 5), "none", None]
+    assert file.sealed().sources["a"] == {"quota": "6000/1m"}
 
 
 def test_what_the_example_says_of_webhooks_is_right() -> None:
@@ -339,6 +347,15 @@ FILE_MISTAKES = [
      "sources.gh.inbound.digest: is about the HMAC in a header of your own; give its name as header"),
     ("sources: {gh: {inbound: {kind: github, secret: s, id_header: X-Id}}}",
      "sources.gh.inbound.id_header: 'github' says itself where this is; leave it out"),
+    ("sources: {gh: {quota: 100}}", "sources.gh.quota: 100 is not text; put it in quotes"),
+    ("sources: {gh: {quota: 100/}}", "sources.gh.quota: '100/' is not a quota; give messages and whole seconds or a "
+     "duration, as 100/1s, 6000/1m or 1000000/1d"),
+    ("sources: {gh: {quota: 0/1s}}", "sources.gh.quota: 0 messages are no quota; it may be 1 to 1000000000"),
+    ("sources: {gh: {quota: 1/500ms}}",
+     "sources.gh.quota: 500ms is no time for a quota; it may be whole seconds, 1s to 1d"),
+    ("sources: {gh: {quota: 1/2d}}", "sources.gh.quota: 2d is no time for a quota; it may be whole seconds, 1s to 1d"),
+    ("sources: {gh: {quota: 1/m}}", "sources.gh.quota: '1/m' is not a quota; give messages and whole seconds or a "
+     "duration, as 100/1s, 6000/1m or 1000000/1d"),
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from pydantic import SecretStr, ValidationError
 
 from relay.config.settings import SECRET_SETTINGS, Settings, load_settings, sources_of
 from relay.domain.errors import UserError
+from relay.domain.quota import Quota
 
 
 def _message(overrides: dict[str, object], environ: dict[str, str]) -> str:
@@ -83,6 +84,18 @@ def test_values_from_the_environment_are_read_by_their_type() -> None:
     assert settings.log_level == "info"
     assert settings.public_url == "https://relay.example"
     assert settings.api_key == SecretStr("k-1")
+
+
+def test_quotas_are_read_and_none_is_no_quota(tmp_path: Path) -> None:
+    config = tmp_path / "relay.yaml"
+    config.write_text("source_quota: 6000/1m\n")
+    environ = {"RELAY_CONFIG_FILE": str(config), "RELAY_API_KEY": "k", "RELAY_API_KEY_QUOTA": "5/10"}
+    settings = load_settings({}, environ)
+    assert (settings.source_quota, settings.api_key_quota) == (Quota(6000, 60), Quota(5, 10))
+    assert {one.name: one.value for one in sources_of({}, environ)}["source_quota"] == "6000/60s"
+    assert load_settings({}, environ | {"RELAY_SOURCE_QUOTA": "none"}).source_quota is None
+    config.write_text("source_quota: {messages: -1, window_s: 0}\n")
+    assert "source_quota: " in _message({}, environ)
 
 
 def test_an_empty_variable_counts_as_not_set() -> None:
@@ -173,6 +186,17 @@ MISTAKES = [
         {"RELAY_KAFKA_SASL_USERNAME": "u"},
         "RELAY_KAFKA_SASL_USERNAME: contradicts kafka_security_protocol PLAINTEXT; "
         "that has to be SASL_SSL or SASL_PLAINTEXT",
+    ),
+    (
+        {},
+        {"RELAY_SOURCE_QUOTA": "100"},
+        "RELAY_SOURCE_QUOTA: '100' is not a quota; give messages and whole seconds or a duration, as 100/1s, 6000/1m "
+        "or 1000000/1d",
+    ),
+    (
+        {},
+        {"RELAY_API_KEY_QUOTA": "100/1s"},
+        "RELAY_API_KEY_QUOTA: there is no api_key; source_quota is for all that comes in",
     ),
     (
         {},
