@@ -327,6 +327,8 @@ class Relay:
             siblings=siblings,
             web=WebRules(own_names(settings), settings.public_url),
             limits=limits_of(settings, largest_body(settings.max_payload_bytes)),
+            key_quota=settings.api_key_quota,
+            source_quota=settings.source_quota,
             warnings=lambda: {"parked": self._parked_watch.warning},
         )
 

@@ -40,6 +40,10 @@ class Meter(Protocol):
         """A webhook of a sender of that kind did not prove that it is the sender's. `why`: missing, wrong or old."""
         ...
 
+    def over_quota(self, of: str, messages: int) -> None:
+        """So many messages were refused for the quota of a `key` or a `source`."""
+        ...
+
 
 class SilentMeter:
     """Tells nobody."""
@@ -57,3 +61,5 @@ class SilentMeter:
     def returned(self, receiver: str, age_s: float) -> None: ...
 
     def refused(self, kind: str, why: str) -> None: ...
+
+    def over_quota(self, of: str, messages: int) -> None: ...

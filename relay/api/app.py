@@ -25,6 +25,7 @@ from relay.api.intake import Intake
 from relay.api.limits import ApiLimits
 from relay.api.messages import MessagesResource
 from relay.api.problems import after, problem_details
+from relay.api.quotas import Quotas, quota_headers
 from relay.api.receivers import ReceiversResource
 from relay.api.refusals import Refusals
 from relay.api.status import StatusReader, StatusResource
@@ -84,11 +85,12 @@ def create_app(context: ApiContext, *, health_only: bool = False) -> web.Applica
         return app
     reader = StatusReader(context.log, context.state, context.topics, context.directory, context.clock)
     intake = Intake(context)
-    messages = MessagesResource(context, reader, intake)
+    quotas = Quotas(context, refusals)
+    messages = MessagesResource(context, reader, intake, quotas)
     for resource in (
         messages,
-        InboundResource(context, messages, intake, refusals),
-        BatchResource(context, intake),
+        InboundResource(context, messages, intake, refusals, quotas),
+        BatchResource(context, intake, quotas),
         StatusResource(reader),
         AnswersResource(context, reader),
         FailedResource(context),
@@ -176,3 +178,4 @@ async def _set_fixed_headers(request: web.Request, response: web.StreamResponse)
     response.headers["X-Content-Type-Options"] = "nosniff"
     if request.path.startswith("/v1/"):
         response.headers["Cache-Control"] = "no-store"
+        response.headers.update(quota_headers(request))

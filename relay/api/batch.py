@@ -14,6 +14,7 @@ from relay.api.context import ApiContext
 from relay.api.incoming import one_type, receivers_in
 from relay.api.intake import Accepted, Fate, Incoming, Intake, Repeated
 from relay.api.problems import UNSUPPORTED, Problem, document_of, invalid
+from relay.api.quotas import Quotas
 from relay.api.reading import BATCH_PATH, plain_header, query_of, read_body, source_in_path
 from relay.domain.message import MAX_TEXT_BYTES
 
@@ -52,9 +53,10 @@ class BatchView(msgspec.Struct):
 class BatchResource:
     """`POST /v1/sources/{source_id}/messages:batch`."""
 
-    def __init__(self, context: ApiContext, intake: Intake) -> None:
+    def __init__(self, context: ApiContext, intake: Intake, quotas: Quotas) -> None:
         self._context = context
         self._intake = intake
+        self._quotas = quotas
         self._body_cap = largest_body(context.max_payload_bytes)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
@@ -72,7 +74,9 @@ class BatchResource:
             raise _unsupported()
         defaults = _defaults(request, self._context)
         items = read(await read_body(request, self._body_cap), defaults)
-        fates = await self._intake.take(defaults.source_id, [item for item in items if isinstance(item, Incoming)])
+        readable = [item for item in items if isinstance(item, Incoming)]
+        await self._quotas.charge(request, defaults.source_id, len(readable))
+        fates = await self._intake.take(defaults.source_id, readable)
         return _response(list(_views(items, fates, request)))
 
 

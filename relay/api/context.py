@@ -7,6 +7,7 @@ from relay.api.limits import ApiLimits
 from relay.api.siblings import Siblings
 from relay.api.web_rules import WebRules
 from relay.domain.directory import Directory
+from relay.domain.quota import Quota
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
 from relay.log.port import Log
@@ -22,7 +23,8 @@ class ApiContext:
     `api_key` None: everybody may call. `answer_secrets` empty: answer URLs are off. `answer_body_cap` and
     `max_payload_bytes`: bytes of a body at most. `new_id`: a message id for senders that give none.
     `siblings`: other processes that monitoring means, too, when it asks this one. `web`: which hosts and
-    origins are its own.
+    origins are its own. `key_quota`: of messages that come with `api_key`; `source_quota`: of those of a
+    source that has no other.
     """
 
     log: Log
@@ -41,4 +43,6 @@ class ApiContext:
     siblings: Siblings | None = None
     web: WebRules = field(default_factory=WebRules)
     limits: ApiLimits = field(default_factory=ApiLimits)
+    key_quota: Quota | None = None
+    source_quota: Quota | None = None
     warnings: Callable[[], Mapping[str, str | None]] = dict

@@ -19,6 +19,7 @@ from relay.api.incoming import as_incoming, content_type_of
 from relay.api.intake import Accepted, Incoming, Intake, Repeated
 from relay.api.messages import MessagesResource
 from relay.api.problems import BAD_SIGNATURE, NO_RECEIVER, NOT_FOUND, Problem, invalid
+from relay.api.quotas import Quotas
 from relay.api.reading import INBOUND_PATH, attributes, message_location, query_of, read_body, source_in_path
 from relay.api.refusals import Refusals
 from relay.api.view import MessageView
@@ -71,11 +72,14 @@ class BatchTaken(msgspec.Struct, frozen=True):
 class InboundResource:
     """`/v1/in/{source_id}`, for sources that have `inbound`."""
 
-    def __init__(self, context: ApiContext, messages: MessagesResource, intake: Intake, refusals: Refusals) -> None:
+    def __init__(
+        self, context: ApiContext, messages: MessagesResource, intake: Intake, refusals: Refusals, quotas: Quotas
+    ) -> None:
         self._context = context
         self._messages = messages
         self._intake = intake
         self._refusals = refusals
+        self._quotas = quotas
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_post(INBOUND_PATH, self.post)
@@ -143,13 +147,14 @@ class InboundResource:
             payload=body,
         )
         try:
-            return await self._taken(as_incoming(message, fresh=event.message_id is None))
+            return await self._taken(request, as_incoming(message, fresh=event.message_id is None))
         except Problem as problem:
             if event.is_probe and problem.kind is NO_RECEIVER:
                 return _json(200, {"status": "nobody subscribes to this probe"})
             raise
 
-    async def _taken(self, incoming: Incoming) -> web.Response:
+    async def _taken(self, request: web.Request, incoming: Incoming) -> web.Response:
+        await self._quotas.charge(request, incoming.message.source_id)
         view = await self._messages.accept(incoming)
         return _json(202, _told(view), Location=message_location(incoming.message.id))
 
@@ -167,15 +172,16 @@ class InboundResource:
             foreign=True,
         )
         if request.content_type == _BATCH:
-            return await self._batch(source_id, read_events(body, defaults))
+            return await self._batch(request, source_id, read_events(body, defaults))
         if request.content_type == _STRUCTURED:
-            return await self._taken(_readable(read_structured(body, defaults)))
-        return await self._taken(_binary(request, source_id, policy, body))
+            return await self._taken(request, _readable(read_structured(body, defaults)))
+        return await self._taken(request, _binary(request, source_id, policy, body))
 
-    async def _batch(self, source_id: str, items: list[Item]) -> web.Response:
+    async def _batch(self, request: web.Request, source_id: str, items: list[Item]) -> web.Response:
         """All or a problem: senders of webhooks look at the status alone, so it must not hide an event that was not
         taken. They repeat the batch; what was taken is known by its id."""
         events = [_readable(item) for item in items]
+        await self._quotas.charge(request, source_id, len(events))
         duplicates = 0
         for fate in await self._intake.take(source_id, events):
             match fate:

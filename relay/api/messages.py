@@ -8,6 +8,7 @@ from relay.api.context import ApiContext
 from relay.api.incoming import read_message
 from relay.api.intake import Accepted, Incoming, Intake, Repeated
 from relay.api.problems import Problem
+from relay.api.quotas import Quotas
 from relay.api.reading import SOURCE_PATH, message_location, read_body, source_in_path
 from relay.api.status import KnownMessage, StatusReader, json_response
 from relay.api.view import MessageView
@@ -18,10 +19,11 @@ from relay.state.rows import MessageRow, MessageStage
 class MessagesResource:
     """The messages of a source."""
 
-    def __init__(self, context: ApiContext, reader: StatusReader, intake: Intake) -> None:
+    def __init__(self, context: ApiContext, reader: StatusReader, intake: Intake, quotas: Quotas) -> None:
         self._context = context
         self._reader = reader
         self._intake = intake
+        self._quotas = quotas
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_post(SOURCE_PATH, self.post)
@@ -31,6 +33,7 @@ class MessagesResource:
         context, source_id = self._context, source_in_path(request)
         payload = await read_body(request, context.max_payload_bytes)
         incoming = read_message(request, source_id, payload, context.new_id)
+        await self._quotas.charge(request, source_id)
         view = await self.accept(incoming)
         replayed = {"Idempotent_Replayed": "true"} if view.duplicate else {}
         return json_response(202, view, Location=message_location(incoming.message.id), **replayed)

@@ -48,6 +48,7 @@ UNKNOWN_RECEIVER: Final = Kind("unknown-receiver", 422, "There is no such receiv
 UNFIT_ID: Final = Kind("unfit-id", 422, "The id cannot be asked about")
 NO_RECEIVER: Final = Kind("no-receiver", 422, "Nobody is to receive this message")
 TOO_MANY: Final = Kind("too-many-requests", 429, "Too many requests")
+OVER_QUOTA: Final = Kind("quota-exceeded", 429, "The quota is used up")
 HEADERS_TOO_LARGE: Final = Kind("headers-too-large", 431, "The headers are too large")
 INTERNAL: Final = Kind("internal-error", 500, "The relay has failed")
 UNAVAILABLE: Final = Kind("unavailable", 503, "The relay cannot do this right now")
@@ -149,8 +150,9 @@ def document_of(problem: Problem, request: web.Request) -> dict[str, object]:
 def _what_is_away(error: Unavailable) -> str:
     if isinstance(error, StateRecovering):
         return "The state is being recovered; repeat the request later."
-    part = "log" if isinstance(error, LogUnavailable) else "state"
-    return f"The {part} does not answer; repeat the request later."
+    if isinstance(error, LogUnavailable):
+        return "The log does not answer, or takes nothing for now; repeat the request later."
+    return "The state does not answer; repeat the request later."
 
 
 def _of_http(error: web.HTTPException) -> Problem:

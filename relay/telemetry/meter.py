@@ -46,5 +46,8 @@ class MetricsMeter:
     def refused(self, kind: str, why: str) -> None:
         self._metrics.inbound_refused_total.labels(kind, why).inc()
 
+    def over_quota(self, of: str, messages: int) -> None:
+        self._metrics.over_quota_total.labels(of).inc(messages)
+
     def _leg(self, receiver: str, leg: str, age_s: float) -> None:
         self._metrics.end_to_end_seconds.labels(receiver, leg).observe(max(0.0, age_s))  # clocks may differ

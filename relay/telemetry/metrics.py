@@ -67,6 +67,9 @@ class Metrics:
             "kind",
             "why",
         )
+        self.over_quota_total = self._counter(
+            "relay_over_quota_total", "Messages refused over HTTP for a quota: of a key, or of a source", "of"
+        )
         self.failed_total = self._counter("relay_failed_total", "Dead letters", "receiver", "reason")
         self.end_to_end_seconds = self._histogram(
             "relay_end_to_end_seconds",

@@ -99,6 +99,9 @@ class CountingMeter:
     def refused(self, kind: str, why: str) -> None:
         self.told.append(("refused", kind, why))
 
+    def over_quota(self, of: str, messages: int) -> None:
+        self.told.append(("over_quota", of, messages))
+
 
 @dataclass
 class KnownOnes:

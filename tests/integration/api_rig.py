@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from aiohttp import ClientSession, ClientTimeout
 from yarl import URL
@@ -18,11 +18,13 @@ from relay.api.web_rules import WebRules
 from relay.config.subscriptions import Subscriptions
 from relay.domain.errors import StateUnavailable
 from relay.domain.identity import MessageId
+from relay.domain.quota import Quota
 from relay.domain.receiver import Endpoint, Inbound, Receiver, Source
 from relay.domain.topics import Topics
 from relay.log.port import Record
 from relay.state.attempts import Settlement
 from relay.state.onlooker import Watched
+from relay.state.quotas import Balance, Charge
 from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -37,13 +39,15 @@ T = TypeVar("T")
 
 
 class AwayState(MemoryState):
-    """`away`: names of the methods that raise StateUnavailable."""
+    """`away`: names of the methods that raise StateUnavailable. `asked`: those that were called."""
 
     def __init__(self) -> None:
         super().__init__(clock=lambda: NOW)
         self.away: set[str] = set()
+        self.asked: list[str] = []
 
     async def _unless_away(self, name: str, call: Awaitable[T]) -> T:
+        self.asked.append(name)
         result = await call
         if name in self.away:  # the effect of a call that failed is unknown: here it had one
             raise StateUnavailable("refused")
@@ -54,6 +58,9 @@ class AwayState(MemoryState):
 
     async def arrive(self, arrivals: Sequence[Arrival]) -> list[MessageRow | Refusal | None]:
         return await self._unless_away("arrive", super().arrive(arrivals))
+
+    async def charge(self, charges: Sequence[Charge]) -> list[Balance]:
+        return await self._unless_away("charge", super().charge(charges))
 
     async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
         return await self._unless_away("watch", super().watch(rows))
@@ -74,6 +81,7 @@ class Known:
         self.receivers = {name: Receiver(name, post) for name in ("ci", "cd")} | {"audit": audit}
         self.refused: dict[str, str] = {}
         self.inbound: dict[str, Inbound] = {}
+        self.quotas: dict[str, Quota | Literal["none"]] = {}
 
     def receiver(self, name: str) -> Receiver | None:
         return self.receivers.get(name)
@@ -86,7 +94,7 @@ class Known:
 
     def source(self, source_id: str) -> Source:
         callback = Endpoint("https://sender.example/results") if source_id == "calls" else None
-        return Source(source_id, callback, inbound=self.inbound.get(source_id))
+        return Source(source_id, callback, inbound=self.inbound.get(source_id), quota=self.quotas.get(source_id))
 
     def subscribers(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
         return Subscriptions(self.receivers.values()).match(source_id, event_type)
@@ -188,6 +196,8 @@ async def running_api(
     web: WebRules | None = None,
     limits: ApiLimits | None = None,
     meter: Meter | None = None,
+    key_quota: Quota | None = None,
+    source_quota: Quota | None = None,
 ) -> AsyncIterator[Rig]:
     """An API on a free port, over an empty log and an empty, ready state."""
     broker, topics, state, clock, directory = MemoryBroker(), Topics("t-"), AwayState(), StandingClock(), Known()
@@ -213,6 +223,8 @@ async def running_api(
         siblings=siblings,
         web=web or WebRules(),
         limits=limits or ApiLimits(),
+        key_quota=key_quota,
+        source_quota=source_quota,
     )
     server = ApiServer(context)
     port = await server.start("127.0.0.1", 0)

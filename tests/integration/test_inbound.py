@@ -30,11 +30,12 @@ def signed(delivery: str, body: bytes = PUSH.payload) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def relay_dev(cwd: Path, sink: Sink) -> AsyncIterator[ClientSession]:
-    """A client of a relay that takes webhooks of `github` for the sink."""
+async def relay_dev(cwd: Path, sink: Sink, **of_source: str) -> AsyncIterator[ClientSession]:
+    """A client of a relay that takes webhooks of `github` for the sink. `of_source`: more in its entry."""
     retry = {"base": 0.1, "factor": 1, "cap": 0.1, "max_attempts": 1}
+    inbound = {"kind": "github", "secret": "${WEBHOOK_SECRET}", "receivers": ["ci"]}
     entries = {
-        "sources": {"github": {"inbound": {"kind": "github", "secret": "${WEBHOOK_SECRET}", "receivers": ["ci"]}}},
+        "sources": {"github": {"inbound": inbound, **of_source}},
         "receivers": {"ci": {"post_endpoint": sink.url, "retry": retry}},
     }
     (cwd / "receivers.yaml").write_text(json.dumps(entries))
@@ -88,3 +89,20 @@ async def test_a_repeat_of_what_has_failed_says_so(tmp_path: Path) -> None:
     assert view["deliveries"] == [{"receiver": "ci", "status": "failed", "generation": 0, "reason": "rejected"}]
     assert "does not send it again" in view["detail"]
     assert len(sink.received) == 1
+
+
+async def test_a_source_that_is_over_its_quota_waits_for_the_next_window(tmp_path: Path) -> None:
+    sink = Sink("answer")
+    await sink.start()
+    try:
+        async with relay_dev(tmp_path, sink, quota="2/1d") as session:
+            assert [(await post(session, f"d-{n}"))[0] for n in range(3)] == [202, 202, 429]
+            async with session.post("/v1/sources/github/messages?receiver=ci", data=b"{}") as response:
+                assert response.status == 429
+                assert 86_300 < int(response.headers["Retry-After"]) <= 86_400
+                assert response.headers["RateLimit-Policy"] == '"source";q=2;w=86400;pk=:Z2l0aHVi:'
+                assert response.headers["RateLimit"].startswith('"source";r=0;t=86')
+            async with session.get("/metrics") as metrics:
+                assert 'relay_over_quota_total{of="source"} 2' in await metrics.text()
+    finally:
+        await sink.stop()

@@ -1,0 +1,118 @@
+"""How much may come in: what a request brings is counted against the quotas of its key and of its source, and the
+response tells how these are.
+
+The counts are the state's, so they hold over all processes. Whoever has no quota costs nothing; for the others there is
+one call for all requests of the same turn. While the state is away nothing is counted: messages matter more.
+"""
+
+import math
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from aiohttp import web
+
+from relay.api.auth import is_protected
+from relay.api.context import ApiContext
+from relay.api.problems import OVER_QUOTA, TOO_LARGE, Problem
+from relay.api.refusals import Refusals
+from relay.api.shared import Shared
+from relay.domain.errors import Unavailable
+from relay.domain.quota import Quota
+from relay.state.quotas import Balance, Charge
+
+_THE_KEY: Final = "k:api"
+_HEADERS: Final = web.RequestKey("quota_headers", dict[str, str])
+
+
+class _Held(NamedTuple):
+    """A quota that holds for a request. `of`: its name to clients. `name`: whose it is, to the state. `part`: which of
+    several clients can tell apart under that name; empty: there is one."""
+
+    of: str
+    name: str
+    part: str
+    quota: Quota
+
+
+class Quotas:
+    """Those of keys and sources."""
+
+    def __init__(self, context: ApiContext, refusals: Refusals) -> None:
+        self._context = context
+        self._refusals = refusals
+        self._charge: Shared[Charge, Balance | None] = Shared(self._balances)
+
+    async def charge(self, request: web.Request, source_id: str, messages: int = 1) -> None:
+        """Count what `request` brings. Raises a Problem where it is too much: then nothing of it may be taken.
+
+        The key comes first: one that has used up its own quota must not use up that of a source, which is others', too.
+        """
+        for held in self._held(request, source_id) if messages else ():
+            if messages > held.quota.messages:
+                raise self._never(request, held, messages)
+            (balance,) = await self._charge([Charge(held.name, messages, held.quota)])
+            if balance is None:
+                continue
+            _tell(request, held, balance)
+            if not balance.granted:
+                raise self._refused(request, held, balance, messages)
+
+    def _held(self, request: web.Request, source_id: str) -> Iterator[_Held]:
+        context = self._context
+        if context.key_quota is not None and context.api_key is not None and is_protected(request):
+            yield _Held("key", _THE_KEY, "", context.key_quota)
+        quota = context.directory.source(source_id).quota or context.source_quota
+        if quota is not None and quota != "none":
+            yield _Held("source", f"s:{source_id}", source_id, quota)
+
+    async def _balances(self, charges: Sequence[Charge]) -> Sequence[Balance | None]:
+        try:
+            return await self._context.state.charge(charges)
+        except Unavailable:
+            return [None] * len(charges)
+
+    def _never(self, request: web.Request, held: _Held, messages: int) -> Problem:
+        self._note(request, held, messages)
+        detail = f"{messages} messages at once are more than the quota of this {held.of} ever lets in: send fewer."
+        return Problem(TOO_LARGE, detail, headers={"RateLimit-Policy": _policy(held)})
+
+    def _refused(self, request: web.Request, held: _Held, balance: Balance, messages: int) -> Problem:
+        self._note(request, held, messages)
+        quota, wait_s = held.quota, _whole(balance.ends_in_s)
+        detail = (
+            f"The quota of this {held.of}, {quota.messages} messages in {quota.window_s} s, "
+            f"has room for {balance.left} more; the next window begins in {wait_s} s."
+        )
+        return Problem(OVER_QUOTA, detail, headers={"Retry-After": str(wait_s)})
+
+    def _note(self, request: web.Request, held: _Held, messages: int) -> None:
+        self._context.meter.over_quota(held.of, messages)
+        self._refusals.tell("quota", request, of=held.of, quota=str(held.quota))
+
+
+def quota_headers(request: web.Request) -> Mapping[str, str]:
+    """What the response says of the quotas that held."""
+    found: Mapping[str, str] = request.get(_HEADERS, {})
+    return found
+
+
+def _tell(request: web.Request, held: _Held, balance: Balance) -> None:
+    """Fields of draft-ietf-httpapi-ratelimit-headers-11. The unit of a quota is a message, of which a request may bring
+    several; `pk` is the source_id."""
+    headers = request.setdefault(_HEADERS, {})
+    limit = f'"{held.of}";r={balance.left};t={_whole(balance.ends_in_s)}{_part(held)}'
+    for name, text in (("RateLimit-Policy", _policy(held)), ("RateLimit", limit)):
+        headers[name] = f"{headers[name]}, {text}" if name in headers else text
+
+
+def _policy(held: _Held) -> str:
+    return f'"{held.of}";q={held.quota.messages};w={held.quota.window_s}{_part(held)}'
+
+
+def _part(held: _Held) -> str:
+    return f";pk=:{b64encode(held.part.encode()).decode()}:" if held.part else ""
+
+
+def _whole(seconds: float) -> int:
+    return max(1, math.ceil(seconds))
