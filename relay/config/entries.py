@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from relay.config.durations import PositiveDuration
-from relay.config.entry import TEXT_OR_LIST, Entry, ReceiverName, Text
+from relay.config.entry import TEXT_OR_LIST, Entry, Labels, OwnerId, ReceiverName, Text
 from relay.config.inbound_entry import InboundEntry
 from relay.config.quota_text import QuotaText
 from relay.config.references import has_reference
@@ -287,6 +287,8 @@ class ReceiverEntry(EndpointEntry):
     sources: Patterns = ()
     event_types: Annotated[Patterns, Field(validate_default=True)] = ()
     enabled: bool = True
+    owner: OwnerId | None = None
+    labels: Labels = Field(default_factory=dict)
 
     @field_validator("status")
     @classmethod

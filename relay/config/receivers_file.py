@@ -135,6 +135,8 @@ def resolve(name: str, entry: ReceiverEntry, environ: Mapping[str, str], origin:
         sources=known.sources,
         event_types=known.event_types,
         enabled=known.enabled,
+        owner=known.owner,
+        labels=tuple(sorted(known.labels.items())),
     )
 
 

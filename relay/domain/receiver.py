@@ -119,6 +119,7 @@ class Receiver:
 
     `enabled` False: it subscribes to nothing and is sent nothing; what names it waits, as in a pause, and grows old.
     `answer`: whether one has to come after a 202; it counts without a `status_endpoint` only.
+    `owner`: an opaque id of whom it belongs to; nothing that is sent depends on it, nor on `labels`.
     """
 
     name: str
@@ -135,6 +136,8 @@ class Receiver:
     sources: tuple[str, ...] = ()
     event_types: tuple[str, ...] = ()
     enabled: bool = True
+    owner: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
     move: int = 0
     """How often it has changed its lane: `lane` is what the last move led to."""
     moving: bool = False

@@ -69,6 +69,8 @@ receivers:
     sources: ["github"]
     event_types: ["push", "pull_request.*"]
     enabled: false
+    owner: auth0|team-42
+    labels: {env: production, example.com/tier: "1"}
   small: {post_endpoint: "https://small.example/", lane: shared}
 """
 ENVIRON = {"GITHUB_SECRET": SECRET, "NEW": "new", "OLD": "old", "TOKEN": "t-1", "TEAM": "core"}
@@ -102,6 +104,8 @@ def test_every_field_reaches_the_receiver() -> None:
         sources=("github",),
         event_types=("push", "pull_request.*"),
         enabled=False,
+        owner="auth0|team-42",
+        labels=(("env", "production"), ("example.com/tier", "1")),
     )
 
 
@@ -138,7 +142,7 @@ def test_what_the_example_has_in_comments_is_right_and_shows_the_defaults() -> N
     written = file.receivers["circleci"]
     without_default = {
         "post_endpoint", "secret", "bearer_token", "headers", "rate_limit", "retry", "status_endpoint", "status",
-        "sources", "event_types",
+        "sources", "event_types", "owner", "labels",
     }  # fmt: skip
     assert written.model_fields_set == set(ReceiverEntry.model_fields) - {"retry_after"}
     for name in written.model_fields_set - without_default:
@@ -283,6 +287,16 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
         {"status_endpoint": "https://ci.example/", "status": {"done": []}},
         "status.pointer: required, but missing\nreceivers.yaml: receivers.ci.status.done: at least 1 needed",
     ),
+    ({"owner": ""}, "owner: an owner is an id of 1 to 64 of a-z, A-Z, 0-9 and . _ : @ | / + = ~ -"),
+    ({"owner": "o" * 65}, "owner: an owner is an id of 1 to 64 of a-z, A-Z, 0-9 and . _ : @ | / + = ~ -"),
+    ({"owner": "${TEAM}"}, "owner: an owner is an id of 1 to 64 of a-z, A-Z, 0-9 and . _ : @ | / + = ~ -"),
+    ({"labels": {"a=b": "c"}}, "labels.a=b: a label's name has 1 to 64 of a-z, A-Z, 0-9 and . _ / -"),
+    ({"labels": {"secret": "c"}}, "labels.secret: 'secret' is what secrets are called here, and a label is none"),
+    (
+        {"labels": {"a": "b\nc"}},
+        "labels.a: a label's value has at most 64 of a-z, A-Z, 0-9, space and . _ : @ | / + = ~ -",
+    ),
+    ({"labels": {f"l{n}": "" for n in range(17)}}, "labels: 17 labels; at most 16"),
 ]
 
 
