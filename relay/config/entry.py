@@ -10,7 +10,6 @@ from relay.config.references import check_references
 from relay.domain.identity import is_receiver_name
 from relay.domain.topics import SHARED
 
-
 MAX_LABELS: Final = 16
 _OWNER: Final = re.compile(r"[A-Za-z0-9._:@|/+=~-]{1,64}")
 _LABEL_NAME: Final = re.compile(r"[A-Za-z0-9._/-]{1,64}")
