@@ -27,6 +27,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.inbound import Refusal, verify
 from relay.domain.inbound_event import Challenge, Event, read_event
 from relay.domain.message import Message
+from relay.domain.quota import Quota
 from relay.domain.receiver import Inbound
 
 _STRUCTURED: Final = "application/cloudevents+json"
@@ -105,13 +106,17 @@ class InboundResource:
         return await self._event(request, source_id, policy, event, body)
 
     async def options(self, request: web.Request) -> web.Response:
-        """The handshake of CloudEvents: anybody may send here, at any rate, as the proof is in each request. Source:
-        CloudEvents, HTTP 1.1 Web Hooks for Event Delivery, 4."""
-        policy = self._policy(source_in_path(request))
+        """The handshake of CloudEvents: anybody may send here, as the proof is in each request, and as much as the
+        quota allows. Source: CloudEvents, HTTP 1.1 Web Hooks for Event Delivery, 4."""
+        source_id = source_in_path(request)
+        policy = self._policy(source_id)
         headers = {"Allow": "OPTIONS, POST"}
         origin = request.headers.get("WebHook-Request-Origin")
         if policy.kind == "cloudevents" and origin is not None and origin.isascii():
-            headers |= {"WebHook-Allowed-Origin": origin, "WebHook-Allowed-Rate": "*"}
+            headers |= {
+                "WebHook-Allowed-Origin": origin,
+                "WebHook-Allowed-Rate": _per_minute(self._quotas.of_source(source_id)),
+            }
         return web.Response(headers=headers)
 
     def _policy(self, source_id: str) -> Inbound:
@@ -192,6 +197,11 @@ class InboundResource:
                 case Accepted():
                     pass
         return _json(202, BatchTaken(len(events), duplicates))
+
+
+def _per_minute(quota: Quota | None) -> str:
+    """As WebHook-Allowed-Rate has it: 1 at least, or any."""
+    return "*" if quota is None else str(max(1, quota.messages * 60 // quota.window_s))
 
 
 def _readable(item: Item) -> Incoming:

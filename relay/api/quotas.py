@@ -58,12 +58,17 @@ class Quotas:
             if not balance.granted:
                 raise self._refused(request, held, balance, messages)
 
+    def of_source(self, source_id: str) -> Quota | None:
+        """That of a source, its own or the usual one."""
+        quota = self._context.directory.source(source_id).quota or self._context.source_quota
+        return None if quota == "none" else quota
+
     def _held(self, request: web.Request, source_id: str) -> Iterator[_Held]:
         context = self._context
         if context.key_quota is not None and context.api_key is not None and is_protected(request):
             yield _Held("key", _THE_KEY, "", context.key_quota)
-        quota = context.directory.source(source_id).quota or context.source_quota
-        if quota is not None and quota != "none":
+        quota = self.of_source(source_id)
+        if quota is not None:
             yield _Held("source", f"s:{source_id}", source_id, quota)
 
     async def _balances(self, charges: Sequence[Charge]) -> Sequence[Balance | None]:

@@ -13,6 +13,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from relay import samples
 from relay.domain.message import Message, parse_message
+from relay.domain.quota import Quota
 from relay.domain.receiver import Inbound
 from tests.fakes.steps import CountingMeter
 from tests.integration.api_rig import NOW, PAYLOAD_CAP, Reply, Rig, document, problem, running_api
@@ -244,5 +245,9 @@ async def test_whoever_asks_first_may_send_cloudevents() -> None:
         reply = await rig.request("OPTIONS", "/v1/in/app", headers=asked)
         assert (reply.status, reply.headers["WebHook-Allowed-Origin"]) == (200, "shop.example")
         assert reply.headers["WebHook-Allowed-Rate"] == "*"
+        for quota, rate in ((Quota(50, 1), "3000"), (Quota(7, 120), "3"), (Quota(1, 86_400), "1")):
+            rig.directory.quotas["app"] = quota
+            reply = await rig.request("OPTIONS", "/v1/in/app", headers=asked)
+            assert reply.headers["WebHook-Allowed-Rate"] == rate  # requests per minute
         assert "WebHook-Allowed-Origin" not in (await rig.request("OPTIONS", "/v1/in/gh", headers=asked)).headers
         assert "WebHook-Allowed-Origin" not in (await rig.request("OPTIONS", "/v1/in/app")).headers
