@@ -1,6 +1,6 @@
 """A lane: one partition of a topic that this process owns. One ordered intake, one commit watermark, and every work in
 a phase of `phases.TRANSITIONS`. Pure: events in, commands out. All that decides what becomes of a record is here, and
-in the classes that `Lane` is built on, one above the other: `Ending`, `Waiting`, `Attempting`.
+in the classes that `Lane` is built on, one on top of the other: `Ending`, `Waiting`, `Settling`, `Attempting`.
 
 record -> READ -> WAITING -> BEGINNING -> RUNNING -> SETTLING -> APPENDING -> MARKING -> OVER -> watermark
                      ^                                  |
