@@ -36,6 +36,8 @@ from relay.lanes import Lanes
 from relay.log.port import Log
 from relay.plan import API, Plan
 from relay.rebuilding import Rebuilding
+from relay.replay.desk import Desk
+from relay.replay.runner import ReplayRunner
 from relay.state.port import State
 from relay.state.rows import TAGS
 from relay.telemetry.logging import get_logger
@@ -152,6 +154,18 @@ class Relay:
             self._patience,
             self._sentry,
         )
+        self._desk = Desk(
+            log,
+            state,
+            self._topics,
+            self.registry,
+            self.registry,
+            self.registry.jobs,
+            shared,
+            lanes=self._lanes.own,
+            reach=self.registry.reach,
+            max_payload_bytes=settings.max_payload_bytes,
+        )
 
     # life
 
@@ -210,6 +224,7 @@ class Relay:
                 start("stop watch", tell_draining(self._trouble, stop)),
                 start("lane checks", self._topic_watch.run()),
                 start("moves", self._mover().run()),
+                start("replays", self._replays().run()),
                 start("refused receivers", count_refused(self.registry, self.metrics)),
                 start("backlog watch", self._backlog_watch().run()),
                 start("parked watch", self._parked_watch.run()),
@@ -269,6 +284,9 @@ class Relay:
             owner=self._owner,
             room=self._settings.parked_per_receiver // 4,
         )
+
+    def _replays(self) -> ReplayRunner:
+        return ReplayRunner(self._log, self._state, self._topics, self._desk, self._clock, owner=self._owner)
 
     def _backlog_watch(self) -> BacklogWatch:
         lanes, owner = self._lanes.own, self._owner
@@ -330,6 +348,7 @@ class Relay:
             key_quota=settings.api_key_quota,
             source_quota=settings.source_quota,
             warnings=lambda: {"parked": self._parked_watch.warning},
+            replays=self._desk,
         )
 
     def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:

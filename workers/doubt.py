@@ -35,6 +35,17 @@ class Doubt:
             return Dead("ambiguous", f"an attempt was begun, and nobody knows what came of it{said}")
         return _again(work)
 
+    def before(self, work: Delivery) -> Step:
+        """Of a life whose former one may have reached the receiver: it is asked once before it is sent anything."""
+        url = _url(work.receiver, work)
+        return ask(self._outside, work.gate, work.receiver, url, partial(self._decide_before, work, url))
+
+    def _decide_before(self, work: Delivery, url: str, reading: StatusReading) -> Decision:
+        if not isinstance(reading, NeverSeen):
+            return self._decide(work, url, reading)
+        work.asked += 1
+        return Later(0.0, "the receiver never saw it", Change.RELEASED)
+
     def _decide(self, work: Delivery, url: str, reading: StatusReading) -> Decision:
         now, meter = self._outside.clock.time(), self._outside.meter
         work.asked += 1

@@ -12,13 +12,13 @@ from relay.domain.handover import Handover, handover, to_code
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import message_digest, parse_message
-from relay.domain.reasons import REASON_CODES
+from relay.domain.reasons import DISCARDED, REASON_CODES
 from relay.domain.receiver import Source
 from relay.domain.topics import Topics
 from relay.log.port import Record
 from relay.state.port import FailedEntry
 from relay.state.rows import Arrival, Mark, RowKey, Stage, callback_row, delivery_row
-from workers.failed_messages import Failure, entry_of
+from workers.failed_messages import Failure, entry_of, generation_of, is_listed
 from workers.results import FOR_CONSUMER, has_arrived
 
 _NEVER_ROUTED: Final = frozenset({"id_conflict", "too_large", "invalid", "poison"})
@@ -35,10 +35,11 @@ def enqueued(record: Record) -> Arrival | None:
 
 
 class Failed(NamedTuple):
-    """What a dead letter proves. `mark`: of the row that it ended; None: of none, for sure. `turned_away`: partition
-    and offset of the message on `from_sender` that it took the place of."""
+    """What a dead letter proves. `entry`: for the index, where it is to be listed. `mark`: of the row that it ended;
+    None: of none, for sure. `turned_away`: partition and offset of the message on `from_sender` that it took the place
+    of."""
 
-    entry: FailedEntry
+    entry: FailedEntry | None
     mark: Mark | None
     turned_away: tuple[int, int] | None
 
@@ -47,7 +48,7 @@ def failed(record: Record, topics: Topics) -> Failed:
     """What a record of `failed_messages` proves."""
     letter = parse_dead_letter(record.headers)
     work = Failure(record, letter)
-    entry = entry_of(work)
+    entry = entry_of(work) if is_listed(work) else None
     if letter.stage == topics.from_sender:
         return Failed(entry, _unrouted(work), _turned_away(letter))
     hop = _hop_of(record, letter)
@@ -58,9 +59,9 @@ def _unrouted(work: Failure) -> Mark | None:
     """Of a message to a receiver that there is not. The stage itself adds the header that names it."""
     letter, receiver, source_id, message_id = work.letter, work.receiver, work.source_id, work.message_id
     named = any(name == "relay-receiver" for name, _ in work.record.headers)
-    if letter.reason != "unknown_receiver" or not named or not receiver or not source_id or not message_id:
+    if letter.reason not in ("unknown_receiver", DISCARDED) or not named or not (receiver and source_id and message_id):
         return None
-    return _failed(DeliveryId(receiver, source_id, message_id), 0, work.record, letter)
+    return _failed(DeliveryId(receiver, source_id, message_id), generation_of(work.record), work.record, letter)
 
 
 def _turned_away(letter: DeadLetter) -> tuple[int, int] | None:

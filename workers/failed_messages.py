@@ -5,6 +5,8 @@
 3. append a failure notice for the sender (problem details, as JSON), unless its own callback is what failed, or nobody
    knows who sent it;
 4. acknowledged: index it for listing.
+
+One that somebody discarded is neither reported nor listed: nobody has to look at it any more.
 """
 
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ from relay.domain.dead_letter import DeadLetter, identity_of, parse_dead_letter
 from relay.domain.hop import NO_RECEIVER, Hop, result_headers
 from relay.domain.identity import DeliveryId
 from relay.domain.notice import MEDIA_TYPE, notice_body
-from relay.domain.reasons import reason_class
+from relay.domain.reasons import DISCARDED, reason_class
 from relay.domain.topics import Topics
 from relay.engine.work import Dead, Done, LookedUpFirst, Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
@@ -53,7 +55,9 @@ class FailedIndex(LookedUpFirst):
         return [Seen.READY] * len(works)
 
     async def mark(self, works: Sequence[tuple[Failure, Outcome]]) -> None:
-        await self._state.index_failed([entry_of(work) for work, _ in works])
+        listed = [entry_of(work) for work, _ in works if is_listed(work)]
+        if listed:
+            await self._state.index_failed(listed)
 
 
 def entry_of(work: Failure) -> FailedEntry:
@@ -66,6 +70,11 @@ def entry_of(work: Failure) -> FailedEntry:
         source_id=work.source_id or "",
         message_id=work.message_id or "",
     )
+
+
+def is_listed(work: Failure) -> bool:
+    """Whether somebody may have to see to it."""
+    return work.letter.reason != DISCARDED
 
 
 class FailedMessages:
@@ -90,14 +99,15 @@ class FailedMessages:
 
     def step(self, work: Failure) -> Done:
         letter = work.letter
-        self._reporter.report_failure(
-            work.receiver or NO_RECEIVER,
-            letter.reason,
-            reason_class(letter.reason),
-            letter.stage,
-            letter.attempts,
-            letter.last_status,
-        )
+        if is_listed(work):
+            self._reporter.report_failure(
+                work.receiver or NO_RECEIVER,
+                letter.reason,
+                reason_class(letter.reason),
+                letter.stage,
+                letter.attempts,
+                letter.last_status,
+            )
         if self._on_the_way_back(letter) or not work.source_id or not work.message_id:
             return Done()
         return Done((self._notice(work, work.source_id, work.message_id),))
@@ -114,9 +124,9 @@ class FailedMessages:
 
     def _notice(self, work: Failure, source_id: str, message_id: str) -> NewRecord:
         receiver = work.receiver or NO_RECEIVER
-        if work.letter.reason == "id_conflict":
+        if "id_conflict" in (work.letter.reason, work.letter.former_reason):
             receiver = NO_RECEIVER  # it never became a delivery; the one of this name is the first message's
-        letter, generation = work.letter, _generation(work.record)
+        letter, generation = work.letter, generation_of(work.record)
         hop = Hop(
             DeliveryId(receiver, source_id, message_id),
             content_type=MEDIA_TYPE,
@@ -138,6 +148,7 @@ class FailedMessages:
         return NewRecord(self._topics.to_sender, source_id.encode(), body, result_headers(hop))
 
 
-def _generation(record: Record) -> int:
+def generation_of(record: Record) -> int:
+    """The life that a dead letter is of; the first where it does not say."""
     value = dict(record.headers).get("relay-generation", b"0")
     return int(value) if value.isdigit() and len(value) <= 18 else 0

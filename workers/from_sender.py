@@ -19,13 +19,13 @@ from msgspec import structs
 
 from relay.domain.directory import Directory, Moves, NobodyMoves, why_unknown
 from relay.domain.errors import InvalidRecord
-from relay.domain.hop import Hop, encode_hop
+from relay.domain.hop import encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_digest, parse_message, sender_headers
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Receiver
 from relay.domain.route import Cut, Marker, lane_at, marker_in
-from relay.domain.topics import DAY_S, SHARED, Topics
+from relay.domain.topics import DAY_S, Topics
 from relay.engine.work import Dead, Done, LookedUpFirst, Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Kind
@@ -34,6 +34,7 @@ from relay.state.replies import answered
 from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, Stage, delivery_row
 from workers.letters import Letters
 from workers.outside import Outside
+from workers.routing import first_hop, lane_record
 
 NOBODY_MOVES: Final = NobodyMoves()
 _KEPT_MS: Final = 7 * DAY_S * 1000
@@ -206,22 +207,10 @@ class FromSender:
         message, record = work.message, work.record
         cut = self._moves.cut(receiver.name, receiver.move, record.partition) if receiver.moving else None
         lane, move = lane_at(receiver, cut, record.offset)
-        hop = Hop(
-            DeliveryId(receiver.name, message.source_id, message.message_id),
-            event_type=message.event_type,
-            time=message.time,
-            content_type=message.content_type,
-            origin=record.coordinate,
-            accepted_ms=_accepted_ms(record, int(self._outside.clock.time() * 1000)),
-            traceparent=message.traceparent,
-            move=move,
-        )
-        topic, headers = self._topics.to_receiver(lane), encode_hop(hop)
-        if lane == SHARED:
-            return NewRecord(topic, receiver.name.encode(), message.payload, headers)
-        # once it has moved its topic may have grown, of which this process's client need not have heard
-        spread = receiver.partitions if receiver.move else 0
-        return NewRecord(topic, message.source_id.encode(), message.payload, headers, spread)
+        accepted_ms = _accepted_ms(record, int(self._outside.clock.time() * 1000))
+        hop = first_hop(message, receiver, record.coordinate, accepted_ms, move=move)
+        topic = self._topics.to_receiver(lane)
+        return lane_record(topic, lane, receiver, message.source_id, message.payload, encode_hop(hop))
 
     def _unknown(self, work: Incoming, name: str) -> NewRecord:
         dead = Dead("unknown_receiver", why_unknown(self._directory, name))

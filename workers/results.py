@@ -44,5 +44,6 @@ def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int, *, ex
         answer_truncated=result.truncated,
         status_url=None,
         ask_after_s=None,
+        ask_first=False,
     )
     return NewRecord(topics.to_sender, hop.delivery.source_id.encode(), result.body, result_headers(answer) + extra)

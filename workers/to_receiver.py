@@ -3,7 +3,8 @@
 1. read the record; a receiver that was removed: dead letter (`unknown_receiver`);
 2. too old: dead letter (`expired`); ids that must not go into the status endpoint's path: likewise (`invalid`); a
    receiver that is switched off, or comes from another lane that has not finished: wait;
-3. an earlier attempt in doubt: ask the receiver whether it has the message (`doubt.py`);
+3. an earlier attempt in doubt, or one of the life before a replay: ask the receiver whether it has the message
+   (`doubt.py`);
 4. POST (the engine has written the intent right before); to one that is offline, a ping in its place (`ping.py`);
 5. the response says what follows: an answer for `to_sender`, a wait for one on `pending_from_receiver_*`, another
    attempt later, or a dead letter. The engine stores the outcome before anything is appended.
@@ -139,7 +140,11 @@ class ToReceiver:
             return SWITCHED_OFF
         if work.pinging:
             return ping(self._outside, work.gate, work.receiver.post, work.token)
-        return self._doubt.resolve(work) if work.in_doubt else self._post(work)
+        if work.in_doubt:
+            return self._doubt.resolve(work)
+        if work.hop.ask_first and not work.asked and can_be_asked(work.receiver):
+            return self._doubt.before(work)
+        return self._post(work)
 
     def resume(self, work: Delivery, result: Result) -> Done | Dead:
         if result.outcome == "dead":
@@ -258,6 +263,7 @@ class ToReceiver:
             ask_after_s=result.ask_after_s,
             not_asked=result.detail,
             move=0,
+            ask_first=False,
         )
         name = work.receiver.name  # removed while it was sent something: the wait for its answer goes on
         receiver = self._directory.receiver(name) or self._directory.removed(name)

@@ -28,6 +28,7 @@ from relay.api.problems import after, problem_details
 from relay.api.quotas import Quotas, quota_headers
 from relay.api.receivers import ReceiversResource
 from relay.api.refusals import Refusals
+from relay.api.replays import ReplaysResource
 from relay.api.status import StatusReader, StatusResource
 from relay.api.strangers import refuse_strangers
 from relay.domain.errors import UserError
@@ -98,6 +99,8 @@ def create_app(context: ApiContext, *, health_only: bool = False) -> web.Applica
         Health(context),
     ):
         resource.add_routes(app.router)
+    if context.replays is not None:
+        ReplaysResource(context, context.replays, reader).add_routes(app.router)
     return app
 
 

@@ -11,6 +11,7 @@ from relay.domain.quota import Quota
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
 from relay.log.port import Log
+from relay.replay.desk import Desk
 from relay.state.port import State
 from workers.meter import Meter, SilentMeter
 
@@ -24,7 +25,7 @@ class ApiContext:
     `max_payload_bytes`: bytes of a body at most. `new_id`: a message id for senders that give none.
     `siblings`: other processes that monitoring means, too, when it asks this one. `web`: which hosts and
     origins are its own. `key_quota`: of messages that come with `api_key`; `source_quota`: of those of a
-    source that has no other.
+    source that has no other. `replays`: where replays and discards are asked for; None: nowhere here.
     """
 
     log: Log
@@ -46,3 +47,4 @@ class ApiContext:
     key_quota: Quota | None = None
     source_quota: Quota | None = None
     warnings: Callable[[], Mapping[str, str | None]] = dict
+    replays: Desk | None = None

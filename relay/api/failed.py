@@ -18,7 +18,11 @@ from relay.domain.dead_letter import identity_of, parse_dead_letter
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.reasons import reason_class
 from relay.log.port import Coordinate, Record
+from relay.replay.letter import Letter, read_letter
+from relay.replay.plan import is_open
 from relay.state.port import FailedEntry
+from relay.state.replies import answered
+from relay.state.rows import delivery_row
 
 _MOST: Final = 1000
 _USUAL: Final = 50
@@ -39,9 +43,22 @@ class FailedResource:
         query = query_of(request, "receiver", "limit")
         limit = _limit(query.get("limit", [str(_USUAL)])[-1])
         receivers = query.get("receiver") or await self._context.state.failed_receivers()
-        entries = await self._newest(receivers, limit)
+        wanted = limit
+        while True:
+            entries = await self._newest(receivers, wanted)
+            found = await self._open(entries)
+            if len(found) >= limit or len(entries) < wanted:
+                return _json({"items": [_letter(letter.record) for letter in found[:limit]]})
+            wanted *= 4
+
+    async def _open(self, entries: Sequence[FailedEntry]) -> Sequence[Letter]:
+        """Those that nobody has replayed or discarded. The index forgets these, if not at once."""
         records = await self._context.log.read([(entry.at, None) for entry in entries])
-        return _json({"items": [_letter(record) for record in records if record is not None]})
+        letters = [read_letter(record, self._context.topics) for record in records if record is not None]
+        own = list(dict.fromkeys(letter.delivery for letter in letters if letter.delivery is not None))
+        peeked = await answered(self._context.state.peek(list(map(delivery_row, own)))) if own else []
+        rows = dict(zip(own, peeked, strict=True))
+        return [letter for letter in letters if letter.delivery is None or is_open(letter, rows[letter.delivery])]
 
     async def get(self, request: web.Request) -> web.Response:
         """One dead letter, with its headers and payload."""
@@ -78,6 +95,7 @@ def _letter(record: Record) -> dict[str, Any]:
         "failed_at": rfc3339(letter.first_failed_ms / 1000),
         "partition": record.partition,
         "offset": record.offset,
+        "replay": f"/v1/failed/{record.partition}/{record.offset}/replay",
     }
 
 

@@ -40,6 +40,9 @@ NOT_FOUND: Final = Kind("not-found", 404, "There is nothing here")
 WRONG_METHOD: Final = Kind("method-not-allowed", 405, "This resource does not take that method")
 TOO_SLOW: Final = Kind("request-timeout", 408, "The request body took too long")
 ID_CONFLICT: Final = Kind("id-conflict", 409, "The message id is taken by another message")
+NOT_FAILED: Final = Kind("not-failed", 409, "There is no dead letter of it")
+NOT_REPLAYABLE: Final = Kind("not-replayable", 409, "It cannot be done with this one")
+TOO_MANY_JOBS: Final = Kind("too-many-jobs", 409, "Too many jobs are not over")
 ANSWER_CLOSED: Final = Kind("answer-closed", 410, "The time to answer is over")
 TOO_LARGE: Final = Kind("too-large", 413, "The body is too large")
 UNSUPPORTED: Final = Kind("unsupported-media-type", 415, "The body comes in a form that is not supported")
@@ -57,8 +60,8 @@ _BY_STATUS: Final = {kind.status: kind for kind in (NOT_FOUND, WRONG_METHOD, TOO
 
 
 class Problem(RelayError):
-    """A request ends with this answer. `errors`: what is wrong, each with `detail` and the `header`, `parameter` or
-    `path` it is about."""
+    """A request ends with this answer. `errors`: what is wrong, each with `detail` and the `header`, `parameter`,
+    `path` or `pointer` (a JSON pointer into the body) it is about."""
 
     def __init__(
         self,
@@ -76,10 +79,15 @@ class Problem(RelayError):
 
 
 def invalid(
-    detail: str, *, header: str | None = None, parameter: str | None = None, path: str | None = None
+    detail: str,
+    *,
+    header: str | None = None,
+    parameter: str | None = None,
+    path: str | None = None,
+    pointer: str | None = None,
 ) -> Problem:
     """A 400, about one place in the request."""
-    where = {"header": header, "parameter": parameter, "path": path}
+    where = {"header": header, "parameter": parameter, "path": path, "pointer": pointer}
     places = {name: value for name, value in where.items() if value is not None}
     return Problem(INVALID, detail, errors=({"detail": detail, **places},) if places else ())
 

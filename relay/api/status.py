@@ -82,7 +82,7 @@ class StatusReader:
 
     async def view_of(self, known: KnownMessage, *, duplicate: bool = False) -> MessageView:
         """The message with its deliveries as they are now."""
-        deliveries = self._deliveries(known.message)
+        deliveries = self.deliveries(known.message)
         seen = await self._state.watch([delivery_row(delivery) for delivery in deliveries]) if deliveries else []
         now = self._clock.time()
         found = [Found(delivery, one) for delivery, one in zip(deliveries, seen, strict=True)]
@@ -101,10 +101,11 @@ class StatusReader:
     def fresh_view(self, known: KnownMessage) -> MessageView:
         """A message that was accepted this moment: nothing has become of its deliveries yet."""
         source = self._directory.source(known.message.source_id)
-        found = [Found(delivery, _NOTHING) for delivery in self._deliveries(known.message)]
+        found = [Found(delivery, _NOTHING) for delivery in self.deliveries(known.message)]
         return self._told(known, found, source, self._clock.time(), duplicate=False)
 
-    def _deliveries(self, message: Message) -> list[DeliveryId]:
+    def deliveries(self, message: Message) -> list[DeliveryId]:
+        """Those that it has, as far as is known now."""
         names = message.receivers
         if names is None:
             try:

@@ -117,6 +117,36 @@ class Client:
         """One dead letter, with its headers and payload."""
         return await self._wanted(self.call("GET", f"/v1/failed/{partition}/{offset}"), "payload", "headers")
 
+    async def replays(self, action: str, asked: dict[str, Any]) -> Any:
+        """Begin to `replay` or `discard` what is asked for; or with `dry_run`, what that would be."""
+        wanted = "counted" if asked.get("dry_run") else "state"
+        return await self._wanted(self._post(f"/v1/{action}s", asked), wanted)
+
+    async def job(self, id: str) -> Any:
+        return await self._wanted(self.call("GET", f"/v1/replays/{_quoted(id)}"), "state")
+
+    async def jobs(self, *, limit: int, cursor: str | None) -> Any:
+        """A page of them, newest first."""
+        params = [("limit", str(limit))] + ([("cursor", cursor)] if cursor else [])
+        return await self._wanted(self.call("GET", "/v1/replays", params=params), "items")
+
+    async def stop_job(self, id: str) -> Any:
+        return await self._wanted(self._post(f"/v1/replays/{_quoted(id)}/stop"), "state")
+
+    async def act_on_letter(self, action: str, partition: int, offset: int) -> Any:
+        """Replay or discard the dead letter at that place."""
+        return await self._wanted(self._post(f"/v1/failed/{partition}/{offset}/{action}"), "generation")
+
+    async def act_on_delivery(
+        self, action: str, source_id: str, message_id: str, receiver: str, asked: dict[str, Any]
+    ) -> Any:
+        path = f"/v1/sources/{_quoted(source_id)}/messages/{_quoted(message_id)}/deliveries/{_quoted(receiver)}"
+        return await self._wanted(self._post(f"{path}/{action}", asked), "generation")
+
+    def _post(self, path: str, body: dict[str, Any] | None = None) -> Awaitable[Answer | None]:
+        encoded = json.dumps(body).encode() if body else b""
+        return self.call("POST", path, body=encoded, headers={"content-type": "application/json"})
+
     async def endpoint(
         self,
         name: str,

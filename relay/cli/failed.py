@@ -8,11 +8,14 @@ import click
 
 from relay.cli.client import ApiFailed, Client, with_client
 from relay.cli.config import api_option, config_option, settings_from
+from relay.cli.replaying import acting, place_of
 from relay.cli.table import output_option, print_json, print_table
-from relay.domain.errors import UserError
 from relay.domain.hop import NO_RECEIVER
 
-_COLUMNS = ("PLACE", "RECEIVER", "REASON", "CLASS", "ATTEMPTS", "LAST", "FAILED AT", "SOURCE", "MESSAGE", "DETAIL")
+_COLUMNS = (
+    *("PLACE", "RECEIVER", "REASON", "CLASS", "ATTEMPTS", "LAST", "FAILED AT", "SOURCE", "MESSAGE", "DETAIL"),
+    "TO REPLAY IT",
+)
 DETAIL_CHARS = 400
 _MOMENTS = frozenset({"relay-first-failed", "relay-accepted-at", "relay-parked-due", "relay-parked-at"})
 """Headers that are Unix milliseconds."""
@@ -20,7 +23,7 @@ _MOMENTS = frozenset({"relay-first-failed", "relay-accepted-at", "relay-parked-d
 
 @click.group()
 def failed() -> None:
-    """List dead letters, and look at one."""
+    """List dead letters, look at one, replay or discard them."""
 
 
 @failed.command("list")
@@ -53,12 +56,10 @@ def list_(receiver: str | None, limit: int, api: str | None, config_file: Path |
 @output_option
 def show(place: str, api: str | None, config_file: Path | None, output: str) -> None:
     """Show the dead letter at PLACE, as `list` names it: PARTITION/OFFSET on failed_messages."""
-    partition, _, offset = place.partition("/")
-    if not (partition.isdigit() and offset.isdigit()):
-        raise UserError(f"PLACE: {place!r} is not PARTITION/OFFSET, such as 3/17")
+    partition, offset = place_of(place)
 
     async def work(client: Client) -> Any:
-        return await client.failed_at(int(partition), int(offset))
+        return await client.failed_at(partition, offset)
 
     letter = with_client(settings_from(config_file), api, work)
     if output == "json":
@@ -72,6 +73,15 @@ def show(place: str, api: str | None, config_file: Path | None, output: str) -> 
     click.echo("\nPayload")
     payload = letter["payload"]
     click.echo(payload["body"] if payload["body"] is not None else f"(base64) {payload['body_base64']}")
+    click.echo(f"\nTo replay it: {_command(letter)}")
+
+
+failed.add_command(acting("replay", "Send dead letters again, from the stage that gave them up."))
+failed.add_command(acting("discard", "End dead letters for good, and tell their senders."))
+
+
+def _command(letter: Any) -> str:
+    return f"relay failed replay {letter['partition']}/{letter['offset']}"
 
 
 def _facts(letter: Any) -> list[tuple[str, str]]:
@@ -111,6 +121,7 @@ def _row(letter: Any) -> tuple[str, ...]:
         letter["source_id"] or "-",
         letter["message_id"] or "-",
         _short(letter["detail"] or "-"),
+        _command(letter),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from relay.config.changes import Changes
 from relay.config.glance import glance
+from relay.config.jobs import Jobs
 from relay.config.made_ready import last_settings, receiver_of, source_of, wanted_lane
 from relay.config.receivers_file import ReceiversFile
 from relay.config.routes import Routes, is_of_route
@@ -23,6 +24,7 @@ from relay.config.topic import SOURCE_PREFIX, Declarations, Topic, key_of
 from relay.domain.errors import LogUnavailable, OffsetMissing, UserError
 from relay.domain.hold import held_owner
 from relay.domain.receiver import LaneKind, Receiver, Source
+from relay.domain.replay_job import is_of_job
 from relay.domain.route import Cut, Marker, Route
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import LogReader, Record, TopicPartition
@@ -55,6 +57,7 @@ class Registry:
         self._gone: set[str] = set()
         self.shared = SharedReceivers(receiver_of, self._environ)
         """Receivers in the shared lane without a route."""
+        self.jobs = Jobs()
         self._log: LogReader | None = None
         self._routes_to = 0  # the offset before which every route is known here
         self._position: int | None = None  # the offset before which all is taken; None: not even what was there
@@ -261,7 +264,7 @@ class Registry:
                 if (key := key_of(record)) is not None:
                     self._announce(lanes=self._apply(record, key))
                 else:
-                    self._hear_of_hold(record)
+                    self._hear(record)
                 self._position = record.offset + 1
                 self._routes_to = max(self._routes_to, self._position)
                 self._taken.tell()
@@ -288,7 +291,7 @@ class Registry:
                 if self._take_first(loading, record, key) and key in self._values:
                     moved.add(key)
             else:
-                self._hear_of_hold(record)
+                self._hear(record)
             if loading.is_due:
                 await loading.write()
         index = await loading.sealed()
@@ -317,8 +320,11 @@ class Registry:
             self._hold(key, value)
         return False
 
-    def _hear_of_hold(self, record: Record) -> None:
-        if record.value is None and (owner := held_owner(record.key or b"")) is not None:
+    def _hear(self, record: Record) -> None:
+        """Of a hold that was ended, or of a job."""
+        if is_of_job(record.key or b""):
+            self.jobs.take(record)
+        elif record.value is None and (owner := held_owner(record.key or b"")) is not None:
             self._resumed(owner)
 
     def _announce(self, *, lanes: bool = True) -> None:

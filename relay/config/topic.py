@@ -2,7 +2,7 @@
 
 A record's key is a receiver's name, or `source:<id>`; its value is JSON: the entry, with its references unresolved, and
 who declared it. Others say which lane of a receiver is in force (`relay/domain/route.py`), and who is held
-(`relay/domain/hold.py`), which is nobody's business here.
+(`relay/domain/hold.py`) and what is replayed (`relay/domain/replay_job.py`), which is nobody's business here.
 """
 
 import json
@@ -18,6 +18,7 @@ from relay.config.shared_index import Loading, SharedIndex
 from relay.domain.errors import UserError
 from relay.domain.hold import held_owner
 from relay.domain.receiver import LaneKind
+from relay.domain.replay_job import is_of_job
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import LogReader, Record
 
@@ -57,9 +58,9 @@ def source_key(source_id: str) -> str:
 
 
 def key_of(record: Record) -> str | None:
-    """Who the record is about, or which route; None where it is a hold, or nobody can say."""
+    """Who the record is about, or which route; None where it is a hold, or of a job, or nobody can say."""
     raw = record.key or b""
-    if b":" in raw and held_owner(raw) is not None:
+    if b":" in raw and (held_owner(raw) is not None or is_of_job(raw)):
         return None
     try:
         key = raw.decode()

@@ -31,6 +31,7 @@ OURS: Final = frozenset(
         "relay-attempts",
         "relay-first-failed",
         "relay-last-status",
+        "relay-former-reason",
     }
 )
 # A failure notice that could not be delivered has a relay-reason of its own, and any hop record its relay-origin.
@@ -48,6 +49,7 @@ class DeadLetter:
     was tried. `first_failed_ms`: Unix ms, 0 if not known: when it was given up, its first failure for good; rows keep
     no times of attempts before that. `last_status`: of the last HTTP response, if any.
     `omitted`: what the dead letter lacks of the record (see OMITTED); None: nothing, so it can be replayed.
+    `former_reason`: of one that was discarded: why it had failed before.
     """
 
     reason: str
@@ -58,6 +60,7 @@ class DeadLetter:
     first_failed_ms: int
     last_status: int | None
     omitted: str | None = None
+    former_reason: str | None = None
 
 
 def dead_letter_headers(original: Headers, letter: DeadLetter) -> Headers:
@@ -78,6 +81,8 @@ def dead_letter_headers(original: Headers, letter: DeadLetter) -> Headers:
         ours.append(("relay-origin", _bytes(coordinate_text(letter.origin))))
     if letter.last_status is not None:
         ours.append(("relay-last-status", b"%d" % letter.last_status))
+    if letter.former_reason is not None:
+        ours.append(("relay-former-reason", _bytes(letter.former_reason)))
     if omitted := letter.omitted or _omitted_before(original):
         ours.append((OMITTED, _bytes(omitted)))
     return (*_set_aside(original_headers(original)), *ours)
@@ -105,6 +110,7 @@ def parse_dead_letter(headers: Headers) -> DeadLetter:
         first_failed_ms=_number(named, "relay-first-failed") or 0,
         last_status=_number(named, "relay-last-status"),
         omitted=_text(named, OMITTED) or None,
+        former_reason=_text(named, "relay-former-reason") or None,
     )
 
 

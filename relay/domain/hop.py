@@ -27,6 +27,7 @@ class Hop(Struct, frozen=True, gc=False):
     message first was on `from_sender`, `accepted_ms` when (Unix ms; 0: not known). `reason`: why it failed.
     `status_url`: where to ask for the answer, `ask_after_s`: how long to wait first (seconds); or why nobody may be
     asked (`not_asked`). `move`: by which of its receiver's moves it was routed (see `relay/domain/route.py`).
+    `ask_first`: of a replay, where an attempt in its former life may have arrived: see `ToReceiver`.
     """
 
     delivery: DeliveryId
@@ -47,6 +48,7 @@ class Hop(Struct, frozen=True, gc=False):
     not_asked: str | None = None
     traceparent: str | None = None
     move: int = 0
+    ask_first: bool = False
 
 
 def encode_hop(hop: Hop) -> Headers:
@@ -92,6 +94,8 @@ def encode_hop(hop: Hop) -> Headers:
         headers.append(("relay-ask-after", repr(hop.ask_after_s).encode()))
     if hop.move:
         headers.append(("relay-move", b"%d" % hop.move))
+    if hop.ask_first:
+        headers.append(("relay-ask-first", b"true"))
     return tuple(headers)
 
 
@@ -208,5 +212,6 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "relay-not-asked": ("not_asked", bytes.decode),
     "traceparent": ("traceparent", bytes.decode),
     "relay-move": ("move", _number),
+    "relay-ask-first": ("ask_first", _is_true),
 }
 """Which field of a hop a header is, and how it is read."""

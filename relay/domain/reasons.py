@@ -24,6 +24,9 @@ REASONS: Final[dict[str, ReasonClass]] = {
 }
 """Reason -> class. Only `system` pages a person. Source: design, section 9."""
 
+DISCARDED: Final = "discarded"
+"""Somebody decided that it ends: nobody has to look at it."""
+
 REASON_CODES: Final[dict[str, int]] = {
     "invalid": 1,
     "unknown_receiver": 2,

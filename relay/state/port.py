@@ -335,6 +335,10 @@ class State(Protocol):
         """Remember for listing: the newest 10,000 per receiver. Repeatable."""
         ...
 
+    async def drop_failed(self, entries: Sequence[FailedEntry]) -> None:
+        """List these no more: somebody has seen to them. Those that are not there are passed over."""
+        ...
+
     async def failed(self, receiver: str, *, limit: int) -> list[FailedEntry]:
         """Newest first. `receiver` "-": those without a known receiver."""
         ...

@@ -346,3 +346,13 @@ class FailedContract:
             await rig.state.index_failed([self.entry(number) for number in range(start, start + 1500)])
         found = await rig.state.failed("ci", limit=20_000)
         assert [entry.at.offset for entry in found] == list(range(10_499, 499, -1))
+
+    async def test_what_is_dropped_is_listed_no_more(self, rig: Rig) -> None:
+        entries = [self.entry(number) for number in range(4)]
+        await rig.state.index_failed([*entries, self.entry(1, "-")])
+        await rig.state.drop_failed([entries[1], entries[3], self.entry(9), self.entry(9, "nobody")])
+        await rig.state.drop_failed([entries[1]])
+        assert await rig.state.failed("ci", limit=10) == [entries[2], entries[0]]
+        assert await rig.state.failed("-", limit=10) == [self.entry(1, "-")]
+        await rig.state.drop_failed([entries[0], entries[2]])
+        assert await rig.state.failed_receivers() == ["-"]

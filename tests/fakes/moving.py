@@ -21,7 +21,7 @@ from tests.fakes.world import Process, World
 
 QUICK = {"base": 1, "factor": 2, "cap": 8, "max_attempts": 4}
 """The retries of receivers, but without jitter only where `Surroundings` is to be exact."""
-SOURCES = {"*": {"callback": {"url": "http://sender/callback", "signature": "none"}}}
+SOURCES: dict[str, dict[str, Any]] = {"*": {"callback": {"url": "http://sender/callback", "signature": "none"}}}
 FEW = 2
 """Partitions of the topics that have many: each is a lane to be run, and a call to be struck at."""
 
@@ -33,6 +33,7 @@ class MovingWorld(World):
         super().__init__([], settings=settings or Settings(receivers_file="none", hold_max=5.0))
         self.served = None
         self.entries: dict[str, dict[str, Any]] = {}
+        self.sources: dict[str, dict[str, Any]] = SOURCES
 
     async def create(self) -> None:
         log = await self.client()
@@ -54,7 +55,7 @@ class MovingWorld(World):
     async def apply(self, *, prune: bool = False) -> Diff:
         log = await self.client()
 
-        file = parse_receivers_file(yaml.safe_dump({"sources": SOURCES, "receivers": self.entries}), "test")
+        file = parse_receivers_file(yaml.safe_dump({"sources": self.sources, "receivers": self.entries}), "test")
         return await apply_file(log, file, self.topics, prune=prune)
 
     async def announce(self, name: str, route: Route) -> None:

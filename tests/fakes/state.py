@@ -237,6 +237,11 @@ class MemoryState(Records):
             if len(index) > _NEWEST_FAILED:
                 del index[min(index.values(), key=lambda one: one.failed_at).at]
 
+    async def drop_failed(self, entries: Sequence[FailedEntry]) -> None:
+        self._reach_owners(f"r:{entry.receiver}" for entry in entries)
+        for entry in entries:
+            self._of(f"r:{entry.receiver}").failed.get(entry.receiver, {}).pop(entry.at, None)
+
     async def failed(self, receiver: str, *, limit: int) -> list[FailedEntry]:
         self._reach_owners([f"r:{receiver}"])
         entries = self._of(f"r:{receiver}").failed.get(receiver, {}).values()

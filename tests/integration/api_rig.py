@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Literal, TypeVar
 
@@ -15,13 +15,17 @@ from relay.api.app import ApiContext, ApiServer
 from relay.api.limits import ApiLimits
 from relay.api.siblings import Siblings
 from relay.api.web_rules import WebRules
+from relay.config.jobs import Jobs
 from relay.config.subscriptions import Subscriptions
+from relay.domain.directory import NobodyMoves
 from relay.domain.errors import StateUnavailable
 from relay.domain.identity import MessageId
 from relay.domain.quota import Quota
 from relay.domain.receiver import Endpoint, Inbound, Receiver, Source
+from relay.domain.replay_job import is_of_job
 from relay.domain.topics import Topics
 from relay.log.port import Record
+from relay.replay.desk import Desk
 from relay.state.attempts import Settlement
 from relay.state.onlooker import Watched
 from relay.state.quotas import Balance, Charge
@@ -226,6 +230,25 @@ async def running_api(
         key_quota=key_quota,
         source_quota=source_quota,
     )
+    jobs = Jobs()
+
+    async def reach(_offset: int) -> None:
+        for record in filter(lambda record: is_of_job(record.key or b""), broker.records(topics.receiver_config)):
+            jobs.take(record)
+
+    desk = Desk(
+        log,
+        state,
+        topics,
+        directory,
+        NobodyMoves(),
+        jobs,
+        clock,
+        lanes=lambda: directory.receivers,
+        reach=reach,
+        max_payload_bytes=PAYLOAD_CAP,
+    )
+    context = replace(context, replays=desk)
     server = ApiServer(context)
     port = await server.start("127.0.0.1", 0)
     try:

@@ -204,6 +204,13 @@ class RedisState(Records):
             "index_failed", [(tag, encode(list(map(wire.encode_failed, part)))) for tag, part in parts], numbers
         )
 
+    async def drop_failed(self, entries: Sequence[FailedEntry]) -> None:
+        parts = _of_failed(entries).parts()
+        told = [
+            (tag, encode([(entry.receiver, wire.coordinate_key(entry.at)) for entry in part])) for tag, part in parts
+        ]
+        await self._calls.run("drop_failed", told, numbers)
+
     async def failed(self, receiver: str, *, limit: int) -> list[FailedEntry]:
         part = tag_of(f"r:{receiver}"), encode((receiver, limit))
         (found,) = await self._calls.run("failed", [part], wire.decode_entries)

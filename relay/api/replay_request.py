@@ -1,0 +1,202 @@
+"""What the body of a replay or a discard asks for; what is wrong with it is told with a JSON pointer."""
+
+import re
+from datetime import datetime
+from math import isfinite
+from typing import Final, TypeVar, get_args
+
+import msgspec
+
+from relay.api.problems import invalid
+from relay.config.durations import parse_duration
+from relay.domain.errors import InvalidRecord
+from relay.domain.hop import NO_RECEIVER
+from relay.domain.identity import check_id, is_receiver_name
+from relay.domain.reasons import REASONS
+from relay.domain.selection import Selection, Stage
+
+MOST_BYTES: Final = 512 * 1024
+MOST_VALUES: Final = 1_000
+"""Of one field."""
+RATES: Final = (0.01, 100_000.0)
+_PLACE: Final = re.compile(r" - at `\$([^`]*)`$")
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
+_UNKNOWN: Final = re.compile(r"contains unknown field `([^`]*)`")
+
+Texts = str | list[str] | None
+
+
+class Discards(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a list any counts, and what is left out chooses nothing. `since`, `until`: RFC 3339, Unix seconds, or how long
+    ago (`90m`). `rate`: so many a second at most. `dry_run`: only say what would be done."""
+
+    receiver: Texts = None
+    source: Texts = None
+    reason: Texts = None
+    status: int | list[int] | None = None
+    stage: Texts = None
+    ids: Texts = None
+    since: str | float | None = None
+    until: str | float | None = None
+    rate: float | None = None
+    dry_run: bool = False
+
+
+class Replays(Discards, forbid_unknown_fields=True):
+    """`only_failed` false: what was delivered once more, too."""
+
+    only_failed: bool = True
+
+
+class One(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a replay of one delivery. `only_failed` false: also if it was delivered."""
+
+    only_failed: bool = True
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def read_json(body: bytes, kind: type[T]) -> T:
+    """Raises a Problem that says where the body is wrong. An empty one says nothing."""
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        place = _PLACE.search(text)
+        pointer = _pointer(place[1]) if place is not None else ""
+        if (unknown := _UNKNOWN.search(text)) is not None:
+            pointer += "/" + _escaped(unknown[1])
+        raise invalid(_PLACE.sub("", text), pointer=pointer) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid(f"the body is not JSON: {error}") from None
+
+
+def selection_of(asked: Discards, now: float) -> Selection:
+    """Which dead letters are meant. `now`: Unix seconds. Raises a Problem."""
+    since_ms, until_ms = _moment(asked.since, "since", now), _moment(asked.until, "until", now)
+    if since_ms is not None and until_ms is not None and until_ms <= since_ms:
+        raise invalid("until is not after since", pointer="/until")
+    statuses = _list(asked.status, "status")
+    for n, status in enumerate(statuses):
+        if not 100 <= status <= 599:
+            raise invalid(f"{status} is no HTTP status", pointer=_at("status", asked.status, n))
+    return Selection(
+        receivers=_texts(asked.receiver, "receiver"),
+        sources=_texts(asked.source, "source"),
+        reasons=_texts(asked.reason, "reason"),
+        statuses=frozenset(statuses),
+        stages=_texts(asked.stage, "stage"),
+        ids=_texts(asked.ids, "ids"),
+        since_ms=since_ms,
+        until_ms=until_ms,
+    )
+
+
+def check_rate(rate: float | None) -> None:
+    """Raises a Problem."""
+    if rate is not None and not (isfinite(rate) and RATES[0] <= rate <= RATES[1]):
+        raise invalid(f"rate is {rate}; from {RATES[0]} to {RATES[1]:.0f} a second are allowed", pointer="/rate")
+
+
+def check_delivered(asked: Replays) -> None:
+    """What was delivered has no reason, nor the others that a dead letter is chosen by. Raises a Problem."""
+    for name in ("reason", "status", "stage"):
+        if not asked.only_failed and getattr(asked, name) is not None:
+            detail = f"{name} chooses dead letters: with it, only_failed has to be true"
+            raise invalid(detail, pointer="/only_failed")
+
+
+def _texts(value: Texts, name: str) -> frozenset[str]:
+    found = _list(value, name)
+    for n, text in enumerate(found):
+        if (problem := _wrong(name, text)) is not None:
+            raise invalid(problem, pointer=_at(name, value, n))
+    return frozenset(found)
+
+
+def _wrong(name: str, text: str) -> str | None:
+    match name:
+        case "receiver":
+            right = text == NO_RECEIVER or is_receiver_name(text)
+            return None if right else f"{text[:80]!r} is not a receiver name"
+        case "reason":
+            return None if text in REASONS else f"{text[:80]!r} is no reason; there are {', '.join(REASONS)}"
+        case "stage":
+            known = get_args(Stage)
+            return None if text in known else f"{text[:80]!r} is no stage; there are {', '.join(known)}"
+    try:
+        check_id(text, name)
+    except InvalidRecord as error:
+        return error.detail
+    return None
+
+
+V = TypeVar("V", str, int)
+
+
+def _list(value: V | list[V] | None, name: str) -> list[V]:
+    if value is None:
+        return []
+    found = value if isinstance(value, list) else [value]
+    if not found:
+        raise invalid(f"{name} is an empty list, which chooses nobody; leave it out for all", pointer=f"/{name}")
+    if len(found) > MOST_VALUES:
+        raise invalid(f"{name} has {len(found)} values; {MOST_VALUES} are allowed", pointer=f"/{name}")
+    return found
+
+
+def _at(name: str, value: object, n: int) -> str:
+    return f"/{name}/{n}" if isinstance(value, list) else f"/{name}"
+
+
+def _moment(value: str | float | None, name: str, now: float) -> int | None:
+    """Unix milliseconds."""
+    if value is None:
+        return None
+    try:
+        seconds = value if isinstance(value, int | float) else _seconds(value, now)
+        if not isfinite(seconds) or not 0 <= seconds < 1e11:
+            raise ValueError
+        return int(seconds * 1000)
+    except (ValueError, OverflowError):
+        allowed = "RFC 3339 (2026-01-31T12:00:00Z), Unix seconds, or how long ago (90m, 2h, 1d)"
+        raise invalid(f"{name} is {str(value)[:40]!r}, which is no time: give {allowed}", pointer=f"/{name}") from None
+
+
+def _seconds(text: str, now: float) -> float:
+    if "-" in text:
+        moment = datetime.fromisoformat(text.strip())
+        if moment.tzinfo is None:
+            raise ValueError("without its zone")
+        return moment.timestamp()
+    return max(0.0, now - parse_duration(text))
+
+
+def _pointer(path: str) -> str:
+    """`.ids[3]` as `/ids/3`."""
+    return "".join("/" + _escaped(name or number) for name, number in _STEP.findall(path))
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def problem_of_skip(skip: str) -> str:
+    """Why one could not be replayed or discarded, for people."""
+    return _SKIPS.get(skip, skip)
+
+
+_SKIPS: Final = {
+    "replayed": "It was replayed already: a later life of this delivery is known.",
+    "discarded": "It was discarded already.",
+    "delivered": "It was delivered after all.",
+    "incomplete": "Its dead letter lacks a part of the record, which was too large for the log.",
+    "unknown_receiver": "There is no such receiver (any more).",
+    "unknown_stage": "Its dead letter is of a topic that nobody reads.",
+    "invalid": "Its record cannot be read.",
+    "id_conflict": "Another message has its id: send it again with an id of its own.",
+    "too_large": "It is larger than is allowed now.",
+    "under_way": "It is still under way.",
+    "failed": "It has failed: its dead letter is what can be replayed.",
+}

@@ -1,0 +1,259 @@
+"""Replay and discard: of many as a job, whose records are on the log; of one at once."""
+
+import re
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from aiohttp import web
+
+from relay.api.context import ApiContext
+from relay.api.problems import (
+    NOT_FAILED,
+    NOT_FOUND,
+    NOT_REPLAYABLE,
+    RETRY_AFTER_S,
+    TOO_MANY_JOBS,
+    UNAVAILABLE,
+    Problem,
+    invalid,
+)
+from relay.api.reading import MESSAGE_PATH, message_in_path, query_of, read_body
+from relay.api.replay_request import (
+    MOST_BYTES,
+    Discards,
+    One,
+    Replays,
+    check_delivered,
+    check_rate,
+    problem_of_skip,
+    read_json,
+    selection_of,
+)
+from relay.api.replay_view import job_view, preview_view
+from relay.api.status import KnownMessage, StatusReader
+from relay.config.jobs import Job
+from relay.domain.hop import NO_RECEIVER
+from relay.domain.identity import DeliveryId, MessageId, is_receiver_name
+from relay.domain.replay_job import Action, Order
+from relay.replay.desk import Desk, Preview, TooMany
+from relay.replay.letter import Letter
+from relay.replay.plan import Plan
+from relay.state.rows import Row, Stage
+from relay.telemetry.logging import get_logger
+
+_log = get_logger("relay.api")
+
+DRY_RUN_S: Final = 20.0
+"""A count that takes longer tells what it has by then."""
+MOST_DRY_RUNS: Final = 2
+"""At a time, in a process."""
+_USUAL, _MOST = 50, 1000
+_CURSOR: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)_([0-9a-f]{1,32})")
+_PLACE: Final = r"/v1/failed/{partition:\d{1,9}}/{offset:\d{1,18}}"
+_UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
+
+
+class _Told(NamedTuple):
+    """What was done about one."""
+
+    action: Action
+    delivery: DeliveryId | None
+    plan: Plan
+
+
+class ReplaysResource:
+    """`POST /v1/replays` and `/v1/discards`, the jobs that they begin, and the same of one delivery or dead letter."""
+
+    def __init__(self, context: ApiContext, desk: Desk, reader: StatusReader) -> None:
+        self._context = context
+        self._desk = desk
+        self._reader = reader
+        self._counting = 0
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_post("/v1/replays", self.replay)
+        router.add_post("/v1/discards", self.discard)
+        router.add_get("/v1/replays", self.list)
+        router.add_get("/v1/replays/{id}", self.get)
+        router.add_post("/v1/replays/{id}/stop", self.stop)
+        actions: tuple[Action, ...] = ("replay", "discard")
+        for action in actions:
+            of_one = f"{MESSAGE_PATH}/deliveries/{{receiver}}/{action}"
+            router.add_post(of_one, partial(self._one, action))
+            router.add_post(f"{_PLACE}/{action}", partial(self._letter, action))
+
+    # jobs
+
+    async def replay(self, request: web.Request) -> web.Response:
+        """202 with the job, once it is on the log; a dry run: 200 with what it would do."""
+        asked = await self._read(request, Replays)
+        check_delivered(asked)
+        return await self._begin(request, "replay", asked, only_failed=asked.only_failed)
+
+    async def discard(self, request: web.Request) -> web.Response:
+        return await self._begin(request, "discard", await self._read(request, Discards), only_failed=True)
+
+    async def _begin(self, request: web.Request, action: Action, asked: Discards, *, only_failed: bool) -> web.Response:
+        selection = selection_of(asked, self._context.clock.time())
+        check_rate(asked.rate)
+        try:
+            order, gone = await self._desk.order(action, selection, only_failed=only_failed, rate=asked.rate)
+            if asked.dry_run:
+                return _json(200, preview_view(order, await self._counted(order), gone))
+            job = await self._desk.submit(order)
+        except TooMany as error:
+            raise Problem(TOO_MANY_JOBS, str(error)) from error
+        _log.info("replay_asked_for", job=order.id, action=action, caller=request.remote)
+        return _json(202, self._view(job), Location=f"/v1/replays/{order.id}")
+
+    async def _counted(self, order: Order) -> Preview:
+        if self._counting >= MOST_DRY_RUNS:
+            detail = "Others are being counted; repeat the request."
+            raise Problem(UNAVAILABLE, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
+        self._counting += 1
+        try:
+            return await self._desk.preview(order, seconds=DRY_RUN_S)
+        finally:
+            self._counting -= 1
+
+    async def list(self, request: web.Request) -> web.Response:
+        """Newest first. `cursor`: behind the last one that was seen, whatever came or went since."""
+        query = query_of(request, "limit", "cursor")
+        limit = _limit(query.get("limit", [str(_USUAL)])[-1])
+        behind = _behind(query["cursor"][-1]) if "cursor" in query else None
+        jobs = [job for job in self._desk.jobs.all() if behind is None or _rank(job) < behind]
+        page, more = jobs[:limit], len(jobs) > limit
+        cursor = f"{page[-1].order.made_at}_{page[-1].order.id}" if more else None
+        return _json(200, {"items": [self._view(job) for job in page], "cursor": cursor})
+
+    async def get(self, request: web.Request) -> web.Response:
+        query_of(request)
+        return _json(200, self._view(_found(await self._desk.job(request.match_info["id"]))))
+
+    async def stop(self, request: web.Request) -> web.Response:
+        """What was sent stays sent; of one that is over nothing changes."""
+        query_of(request)
+        job = _found(await self._desk.stop(request.match_info["id"]))
+        _log.info("replay_stopped", job=job.order.id, caller=request.remote)
+        return _json(200 if job.is_over else 202, self._view(job))
+
+    def _view(self, job: Job) -> dict[str, Any]:
+        return job_view(job, self._context.clock.time())
+
+    async def _read(self, request: web.Request, kind: type[Any]) -> Any:
+        query_of(request)
+        return read_json(await read_body(request, MOST_BYTES), kind)
+
+    # one
+
+    async def _letter(self, action: Action, request: web.Request) -> web.Response:
+        """The dead letter at a place on `failed_messages`."""
+        await self._read(request, _Nothing)
+        partition, offset = int(request.match_info["partition"]), int(request.match_info["offset"])
+        letter = await self._desk.letter_at(partition, offset)
+        if letter is None:
+            raise Problem(NOT_FOUND, f"failed_messages has no record at {partition}/{offset} (any more).")
+        return await self._do(action, letter, letter.delivery)
+
+    async def _one(self, action: Action, request: web.Request) -> web.Response:
+        asked = await self._read(request, One if action == "replay" else _Nothing)
+        delivery = _delivery(request)
+        row = (await self._desk.hands.rows([delivery]))[delivery]
+        letter = await self._desk.letter_of(delivery, row)
+        if letter is not None:
+            return await self._do(action, letter, delivery)
+        if row.stage is Stage.FAILED:
+            raise Problem(NOT_FOUND, "Its dead letter is not in the log any more.")
+        if action == "discard":
+            return await self._discard_waiting(delivery, row)
+        return await self._again(delivery, row, only_failed=asked.only_failed)
+
+    async def _do(self, action: Action, letter: Letter, delivery: DeliveryId | None) -> web.Response:
+        return self._told(_Told(action, delivery, await self._desk.do(action, letter)))
+
+    async def _again(self, delivery: DeliveryId, row: Row, *, only_failed: bool) -> web.Response:
+        """One that did not fail."""
+        known = await self._known(delivery)
+        if row.stage not in (Stage.PUBLISHED, Stage.DONE):
+            raise Problem(NOT_FAILED, "It is still under way, and has not failed.")
+        if only_failed:
+            raise Problem(NOT_FAILED, 'It was delivered. To have it sent once more, say {"only_failed": false}.')
+        plan = await self._desk.send_again(known.message, known.at, known.received_ms or 0, delivery, row)
+        return self._told(_Told("replay", delivery, plan))
+
+    async def _discard_waiting(self, delivery: DeliveryId, row: Row) -> web.Response:
+        await self._known(delivery)
+        if row.stage not in _UNFINISHED:
+            raise Problem(NOT_FAILED, "It was delivered: there is nothing to discard.")
+        if not await self._desk.discard_waiting(delivery, row):
+            raise Problem(NOT_FAILED, "It has just ended in another way.")
+        _log.info("delivery_discarded", receiver=delivery.receiver, source_id=delivery.source_id)
+        return _json(202, _of_one("discard", delivery, row.generation, None))
+
+    async def _known(self, delivery: DeliveryId) -> KnownMessage:
+        """Its message. Raises a Problem where nobody knows of this delivery."""
+        known = await self._reader.find(MessageId(delivery.source_id, delivery.message_id))
+        if known is None or delivery not in self._reader.deliveries(known.message):
+            raise Problem(NOT_FOUND, "No such delivery is known: it never came, is still on its way, or was long ago.")
+        return known
+
+    def _told(self, told: _Told) -> web.Response:
+        action, delivery, plan = told
+        if plan.skip is not None:
+            raise Problem(NOT_REPLAYABLE, problem_of_skip(plan.skip))
+        first = plan.out[0]
+        _log.info("delivery_replayed" if action == "replay" else "delivery_discarded", stage=first.record.topic)
+        return _json(202, _of_one(action, delivery, first.generation, first.record.topic))
+
+
+class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    pass
+
+
+def _of_one(action: Action, delivery: DeliveryId | None, generation: int, topic: str | None) -> dict[str, Any]:
+    """`topic`: where its record is now; None: its lane will see to it."""
+    receiver, source_id, message_id = delivery or (None, None, None)
+    return {
+        "action": action,
+        "receiver": receiver,
+        "source_id": source_id,
+        "message_id": message_id,
+        "generation": generation,
+        "topic": topic,
+    }
+
+
+def _delivery(request: web.Request) -> DeliveryId:
+    name = request.match_info["receiver"]
+    if name != NO_RECEIVER and not is_receiver_name(name):
+        raise invalid(f"{name[:80]!r} is not a receiver name", path="receiver")
+    return DeliveryId(name, *message_in_path(request))
+
+
+def _found(job: Job | None) -> Job:
+    if job is None:
+        raise Problem(NOT_FOUND, "There is no such job (any more).")
+    return job
+
+
+def _rank(job: Job) -> tuple[float, str]:
+    return job.order.made_at, job.order.id
+
+
+def _behind(text: str) -> tuple[float, str]:
+    found = _CURSOR.fullmatch(text)
+    if found is None:
+        raise invalid(f"cursor is {text[:40]!r}, which is none of ours", parameter="cursor")
+    return float(found[1]), found[2]
+
+
+def _limit(text: str) -> int:
+    if not (text.isdigit() and text.isascii() and 0 < int(text[:9]) <= _MOST):
+        raise invalid(f"limit is {text[:20]!r}; a number from 1 to {_MOST} is allowed", parameter="limit")
+    return int(text)
+
+
+def _json(status: int, value: object, **headers: str) -> web.Response:
+    body = msgspec.json.encode(value)
+    return web.Response(status=status, body=body, headers={**headers, "Content-Type": "application/json"})

@@ -1,0 +1,104 @@
+"""`relay replay`: send again what failed, or was delivered, and look after the jobs that do so."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from relay.cli.client import with_client
+from relay.cli.config import api_option, config_option, settings_from
+from relay.cli.replaying import begin, carrying_out, choosing, finish, split, tell_job, tell_one
+from relay.cli.table import output_option, print_json, print_table
+
+_COLUMNS = ("JOB", "ACTION", "STATE", "MADE AT", "COUNTED", "SENT", "SKIPPED", "ETA")
+
+
+@click.group(invoke_without_command=True)
+@choosing
+@click.option("--all", "everything", is_flag=True, help="What was delivered, too, and not only what failed.")
+@carrying_out
+@click.pass_context
+def replay(context: click.Context, /, everything: bool, **given: Any) -> None:
+    """Send again what failed, from the stage that gave it up; without options, all of it.
+
+    What would be sent is counted first. A job goes on by itself, also through restarts; each delivery is sent once.
+    """
+    if context.invoked_subcommand is None:
+        asked, how = split(given)
+        begin("replay", asked | ({"only_failed": False} if everything else {}), **how)
+
+
+@replay.command("list")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="The newest so many.")
+@click.option("--cursor", help="Behind what the page before said.")
+@api_option
+@config_option
+@output_option
+def list_(limit: int, cursor: str | None, api: str | None, config_file: Path | None, output: str) -> None:
+    """List jobs that replay or discard."""
+    found = with_client(settings_from(config_file), api, lambda client: client.jobs(limit=limit, cursor=cursor))
+    if output == "json":
+        print_json(found)
+        return
+    print_table(_COLUMNS, [_row(job) for job in found["items"]])
+    if found["cursor"]:
+        click.echo(f"there are more: --cursor {found['cursor']}")
+
+
+@replay.command()
+@click.argument("job")
+@click.option("--wait", is_flag=True, help="Until it is over.")
+@api_option
+@config_option
+@output_option
+def show(job: str, wait: bool, api: str | None, config_file: Path | None, output: str) -> None:
+    """Show how far JOB is."""
+    settings = settings_from(config_file)
+    found = with_client(settings, api, lambda client: client.job(job))
+    finish(settings, api, found, output, wait=wait)
+
+
+@replay.command()
+@click.argument("job")
+@api_option
+@config_option
+@output_option
+def stop(job: str, api: str | None, config_file: Path | None, output: str) -> None:
+    """Stop JOB. What it has sent stays sent."""
+    found = with_client(settings_from(config_file), api, lambda client: client.stop_job(job))
+    print_json(found) if output == "json" else tell_job(found)
+
+
+@replay.command()
+@click.argument("source")
+@click.argument("message_id")
+@click.argument("receiver")
+@click.option("--all", "everything", is_flag=True, help="Also if it was delivered.")
+@click.option("--discard", is_flag=True, help="End it for good instead, and tell its sender.")
+@api_option
+@config_option
+@output_option
+def delivery(
+    source: str,
+    message_id: str,
+    receiver: str,
+    everything: bool,
+    discard: bool,
+    api: str | None,
+    config_file: Path | None,
+    output: str,
+) -> None:
+    """Replay one delivery: MESSAGE_ID of SOURCE to RECEIVER."""
+    action, asked = ("discard", {}) if discard else ("replay", {"only_failed": not everything})
+    done = with_client(
+        settings_from(config_file),
+        api,
+        lambda client: client.act_on_delivery(action, source, message_id, receiver, asked),
+    )
+    print_json(done) if output == "json" else tell_one(done)
+
+
+def _row(job: Any) -> tuple[str, ...]:
+    counted = "-" if job["counted"] is None else f"{job['counted']:,}"
+    numbers = (counted, f"{job['sent']:,}", f"{job['skipped']:,}")
+    return job["id"], job["action"], job["state"], job["made_at"], *numbers, job["eta"] or "-"

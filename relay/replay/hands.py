@@ -1,0 +1,150 @@
+"""Carries out plans: produce, acknowledge, mark, in that order, and then the index forgets what is nobody's business.
+
+Everything here can be repeated at any point: who repeats it does what was not done yet.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import structs
+
+from relay.domain.directory import Directory, Moves
+from relay.domain.errors import RecordTooLarge
+from relay.domain.hop import Hop
+from relay.domain.identity import DeliveryId
+from relay.domain.replay_job import Action
+from relay.domain.topics import Topics
+from relay.engine.clock import Clock
+from relay.engine.letters import ever_smaller
+from relay.log.port import Coordinate, Log, NewRecord, Record
+from relay.replay.letter import Letter
+from relay.replay.plan import HERE, Out, Plan, Planner
+from relay.state.port import FailedEntry, State
+from relay.state.replies import answered
+from relay.state.rows import Mark, Row, RowKey, delivery_row
+
+TOO_LARGE: Final = Plan(skip="too_large")
+
+
+class Hands:
+    """Its methods raise what the two ports do."""
+
+    def __init__(
+        self,
+        log: Log,
+        state: State,
+        topics: Topics,
+        directory: Directory,
+        moves: Moves,
+        clock: Clock,
+        *,
+        max_payload_bytes: int,
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._moves = moves
+        self._clock = clock
+        self.planner = Planner(topics, directory, max_payload_bytes=max_payload_bytes)
+
+    async def plan(self, action: Action, letters: Sequence[Letter]) -> list[Plan]:
+        """What would become of each. Of two letters of one life the first counts."""
+        if action == "discard":
+            own = [letter.delivery for letter in letters]
+            rows = await self.rows([delivery for delivery in own if delivery is not None])
+            plans = [self.planner.discard(letter, rows, now=self._clock.time()) for letter in letters]
+        else:
+            await self._moves.catch_up()
+            rows = await self.rows([one for letter in letters for one in self.planner.deliveries(letter)])
+            plans = [self.planner.replay(letter, rows) for letter in letters]
+        return _each_life_once(plans)
+
+    async def plan_delivered(
+        self, records: Sequence[tuple[Record, Hop]], newest: Sequence[int], committed: int
+    ) -> list[Plan]:
+        """The same of deliveries in their lane that have not failed. `newest`: the last life of each when the job was
+        made. `committed`: where the lane stands."""
+        await self._moves.catch_up()
+        rows = await self.rows([hop.delivery for _, hop in records])
+        plans = [
+            self.planner.delivered(record, hop, last, rows[hop.delivery], over=record.offset < committed)
+            for (record, hop), last in zip(records, newest, strict=True)
+        ]
+        return _each_life_once(plans)
+
+    async def rows(self, deliveries: Sequence[DeliveryId]) -> dict[DeliveryId, Row]:
+        """What is known of each."""
+        wanted = list(dict.fromkeys(deliveries))
+        found = await self.peek(list(map(delivery_row, wanted)))
+        return dict(zip(wanted, found, strict=True))
+
+    async def peek(self, keys: Sequence[RowKey]) -> list[Row]:
+        return await answered(self._state.peek(keys)) if keys else []
+
+    async def carry_out(self, plans: Sequence[Plan]) -> list[Plan]:
+        """Returns them as they were carried out: what the log does not take for its size was not."""
+        done = await self._append(plans)
+        marks: list[Mark] = []
+        new: list[Mark] = []
+        for plan, places in done:
+            for out, at in zip(plan.out, places, strict=True):
+                (new if out.newly else marks).extend(_at(mark, at) for mark in out.marks)
+        if marks:
+            await answered(self._state.mark(marks))
+        if new:
+            await self._state.remember(new)
+        return [plan for plan, _ in done]
+
+    async def close(self, letters: Sequence[Letter], plans: Sequence[Plan]) -> None:
+        """Nobody has to look after these any more: what was carried out, and what turned out to be over."""
+        over = [letter.entry for letter, plan in zip(letters, plans, strict=True) if plan.out or plan.skip in _OVER]
+        await self.forget(over)
+
+    async def forget(self, entries: Sequence[FailedEntry]) -> None:
+        """They are not listed any more."""
+        if entries:
+            await self._state.drop_failed(entries)
+
+    async def _append(self, plans: Sequence[Plan]) -> list[tuple[Plan, list[Coordinate]]]:
+        records = [out.record for plan in plans for out in plan.out]
+        try:
+            places = iter(await self._log.append(records) if records else [])
+        except RecordTooLarge:
+            return [await self._append_one(plan) for plan in plans]
+        return [(plan, [next(places) for _ in plan.out]) for plan in plans]
+
+    async def _append_one(self, plan: Plan) -> tuple[Plan, list[Coordinate]]:
+        """Of a plan of several records all are appended, or it is none that can be carried out."""
+        places: list[Coordinate] = []
+        for out in plan.out:
+            at = await self._append_smaller(out)
+            if at is None:
+                return TOO_LARGE, []
+            places.append(at)
+        return plan, places
+
+    async def _append_smaller(self, out: Out) -> Coordinate | None:
+        """A dead letter in the largest form that the log takes; None: any other record that it does not take."""
+        forms: list[tuple[NewRecord, ...]] = [(out.record,), *ever_smaller([out.record])]
+        for form in forms:
+            try:
+                return (await self._log.append(form))[0]
+            except RecordTooLarge:
+                continue
+        return None
+
+
+_OVER: Final = frozenset({"replayed", "discarded", "delivered"})
+
+
+def _each_life_once(plans: Sequence[Plan]) -> list[Plan]:
+    seen: set[tuple[DeliveryId, int]] = set()
+    found = []
+    for plan in plans:
+        lives = {(out.delivery, out.generation) for out in plan.out if out.delivery is not None}
+        found.append(Plan(skip="replayed") if lives & seen else plan)
+        seen |= lives
+    return found
+
+
+def _at(mark: Mark, at: Coordinate) -> Mark:
+    return structs.replace(mark, at=(at.partition, at.offset)) if mark.at == HERE else mark

@@ -1,0 +1,115 @@
+"""A dead letter as a replay sees it: which stage gave up which life of which delivery. Pure."""
+
+from dataclasses import dataclass
+from typing import Final, get_args
+
+from relay.domain.dead_letter import DeadLetter, identity_of, original_headers, parse_dead_letter
+from relay.domain.errors import InvalidRecord
+from relay.domain.hop import NO_RECEIVER, Hop, decode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.selection import Facts, Stage
+from relay.domain.topics import Topics
+from relay.log.port import Coordinate, Headers, Record
+from relay.state.port import FailedEntry
+from workers.failed_messages import generation_of
+
+STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """`stage` None: of a topic that no step of ours reads. `hop`: of a record behind `from_sender` that can be read.
+    `generation`: of the life that failed."""
+
+    record: Record
+    dead: DeadLetter
+    facts: Facts
+    stage: Stage | None
+    hop: Hop | None
+    generation: int
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, also where it was discarded since."""
+        return self.dead.former_reason or self.dead.reason
+
+    @property
+    def at(self) -> Coordinate:
+        return self.record.coordinate
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.record.partition, self.record.offset
+
+    @property
+    def headers(self) -> Headers:
+        """Those of the record that was given up."""
+        return original_headers(self.record.headers)
+
+    @property
+    def delivery(self) -> DeliveryId | None:
+        """Whose life it ended. That of a message that was never routed has the receiver `-`, like its notice."""
+        if self.hop is not None:
+            return self.hop.delivery
+        receiver, source_id, message_id, *_ = self.facts
+        if not source_id or not message_id or self.stage != "from_sender" or self.reason == "id_conflict":
+            return None  # of two messages with one id the row is the first one's
+        return DeliveryId(
+            receiver if is_named(self.record.headers) and receiver else NO_RECEIVER, source_id, message_id
+        )
+
+    @property
+    def entry(self) -> FailedEntry:
+        """Its entry in the index."""
+        receiver, source_id, message_id, *_ = self.facts
+        return FailedEntry(
+            receiver or NO_RECEIVER,
+            self.at,
+            self.dead.first_failed_ms / 1000,
+            self.dead.reason,
+            source_id or "",
+            message_id or "",
+        )
+
+
+def read_letter(record: Record, topics: Topics) -> Letter:
+    """What a record of `failed_messages` says. Never raises."""
+    dead = parse_dead_letter(record.headers)
+    receiver, source_id, message_id = identity_of(record.value, record.headers)
+    stage = stage_of(dead.stage, topics)
+    facts = Facts(
+        receiver,
+        source_id,
+        message_id,
+        dead.reason,
+        dead.last_status,
+        stage,
+        dead.first_failed_ms or record.timestamp_ms,
+    )
+    hop = None if stage in (None, "from_sender") else _hop(original_headers(record.headers))
+    generation = hop.generation if hop is not None else generation_of(record)
+    return Letter(record, dead, facts, stage, hop, generation)
+
+
+def stage_of(topic: str, topics: Topics) -> Stage | None:
+    """The stage that reads `topic`."""
+    if topic == topics.from_sender:
+        return "from_sender"
+    if topic == topics.to_sender:
+        return "to_sender"
+    if topic.startswith(topics.to_receiver("")):
+        return "to_receiver"
+    return "pending" if topic.startswith(topics.pending("")) else None
+
+
+def is_named(headers: Headers) -> bool:
+    """Whether a dead letter of `from_sender` is of one of its message's receivers, and not of the message. That header
+    is the step's own: a sender's is taken away."""
+    return any(name == "relay-receiver" for name, _ in headers)
+
+
+def _hop(headers: Headers) -> Hop | None:
+    try:
+        return decode_hop(headers)
+    except InvalidRecord:
+        return None

@@ -1,0 +1,339 @@
+"""What a replay or a discard does with one dead letter, or one delivery, given what the rows say. Pure.
+
+A replay begins the life after the one that the letter tells of, and a discard ends that life at once. Both are nothing
+where a later life is known: so each letter is replayed or discarded once, however often, and by whomever, it is tried.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Final
+
+from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.directory import Directory
+from relay.domain.errors import InvalidRecord
+from relay.domain.handover import Handover, to_code
+from relay.domain.hop import NO_RECEIVER, Hop, encode_hop
+from relay.domain.identity import DeliveryId, callback_id, webhook_id
+from relay.domain.message import Message, parse_message
+from relay.domain.reasons import DISCARDED, REASON_CODES
+from relay.domain.receiver import Receiver
+from relay.domain.status import status_url, unaskable
+from relay.domain.topics import Topics, lane_of
+from relay.log.port import Coordinate, Headers, NewRecord, Record
+from relay.replay.letter import Letter, is_named
+from relay.state.rows import Mark, Row, Stage, callback_row, delivery_row
+from workers.delivery import can_be_asked
+from workers.routing import first_hop, lane_record
+
+HERE: Final = (-1, -1)
+"""In a mark: where the record is that proves it."""
+IN_DOUBT: Final = frozenset({"ambiguous", "expired", DISCARDED})
+"""Reasons of those whose last attempt may have reached the receiver. What is `exhausted` was asked about before each
+attempt where that can be done."""
+_OF_ONE_LIFE: Final = frozenset(
+    {"relay-generation", "relay-attempt", "relay-move", "relay-reason", "relay-ask-first", "relay-wait"}
+)
+_OF_A_WAIT: Final = frozenset({"relay-status-url", "relay-ask-after", "relay-not-asked"})
+_AT_REST: Final = frozenset({Stage.NONE, Stage.PUBLISHED, Stage.DONE})
+_DELIVERED_AT: Final[Mapping[str | None, frozenset[Stage]]] = {
+    "from_sender": frozenset({Stage.AWAITING, Stage.PUBLISHED, Stage.DONE}),
+    "to_receiver": frozenset({Stage.AWAITING, Stage.PUBLISHED, Stage.DONE}),
+    "pending": frozenset({Stage.PUBLISHED, Stage.DONE}),
+}
+"""Stages of a row that say that a letter of its life is not how it ended."""
+_NOWHERE: Final = Row()
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """A record to be appended. `marks`: what that proves; written if `newly` only where nothing is known of that life.
+    `generation`: the life that it begins, or ends."""
+
+    record: NewRecord
+    delivery: DeliveryId | None
+    generation: int
+    marks: tuple[Mark, ...] = ()
+    newly: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What becomes of one letter or delivery: `out`, or nothing, and `skip` says why."""
+
+    out: tuple[Out, ...] = ()
+    skip: str | None = None
+
+
+Rows = Mapping[DeliveryId, Row]
+
+
+class Planner:
+    """`max_payload_bytes`: the largest payload that is let in now."""
+
+    def __init__(self, topics: Topics, directory: Directory, *, max_payload_bytes: int) -> None:
+        self._topics = topics
+        self._directory = directory
+        self._max_bytes = max_payload_bytes
+
+    # a replay
+
+    def deliveries(self, letter: Letter) -> list[DeliveryId]:
+        """Whose rows have to be looked up for `replay`."""
+        own = letter.delivery
+        found = [] if own is None else [own]
+        message = self._message(letter)
+        return found + ([] if message is None else [DeliveryId(name, *message.id) for name in self._names(message)])
+
+    def replay(self, letter: Letter, rows: Rows) -> Plan:
+        if letter.dead.omitted is not None:
+            return Plan(skip="incomplete")
+        if letter.stage is None:
+            return Plan(skip="unknown_stage")
+        if letter.stage == "from_sender":
+            return self._routed_anew(letter, rows)
+        hop = letter.hop
+        if hop is None or letter.record.value is None:
+            return Plan(skip="invalid")
+        row = rows.get(hop.delivery, _NOWHERE)
+        life = next_life(letter, row)
+        if isinstance(life, str):
+            return Plan(skip=life)
+        if letter.stage == "to_sender":
+            return self._returned(letter, hop, life, row)
+        return self._sent_again(letter, hop, life)
+
+    def _sent_again(self, letter: Letter, hop: Hop, life: int) -> Plan:
+        """To the receiver's lane of now. One that the receiver says it never saw is not asked about again, but sent."""
+        receiver = self._directory.receiver(hop.delivery.receiver)
+        if receiver is None:
+            return Plan(skip="unknown_receiver")
+        value, dead = letter.record.value or b"", letter.dead
+        if letter.stage == "pending" and letter.reason != "receiver_forgot":
+            headers = _headers(letter.headers, life, attempt=hop.attempt) + _where_to_ask(hop, receiver)
+            lane = lane_of(receiver)
+            topic = self._topics.pending(lane)
+            record = lane_record(topic, lane, receiver, hop.delivery.source_id, value, headers)
+            row = delivery_row(hop.delivery)
+            return Plan((Out(record, hop.delivery, life, (Mark(row, life, Stage.AWAITING),)),))
+        ask_first = letter.reason in IN_DOUBT and dead.attempts > 0
+        return Plan((self._to_receiver(receiver, hop.delivery, value, letter.headers, life, ask_first=ask_first),))
+
+    def _to_receiver(
+        self, receiver: Receiver, delivery: DeliveryId, value: bytes, former: Headers, life: int, *, ask_first: bool
+    ) -> Out:
+        headers = _headers(former, life, drop=_OF_A_WAIT)
+        if receiver.move:
+            headers += (("relay-move", b"%d" % receiver.move),)
+        if ask_first:
+            headers += (("relay-ask-first", b"true"),)
+        lane = lane_of(receiver)
+        topic = self._topics.to_receiver(lane)
+        return Out(lane_record(topic, lane, receiver, delivery.source_id, value, headers), delivery, life)
+
+    def _returned(self, letter: Letter, hop: Hop, life: int, row: Row) -> Plan:
+        """To the sender. Behind a notice of failure nothing of the delivery has changed: its new life has failed, too,
+        where and why the former one did."""
+        failed = hop.outcome == "failed"
+        named = ("webhook-id", callback_id(hop.delivery, life, failed=failed).encode())
+        reason = tuple(pair for pair in letter.headers if pair[0] == "relay-reason")
+        headers = _headers(letter.headers, life, attempt=hop.attempt, drop=frozenset({"webhook-id"})) + reason
+        record = NewRecord(
+            self._topics.to_sender, hop.delivery.source_id.encode(), letter.record.value, (*headers, named)
+        )
+        return Plan((Out(record, hop.delivery, life, (_returned_mark(hop, life, row),)),))
+
+    # routing failures
+
+    def _message(self, letter: Letter) -> Message | None:
+        if letter.stage != "from_sender" or letter.reason == "id_conflict" or letter.dead.omitted is not None:
+            return None
+        if is_named(letter.record.headers) or len(letter.record.value or b"") > self._max_bytes:
+            return None
+        try:
+            return parse_message(letter.record.value, letter.headers)
+        except InvalidRecord:
+            return None
+
+    def _names(self, message: Message) -> tuple[str, ...]:
+        try:
+            return message.receivers or self._directory.subscribers(message.source_id, message.event_type)
+        except InvalidRecord:
+            return ()
+
+    def _routed_anew(self, letter: Letter, rows: Rows) -> Plan:
+        own = letter.delivery
+        if letter.reason == "id_conflict":
+            return Plan(skip="id_conflict")
+        life = next_life(letter, rows.get(own, _NOWHERE)) if own is not None else letter.generation + 1
+        if isinstance(life, str):
+            return Plan(skip=life)
+        if own is not None and own.receiver != NO_RECEIVER:
+            return self._routed_to_one(letter, own, life)
+        if len(letter.record.value or b"") > self._max_bytes:
+            return Plan(skip="too_large")
+        message = self._message(letter)
+        if message is None or own is None:
+            return Plan(skip="invalid")
+        return self._routed_to_all(letter, message, own, life, rows)
+
+    def _routed_to_one(self, letter: Letter, delivery: DeliveryId, life: int) -> Plan:
+        receiver = self._directory.receiver(delivery.receiver)
+        if receiver is None:
+            return Plan(skip="unknown_receiver")
+        try:
+            message = parse_message(letter.record.value, letter.headers)
+        except InvalidRecord:
+            return Plan(skip="invalid")
+        return Plan((self._first(letter, message, receiver, life),))
+
+    def _routed_to_all(self, letter: Letter, message: Message, own: DeliveryId, life: int, rows: Rows) -> Plan:
+        """To each that is not on its way already. The row of the message itself remembers that it was routed."""
+        found = [(name, self._directory.receiver(name)) for name in self._names(message)]
+        known = [receiver for _, receiver in found if receiver is not None]
+        if not known:
+            return Plan(skip="unknown_receiver")
+        fresh = [one for one in known if rows.get(DeliveryId(one.name, *message.id), _NOWHERE).stage is Stage.NONE]
+        out = [self._first(letter, message, receiver, life) for receiver in fresh]
+        if not out:
+            return Plan(skip="replayed")
+        row = delivery_row(own)
+        last = replace(out[-1], marks=(Mark(row, life, Stage.DONE),))
+        return Plan((*out[:-1], last))
+
+    def _first(self, letter: Letter, message: Message, receiver: Receiver, life: int) -> Out:
+        return self._fresh(message, receiver, letter.dead.origin, letter.record.timestamp_ms, life)
+
+    def _fresh(
+        self, message: Message, receiver: Receiver, origin: Coordinate | None, accepted_ms: int, life: int
+    ) -> Out:
+        hop = first_hop(message, receiver, origin, accepted_ms, move=receiver.move, generation=life)
+        lane = lane_of(receiver)
+        topic, headers = self._topics.to_receiver(lane), encode_hop(hop)
+        record = lane_record(topic, lane, receiver, message.source_id, message.payload, headers)
+        return Out(record, hop.delivery, life)
+
+    # deliveries that did not fail
+
+    def delivered(self, record: Record, hop: Hop, newest: int, row: Row, *, over: bool) -> Plan:
+        """A delivery once more, that its receiver has. `record`: of its lane. `newest`: its last life when the job was
+        made. `over`: the lane has finished the record, or parked it."""
+        if row.generation > newest and row.stage is not Stage.NONE:
+            return Plan(skip="replayed")
+        if row.stage is Stage.FAILED:
+            return Plan(skip="failed")
+        if (row.stage is Stage.NONE and not over) or row.stage not in _AT_REST or row.generation < newest:
+            return Plan(skip="under_way")
+        receiver = self._directory.receiver(hop.delivery.receiver)
+        if receiver is None:
+            return Plan(skip="unknown_receiver")
+        value = record.value or b""
+        return Plan((self._to_receiver(receiver, hop.delivery, value, record.headers, newest + 1, ask_first=False),))
+
+    def once_more(
+        self, message: Message, origin: Coordinate | None, accepted_ms: int, delivery: DeliveryId, row: Row
+    ) -> Plan:
+        """The same of one, from the message as it came."""
+        if row.stage not in _AT_REST:
+            return Plan(skip="failed" if row.stage is Stage.FAILED else "under_way")
+        receiver = self._directory.receiver(delivery.receiver)
+        if receiver is None:
+            return Plan(skip="unknown_receiver")
+        return Plan((self._fresh(message, receiver, origin, accepted_ms, row.generation + 1),))
+
+    # a discard
+
+    def discard(self, letter: Letter, rows: Rows, *, now: float) -> Plan:
+        """A dead letter that says so, of a life that ended as it began. `now`: Unix seconds."""
+        own = letter.delivery
+        row = rows.get(own, _NOWHERE) if own is not None else _NOWHERE
+        life = next_life(letter, row)
+        if isinstance(life, str):
+            return Plan(skip=life)
+        if letter.dead.reason == DISCARDED:
+            return Plan(skip="discarded")
+        record = self._discarded(letter, life, now)
+        if own is None:
+            return Plan((Out(record, None, life),))
+        if letter.stage == "to_sender" and letter.hop is not None:
+            return Plan((Out(record, own, life, _callback_marks(letter.hop, life, row, letter.dead.attempts)),))
+        mark = Mark(delivery_row(own), life, Stage.FAILED, HERE, REASON_CODES[DISCARDED])
+        return Plan((Out(record, own, life, (mark,), newly=True),))
+
+    def _discarded(self, letter: Letter, life: int, now: float) -> NewRecord:
+        dead, record = letter.dead, letter.record
+        said = f": {dead.detail}" if dead.detail else ""
+        told = DeadLetter(
+            reason=DISCARDED,
+            detail=f"discarded by hand, after it had failed ({letter.reason}){said}",
+            stage=dead.stage,
+            origin=dead.origin,
+            attempts=dead.attempts,
+            first_failed_ms=int(now * 1000),
+            last_status=dead.last_status,
+            omitted=dead.omitted,
+            former_reason=letter.reason,
+        )
+        headers = (*_without(letter.headers, {"relay-generation"}), ("relay-generation", b"%d" % life))
+        return NewRecord(self._topics.failed_messages, record.key, record.value, dead_letter_headers(headers, told))
+
+
+def next_life(letter: Letter, row: Row) -> int | str:
+    """The life that a replay of `letter` begins; or why there is none: `replayed`, `discarded`, `delivered`."""
+    if row.stage is Stage.NONE or row.generation < letter.generation:
+        return letter.generation + 1
+    if row.generation == letter.generation:
+        return "delivered" if row.stage in _DELIVERED_AT.get(letter.stage, ()) else letter.generation + 1
+    if row.stage is Stage.FAILED and row.at == letter.place:
+        return row.generation + 1  # its notice was replayed since, which is no life of the delivery's own
+    return "discarded" if row.stage is Stage.FAILED and row.code == REASON_CODES[DISCARDED] else "replayed"
+
+
+def is_open(letter: Letter, row: Row) -> bool:
+    """Whether a dead letter is still somebody's business, as far as its delivery's row tells."""
+    return letter.dead.reason != DISCARDED and isinstance(next_life(letter, row), int)
+
+
+def _returned_mark(hop: Hop, life: int, row: Row) -> Mark:
+    return _still_failed(hop, life, row) or Mark(delivery_row(hop.delivery), life, Stage.PUBLISHED, HERE)
+
+
+def _callback_marks(hop: Hop, life: int, row: Row, attempts: int) -> tuple[Mark, ...]:
+    """As when a callback is given up: where the letter is, is in the callback's own row."""
+    code = to_code(Handover.FAILED, attempts)
+    own = callback_row(hop.delivery, life, failed=hop.outcome == "failed")
+    end = _still_failed(hop, life, row) or Mark(delivery_row(hop.delivery), life, Stage.DONE, row.at, code)
+    return Mark(own, life, Stage.DONE, HERE, code), end
+
+
+def _where_to_ask(hop: Hop, receiver: Receiver) -> Headers:
+    """Of a receiver that can be asked now, and could not when it said 202."""
+    endpoint = receiver.status_endpoint
+    if (
+        hop.status_url is not None
+        or endpoint is None
+        or not can_be_asked(receiver)
+        or unaskable(endpoint, hop.delivery)
+    ):
+        return ()
+    identity = webhook_id(hop.delivery.source_id, hop.delivery.message_id)
+    url = status_url(endpoint, hop.delivery, webhook_id=identity, response_body=b"")
+    return (("relay-status-url", url.encode(errors="replace")),)
+
+
+def _still_failed(hop: Hop, life: int, row: Row) -> Mark | None:
+    """Of a delivery whose notice of failure was what failed."""
+    if hop.outcome != "failed":
+        return None
+    code = row.code if row.stage is Stage.FAILED else REASON_CODES.get(hop.reason or "", 0)
+    return Mark(delivery_row(hop.delivery), life, Stage.FAILED, row.at, code)
+
+
+def _headers(former: Headers, life: int, *, attempt: int = 0, drop: frozenset[str] = frozenset()) -> Headers:
+    """Those of a former life, with what is another's in this one."""
+    kept = _without(former, _OF_ONE_LIFE | drop)
+    return (*kept, ("relay-attempt", b"%d" % attempt), ("relay-generation", b"%d" % life))
+
+
+def _without(headers: Headers, names: AbstractSet[str]) -> Headers:
+    return tuple(pair for pair in headers if pair[0] not in names)

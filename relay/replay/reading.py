@@ -1,0 +1,62 @@
+"""What a job reads, in the order in which it failed: several partitions as one, from a moment on."""
+
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from relay.domain.replay_job import Span
+from relay.log.port import Coordinate, LogReader, Record
+
+NEAR: Final = 1_000
+"""So many records are rather read than asked for one by one."""
+
+
+class _Head:
+    """One partition, of which a part is in hand."""
+
+    def __init__(self, log: LogReader, span: Span, position: int) -> None:
+        start = max(position, span.start)
+        self._batches = log.scan(span.topic, span.partition, start=start, end=span.end)
+        self._read: deque[Record] = deque()
+        self._over = start >= span.end
+
+    async def first(self) -> Record | None:
+        """The next record; None: there is none."""
+        while not self._read and not self._over:
+            batch = await anext(self._batches, None)
+            if batch is None:
+                self._over = True
+            else:
+                self._read.extend(batch)
+        return self._read[0] if self._read else None
+
+    def take(self) -> Record:
+        return self._read.popleft()
+
+
+async def merged(log: LogReader, spans: Sequence[Span], positions: Sequence[int]) -> AsyncIterator[tuple[int, Record]]:
+    """Records of all `spans`, each with the number of its span: of each partition in offset order, and of those that
+    are next the oldest first. `positions`: the offset to begin at in each; none: where the spans begin."""
+    starts = positions or [span.start for span in spans]
+    heads = [_Head(log, span, position) for span, position in zip(spans, starts, strict=True)]
+    while True:
+        nexts = [(record.timestamp_ms, number) for number, head in enumerate(heads) if (record := await head.first())]
+        if not nexts:
+            return
+        _, number = min(nexts)
+        yield number, heads[number].take()
+
+
+async def start_at(log: LogReader, span: Span, moment_ms: int) -> Span:
+    """`span` without most of what was appended before `moment_ms`."""
+    low, high = span.start, span.end
+    while high - low > NEAR:
+        middle = (low + high) // 2
+        (record,) = await log.read([(Coordinate(span.topic, span.partition, middle), None)])
+        if record is None:  # offsets may have gaps: then more is read
+            break
+        if record.timestamp_ms < moment_ms:
+            low = middle
+        else:
+            high = middle
+    return span._replace(start=low)

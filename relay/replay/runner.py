@@ -1,0 +1,215 @@
+"""Does the jobs that replay and discard: one process at a time, under a lease; each step is a record on
+`receiver_config`, found there by whoever goes on."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from math import inf
+from typing import Final
+
+from relay.config.jobs import Job
+from relay.domain.errors import NotYet, Unavailable, UserError
+from relay.domain.replay_job import JobState, Progress, order_key, progress_key, stop_key
+from relay.domain.topics import Topics
+from relay.engine.clock import Clock
+from relay.engine.recovery import keeping_lease
+from relay.log.port import Coordinate, Log, NewRecord
+from relay.replay.desk import Desk
+from relay.replay.plan import Plan
+from relay.replay.walk import Chunk, Walk
+from relay.state.port import State
+from relay.telemetry.logging import get_logger
+
+LEASE: Final = "replays"
+LEASE_S: Final = 15.0
+LOOK_S: Final = 1.0
+AT_ONCE: Final = 500
+"""Letters of a step: after each it is known how far the job is."""
+TELL_S: Final = 2.0
+"""Of what is passed over it is told so often how much it is."""
+AT_A_TIME: Final = 4
+"""Jobs; one that is paced for hours must not keep all others waiting."""
+KEPT: Final = 1_000
+KEPT_S: Final = 30 * 86_400.0
+"""Jobs that are over are remembered, the newest of them, for as long as dead letters are."""
+_SURE: Final = frozenset({"replayed", "discarded"})
+
+_log = get_logger("relay.replays")
+
+
+class ReplayRunner:
+    """One per process. `owner`: unique per process."""
+
+    def __init__(self, log: Log, state: State, topics: Topics, desk: Desk, clock: Clock, *, owner: str) -> None:
+        self._log = log
+        self._state = state
+        self._topics = topics
+        self._desk = desk
+        self._jobs = desk.jobs
+        self._clock = clock
+        self._owner = owner
+
+    async def run(self) -> None:
+        """For ever. While log or state are away nothing is replayed."""
+        while True:
+            try:
+                if self._open() and await self._state.lease(LEASE, self._owner, LEASE_S):
+                    async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+                        await self._work()
+                        await self._forget_old()
+            except* (Unavailable, NotYet) as group:
+                _log.debug("replays_wait", error=str(group.exceptions[0]))
+            await self._clock.sleep(LOOK_S)
+
+    def _open(self) -> list[Job]:
+        """Oldest first."""
+        return [job for job in reversed(self._jobs.all()) if not job.is_over]
+
+    async def _work(self) -> None:
+        """Until there is none left. Raises NotYet when the lease is another process's by now."""
+        running: dict[str, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                running = {id: task for id, task in running.items() if not task.done()}
+                waiting = [job for job in self._open() if job.order.id not in running]
+                for job in waiting[: AT_A_TIME - len(running)]:
+                    running[job.order.id] = tasks.create_task(self._do(job))
+                if not running:
+                    return
+                await asyncio.wait(
+                    [*running.values(), tasks.create_task(self._clock.sleep(LOOK_S))],
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+
+    async def _do(self, job: Job) -> None:
+        """One job, to its end. What is away is waited for; what is wrong with it is said."""
+        under_way = _UnderWay(job)
+        _log.info("replay_begun", job=job.order.id, action=job.order.action, sent=job.progress.sent)
+        while True:
+            try:
+                await self._advance(under_way)
+            except UserError as error:
+                await self._end(under_way, "failed", str(error))
+            except Unavailable as error:
+                _log.debug("replay_waits", job=job.order.id, error=str(error))
+                with suppress(Unavailable):
+                    await self._say(under_way, replace(under_way.progress, detail=f"waits: {error}"))
+                await self._clock.sleep(LOOK_S)
+                continue
+            except NotYet:
+                raise
+            except Exception as error:  # noqa: BLE001  its outermost place: one job's fault is no other's
+                _log.error("replay_failed", job=job.order.id, exc_info=True)
+                await self._end(under_way, "failed", f"a fault of the relay: {type(error).__name__}")
+            return
+
+    async def _advance(self, under_way: "_UnderWay") -> None:
+        order, walk = under_way.job.order, Walk(self._log, self._topics, under_way.job.order)
+        if under_way.progress.counted is None:
+            await self._say(under_way, replace(under_way.progress, state="counting", detail=None))
+            counted = 0
+            async for chunk in walk.chunks(size=AT_ONCE):
+                counted += len(chunk)
+                if self._is_stopping(under_way):
+                    await self._end(under_way, "stopped")
+                    return
+            now = round(self._clock.time(), 3)
+            await self._say(under_way, replace(under_way.progress, state="running", counted=counted, begun_at=now))
+        size = AT_ONCE if order.rate is None else max(1, min(AT_ONCE, int(order.rate)))
+        progress = under_way.progress
+        async for chunk in walk.chunks(progress.group, progress.positions, size=size):
+            if self._is_stopping(under_way):
+                await self._end(under_way, "stopped")
+                return
+            sent = await self._step(under_way, chunk)
+            await self._pace(under_way, sent)
+        await self._end(under_way, "done")
+
+    async def _step(self, under_way: "_UnderWay", chunk: Chunk) -> int:
+        """Returns how many were sent. What lies in the chunk is told before anything of it is."""
+        order, before = under_way.job.order, under_way.progress
+        plans = await self._desk.plans(order.action, chunk)
+        if any(plan.out for plan in plans):
+            upto = _further(before.upto, chunk.positions) if before.group == chunk.group else chunk.positions
+            positions = before.positions if before.group == chunk.group else ()
+            await self._say(under_way, replace(before, group=chunk.group, positions=positions, upto=upto, detail=None))
+            plans = await self._desk.hands.carry_out(plans)
+        if chunk.letters:
+            await self._desk.hands.close(chunk.letters, plans)
+        sent, skipped = _tally(chunk, plans, before)
+        after = before.after(sent, skipped)
+        upto = before.upto if before.group == chunk.group else ()
+        now_there = replace(after, group=chunk.group, positions=chunk.positions, upto=upto, detail=None)
+        under_way.progress = now_there
+        if self._clock.monotonic() - under_way.said_at > TELL_S:
+            await self._say(under_way, now_there)
+        return sum(bool(plan.out) for plan in plans)
+
+    async def _pace(self, under_way: "_UnderWay", sent: int) -> None:
+        rate, now = under_way.job.order.rate, self._clock.monotonic()
+        if rate is None:
+            return
+        under_way.next_at = max(under_way.next_at, now) + sent / rate
+        while (left_s := under_way.next_at - self._clock.monotonic()) > 0 and not self._is_stopping(under_way):
+            await self._clock.sleep(min(left_s, LOOK_S))
+
+    def _is_stopping(self, under_way: "_UnderWay") -> bool:
+        job = self._jobs.get(under_way.job.order.id)
+        return job is None or job.stopping
+
+    async def _end(self, under_way: "_UnderWay", how: JobState, detail: str | None = None) -> None:
+        ended = replace(under_way.progress, state=how, ended_at=round(self._clock.time(), 3), detail=detail)
+        stop = NewRecord(self._topics.receiver_config, stop_key(under_way.job.order.id), None)
+        at = await self._say(under_way, ended, *([stop] if how == "stopped" else []))
+        await self._desk.reach(at.offset + 1)  # or it would be taken for one that is to be gone on with
+        skipped = sum(ended.skipped.values())
+        _log.info("replay_ended", job=under_way.job.order.id, state=how, sent=ended.sent, skipped=skipped)
+
+    async def _say(self, under_way: "_UnderWay", progress: Progress, *more: NewRecord) -> Coordinate:
+        """The lease is asked for right before: who was asleep for longer than it lasts has nothing to say."""
+        if not await self._state.lease(LEASE, self._owner, LEASE_S):
+            raise NotYet("another process does the replays")
+        key = progress_key(under_way.job.order.id)
+        *_, at = await self._log.append([NewRecord(self._topics.receiver_config, key, progress.encode()), *more])
+        under_way.progress, under_way.said_at = progress, self._clock.monotonic()
+        return at
+
+    async def _forget_old(self) -> None:
+        over = [job for job in self._jobs.all() if job.is_over]
+        now = self._clock.time()
+        old = [job for n, job in enumerate(over) if n >= KEPT or now - (job.progress.ended_at or now) > KEPT_S]
+        keys = [key(job.order.id) for job in old for key in (stop_key, progress_key, order_key)]
+        for first in range(0, len(keys), AT_ONCE):
+            some = keys[first : first + AT_ONCE]
+            await self._log.append([NewRecord(self._topics.receiver_config, key, None) for key in some])
+
+
+class _UnderWay:
+    """A job, with what this process knows of it and has not said yet."""
+
+    __slots__ = ("job", "next_at", "progress", "said_at")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.progress = job.progress
+        self.next_at = 0.0
+        self.said_at = -inf
+
+
+def _further(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    return tuple(max(pair) for pair in zip(one or other, other, strict=True))
+
+
+def _tally(chunk: Chunk, plans: Sequence[Plan], before: Progress) -> tuple[int, Counter[str]]:
+    """What was sent, and what not, and why. What somebody had begun to send before, who then died, counts as sent."""
+    sent, skipped = 0, Counter[str]()
+    upto = before.upto if before.group == chunk.group else ()
+    for number, record, plan in zip(chunk.numbers, chunk.records, plans, strict=True):
+        tried = bool(upto) and record.offset < upto[number]
+        if plan.out or (tried and plan.skip in _SURE):
+            sent += 1
+        else:
+            skipped[plan.skip or "nothing"] += 1
+    return sent, skipped

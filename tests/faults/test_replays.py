@@ -1,0 +1,475 @@
+"""What failed is replayed or discarded, and everything that may happen to who does it.
+
+Each letter's delivery arrives once more, in order, however often the job is begun, by whomever, and wherever it dies.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from relay.config.jobs import Job
+from relay.domain.hold import Hold
+from relay.domain.identity import DeliveryId
+from relay.domain.selection import Selection
+from relay.state.rows import Stage
+from tests.fakes.replaying import EVERYTHING, ReplayProcess, ReplayWorld
+from tests.fakes.strikes import Frost, Fuse, Loss
+from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.world import message
+
+COUNT = 6
+ASKED = "http://r/answer/{message_id}"
+"""Whom a process that dies leaves in doubt is asked for, and so arrives once."""
+
+
+async def until(seen: Callable[[], Awaitable[bool]], seconds: float = 900.0) -> None:
+    for _ in range(int(seconds)):
+        if await seen():
+            return
+        await asyncio.sleep(1)
+    raise AssertionError("it never came")
+
+
+async def ended(world: ReplayWorld, process: ReplayProcess, job: Job) -> Job:
+    """The job, once it is over and nothing is left to be done."""
+
+    async def over() -> bool:
+        known = process.registry.jobs.get(job.order.id)
+        return known is not None and known.is_over and await world.is_at_rest()
+
+    await until(over)
+    known = process.registry.jobs.get(job.order.id)
+    assert known is not None
+    return known
+
+
+def ids(count: int = COUNT) -> list[str]:
+    return [f"{'ab'[n % 2]}-{n}" for n in range(count)]
+
+
+async def failed(world: ReplayWorld, *, lane: str = "dedicated", count: int = COUNT, **entry: Any) -> None:
+    """Messages of two sources that their receiver has rejected."""
+    await world.create()
+    await world.declare("r", lane=lane, status_endpoint=ASKED, **entry)
+    world.reject(*ids(count))
+    await world.send(*(message(n, "ab"[n % 2], "r") for n in range(count)))
+    process = ReplayProcess(world)
+    await until(world.is_at_rest)
+    await process.stop()
+    assert [letter.reason for letter in world.letters()] == ["rejected"] * count
+
+
+def in_order(world: ReplayWorld) -> bool:
+    return all(
+        world.outside.arrived("/answer", source) == [id for id in ids() if id.startswith(source)] for source in "ab"
+    )
+
+
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+@virtually
+async def test_what_failed_arrives_once_however_often_it_is_asked_for(lane: str) -> None:
+    world = ReplayWorld()
+    await failed(world, lane=lane)
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    jobs = [await process.order(), await process.order()]
+    first, second = [await ended(world, process, job) for job in jobs]
+    assert (first.progress.state, first.progress.counted, first.progress.sent) == ("done", COUNT, COUNT)
+    assert second.progress.sent + sum(second.progress.skipped.values()) == COUNT
+    assert in_order(world)
+    assert set(world.generations("/answer")) == {(id, 1) for id in ids()}
+    third = await ended(world, process, await process.order())
+    assert (third.progress.sent, third.progress.skipped) == (0, {"replayed": COUNT})
+    assert in_order(world), "nothing came again"
+    assert {(id, "r"): {"failed", "answered"} for id in ids()} == world.outside.results()
+    assert await world.state.failed("r", limit=100) == []
+    await process.stop()
+
+
+@virtually
+async def test_what_fails_again_is_a_letter_again_and_can_be_replayed_again() -> None:
+    world = ReplayWorld()
+    await failed(world)
+    world.reject("a-0")
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    await ended(world, process, await process.order())
+    assert sorted(world.outside.arrived("/answer")) == sorted(set(ids()) - {"a-0"})
+    (entry,) = await world.state.failed("r", limit=100)
+    assert entry.message_id == "a-0"
+    again = await ended(world, process, await process.order())
+    assert (again.progress.sent, again.progress.skipped) == (1, {"replayed": COUNT})
+    assert world.generations("/answer")[-1] == ("a-0", 2)
+    await process.stop()
+
+
+async def _story(fuse: Fuse, action: Any = "replay") -> ReplayWorld:
+    """A job whose process may die at any call; the next one goes on with it."""
+    world = ReplayWorld()
+    await failed(world)
+    first = ReplayProcess(world)
+    await first.registry.ready.wait()
+    job = await first.order(action)
+    first_fuse = fuse  # the one that does the job: struck from its first call on
+    await first.kill()
+    second = ReplayProcess(world, first_fuse)
+    await asyncio.sleep(60)
+    await second.stop()
+    third = ReplayProcess(world)
+    await ended(world, third, job)
+    await third.stop()
+    return world
+
+
+def judge(world: ReplayWorld, place: str) -> None:
+    assert in_order(world), place
+    assert world.outside.results() == {(id, "r"): {"failed", "answered"} for id in ids()}, place
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["call_fails", "reply_is_lost"])
+def test_a_job_that_dies_at_any_call_sends_each_once(late: bool) -> None:
+    counted = Fuse()
+    judge(run_virtually(_story(counted)), "no fault")
+    for blow_at in range(1 + late, counted.calls + 1, 2):
+        fuse = Fuse(blow_at, after=late)
+        world = run_virtually(_story(fuse))
+        judge(world, f"call {blow_at}, {fuse.names[min(blow_at, len(fuse.names)) - 1]}")
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["call_fails", "reply_is_lost"])
+def test_a_discard_that_dies_at_any_call_tells_each_sender_once(late: bool) -> None:
+    counted = Fuse()
+    run_virtually(_story(counted, "discard"))
+    for blow_at in range(1 + late, counted.calls + 1, 2):
+        fuse = Fuse(blow_at, after=late)
+        world = run_virtually(_story(fuse, "discard"))
+        place = f"call {blow_at}, {fuse.names[min(blow_at, len(fuse.names)) - 1]}"
+        assert world.outside.arrived("/answer") == [], place
+        assert world.outside.reasons() == dict.fromkeys(ids(), "discarded"), place
+        notices = [h["webhook-id"] for at, h, _ in world.outside.posts if at == "/callback"]
+        assert len(set(notices)) == 2 * COUNT, place
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+def test_a_zombie_that_goes_on_with_a_job_sends_nothing_twice(late: bool) -> None:
+    async def story(frost: Frost) -> ReplayWorld:
+        world = ReplayWorld()
+        await failed(world)
+        frozen = ReplayProcess(world, frost)
+        await frozen.registry.ready.wait()
+        job = await frozen.order()
+        freezing = asyncio.create_task(frost.frozen.wait())
+        await asyncio.wait([freezing], timeout=40)
+        freezing.cancel()
+        frozen.log.expel()
+        other = ReplayProcess(world)
+        await asyncio.sleep(40)
+        frost.thaw.set()
+        await frozen.ended(20)
+        await ended(world, other, job)
+        await asyncio.gather(frozen.stop(), other.stop())
+        return world
+
+    counted = Frost(10_000)
+    run_virtually(story(counted))
+    calls = [n for n, name in enumerate(counted.names, 1) if name in ("log.append", "state.peek", "state.drop_failed")]
+    first = counted.names.index("state.peek")
+    for blow_at in [n for n in calls if n >= first][:12]:
+        frost = Frost(blow_at, after=late)
+        judge(run_virtually(story(frost)), f"call {blow_at}, {frost.names[min(blow_at, len(frost.names)) - 1]}")
+
+
+def test_a_state_that_loses_its_memory_while_a_job_runs_costs_no_message() -> None:
+    async def story(strike: Callable[[ReplayWorld], Fuse]) -> tuple[ReplayWorld, Fuse]:
+        world = ReplayWorld()
+        await failed(world)
+        fuse = strike(world)
+        process = ReplayProcess(world, fuse)
+        await process.registry.ready.wait()
+        await ended(world, process, await process.order())
+        await process.stop()
+        return world, fuse
+
+    _, counted = run_virtually(story(lambda world: Loss(10_000, world.state.lose)))
+    begun = counted.names.index("state.peek")
+    for blow_at in range(begun - 3, min(len(counted.names), begun + 25), 2):
+        world, _ = run_virtually(story(lambda world: Loss(blow_at, world.state.lose)))  # noqa: B023 - run at once
+        assert set(world.outside.arrived("/answer")) == set(ids()), f"call {blow_at}, {counted.names[blow_at - 1]}"
+        assert in_order(world), f"call {blow_at}, {counted.names[blow_at - 1]}"
+
+
+@virtually
+async def test_a_job_keeps_to_its_rate_and_stops_when_it_is_told_to() -> None:
+    world = ReplayWorld()
+    await failed(world)
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    job = await process.order(rate=0.1)
+    await asyncio.sleep(25)
+    assert len(world.outside.arrived("/answer")) == 3, "one each 10 s"
+    await process.desk.stop(job.order.id)
+    over = await ended(world, process, job)
+    assert (over.progress.state, over.progress.sent) == ("stopped", 3)
+    await asyncio.sleep(60)
+    assert len(world.outside.arrived("/answer")) == 3
+    rest = await ended(world, process, await process.order())
+    assert (rest.progress.sent, rest.progress.skipped) == (COUNT - 3, {"replayed": 3})
+    assert in_order(world)
+    await process.stop()
+
+
+@virtually
+async def test_a_selection_chooses_and_the_count_says_so_first() -> None:
+    world = ReplayWorld()
+    await failed(world)
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    chosen = Selection(sources=frozenset("a"), ids=frozenset({"a-0", "a-4", "b-1", "nobody"}))
+    order, gone = await process.desk.order("replay", chosen)
+    preview = await process.desk.preview(order, seconds=10)
+    assert (preview.counted, preview.to_send, preview.not_found) == (2, 2, ("b-1", "nobody"))
+    assert gone.before_ms is None
+    assert world.outside.arrived("/answer") == [], "counted only"
+    await ended(world, process, await process.order("replay", chosen))
+    assert world.outside.arrived("/answer") == ["a-0", "a-4"]
+    await process.stop()
+
+
+@virtually
+async def test_what_the_log_does_not_have_any_more_is_told() -> None:
+    world = ReplayWorld()
+    await failed(world)
+    letters = [letter for letter in world.letters() if letter.record.partition == world.letters()[0].record.partition]
+    world.broker.drop_before(letters[1].at)
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    order, gone = await process.desk.order("replay", EVERYTHING)
+    assert (gone.records, gone.before_ms) == (1, letters[1].record.timestamp_ms)
+    later = Selection(since_ms=letters[1].record.timestamp_ms + 1)
+    assert (await process.desk.order("replay", later))[1].before_ms is None
+    assert (await process.desk.preview(order, seconds=10)).counted == COUNT - 1
+    await process.stop()
+
+
+# the stages
+
+
+@virtually
+async def test_an_answer_that_never_came_is_waited_for_once_more() -> None:
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r", "/later", status_endpoint="http://r/nowhere/{message_id}", answer_deadline=60)
+    await world.send(message(1, "a", "r"))
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    await asyncio.sleep(90)
+    assert [letter.reason for letter in world.letters()] == ["receiver_forgot"]
+    await world.declare("r", "/later", status_endpoint="http://r/later/{message_id}", answer_deadline=60)
+    await ended(world, process, await process.order())
+    assert world.outside.arrived("/later") == ["a-1", "a-1"], "it said that it never saw it: it gets it once more"
+    assert world.outside.results()[("a-1", "r")] == {"failed", "answered"}
+    await process.stop()
+
+
+@virtually
+async def test_a_wait_that_timed_out_begins_anew_without_another_post() -> None:
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r", "/later", answer_deadline=60, answer="required")
+    await world.send(message(1, "a", "r"))
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    await asyncio.sleep(90)
+    assert [letter.reason for letter in world.letters()] == ["answer_timeout"]
+    await world.declare("r", "/later", status_endpoint="http://r/later/{message_id}", answer_deadline=60)
+    await ended(world, process, await process.order())
+    assert world.outside.arrived("/later") == ["a-1"]
+    assert world.outside.results()[("a-1", "r")] == {"failed", "answered"}
+    assert (await world.row("r", "a", "a-1")).generation == 1
+    await process.stop()
+
+
+@virtually
+async def test_an_answer_whose_callback_was_given_up_is_brought_once_more() -> None:
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r")
+    world.outside.down.add("callback")
+    await world.send(message(1, "a", "r"), message(2, "a", "r"))
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    await until(world.is_at_rest)
+    assert [letter.reason for letter in world.letters()] == ["callback_exhausted"] * 2
+    world.outside.down.clear()
+    jobs = [await process.order(), await process.order()]
+    for job in jobs:
+        await ended(world, process, job)
+    assert world.outside.arrived("/answer") == ["a-1", "a-2"], "its receiver is not asked again"
+    calls = [h["webhook-id"] for at, h, _ in world.outside.posts if at == "/callback"]
+    assert len(calls) == len(set(calls)) == 2
+    assert await world.state.failed("r", limit=10) == []
+    assert (await ended(world, process, await process.order())).progress.sent == 0
+    await process.stop()
+
+
+@virtually
+async def test_a_notice_that_was_given_up_is_replayed_beside_its_delivery() -> None:
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r")
+    world.outside.down.add("callback")
+    world.reject("a-1")
+    await world.send(message(1, "a", "r"))
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    await until(world.is_at_rest)
+    assert sorted(letter.reason for letter in world.letters()) == ["callback_exhausted", "rejected"]
+    world.outside.down.clear()
+    notices = Selection(reasons=frozenset({"callback_exhausted"}))
+    assert (await ended(world, process, await process.order("replay", notices))).progress.sent == 1
+    assert world.outside.reasons() == {"a-1": "rejected"}
+    assert (await ended(world, process, await process.order("replay", notices))).progress.sent == 0
+    assert (await world.row("r", "a", "a-1")).stage is Stage.FAILED
+    assert (await ended(world, process, await process.order())).progress.sent == 1, "the delivery itself"
+    assert world.outside.results()[("a-1", "r")] == {"failed", "answered"}
+    await process.stop()
+
+
+@virtually
+async def test_who_had_no_receiver_is_routed_anew_when_there_is_one() -> None:
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r")
+    await world.send(message(1, "a", "r", "new"), message(2, "a", "new"), replace(message(3, "a"), receivers=None))
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    await until(world.is_at_rest)
+    assert sorted(letter.reason for letter in world.letters()) == ["unknown_receiver"] * 3
+    untouched = await ended(world, process, await process.order())
+    assert untouched.progress.skipped == {"unknown_receiver": 3}
+    await world.declare("new", "/answer", sources=["a"], event_types=["*"])
+    for _ in range(2):
+        await ended(world, process, await process.order())
+    assert world.generations("/answer") == [("a-1", 0), ("a-1", 1), ("a-2", 1), ("a-3", 1)]
+    assert await world.state.failed_receivers() == []
+    await process.stop()
+
+
+@virtually
+async def test_what_may_have_arrived_is_asked_about_before_it_is_sent_again() -> None:
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r", on_ambiguous="dead_letter")
+    world.outside.lose_response = frozenset({1})
+    await world.send(message(1, "a", "r"))
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    await until(world.is_at_rest)
+    assert [letter.reason for letter in world.letters()] == ["ambiguous"]
+    await world.declare("r", status_endpoint=ASKED)
+    await ended(world, process, await process.order())
+    assert (world.outside.arrived("/answer"), world.outside.asked["a-1"]) == (["a-1"], 1)
+    assert world.outside.results()[("a-1", "r")] == {"failed", "answered"}
+    await process.stop()
+
+
+@virtually
+async def test_what_may_have_arrived_and_did_not_is_asked_about_and_sent() -> None:
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r", on_ambiguous="dead_letter")
+    await world.send(message(1, "a", "r"))
+    world.outside.lose_response = frozenset({1})
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    await until(world.is_at_rest)
+    await world.declare("r", "/answer2", status_endpoint="http://r/answer2/{message_id}")
+    await ended(world, process, await process.order())
+    assert (world.outside.arrived("/answer2"), world.outside.asked["a-1"]) == (["a-1"], 1)
+    await process.stop()
+
+
+# deliveries that did not fail
+
+
+@virtually
+async def test_what_was_delivered_is_sent_once_more_by_each_job_that_asks_for_it() -> None:
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r")
+    await world.declare("s", "/s", lane="shared")
+    world.reject("a-2")
+    await world.send(message(1, "a", "r", "s"), message(2, "a", "r"), message(3, "b", "r"))
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    await until(world.is_at_rest)
+    only_r = Selection(receivers=frozenset({"r"}))
+    jobs = [await process.order("replay", only_r, only_failed=False) for _ in range(2)]
+    for job in jobs:
+        await ended(world, process, job)
+    assert sorted(world.generations("/answer")) == [("a-1", 0), ("a-1", 1), ("a-2", 1), ("b-3", 0), ("b-3", 1)]
+    await ended(world, process, await process.order("replay", only_failed=False))
+    assert sorted(world.generations("/answer"))[2:] == [
+        ("a-1", 2),
+        ("a-2", 1),
+        ("a-2", 2),
+        ("b-3", 0),
+        ("b-3", 1),
+        ("b-3", 2),
+    ]
+    assert world.generations("/s") == [("a-1", 0), ("a-1", 1)]
+    await process.stop()
+
+
+# discards
+
+
+@virtually
+async def test_a_discard_ends_it_and_tells_the_sender_and_can_be_undone() -> None:
+    world = ReplayWorld()
+    await failed(world)
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    over = await ended(world, process, await process.order("discard"))
+    assert over.progress.sent == COUNT
+    assert world.outside.reasons() == dict.fromkeys(ids(), "discarded")
+    assert await world.state.failed("r", limit=100) == []
+    again = await ended(world, process, await process.order())
+    assert (again.progress.sent, again.progress.skipped) == (0, {"discarded": COUNT}), "what is discarded stays so"
+    undone = await ended(world, process, await process.order("replay", Selection(reasons=frozenset({"discarded"}))))
+    assert undone.progress.sent == COUNT
+    assert in_order(world)
+    await process.stop()
+
+
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+@pytest.mark.parametrize("paused", [False, True])
+@virtually
+async def test_what_is_parked_can_be_discarded(lane: str, paused: bool) -> None:
+    world = ReplayWorld()
+    await world.create()
+    slow = {"base": 500, "factor": 1, "cap": 500, "max_attempts": 1000}
+    await world.declare("r", lane=lane, status_endpoint=ASKED, retry=slow)
+    world.outside.down.add("answer")
+    await world.send(message(1, "a", "r"), message(2, "a", "r"))
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    await asyncio.sleep(30)
+    delivery = DeliveryId("r", "a", "a-1")
+    if paused:
+        await world.state.hold("r:r", Hold("paused", 1.0))
+    assert await process.desk.discard_waiting(delivery, await world.row(*delivery))
+
+    async def discarded() -> bool:
+        return [letter.dead.reason for letter in world.letters()] == ["discarded"]
+
+    await until(discarded, 60)
+    await world.state.resume("r:r")
+    world.outside.down.clear()
+    await until(world.is_at_rest, 2000)
+    assert world.outside.arrived("/answer") == ["a-2"]
+    assert world.outside.reasons() == {"a-1": "discarded"}
+    await process.stop()

@@ -1,0 +1,108 @@
+"""A job's records on `receiver_config`, and what a selection takes."""
+
+import pytest
+
+from relay.config.jobs import Jobs
+from relay.config.topic import key_of
+from relay.domain.errors import InvalidRecord
+from relay.domain.replay_job import (
+    Order,
+    Progress,
+    Span,
+    decode_order,
+    decode_progress,
+    eta_s,
+    is_of_job,
+    order_key,
+    progress_key,
+    stop_key,
+)
+from relay.domain.selection import Facts, Selection
+from relay.log.port import Record
+
+CHOSEN = Selection(frozenset({"ci"}), statuses=frozenset({500, 502}), since_ms=5, until_ms=9)
+ORDER = Order("ab12", "discard", CHOSEN, 1_700_000_000.5, (Span("f", 0, 1, 2),), (Span("l", 3, 4, 5),), 2.5)
+PROGRESS = Progress("running", 10, 3, {"replayed": 2}, 1, (4, 5), (6, 7), 1_700_000_001.0)
+
+
+def record(key: bytes, value: bytes | None) -> Record:
+    return Record("receiver_config", 0, 0, key, value, (), 0)
+
+
+def test_records_round_trip() -> None:
+    assert decode_order(ORDER.encode()) == ORDER
+    assert decode_progress(PROGRESS.encode()) == PROGRESS
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"[]", b"{}", b'{"action": "burn"}', b"\xff", b'{"positions": 1}', b"[" * 10_000]
+)
+def test_what_is_none_is_refused(value: bytes) -> None:
+    for decode in (decode_order, decode_progress):
+        with pytest.raises(InvalidRecord):
+            decode(value)
+
+
+@pytest.mark.parametrize("key", [order_key("x"), progress_key("x"), stop_key("x")])
+def test_their_keys_are_no_receivers(key: bytes) -> None:
+    assert is_of_job(key)
+    assert key_of(record(key, b"{}")) is None
+
+
+@pytest.mark.parametrize("key", [b"replay", b"replays", b"source:replay:x", b"hold:r:replay", b"replay-ci"])
+def test_other_keys_are_none_of_theirs(key: bytes) -> None:
+    assert not is_of_job(key)
+
+
+def test_what_is_known_does_not_depend_on_the_order_of_the_records() -> None:
+    for turned in (False, True):
+        jobs, records = (
+            Jobs(),
+            [
+                record(order_key("ab12"), ORDER.encode()),
+                record(progress_key("ab12"), PROGRESS.encode()),
+                record(stop_key("ab12"), b"{}"),
+                record(progress_key("other"), b"spoilt"),
+            ],
+        )
+        for each in reversed(records) if turned else records:
+            jobs.take(each)
+        [job] = jobs.all()
+        assert (job.order, job.progress, job.stopping) == (ORDER, PROGRESS, True)
+        for key in (order_key, progress_key, stop_key):
+            jobs.take(record(key("ab12"), None))
+        assert jobs.all() == []
+
+
+def test_the_end_is_as_far_as_the_pace_so_far_says() -> None:
+    assert eta_s(PROGRESS, 1_700_000_011.0) == pytest.approx(10.0)
+    assert eta_s(Progress("running", 5, 5, begun_at=1.0), 2.0) == 0.0
+    assert eta_s(Progress("running", 5, 0, begun_at=1.0), 2.0) is None
+    assert eta_s(Progress("counting"), 2.0) is None
+
+
+FACTS = Facts("ci", "github", "m-1", "rejected", 422, "to_receiver", 100)
+
+
+@pytest.mark.parametrize(
+    ("selection", "takes"),
+    [
+        (Selection(), True),
+        (Selection(receivers=frozenset({"cd"})), False),
+        (Selection(sources=frozenset({"github"}), ids=frozenset({"m-1", "m-2"})), True),
+        (Selection(reasons=frozenset({"gone"})), False),
+        (Selection(statuses=frozenset({422})), True),
+        (Selection(stages=frozenset({"pending"})), False),
+        (Selection(since_ms=100, until_ms=101), True),
+        (Selection(since_ms=101), False),
+        (Selection(until_ms=100), False),
+    ],
+)
+def test_a_selection_takes_what_it_says(selection: Selection, takes: bool) -> None:
+    assert selection.takes(FACTS) is takes
+
+
+def test_what_was_discarded_has_to_be_asked_for() -> None:
+    discarded = FACTS._replace(reason="discarded")
+    assert not Selection().takes(discarded)
+    assert Selection(reasons=frozenset({"discarded"})).takes(discarded)

@@ -1,0 +1,141 @@
+"""What a replay does with one dead letter, by what its delivery's row says."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.hop import Hop, decode_hop, encode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.reasons import REASON_CODES, REASONS
+from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.topics import Topics
+from relay.log.port import Coordinate, Record
+from relay.replay.letter import Letter, read_letter
+from relay.replay.plan import HERE, Planner, is_open, next_life
+from relay.state.rows import Mark, Row, Stage, delivery_row
+from tests.fakes.world import Known
+
+TOPICS = Topics("t-")
+DELIVERY = DeliveryId("ci", "github", "m-1")
+AT = Coordinate(TOPICS.failed_messages, 3, 7)
+ORIGIN = Coordinate(TOPICS.from_sender, 1, 5)
+
+
+def letter(
+    stage: str = "to_receiver_ci", why: str = "rejected", *, generation: int = 0, attempts: int = 3, **hop: Any
+) -> Letter:
+    headers = encode_hop(Hop(DELIVERY, "push", attempt=2, generation=generation, origin=ORIGIN, move=4, **hop))
+    told = DeadLetter(why, "it said no", TOPICS.prefix + stage, ORIGIN, attempts, 1_700_000_000_000, 422)
+    headers = dead_letter_headers((*headers, ("x-own", b"kept")), told)
+    return read_letter(Record(*AT, b"github", b"{}", headers, 1_700_000_000_000), TOPICS)
+
+
+def planner(**receiver: Any) -> Planner:
+    known = Receiver("ci", Endpoint("http://ci/"), **receiver)
+    return Planner(TOPICS, Known([known], []), max_payload_bytes=100)
+
+
+@pytest.mark.parametrize(
+    ("row", "life"),
+    [
+        (Row(), 3),
+        (Row(Stage.FAILED, 2, at=AT[1:]), 3),
+        (Row(Stage.FAILED, 2, at=(0, 0)), 3),  # another copy of the letter
+        (Row(Stage.FAILED, 1, at=(0, 0)), 3),  # of a row that was rebuilt, and lacks the last life
+        (Row(Stage.SENDING, 2), 3),
+        (Row(Stage.DONE, 2), "delivered"),
+        (Row(Stage.AWAITING, 2), "delivered"),
+        (Row(Stage.SENDING, 3), "replayed"),
+        (Row(Stage.DONE, 3), "replayed"),
+        (Row(Stage.FAILED, 3, at=(0, 0)), "replayed"),
+        (Row(Stage.FAILED, 3, at=(0, 0), code=REASON_CODES["discarded"]), "discarded"),
+        (Row(Stage.FAILED, 5, at=AT[1:]), 6),  # its notice was replayed meanwhile
+    ],
+)
+def test_the_next_life_follows_from_letter_and_row(row: Row, life: int | str) -> None:
+    found = letter(generation=2)
+    assert next_life(found, row) == life
+    assert is_open(found, row) == isinstance(life, int)
+
+
+@given(
+    generation=st.integers(0, 5),
+    row=st.builds(Row, stage=st.sampled_from(Stage), generation=st.integers(0, 8), at=st.just((0, 0))),
+)
+def test_a_replay_begins_a_life_that_nothing_is_known_of(generation: int, row: Row) -> None:
+    life = next_life(letter(generation=generation), row)
+    assert isinstance(life, str) or life > max(generation, row.generation if row.stage is not Stage.NONE else 0)
+    begun = Row(Stage.SENDING, life) if isinstance(life, int) else row
+    assert isinstance(next_life(letter(generation=generation), begun), str), "and once it is known, no other"
+
+
+def test_it_goes_to_the_lane_of_now_with_nothing_of_its_former_life() -> None:
+    plan = planner(lane="shared", move=9).replay(letter(generation=1), {DELIVERY: Row(Stage.FAILED, 1, at=AT[1:])})
+    [out] = plan.out
+    assert (out.record.topic, out.record.key, out.record.value) == ("t-to_receiver_shared", b"ci", b"{}")
+    hop = decode_hop(out.record.headers)
+    assert (hop.generation, hop.attempt, hop.move, hop.origin, hop.event_type) == (2, 0, 9, ORIGIN, "push")
+    named = dict(out.record.headers)
+    assert named["x-own"] == b"kept", "headers that this version does not know go along"
+    assert not {name for name in named if name.startswith(("relay-reason", "relay-stage", "relay-detail"))}
+    assert out.marks == ()
+
+
+@pytest.mark.parametrize("reason", sorted(REASONS))
+def test_only_what_may_have_arrived_is_asked_about_first(reason: str) -> None:
+    [out] = planner().replay(letter(why=reason), {}).out
+    assert decode_hop(out.record.headers).ask_first == (reason in ("ambiguous", "expired", "discarded"))
+    [out] = planner().replay(letter(why=reason, attempts=0), {}).out
+    assert not decode_hop(out.record.headers).ask_first, "it was never sent"
+
+
+def test_a_wait_for_an_answer_goes_on_where_it_was() -> None:
+    url = "http://ci/jobs/1"
+    found = letter("pending_from_receiver_ci", "answer_timeout", status_url=url)
+    [out] = planner().replay(found, {}).out
+    assert out.record.topic == "t-pending_from_receiver_ci"
+    assert decode_hop(out.record.headers).status_url == url
+    assert out.marks == (Mark(delivery_row(DELIVERY), 1, Stage.AWAITING),)
+    [out] = planner().replay(letter("pending_from_receiver_ci", "receiver_forgot", status_url=url), {}).out
+    assert (out.record.topic, decode_hop(out.record.headers).status_url) == ("t-to_receiver_ci", None)
+
+
+def test_an_answer_is_published_in_its_new_life() -> None:
+    found = letter("to_sender", "callback_exhausted", outcome="answered", answer_status=200)
+    [out] = planner().replay(found, {DELIVERY: Row(Stage.DONE, 0, at=(1, 1), code=3)}).out
+    assert (out.record.topic, out.record.key) == ("t-to_sender", b"github")
+    assert dict(out.record.headers)["webhook-id"].decode().endswith("_ci_1")
+    assert out.marks == (Mark(delivery_row(DELIVERY), 1, Stage.PUBLISHED, HERE),)
+
+
+def test_a_notice_leaves_its_delivery_as_it_is() -> None:
+    failed = Row(Stage.FAILED, 0, at=(9, 9), code=REASON_CODES["gone"])
+    found = letter("to_sender", "callback_exhausted", outcome="failed", reason="gone")
+    [out] = planner().replay(found, {DELIVERY: failed}).out
+    assert decode_hop(out.record.headers).reason == "gone"
+    assert out.marks == (Mark(delivery_row(DELIVERY), 1, Stage.FAILED, (9, 9), REASON_CODES["gone"]),)
+
+
+def test_a_discard_says_why_it_had_failed_and_can_be_undone() -> None:
+    plan = planner().discard(letter(generation=1), {DELIVERY: Row(Stage.FAILED, 1, at=AT[1:])}, now=1_800_000_000.0)
+    [out] = plan.out
+    again = read_letter(Record(*AT, out.record.key, out.record.value, out.record.headers, 0), TOPICS)
+    assert (again.dead.reason, again.reason, again.generation) == ("discarded", "rejected", 2)
+    assert (again.dead.attempts, again.dead.last_status, again.dead.stage) == (3, 422, "t-to_receiver_ci")
+    [undone] = planner().replay(again, {}).out
+    assert decode_hop(undone.record.headers).generation == 3
+    assert planner().discard(again, {}, now=1.0).skip == "discarded"
+
+
+@pytest.mark.parametrize(
+    ("found", "skip"),
+    [
+        (letter("elsewhere"), "unknown_stage"),
+        (letter("from_sender", "id_conflict"), "id_conflict"),
+    ],
+)
+def test_what_cannot_be_replayed_is_said(found: Letter, skip: str) -> None:
+    assert planner().replay(found, {}).skip == skip

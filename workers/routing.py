@@ -1,0 +1,36 @@
+"""How a message enters a receiver's lane: its hop record there, for whoever brings it."""
+
+from relay.domain.hop import Hop
+from relay.domain.identity import DeliveryId
+from relay.domain.message import Message
+from relay.domain.receiver import Receiver
+from relay.domain.topics import SHARED
+from relay.log.port import Coordinate, Headers, NewRecord
+
+
+def first_hop(
+    message: Message, receiver: Receiver, origin: Coordinate | None, accepted_ms: int, *, move: int, generation: int = 0
+) -> Hop:
+    """The hop of a message that nobody has tried to deliver yet."""
+    return Hop(
+        DeliveryId(receiver.name, message.source_id, message.message_id),
+        event_type=message.event_type,
+        time=message.time,
+        content_type=message.content_type,
+        generation=generation,
+        origin=origin,
+        accepted_ms=accepted_ms,
+        traceparent=message.traceparent,
+        move=move,
+    )
+
+
+def lane_record(
+    topic: str, lane: str, receiver: Receiver, source_id: str, value: bytes | None, headers: Headers
+) -> NewRecord:
+    """A record for `receiver` in `lane` (its own, or SHARED), of which `topic` is one of the two."""
+    if lane == SHARED:
+        return NewRecord(topic, receiver.name.encode(), value, headers)
+    # once it has moved its topics may have grown, of which this process's client need not have heard
+    spread = receiver.partitions if receiver.move else 0
+    return NewRecord(topic, source_id.encode(), value, headers, spread)
