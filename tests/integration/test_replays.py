@@ -1,11 +1,16 @@
 """Replay and discard in a real relay: over the command line, and on Kafka and Redis with processes that die."""
 
+import asyncio
 import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+import pytest
+
 from relay.sink import Sink
+from tests.integration.production import TIMEOUT_S, Rig, Sent
 from tests.integration.test_demo import relay
 from tests.servers.process import RelayProcess
 
@@ -15,7 +20,8 @@ async def lettered(dev: RelayProcess, count: int) -> list[dict[str, Any]]:
     while True:
         code, output = await relay(dev, "failed", "list", "-o", "json")
         assert code == 0, output
-        if len(found := json.loads(output)) >= count:
+        found: list[dict[str, Any]] = json.loads(output)
+        if len(found) >= count:
             return found
 
 
@@ -73,3 +79,79 @@ async def test_what_failed_is_seen_mended_and_replayed_from_the_command_line(tmp
             assert "discarded" in output
     finally:
         await sink.stop()
+
+
+NAME = "circleci"
+KILL = 9
+COUNT = 240
+
+
+async def _rejected(rig: Rig) -> list[Sent]:
+    """Messages that the receiver has rejected, and how it is declared: to be asked, and soon known to be settled."""
+    sink = rig.sinks[NAME]
+    file = json.loads((rig.cwd / "receivers.yaml").read_text())
+    entry = {"post_endpoint": sink.url, "status_endpoint": sink.status_url_template, "timeout": 1, "rate_limit": 200}
+    (rig.cwd / "receivers.yaml").write_text(json.dumps(file | {"receivers": {NAME: entry}}))
+    sink.become("fail", fail_status=422)
+    return [Sent(number, f"source-{number % 4}", NAME, b"{}") for number in range(COUNT)]
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(240)
+async def test_a_job_whose_process_is_killed_twice_sends_each_once_and_in_order(rig: Rig) -> None:
+    sent, sink = await _rejected(rig), rig.sinks[NAME]
+    arrived: list[str] = []
+
+    def so_far() -> int:
+        arrived[:] = [arrival.message_id for arrival in sink.received if arrival.status == 200]
+        return len(arrived)
+
+    async with rig.relay("run", "--processes", "1") as first:
+        api = await _api_of(first)
+        await rig.produce(sent)
+        assert len(await rig.dead_letters(api, COUNT)) == COUNT
+        sink.become("answer")
+        async with aiohttp.ClientSession(api) as session:
+            asked = {"receiver": NAME, "rate": 80}
+            async with session.post("/v1/replays", json=asked | {"dry_run": True}) as response:
+                counted = await response.json()
+            assert (response.status, counted["counted"], counted["to_send"]) == (200, COUNT, COUNT)
+            async with session.post("/v1/replays", json=asked) as response:
+                job = await response.json()
+            assert response.status == 202
+        await rig.until(lambda: so_far() >= COUNT // 4)
+        first.signal(KILL)
+    async with rig.relay("run", "--processes", "1") as second:
+        await rig.until(lambda: so_far() >= COUNT // 2)
+        second.signal(KILL)
+    async with rig.relay("run", "--processes", "1") as third:
+        await rig.until(lambda: so_far() >= COUNT)
+        async with aiohttp.ClientSession(await _api_of(third)) as session:
+            over = await _over(session, job["id"])
+            assert (over["state"], over["counted"], over["sent"]) == ("done", COUNT, COUNT), over
+            async with session.post("/v1/replays", json={"receiver": NAME}) as response:
+                again = await _over(session, (await response.json())["id"])
+        assert (again["sent"], again["skipped_because"]) == (0, {"replayed": COUNT})
+        await rig.until(lambda: len(rig.answered()) == COUNT)
+        assert await rig.dead_letters(await _api_of(third), 0) == []
+    so_far()
+    assert len(arrived) == len(set(arrived)) == COUNT, "each once"
+    for source in {message.source for message in sent}:
+        assert [one for one in arrived if one.startswith(f"{source}-")] == [
+            message.message_id for message in sent if message.source == source
+        ]
+
+
+async def _api_of(process: RelayProcess) -> str:
+    return str(json.loads(await process.line_with('"started"'))["api"])
+
+
+async def _over(session: aiohttp.ClientSession, id: str) -> Any:
+    """The job, once it is over."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            async with session.get(f"/v1/replays/{id}") as response:
+                job = await response.json()
+            if job["state"] in ("done", "failed", "stopped"):
+                return job
+            await asyncio.sleep(0.2)  # a job has no event to wait for
