@@ -209,7 +209,7 @@ class Rebuild:
                 self._turned_away.add(one.turned_away)
         young = [one.mark for one, record in zip(found, batch, strict=True) if self._is_young(record)]
         await self._remember(read, young)
-        listed = [one.entry for one in found if one.entry is not None]
+        listed = [one.entry for one in found if one.listed]
         entries = [entry for entry in listed if tag_of(f"r:{entry.receiver}") in self._tags]
         read.rows["indexed"] += len(entries)
         if entries and not self._dry_run:

@@ -35,24 +35,25 @@ def enqueued(record: Record) -> Arrival | None:
 
 
 class Failed(NamedTuple):
-    """What a dead letter proves. `entry`: for the index, where it is to be listed. `mark`: of the row that it ended;
+    """What a dead letter proves. `listed`: whether `entry` belongs into the index. `mark`: of the row that it ended;
     None: of none, for sure. `turned_away`: partition and offset of the message on `from_sender` that it took the place
     of."""
 
-    entry: FailedEntry | None
+    entry: FailedEntry
     mark: Mark | None
     turned_away: tuple[int, int] | None
+    listed: bool = True
 
 
 def failed(record: Record, topics: Topics) -> Failed:
     """What a record of `failed_messages` proves."""
     letter = parse_dead_letter(record.headers)
     work = Failure(record, letter)
-    entry = entry_of(work) if is_listed(work) else None
+    entry, listed = entry_of(work), is_listed(work)
     if letter.stage == topics.from_sender:
-        return Failed(entry, _unrouted(work), _turned_away(letter))
+        return Failed(entry, _unrouted(work), _turned_away(letter), listed)
     hop = _hop_of(record, letter)
-    return Failed(entry, None if hop is None else _ended(record, letter, hop, topics), None)
+    return Failed(entry, None if hop is None else _ended(record, letter, hop, topics), None, listed)
 
 
 def _unrouted(work: Failure) -> Mark | None:

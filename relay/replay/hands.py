@@ -15,7 +15,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import Action
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
-from relay.engine.letters import ever_smaller
+from relay.engine.ending import ever_smaller
 from relay.log.port import Coordinate, Log, NewRecord, Record
 from relay.replay.letter import Letter
 from relay.replay.plan import HERE, Out, Plan, Planner

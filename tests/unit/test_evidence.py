@@ -193,3 +193,16 @@ def test_rubbish_on_failed_messages_is_listed_and_proves_nothing() -> None:
     found = evidence.failed(record(TOPICS.failed_messages, (), None), TOPICS)
     assert (found.mark, found.turned_away) == (None, None)
     assert found.entry.receiver == "-"
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_who_was_discarded_has_failed_and_is_not_listed(named: bool) -> None:
+    if named:
+        sent = record(TOPICS.from_sender, message_headers(Message("github", "m-1", ("ci",), payload=b"{}")))
+        letter = buried(sent, "discarded", None, relay_receiver=b"ci", relay_generation=b"2")
+    else:
+        hop = Hop(DELIVERY, origin=ORIGIN, generation=2)
+        letter = buried(record(TOPICS.to_receiver("ci"), encode_hop(hop)), "discarded", hop)
+    found = evidence.failed(letter, TOPICS)
+    assert not found.listed
+    assert found.mark == Mark(delivery_row(DELIVERY), 2, Stage.FAILED, (3, 17), REASON_CODES["discarded"])
