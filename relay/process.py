@@ -165,6 +165,7 @@ class Relay:
             lanes=self._lanes.own,
             reach=self.registry.reach,
             max_payload_bytes=settings.max_payload_bytes,
+            dedup_window_s=settings.dedup_window,
         )
 
     # life
@@ -286,7 +287,8 @@ class Relay:
         )
 
     def _replays(self) -> ReplayRunner:
-        return ReplayRunner(self._log, self._state, self._topics, self._desk, self._clock, owner=self._owner)
+        room = self._settings.parked_per_receiver // 4
+        return ReplayRunner(self._log, self._state, self._topics, self._desk, self._clock, owner=self._owner, room=room)
 
     def _backlog_watch(self) -> BacklogWatch:
         lanes, owner = self._lanes.own, self._owner

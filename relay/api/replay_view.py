@@ -50,7 +50,8 @@ def request_view(order: Order) -> dict[str, Any]:
 
 def preview_view(order: Order, preview: Preview, gone: Gone) -> dict[str, Any]:
     """`complete` false: there is more than could be counted in the time that a request may take. `gone`: what the log
-    does not have any more, of which nobody can tell whether it was meant."""
+    does not have any more, of which nobody can tell whether it was meant. `unremembered`: how many of those to be sent
+    failed so long ago that nobody knows whether they were replayed before."""
     return {
         "dry_run": True,
         "action": order.action,
@@ -62,6 +63,7 @@ def preview_view(order: Order, preview: Preview, gone: Gone) -> dict[str, Any]:
         "complete": preview.complete,
         "gone": None if gone.before_ms is None else {"records": gone.records, "before": _moment_ms(gone.before_ms)},
         "not_found": list(preview.not_found),
+        "unremembered": preview.unremembered,
     }
 
 

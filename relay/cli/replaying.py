@@ -210,6 +210,8 @@ def _tell_count(counted: Any) -> None:
     if gone := counted["gone"]:
         records = f"up to {gone['records']:,} records"
         click.echo(f"what failed before {gone['before']} is not in the log any more ({records})")
+    if old := counted["unremembered"]:
+        click.echo(f"{old:,} of them failed so long ago that nobody knows whether they were replayed before")
     if counted["not_found"]:
         click.echo(f"nothing is there of: {', '.join(counted['not_found'])}")
 

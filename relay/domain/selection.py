@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
+from relay.domain.hop import NO_RECEIVER
 from relay.domain.reasons import DISCARDED
 
 Stage = Literal["from_sender", "to_receiver", "pending", "to_sender"]
@@ -24,7 +25,8 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is empty or None chooses nothing by it. `since_ms`, `until_ms`: Unix ms, the first included, the second not.
+    """What is empty or None chooses nothing by it. The receiver of who never got one is `-`. `since_ms`, `until_ms`:
+    Unix ms, the first included, the second not.
 
     Who was discarded is chosen only where its reason is named.
     """
@@ -52,7 +54,7 @@ class Selection:
     ) -> bool:
         """Whether a delivery is meant, as far as it can be told by who, and when (Unix ms)."""
         return (
-            (not self.receivers or receiver in self.receivers)
+            (not self.receivers or (receiver or NO_RECEIVER) in self.receivers)
             and (not self.sources or source_id in self.sources)
             and (not self.ids or message_id in self.ids)
             and (self.since_ms is None or moment_ms >= self.since_ms)

@@ -15,7 +15,7 @@ from relay.domain.message import Message
 from relay.domain.reasons import DISCARDED
 from relay.domain.replay_job import Action, Order, Span, order_key, stop_key
 from relay.domain.selection import Selection
-from relay.domain.topics import SHARED, Topics, lane_of
+from relay.domain.topics import DAY_S, SHARED, Topics, lane_of
 from relay.engine.clock import Clock
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
 from relay.replay.hands import Hands
@@ -48,13 +48,15 @@ class Gone:
 @dataclass(slots=True)
 class Preview:
     """What a job would do now. `complete`: or only so far, as the time was over. `not_found`: ids that it has nothing
-    of."""
+    of. `unremembered`: of those to be sent, how many failed so long ago that, if they were replayed before, nobody
+    knows it any more."""
 
     counted: int = 0
     to_send: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     complete: bool = True
     not_found: tuple[str, ...] = ()
+    unremembered: int = 0
 
 
 class Spans(NamedTuple):
@@ -84,8 +86,10 @@ class Desk:
         lanes: Callable[[], Iterable[str]],
         reach: Callable[[int], Awaitable[None]],
         max_payload_bytes: int,
+        dedup_window_s: float = 7 * DAY_S,
     ) -> None:
         self.jobs = jobs
+        self._window_ms = int(dedup_window_s * 1000)
         self._log = log
         self._state = state
         self._topics = topics
@@ -138,13 +142,15 @@ class Desk:
     async def preview(self, order: Order, *, seconds: float) -> Preview:
         """What it would do; after so many seconds only as far as that."""
         found, seen = Preview(), set[str]()
-        end = self._clock.monotonic() + seconds
+        end, remembered_ms = self._clock.monotonic() + seconds, int(self._clock.time() * 1000) - self._window_ms
         async for chunk in Walk(self._log, self._topics, order).chunks(size=AT_ONCE):
             plans = await self.plans(order.action, chunk)
             found.counted += len(plans)
             found.to_send += sum(bool(plan.out) for plan in plans)
             found.skipped.update(plan.skip for plan in plans if plan.skip is not None)
             seen.update(_ids(chunk))
+            for letter, plan in zip(chunk.letters, plans, strict=not chunk.group):
+                found.unremembered += bool(plan.out) and letter.facts.failed_ms < remembered_ms
             if self._clock.monotonic() > end:
                 found.complete = False
                 break

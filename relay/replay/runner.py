@@ -10,9 +10,10 @@ from math import inf
 from typing import Final
 
 from relay.config.jobs import Job
-from relay.domain.errors import NotYet, Unavailable, UserError
+from relay.domain.errors import NotYet, StateUnavailable, Unavailable, UserError
+from relay.domain.hop import NO_RECEIVER
 from relay.domain.replay_job import JobState, Progress, order_key, progress_key, stop_key
-from relay.domain.topics import Topics
+from relay.domain.topics import SHARED, Topics
 from relay.engine.clock import Clock
 from relay.engine.recovery import keeping_lease
 from relay.log.port import Coordinate, Log, NewRecord
@@ -20,7 +21,9 @@ from relay.replay.desk import Desk
 from relay.replay.plan import Plan
 from relay.replay.walk import Chunk, Walk
 from relay.state.port import State
+from relay.state.rows import tag_of
 from relay.telemetry.logging import get_logger
+from relay.unfinished import unfinished
 
 LEASE: Final = "replays"
 LEASE_S: Final = 15.0
@@ -31,6 +34,11 @@ TELL_S: Final = 2.0
 """Of what is passed over it is told so often how much it is."""
 AT_A_TIME: Final = 4
 """Jobs; one that is paced for hours must not keep all others waiting."""
+ROOM: Final = 25_000
+"""Unfinished messages of a receiver in the shared lane, up to which it gets more: beyond what may be parked there they
+would become dead letters again."""
+LOOK_AFTER: Final = 5_000
+"""Records for such a receiver, after which its backlog is looked at: that takes reading what is unread."""
 KEPT: Final = 1_000
 KEPT_S: Final = 30 * 86_400.0
 """Jobs that are over are remembered, the newest of them, for as long as dead letters are."""
@@ -40,9 +48,11 @@ _log = get_logger("relay.replays")
 
 
 class ReplayRunner:
-    """One per process. `owner`: unique per process."""
+    """One per process. `owner`: unique per process. `room`: see ROOM."""
 
-    def __init__(self, log: Log, state: State, topics: Topics, desk: Desk, clock: Clock, *, owner: str) -> None:
+    def __init__(
+        self, log: Log, state: State, topics: Topics, desk: Desk, clock: Clock, *, owner: str, room: int = ROOM
+    ) -> None:
         self._log = log
         self._state = state
         self._topics = topics
@@ -50,6 +60,7 @@ class ReplayRunner:
         self._jobs = desk.jobs
         self._clock = clock
         self._owner = owner
+        self._room = room
 
     async def run(self) -> None:
         """For ever. While log or state are away nothing is replayed."""
@@ -94,8 +105,7 @@ class ReplayRunner:
                 await self._end(under_way, "failed", str(error))
             except Unavailable as error:
                 _log.debug("replay_waits", job=job.order.id, error=str(error))
-                with suppress(Unavailable):
-                    await self._say(under_way, replace(under_way.progress, detail=f"waits: {error}"))
+                await self._tell_wait(under_way, f"waits: {error}")
                 await self._clock.sleep(LOOK_S)
                 continue
             except NotYet:
@@ -104,6 +114,11 @@ class ReplayRunner:
                 _log.error("replay_failed", job=job.order.id, exc_info=True)
                 await self._end(under_way, "failed", f"a fault of the relay: {type(error).__name__}")
             return
+
+    async def _tell_wait(self, under_way: "_UnderWay", detail: str) -> None:
+        if under_way.progress.detail != detail:
+            with suppress(Unavailable):
+                await self._say(under_way, replace(under_way.progress, detail=detail))
 
     async def _advance(self, under_way: "_UnderWay") -> None:
         order, walk = under_way.job.order, Walk(self._log, self._topics, under_way.job.order)
@@ -130,12 +145,14 @@ class ReplayRunner:
     async def _step(self, under_way: "_UnderWay", chunk: Chunk) -> int:
         """Returns how many were sent. What lies in the chunk is told before anything of it is."""
         order, before = under_way.job.order, under_way.progress
+        await self._rows_are_known(chunk)
         plans = await self._desk.plans(order.action, chunk)
         if any(plan.out for plan in plans):
             upto = _further(before.upto, chunk.positions) if before.group == chunk.group else chunk.positions
             positions = before.positions if before.group == chunk.group else ()
             await self._say(under_way, replace(before, group=chunk.group, positions=positions, upto=upto, detail=None))
             plans = await self._desk.hands.carry_out(plans)
+            under_way.gathered.update(self._for_shared(plans))
         if chunk.letters:
             await self._desk.hands.close(chunk.letters, plans)
         sent, skipped = _tally(chunk, plans, before)
@@ -147,7 +164,29 @@ class ReplayRunner:
             await self._say(under_way, now_there)
         return sum(bool(plan.out) for plan in plans)
 
+    async def _rows_are_known(self, chunk: Chunk) -> None:
+        """Without them what was replayed already would be sent again. Raises StateUnavailable."""
+        receivers = {letter.facts.receiver for letter in chunk.letters} | {hop.delivery.receiver for hop in chunk.hops}
+        tags = sorted({tag_of(f"r:{receiver or NO_RECEIVER}") for receiver in receivers})
+        if tags and await self._state.gaps(tags):
+            raise StateUnavailable("what was known of finished messages was lost, and is read back from the log")
+
+    def _for_shared(self, plans: Sequence[Plan]) -> list[str]:
+        """The receiver of each record that went to the shared lane."""
+        shared = self._topics.to_receiver(SHARED)
+        outs = [out for plan in plans for out in plan.out if out.record.topic == shared]
+        return [out.delivery.receiver for out in outs if out.delivery is not None]
+
+    async def _leave_room(self, under_way: "_UnderWay") -> None:
+        for name in [name for name, count in under_way.gathered.items() if count >= LOOK_AFTER]:
+            while not self._is_stopping(under_way):
+                if await unfinished(self._log, self._state, self._topics, name, SHARED) < self._room:
+                    break
+                await self._clock.sleep(LOOK_S)
+            del under_way.gathered[name]
+
     async def _pace(self, under_way: "_UnderWay", sent: int) -> None:
+        await self._leave_room(under_way)
         rate, now = under_way.job.order.rate, self._clock.monotonic()
         if rate is None:
             return
@@ -189,12 +228,14 @@ class ReplayRunner:
 class _UnderWay:
     """A job, with what this process knows of it and has not said yet."""
 
-    __slots__ = ("job", "next_at", "progress", "said_at")
+    __slots__ = ("gathered", "job", "next_at", "progress", "said_at")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.progress = job.progress
         self.next_at = 0.0
+        self.gathered: Counter[str] = Counter()
+        """Records for receivers in the shared lane since their backlog was looked at."""
         self.said_at = -inf
 
 

@@ -9,11 +9,15 @@ from relay.domain.exchange import Response
 from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import Action
 from relay.domain.selection import Selection
+from relay.engine.observer import Observer
+from relay.engine.supervision import Patience
 from relay.log.port import Record
+from relay.rebuilding import Rebuilding
 from relay.replay.desk import Desk
 from relay.replay.letter import Letter, read_letter
 from relay.replay.runner import ReplayRunner
 from relay.state.rows import Row, delivery_row
+from relay.telemetry.metrics import Metrics
 from tests.fakes.moving import QUICK, MovingProcess, MovingWorld
 from tests.fakes.strikes import Fuse
 
@@ -53,6 +57,10 @@ class ReplayProcess(MovingProcess):
     """A process that may do the jobs, and can be asked for one."""
 
     desk: Desk
+    rebuilds = False
+    """It may rebuild what the state has lost."""
+    room = 25_000
+    """Unfinished messages of a receiver in the shared lane with which it gets more."""
 
     def __init__(self, world: ReplayWorld, fuse: Fuse | None = None) -> None:
         super().__init__(world, fuse)
@@ -71,8 +79,15 @@ class ReplayProcess(MovingProcess):
             reach=registry.reach,
             max_payload_bytes=1_000_000,
         )
-        runner = ReplayRunner(log, state, topics, desk, self._clock, owner=f"process-{id(self)}")
-        return (*super()._beside(log, state), runner.run())
+        owner = f"process-{id(self)}"
+        runner = ReplayRunner(log, state, topics, desk, self._clock, owner=owner, room=self.room)
+        patience = Patience(self._clock, Observer())
+        window_s = self._world.settings.dedup_window
+        rebuilding = Rebuilding(
+            log, state, topics, self._clock, patience, Metrics("1"), owner=owner, window_s=window_s, rate=1_000
+        )
+        own = (runner.run(), rebuilding.run()) if self.rebuilds else (runner.run(),)
+        return (*super()._beside(log, state), *own)
 
     async def order(self, action: Action = "replay", selection: Selection = EVERYTHING, **asked: Any) -> Job:
         """As the API would."""

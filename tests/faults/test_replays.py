@@ -25,6 +25,10 @@ ASKED = "http://r/answer/{message_id}"
 """Whom a process that dies leaves in doubt is asked for, and so arrives once."""
 
 
+class RebuildingProcess(ReplayProcess):
+    rebuilds = True
+
+
 async def until(seen: Callable[[], Awaitable[bool]], seconds: float = 900.0) -> None:
     for _ in range(int(seconds)):
         if await seen():
@@ -187,7 +191,7 @@ def test_a_state_that_loses_its_memory_while_a_job_runs_costs_no_message() -> No
         world = ReplayWorld()
         await failed(world)
         fuse = strike(world)
-        process = ReplayProcess(world, fuse)
+        process = RebuildingProcess(world, fuse)
         await process.registry.ready.wait()
         await ended(world, process, await process.order())
         await process.stop()
@@ -472,4 +476,137 @@ async def test_what_is_parked_can_be_discarded(lane: str, paused: bool) -> None:
     await until(world.is_at_rest, 2000)
     assert world.outside.arrived("/answer") == ["a-2"]
     assert world.outside.reasons() == {"a-1": "discarded"}
+    await process.stop()
+
+
+@virtually
+async def test_what_nobody_has_read_yet_can_be_discarded() -> None:
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r")
+    process = ReplayProcess(world)
+    await until(world.is_at_rest)
+    await process.desk.discard_waiting(DeliveryId("r", "a", "a-1"), await world.row("r", "a", "a-1"))
+    await world.send(message(1, "a", "r"), message(2, "a", "r"))
+    await until(world.is_at_rest)
+    assert world.outside.arrived("/answer") == ["a-2"]
+    assert world.outside.reasons() == {"a-1": "discarded"}
+    await process.stop()
+
+
+@virtually
+async def test_a_wait_for_an_answer_can_be_discarded() -> None:
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r", "/later", answer="required")
+    await world.send(message(1, "a", "r"))
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    await asyncio.sleep(30)
+    delivery = DeliveryId("r", "a", "a-1")
+    assert (await world.row(*delivery)).stage is Stage.AWAITING
+    assert await process.desk.discard_waiting(delivery, await world.row(*delivery))
+    await until(world.is_at_rest, 60)
+    [letter] = world.letters()
+    assert (letter.dead.reason, letter.stage) == ("discarded", "pending")
+    assert world.outside.reasons() == {"a-1": "discarded"}
+    await process.stop()
+
+
+@virtually
+async def test_who_had_no_receiver_is_discarded_with_a_notice_each() -> None:
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r")
+    await world.send(message(2, "a", "new"), replace(message(3, "a"), receivers=None))
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    await until(world.is_at_rest)
+    nowhere = Selection(receivers=frozenset({"-"}))
+    assert (await ended(world, process, await process.order("discard", nowhere))).progress.sent == 1
+    assert world.outside.reasons() == {"a-2": "unknown_receiver", "a-3": "discarded"}
+    for sent in (1, 0):
+        assert (await ended(world, process, await process.order("discard"))).progress.sent == sent
+    assert world.outside.reasons() == {"a-2": "discarded", "a-3": "discarded"}
+    assert await world.state.failed_receivers() == []
+    await process.stop()
+
+
+@virtually
+async def test_of_two_messages_with_one_id_only_the_refused_one_is_discarded() -> None:
+    world = ReplayWorld()
+    await world.create()
+    await world.declare("r")
+    await world.send(message(1, "a", "r"), replace(message(1, "a", "r"), payload=b'{"other": 1}'))
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    await until(world.is_at_rest)
+    assert [letter.reason for letter in world.letters()] == ["id_conflict"]
+    assert (await ended(world, process, await process.order())).progress.skipped == {"id_conflict": 1}
+    assert (await ended(world, process, await process.order("discard"))).progress.sent == 1
+    assert world.outside.results() == {("a-1", "r"): {"answered"}, ("a-1", "-"): {"failed"}}
+    assert (await world.row("r", "a", "a-1")).generation == 0
+    assert await world.state.failed_receivers() == []
+    await process.stop()
+
+
+@pytest.mark.parametrize(("before", "after"), [("dedicated", "shared"), ("shared", "dedicated")])
+@virtually
+async def test_a_receiver_that_moves_meanwhile_gets_each_once(before: str, after: str) -> None:
+    world = ReplayWorld()
+    await failed(world, lane=before)
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    job = await process.order(rate=0.5)
+    await asyncio.sleep(4)
+    await world.declare("r", lane=after, status_endpoint=ASKED)
+    await ended(world, process, job)
+    assert sorted(world.outside.arrived("/answer")) == sorted(ids())
+    assert all([world.lane("r"), world.lane("shared")]), "each went where its receiver was by then"
+    await process.stop()
+
+
+@virtually
+async def test_a_receiver_in_the_shared_lane_gets_no_more_than_may_wait_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.replay.runner.LOOK_AFTER", 1)
+    monkeypatch.setattr("relay.replay.runner.AT_ONCE", 2)
+    monkeypatch.setattr(ReplayProcess, "room", 3)
+    world = ReplayWorld()
+    await failed(world, lane="shared", retry={"base": 2, "factor": 1, "cap": 2, "max_attempts": 1000})
+    world.outside.down.add("answer")
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    job = await process.order()
+    await asyncio.sleep(5)
+    assert len(world.lane("shared")) == COUNT + 4, "two more once it had three"
+    world.outside.down.clear()
+    assert (await ended(world, process, job)).progress.sent == COUNT
+    assert set(world.outside.arrived("/answer")) == set(ids())
+    await process.stop()
+
+
+@virtually
+async def test_a_job_waits_until_it_is_known_again_what_was_replayed() -> None:
+    world = ReplayWorld()
+    await failed(world)
+    process = RebuildingProcess(world)
+    await process.registry.ready.wait()
+    await ended(world, process, await process.order())
+    world.state.lose()
+    again = await ended(world, process, await process.order())
+    assert (again.progress.sent, again.progress.skipped) == (0, {"replayed": COUNT})
+    assert in_order(world)
+    await process.stop()
+
+
+@virtually
+async def test_what_failed_longer_ago_than_is_remembered_is_counted_as_such() -> None:
+    world = ReplayWorld()
+    await failed(world)
+    await asyncio.sleep(8 * 86_400)
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    order, _ = await process.desk.order("replay", EVERYTHING)
+    preview = await process.desk.preview(order, seconds=10)
+    assert (preview.to_send, preview.unremembered) == (COUNT, COUNT)
     await process.stop()

@@ -26,7 +26,7 @@ MAY_IMPORT: Final = {
     "adapter": {"domain", "port", "adapter"},
     "config": {"domain", "port", "config"},
     "telemetry": {"domain", "port", "engine", "telemetry"},
-    "replay": {"domain", "port", "engine", "workers", "config", "telemetry", "replay"},
+    "replay": {"domain", "port", "engine", "workers", "config", "telemetry", "unfinished", "replay"},
     "api": {"domain", "port", "engine", "workers", "config", "telemetry", "replay", "api"},
 }
 """Layer -> layers that it may import. Layers that are not here (cli, what wires a process) may import all."""
