@@ -27,6 +27,7 @@ from relay.api.messages import MessagesResource
 from relay.api.problems import after, problem_details
 from relay.api.quotas import Quotas, quota_headers
 from relay.api.receivers import ReceiversResource
+from relay.api.redelivery import Redelivery
 from relay.api.refusals import Refusals
 from relay.api.replays import ReplaysResource
 from relay.api.status import StatusReader, StatusResource
@@ -88,9 +89,10 @@ def create_app(context: ApiContext, *, health_only: bool = False) -> web.Applica
     intake = Intake(context)
     quotas = Quotas(context, refusals)
     messages = MessagesResource(context, reader, intake, quotas)
+    replays = None if context.replays is None else ReplaysResource(context, context.replays, reader)
     for resource in (
         messages,
-        InboundResource(context, messages, intake, refusals, quotas),
+        InboundResource(context, messages, intake, refusals, quotas, Redelivery(replays)),
         BatchResource(context, intake, quotas),
         StatusResource(reader),
         AnswersResource(context, reader),
@@ -99,8 +101,8 @@ def create_app(context: ApiContext, *, health_only: bool = False) -> web.Applica
         Health(context),
     ):
         resource.add_routes(app.router)
-    if context.replays is not None:
-        ReplaysResource(context, context.replays, reader).add_routes(app.router)
+    if replays is not None:
+        replays.add_routes(app.router)
     return app
 
 

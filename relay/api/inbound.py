@@ -21,6 +21,7 @@ from relay.api.messages import MessagesResource
 from relay.api.problems import BAD_SIGNATURE, NO_RECEIVER, NOT_FOUND, Problem, invalid
 from relay.api.quotas import Quotas
 from relay.api.reading import INBOUND_PATH, attributes, message_location, query_of, read_body, source_in_path
+from relay.api.redelivery import Redelivery
 from relay.api.refusals import Refusals
 from relay.api.view import MessageView
 from relay.domain.errors import InvalidRecord
@@ -38,6 +39,8 @@ _WHY: Final[Mapping[Refusal, str]] = {
     "old": "The signature is right, but its time is too far from now.",
 }
 _FAILED_BEFORE: Final = "It came before and has failed; this repeat does not send it again."
+_SENT_AGAIN: Final = "It came before, and is sent once more to: "
+_ARRIVED: Final = "arrived"
 _CHALLENGE: Final = {"WWW-Authenticate": 'Webhook realm="relay"'}
 _BEARER: Final = {"WWW-Authenticate": 'Bearer realm="relay"'}
 
@@ -74,9 +77,16 @@ class InboundResource:
     """`/v1/in/{source_id}`, for sources that have `inbound`."""
 
     def __init__(
-        self, context: ApiContext, messages: MessagesResource, intake: Intake, refusals: Refusals, quotas: Quotas
+        self,
+        context: ApiContext,
+        messages: MessagesResource,
+        intake: Intake,
+        refusals: Refusals,
+        quotas: Quotas,
+        redelivery: Redelivery,
     ) -> None:
         self._context = context
+        self._redelivery = redelivery
         self._messages = messages
         self._intake = intake
         self._refusals = refusals
@@ -152,16 +162,17 @@ class InboundResource:
             payload=body,
         )
         try:
-            return await self._taken(request, as_incoming(message, fresh=event.message_id is None))
+            return await self._taken(request, policy, as_incoming(message, fresh=event.message_id is None))
         except Problem as problem:
             if event.is_probe and problem.kind is NO_RECEIVER:
                 return _json(200, {"status": "nobody subscribes to this probe"})
             raise
 
-    async def _taken(self, request: web.Request, incoming: Incoming) -> web.Response:
+    async def _taken(self, request: web.Request, policy: Inbound, incoming: Incoming) -> web.Response:
         await self._quotas.charge(request, incoming.message.source_id)
         view = await self._messages.accept(incoming)
-        return _json(202, _told(view), Location=message_location(incoming.message.id))
+        again = await self._redelivery.begin(policy, view) if view.duplicate else {}
+        return _json(202, _told(view, again), Location=message_location(incoming.message.id))
 
     # CloudEvents
 
@@ -179,8 +190,8 @@ class InboundResource:
         if request.content_type == _BATCH:
             return await self._batch(request, source_id, read_events(body, defaults))
         if request.content_type == _STRUCTURED:
-            return await self._taken(request, _readable(read_structured(body, defaults)))
-        return await self._taken(request, _binary(request, source_id, policy, body))
+            return await self._taken(request, policy, _readable(read_structured(body, defaults)))
+        return await self._taken(request, policy, _binary(request, source_id, policy, body))
 
     async def _batch(self, request: web.Request, source_id: str, items: list[Item]) -> web.Response:
         """All or a problem: senders of webhooks look at the status alone, so it must not hide an event that was not
@@ -233,11 +244,23 @@ def _attribute(request: web.Request, name: str) -> str | None:
     return next(iter(attributes(request, name)), None)
 
 
-def _told(view: MessageView) -> WebhookView:
-    deliveries = [DeliveryState(one.receiver, one.status, one.generation, one.reason) for one in view.deliveries]
-    failed = [one for one in deliveries if one.status == "failed"]
-    detail = _FAILED_BEFORE if view.duplicate and failed else None
-    return WebhookView(view.source_id, view.message_id, view.status, view.duplicate, detail, deliveries)
+def _told(view: MessageView, again: Mapping[str, int]) -> WebhookView:
+    """`again`: the lives that this repeat has begun, by receiver."""
+    deliveries = [
+        DeliveryState(one.receiver, _ARRIVED, again[one.receiver], None)
+        if one.receiver in again
+        else DeliveryState(one.receiver, one.status, one.generation, one.reason)
+        for one in view.deliveries
+    ]
+    status = _ARRIVED if again else view.status
+    return WebhookView(view.source_id, view.message_id, status, view.duplicate, _detail(view, again), deliveries)
+
+
+def _detail(view: MessageView, again: Mapping[str, int]) -> str | None:
+    if again:
+        return _SENT_AGAIN + ", ".join(again)
+    has_failed = view.duplicate and any(one.status == "failed" for one in view.deliveries)
+    return _FAILED_BEFORE if has_failed else None
 
 
 def _json(status: int, view: object, **headers: str) -> web.Response:

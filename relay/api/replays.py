@@ -159,28 +159,38 @@ class ReplaysResource:
     async def _one(self, action: Action, request: web.Request) -> web.Response:
         asked = await self._read(request, One if action == "replay" else _Nothing)
         delivery = _delivery(request)
-        row = (await self._desk.hands.rows([delivery]))[delivery]
-        letter = await self._desk.letter_of(delivery, row)
+        if action == "replay":
+            plan = await self.again(delivery, only_failed=asked.only_failed)
+            return self._told(_Told(action, delivery, plan))
+        row, letter = await self._row_and_letter(delivery)
         if letter is not None:
             return await self._do(action, letter, delivery)
-        if row.stage is Stage.FAILED:
+        return await self._discard_waiting(delivery, row)
+
+    async def again(self, delivery: DeliveryId, *, only_failed: bool) -> Plan:
+        """Replay one, now. Raises a Problem where it did not fail, or its dead letter is gone."""
+        row, letter = await self._row_and_letter(delivery)
+        if letter is not None:
+            return await self._desk.do("replay", letter)
+        return await self._not_failed(delivery, row, only_failed=only_failed)
+
+    async def _row_and_letter(self, delivery: DeliveryId) -> tuple[Row, Letter | None]:
+        row = (await self._desk.hands.rows([delivery]))[delivery]
+        letter = await self._desk.letter_of(delivery, row)
+        if letter is None and row.stage is Stage.FAILED:
             raise Problem(NOT_FOUND, "Its dead letter is not in the log any more.")
-        if action == "discard":
-            return await self._discard_waiting(delivery, row)
-        return await self._again(delivery, row, only_failed=asked.only_failed)
+        return row, letter
 
     async def _do(self, action: Action, letter: Letter, delivery: DeliveryId | None) -> web.Response:
         return self._told(_Told(action, delivery, await self._desk.do(action, letter)))
 
-    async def _again(self, delivery: DeliveryId, row: Row, *, only_failed: bool) -> web.Response:
-        """One that did not fail."""
+    async def _not_failed(self, delivery: DeliveryId, row: Row, *, only_failed: bool) -> Plan:
         known = await self._known(delivery)
         if row.stage not in (Stage.PUBLISHED, Stage.DONE):
             raise Problem(NOT_FAILED, "It is still under way, and has not failed.")
         if only_failed:
             raise Problem(NOT_FAILED, 'It was delivered. To have it sent once more, say {"only_failed": false}.')
-        plan = await self._desk.send_again(known.message, known.at, known.received_ms or 0, delivery, row)
-        return self._told(_Told("replay", delivery, plan))
+        return await self._desk.send_again(known.message, known.at, known.received_ms or 0, delivery, row)
 
     async def _discard_waiting(self, delivery: DeliveryId, row: Row) -> web.Response:
         await self._known(delivery)

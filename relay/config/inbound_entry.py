@@ -34,6 +34,7 @@ class InboundEntry(Entry):
     prefix: Annotated[str, AfterValidator(check_header_value)] = ""
     id_header: _Header | None = None
     type_header: _Header | None = None
+    redelivery: Literal["failed", "always", "never"] = "failed"
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -231,6 +231,7 @@ def _inbound(entry: InboundEntry) -> Inbound:
         prefix=entry.prefix,
         id_header=entry.id_header,
         type_header=entry.type_header,
+        redelivery=entry.redelivery,
     )
 
 

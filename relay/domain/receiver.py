@@ -144,6 +144,7 @@ class Receiver:
     """Its other lane has to finish first; until then this one only gathers (see `relay/domain/route.py`)."""
 
 
+Redelivery = Literal["failed", "always", "never"]
 InboundKind = Literal["github", "stripe", "slack", "standard", "cloudevents", "generic"]
 
 
@@ -152,8 +153,10 @@ class Inbound:
     """How a source's webhooks come in as others send them, and how they prove that they are its own.
 
     `secrets`: any of them will do, as while rotating. `receivers` None: whoever subscribes. `tolerance_s`: how far a
-    signed time may be from now. The rest is of `generic`, and of `cloudevents` where `header` is given: the header with
-    the HMAC over the body (`prefix` stands before it, as `sha256=`), and those with the message id and the type.
+    signed time may be from now. `redelivery`: of an id that came before, what is sent once more: deliveries that have
+    failed, all that are over, or none. The rest is of `generic`, and of `cloudevents` where `header` is given: the
+    header with the HMAC over the body (`prefix` stands before it, as `sha256=`), and those with the message id and the
+    type.
     """
 
     kind: InboundKind
@@ -166,6 +169,7 @@ class Inbound:
     prefix: str = ""
     id_header: str | None = None
     type_header: str | None = None
+    redelivery: Redelivery = "failed"
 
 
 @dataclass(frozen=True, slots=True)

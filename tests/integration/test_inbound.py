@@ -30,10 +30,12 @@ def signed(delivery: str, body: bytes = PUSH.payload) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def relay_dev(cwd: Path, sink: Sink, **of_source: str) -> AsyncIterator[ClientSession]:
+async def relay_dev(
+    cwd: Path, sink: Sink, *, redelivery: str = "failed", **of_source: str
+) -> AsyncIterator[ClientSession]:
     """A client of a relay that takes webhooks of `github` for the sink. `of_source`: more in its entry."""
     retry = {"base": 0.1, "factor": 1, "cap": 0.1, "max_attempts": 1}
-    inbound = {"kind": "github", "secret": "${WEBHOOK_SECRET}", "receivers": ["ci"]}
+    inbound = {"kind": "github", "secret": "${WEBHOOK_SECRET}", "receivers": ["ci"], "redelivery": redelivery}
     entries = {
         "sources": {"github": {"inbound": inbound, **of_source}},
         "receivers": {"ci": {"post_endpoint": sink.url, "retry": retry}},
@@ -75,11 +77,33 @@ async def test_github_reaches_a_receiver_with_its_signature_alone(tmp_path: Path
     assert [(arrival.message_id, arrival.body) for arrival in sink.received] == [("d-1", PUSH.payload)]
 
 
-async def test_a_repeat_of_what_has_failed_says_so(tmp_path: Path) -> None:
+async def test_what_has_failed_is_sent_once_more_when_github_sends_it_again(tmp_path: Path) -> None:
     sink = Sink("fail", fail_status=400)
     await sink.start()
     try:
         async with relay_dev(tmp_path, sink) as session:
+            assert (await post(session, "d-1"))[0] == 202
+            await Watcher(session).until("d-1", is_over)
+            sink.become("answer")
+            status, view = await post(session, "d-1")
+            assert (status, view["duplicate"], view["deliveries"][0]["generation"]) == (202, True, 1)
+            state = await Watcher(session).until("d-1", lambda view: is_over(view) and view["status"] != "failed")
+            assert state["deliveries"][0]["answer"]["status"] == 200
+            status, view = await post(session, "d-1")
+            assert (status, view["duplicate"], view["detail"]) == (202, True, None)
+            # whatever comes behind it: by then a repeat of d-1 would have been here, as they keep their order
+            assert (await post(session, "d-2"))[0] == 202
+            await Watcher(session).until("d-2", is_over)
+    finally:
+        await sink.stop()
+    assert [arrival.message_id for arrival in sink.received] == ["d-1", "d-1", "d-2"]
+
+
+async def test_a_repeat_of_what_has_failed_says_so(tmp_path: Path) -> None:
+    sink = Sink("fail", fail_status=400)
+    await sink.start()
+    try:
+        async with relay_dev(tmp_path, sink, redelivery="never") as session:
             assert (await post(session, "d-1"))[0] == 202
             await Watcher(session).until("d-1", is_over)
             status, view = await post(session, "d-1")

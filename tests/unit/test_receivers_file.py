@@ -156,7 +156,7 @@ sources:
   gh: {inbound: {kind: github, secret: ["${NEW}", written-out], receivers: [ci]}}
   own:
     inbound: {kind: generic, secret: x, header: X-Sig, digest: sha512, encoding: base64, prefix: "v=", id_header: Id}
-  slow: {inbound: {kind: stripe, secret: x, tolerance: 10m}}
+  slow: {inbound: {kind: stripe, secret: x, tolerance: 10m, redelivery: never}}
 """
     file = parse_receivers_file(text)
     _, sources = file.resolve({"NEW": "new"})
@@ -166,7 +166,7 @@ sources:
     assert github.secrets == ("new", "written-out")
     own = Inbound("generic", header="X-Sig", digest="sha512", encoding="base64", prefix="v=", id_header="Id")
     assert sources["own"].inbound == own
-    assert sources["slow"].inbound == Inbound("stripe", tolerance_s=600.0)
+    assert sources["slow"].inbound == Inbound("stripe", tolerance_s=600.0, redelivery="never")
     assert "written-out" not in repr(sources) + json.dumps(file.sealed().sources)
     with pytest.raises(UserError, match=r"sources\.gh\.inbound\.secret\[0\]: the environment variable NEW is not set"):
         file.resolve({})

@@ -1,0 +1,45 @@
+"""A webhook whose id came before: which deliveries of the first are sent once more.
+
+Who signs no time can be imitated by whoever has captured a request, so usually it is only what has failed.
+"""
+
+from collections.abc import Mapping
+
+from relay.api.problems import NOT_FAILED, NOT_FOUND, Problem
+from relay.api.replays import ReplaysResource
+from relay.api.view import MessageView
+from relay.domain.identity import DeliveryId
+from relay.domain.reasons import DISCARDED
+from relay.domain.receiver import Inbound
+
+
+class Redelivery:
+    """`replays` None: nothing is ever sent once more."""
+
+    def __init__(self, replays: ReplaysResource | None) -> None:
+        self._replays = replays
+
+    async def begin(self, policy: Inbound, first: MessageView) -> Mapping[str, int]:
+        """The lives that begin now, by receiver. What is under way, or has just been sent once more by somebody else,
+        is left alone."""
+        begun: dict[str, int] = {}
+        if self._replays is None or policy.redelivery == "never":
+            return begun
+        always = policy.redelivery == "always"
+        for one in first.deliveries:
+            if always or (one.status == "failed" and one.reason != DISCARDED):  # somebody wanted no more of that one
+                delivery = DeliveryId(one.receiver, first.source_id, first.message_id)
+                generation = await _again(self._replays, delivery, only_failed=not always)
+                if generation is not None:
+                    begun[one.receiver] = generation
+        return begun
+
+
+async def _again(replays: ReplaysResource, delivery: DeliveryId, *, only_failed: bool) -> int | None:
+    try:
+        plan = await replays.again(delivery, only_failed=only_failed)
+    except Problem as problem:
+        if problem.kind in (NOT_FAILED, NOT_FOUND):
+            return None
+        raise
+    return plan.out[0].generation if plan.skip is None else None
