@@ -92,9 +92,9 @@ def _twice(node: yaml.Node, place: Place, visited: set[yaml.Node]) -> Iterator[t
         seen: set[object] = set()
         for key, value in node.value:
             here = (*place, str(key.value))
-            if key.value in seen and isinstance(key, yaml.ScalarNode):
-                yield here, key.start_mark.line + 1
-            if isinstance(key, yaml.ScalarNode):
+            if isinstance(key, yaml.ScalarNode):  # others cannot be keys, as is said later
+                if key.value in seen:
+                    yield here, key.start_mark.line + 1
                 seen.add(key.value)
             yield from _twice(value, here, visited)
 

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from relay.config.entries import ReceiverEntry, check_url
@@ -405,6 +405,7 @@ def test_a_file_may_be_empty(text: str) -> None:
     assert parse_receivers_file(text).resolve({}) == ({}, {})
 
 
+@example("[]:")
 @given(st.text("[]{}:,-&*!|>'\"#%@`\n ab01?", max_size=40))
 def test_any_text_is_a_file_or_a_mistake_of_the_user(text: str) -> None:
     try:
