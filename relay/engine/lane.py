@@ -25,20 +25,23 @@ LINGER_S: Final = 30.0
 
 
 class OpenLane:
-    """`run` ends some time after `stop`, a fence, or a bug that breaks the lane."""
+    """The pump runs it from the start. It ends by `stop`, a fence, or a bug that breaks it: then `on_stop` is called,
+    and `finish` has to be run. `close` ends it at once."""
 
     def __init__(self, pump: Pump, clock: Clock, make: Callable[[LaneSeats], Lane[Any]]) -> None:
         self._pump = pump
         self._clock = clock
         self._post = pump.open(make, self._told, self._broke)
         self.core = self._post.lane
-        self._stopping = asyncio.Event()
+        self._is_stopping = False
         self._changed = asyncio.Event()
         self._grace_until = self._linger_until = inf
         self._is_broken = False
         self._next_offset: int | None = None
         self.progress = asyncio.Event()
         """Set when records were offered or have ended; the lanes of a runner share one."""
+        self.on_stop: Callable[[], None] = lambda: None
+        """Called when it begins to stop, once: what is in flight has to be seen to its end."""
         self.on_break: Callable[[], None] = lambda: None
         """Called when a bug has broken it: nothing more comes of it, and it has to be made anew."""
         self.left = asyncio.Event()
@@ -95,23 +98,24 @@ class OpenLane:
 
     # its life
 
-    async def run(self) -> None:
-        """Work until `stop`, and then until what is in flight has ended."""
+    async def finish(self) -> None:
+        """Wait until what is in flight has ended, or for as long as `stop` said."""
         lane = self.core
         try:
-            await self._stopping.wait()
-            lane.stop()
-            self._pump.wake(self._post)
             await self._until(lambda: self._is_broken or lane.idle, lambda: self._grace_until)
-            if self.core.fenced_at is None:
+            if lane.fenced_at is None:
                 await self._hand_over()
             self._leave()
             await self._until(lambda: not lane.attempting, lambda: self._linger_until)
         finally:
-            lane.stop()
-            self._leave()
-            self._pump.close(self._post)
-            lane.abandon()
+            self.close()
+
+    def close(self) -> None:
+        """Whatever is in flight is nobody's business here any more."""
+        self.core.stop()
+        self._leave()
+        self._pump.close(self._post)
+        self.core.abandon()
 
     def stop(self, grace_s: float, *, linger_s: float = 0.0) -> None:
         """Start nothing new; `left` is set when what is in flight has ended, or after `grace_s`. What is not finished
@@ -119,8 +123,12 @@ class OpenLane:
         now = self._clock.monotonic()
         self._grace_until = min(self._grace_until, now + grace_s)
         self._linger_until = min(self._linger_until, now + grace_s + linger_s)
-        self._stopping.set()
         self._changed.set()
+        if not self._is_stopping:
+            self._is_stopping = True
+            self.core.stop()
+            self._pump.wake(self._post)
+            self.on_stop()
 
     async def _hand_over(self) -> None:
         lane, effects = self.core, self._pump.effects

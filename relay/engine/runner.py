@@ -41,10 +41,10 @@ class OpenConsumer(Protocol):
     def __call__(self, on_assigned: OnAssigned, on_revoked: OnRevoked) -> Consumer: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Running:
     lane: OpenLane
-    task: asyncio.Task[None]
+    ending: asyncio.Task[None] | None = None
     standstill: Standstill = field(default_factory=Standstill)
 
 
@@ -111,6 +111,8 @@ class Runner:
                 await self._consumer.close()
                 for each in self._lingering:
                     each.lane.stop(0.0)
+                for each in self._lanes.values():  # where all of it breaks off
+                    each.lane.close()
 
     def subscribe(self, topics: Collection[str]) -> None:
         """Read these topics from now on, and no others."""
@@ -202,16 +204,10 @@ class Runner:
         if those and self._tasks is not None and not self._stopping:
             if failure is not None:
                 self._observer.service_failed(self._name, failure, pause_s)
-            self._restart_later(self._tasks, self._restarted(those, pause_s))
-
-    def _restart_later(self, tasks: asyncio.TaskGroup, restarted: Coroutine[None, None, None]) -> None:
-        try:
-            task = tasks.create_task(restarted)
-        except RuntimeError:  # something else has ended all of them meanwhile
-            restarted.close()
-        else:
-            self._restarting.add(task)
-            task.add_done_callback(self._restarting.discard)
+            task = _started(self._tasks, self._restarted(those, pause_s))
+            if task is not None:
+                self._restarting.add(task)
+                task.add_done_callback(self._restarting.discard)
 
     async def _restarted(self, lanes: Mapping[TopicPartition, _Running | None], pause_s: float) -> None:
         """As far as they are still there: one that was lost and dealt again meanwhile has begun anew by that."""
@@ -295,8 +291,14 @@ class Runner:
             lane = self._open_lane(assignment)
             lane.progress = self._progress
             lane.on_break = partial(self._restart, [assignment.partition], None)
-            task = self._tasks.create_task(lane.run())
-            self._lanes[assignment.partition] = _Running(lane, task)
+            running = self._lanes[assignment.partition] = _Running(lane)
+            lane.on_stop = partial(self._end, self._tasks, running)
+
+    def _end(self, tasks: asyncio.TaskGroup, running: _Running) -> None:
+        """A lane has a task of its own only while it ends: there may be thousands."""
+        running.ending = _started(tasks, running.lane.finish())
+        if running.ending is None:
+            running.lane.close()
 
     async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         await self._stop_lanes(partitions, REVOKE_GRACE_S, linger_s=LINGER_S)
@@ -310,7 +312,7 @@ class Runner:
             await each.lane.left.wait()
         if offsets := self._uncommitted(partitions):
             await self._commit(offsets)
-        self._lingering = [each for each in (*self._lingering, *running) if not each.task.done()]
+        self._lingering = [each for each in (*self._lingering, *running) if each.ending and not each.ending.done()]
         for each in running:
             each.lane.core.setting.observer.lane(each.lane.partition, unfinished=0)
         for partition in partitions:
@@ -318,3 +320,12 @@ class Runner:
             self._committed.pop(partition, None)
             self._paused.discard(partition)
             self._active.discard(partition)
+
+
+def _started(tasks: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> asyncio.Task[None] | None:
+    """None: something else has ended all of `tasks` meanwhile."""
+    try:
+        return tasks.create_task(work)
+    except RuntimeError:
+        work.close()
+        return None

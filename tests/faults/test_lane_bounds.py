@@ -408,3 +408,26 @@ def _neighbour(name: str) -> str:
     """Another receiver whose records are in the same partition of the shared lane."""
     shared = partition_of(name.encode(), 32)
     return next(f"n{n}" for n in range(10_000) if partition_of(f"n{n}".encode(), 32) == shared)
+
+
+# tasks
+
+
+async def _tasks_with(receivers: int) -> int:
+    """How many tasks a process has that serves so many receivers with lanes of their own, when all is delivered."""
+    names = [f"r{number}" for number in range(receivers)]
+    world = World([receiver(name, f"/{name}") for name in names])
+    await world.create()
+    await world.send(*(message(0, f"source-{name}", name) for name in (names[0], names[-1])))
+    process = Process(world)
+    await process.ended(10)
+    assert len(world.outside.arrived(f"/{names[0]}")) == len(world.outside.arrived(f"/{names[-1]}")) == 1
+    count = len(asyncio.all_tasks())
+    await process.stop()
+    return count
+
+
+@virtually
+async def test_tasks_do_not_grow_with_receivers() -> None:
+    """There may be thousands of them."""
+    assert await _tasks_with(10) == await _tasks_with(1_000)

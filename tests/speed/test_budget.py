@@ -76,15 +76,13 @@ async def turns_per_message(work: Callable[[], Awaitable[None]]) -> float:
 
 @asynccontextmanager
 async def running(path: HotPath) -> AsyncIterator[None]:
-    lanes = [asyncio.ensure_future(lane.run()) for lane in (path.from_sender, *path.to_receiver.values())]
-    lanes.append(asyncio.ensure_future(path.pump.run()))
+    pump = asyncio.ensure_future(path.pump.run())
     await asyncio.sleep(0)
     try:
         yield
     finally:
-        for lane in lanes:
-            lane.cancel()
-        await asyncio.gather(*lanes, return_exceptions=True)
+        pump.cancel()
+        await asyncio.gather(pump, return_exceptions=True)
 
 
 async def cheapest(measure: Callable[[], Awaitable[float]], limit: float) -> float:
