@@ -23,6 +23,7 @@ from relay.api.health import Health, require_start
 from relay.api.inbound import InboundResource
 from relay.api.intake import Intake
 from relay.api.limits import ApiLimits
+from relay.api.message import MessageResource
 from relay.api.messages import MessagesResource
 from relay.api.problems import after, problem_details
 from relay.api.quotas import Quotas, quota_headers
@@ -30,8 +31,9 @@ from relay.api.receivers import ReceiversResource
 from relay.api.redelivery import Redelivery
 from relay.api.refusals import Refusals
 from relay.api.replays import ReplaysResource
-from relay.api.status import StatusReader, StatusResource
+from relay.api.status import StatusReader
 from relay.api.strangers import refuse_strangers
+from relay.api.waiters import Waiters
 from relay.domain.errors import UserError
 from relay.engine.supervision import end
 
@@ -86,15 +88,17 @@ def create_app(context: ApiContext, *, health_only: bool = False) -> web.Applica
         Health(context).add_routes(app.router)
         return app
     reader = StatusReader(context.log, context.state, context.topics, context.directory, context.clock)
+    waiters = Waiters(reader, context.state, context.limits)
+    app.on_shutdown.append(waiters.close)
     intake = Intake(context)
     quotas = Quotas(context, refusals)
-    messages = MessagesResource(context, reader, intake, quotas)
+    messages = MessagesResource(context, reader, intake, quotas, waiters)
     replays = None if context.replays is None else ReplaysResource(context, context.replays, reader)
     for resource in (
         messages,
         InboundResource(context, messages, intake, refusals, quotas, Redelivery(replays)),
         BatchResource(context, intake, quotas),
-        StatusResource(reader),
+        MessageResource(reader, waiters, context.limits.wait_s),
         AnswersResource(context, reader),
         FailedResource(context),
         ReceiversResource(context),

@@ -6,6 +6,7 @@ ends, a response that nobody takes, and the number of connections.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final, cast
 
@@ -32,7 +33,7 @@ class Connection(web.RequestHandler):
     `_messages` is aiohttp's: requests whose heads are complete, and that nobody has begun to answer.
     """
 
-    __slots__ = ("_body", "_door", "_head_bytes", "_works", "in_reserve")
+    __slots__ = ("_body", "_door", "_head_bytes", "_works", "in_reserve", "when_lost")
 
     def __init__(self, manager: web.Server, door: "Door", loop: asyncio.AbstractEventLoop, **options: Any) -> None:
         super().__init__(manager, loop=loop, **options)
@@ -43,6 +44,8 @@ class Connection(web.RequestHandler):
         """Of a request that was answered before all of it had come."""
         self.in_reserve = False
         """Whether it gets only what monitoring asks."""
+        self.when_lost: Callable[[], None] | None = None
+        """Told that the client has hung up: aiohttp lets the handler of its request go on."""
 
     @property
     def head_bytes(self) -> int:
@@ -59,6 +62,8 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._door.leave(self)
         super().connection_lost(exc)
+        if self.when_lost is not None:
+            self.when_lost()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -9,6 +9,7 @@ from aiohttp import web
 from relay.api.intake import Incoming
 from relay.api.problems import UNSUPPORTED, Problem, invalid
 from relay.api.reading import attributes, percent_decoded, plain_header, query_of
+from relay.api.wait_asked import WAIT
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import check_id, is_receiver_name
 from relay.domain.message import MAX_RECEIVERS, Message, message_headers, parse_message
@@ -24,7 +25,7 @@ def read_message(request: web.Request, source_id: str, payload: bytes, new_id: C
 
     It has gone through its wire form, so that what is accepted here is what FromSender will read.
     """
-    query = query_of(request, "receiver", "type")
+    query = query_of(request, "receiver", "type", WAIT)
     _check_fixed_attributes(request, source_id)
     given_id = _message_id(request)
     message = Message(

@@ -19,7 +19,8 @@ class ApiLimits:
     what monitoring asks. `head_s`: for a request's head, from its first byte, and for the first one from the start.
     `idle_s`: between requests. `body_s`: for all of a body, `stall_s` without a byte of it, `room_s` until there is
     memory for it. `write_s`: in which nobody takes any of a response. `head_bytes`: of the headers of one request,
-    `heads_bytes`: of unfinished heads over all connections. `body_bytes`: of bodies over all requests."""
+    `heads_bytes`: of unfinished heads over all connections. `body_bytes`: of bodies over all requests. `wait_s`: for as
+    long a request waits at most for an answer, `waiters`: those that may at a time, `look_s`: between two looks."""
 
     connections: int = MOST_CONNECTIONS
     per_address: int = MOST_CONNECTIONS // 2
@@ -33,6 +34,9 @@ class ApiLimits:
     head_bytes: int = 64 * 1024
     heads_bytes: int = 16 * 1024**2
     body_bytes: int = USUAL_BODY_MEMORY
+    wait_s: float = 30.0
+    waiters: int = MOST_CONNECTIONS // 4
+    look_s: float = 1.0
 
 
 def limits_of(settings: Settings, largest_body: int) -> ApiLimits:
@@ -45,6 +49,8 @@ def limits_of(settings: Settings, largest_body: int) -> ApiLimits:
         connections=connections,
         per_address=settings.api_connections_per_address or max(1, connections // 2),
         body_bytes=memory or max(USUAL_BODY_MEMORY, least),
+        wait_s=settings.api_wait_max,
+        waiters=settings.api_waiters or max(1, connections // 4),
     )
 
 

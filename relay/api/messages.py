@@ -1,61 +1,123 @@
 """POST of a message: the way in for senders without Kafka. It meets the other way in on the same topic."""
 
-from typing import assert_never
+from contextlib import suppress
+from typing import NamedTuple, assert_never
 
 from aiohttp import web
+from msgspec import structs
 
 from relay.api.context import ApiContext
 from relay.api.incoming import read_message
 from relay.api.intake import Accepted, Incoming, Intake, Repeated
-from relay.api.problems import Problem
+from relay.api.problems import Problem, invalid
 from relay.api.quotas import Quotas
 from relay.api.reading import SOURCE_PATH, message_location, read_body, source_in_path
 from relay.api.status import KnownMessage, StatusReader, json_response
 from relay.api.view import MessageView
+from relay.api.wait_asked import WAIT, WaitAsked, wait_asked
+from relay.api.waiters import ASK_AGAIN_S, Waited, Waiters
+from relay.domain.errors import Unavailable
 from relay.domain.message import Message
 from relay.state.rows import MessageRow, MessageStage
+
+
+class _Taken(NamedTuple):
+    """A message that is on the log, without its payload: whoever waits holds no memory for that."""
+
+    known: KnownMessage
+    repeated: bool
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Idempotent-Replayed": "true"} if self.repeated else {}
 
 
 class MessagesResource:
     """The messages of a source."""
 
-    def __init__(self, context: ApiContext, reader: StatusReader, intake: Intake, quotas: Quotas) -> None:
+    def __init__(
+        self, context: ApiContext, reader: StatusReader, intake: Intake, quotas: Quotas, waiters: Waiters
+    ) -> None:
         self._context = context
         self._reader = reader
         self._intake = intake
         self._quotas = quotas
+        self._waiters = waiters
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_post(SOURCE_PATH, self.post)
 
     async def post(self, request: web.Request) -> web.Response:
-        """202 once the log has acknowledged the message."""
-        context, source_id = self._context, source_in_path(request)
-        payload = await read_body(request, context.max_payload_bytes)
-        incoming = read_message(request, source_id, payload, context.new_id)
-        await self._quotas.charge(request, source_id)
-        view = await self.accept(incoming)
-        replayed = {"Idempotent_Replayed": "true"} if view.duplicate else {}
-        return json_response(202, view, Location=message_location(incoming.message.id), **replayed)
+        """202 once the log has acknowledged the message; where `wait` is asked for, 200 once it has the answer."""
+        asked = wait_asked(request, self._context.limits.wait_s)
+        taken = await self._posted(request, asked)
+        if asked is None:
+            return self._accepted(taken, await self._view(taken))
+        waited = await self._waited(request, taken, asked)
+        if waited.response is not None:
+            waited.response.headers.update(taken.headers)
+            return waited.response
+        view = await self._view_after(taken)
+        return self._accepted(taken, view, {"Retry-After": str(ASK_AGAIN_S), **waited.headers})
 
     async def accept(self, incoming: Incoming) -> MessageView:
         """The message as it is known once the log has it; a `duplicate` with what became of the first. Raises a Problem
         where it is not taken, and LogUnavailable."""
-        message = incoming.message
+        return await self._view(await self._take(incoming))
+
+    async def _posted(self, request: web.Request, asked: WaitAsked | None) -> _Taken:
+        context, source_id = self._context, source_in_path(request)
+        payload = await read_body(request, context.max_payload_bytes)
+        incoming = read_message(request, source_id, payload, context.new_id)
+        if asked is not None and not asked.preferred and len(incoming.message.receivers or ()) > 1:
+            raise invalid("wait is for a message to one receiver; this one names several", parameter=WAIT)
+        await self._quotas.charge(request, source_id)
+        return await self._take(incoming)
+
+    async def _take(self, incoming: Incoming) -> _Taken:
+        message = structs.replace(incoming.message, payload=b"")
         (fate,) = await self._intake.take(message.source_id, [incoming])
         match fate:
             case Accepted(received_ms):
-                return self._reader.fresh_view(KnownMessage(message, received_ms, routed=False))
+                return _Taken(KnownMessage(message, received_ms, routed=False), repeated=False)
             case Repeated(row):
-                return await self._repeated(message, row)
+                return _Taken(await self._first(message, row), repeated=True)
             case Problem():
                 raise fate
             case _:
                 assert_never(fate)
 
-    async def _repeated(self, message: Message, row: MessageRow | None) -> MessageView:
+    async def _first(self, message: Message, row: MessageRow | None) -> KnownMessage:
         known = None if row is None else await self._reader.read(message.id, row)
-        if known is None:  # its record is gone, but the digest says that it was this very message
-            routed = row is not None and row.stage is MessageStage.ENQUEUED
-            known = KnownMessage(message, None, routed)
-        return await self._reader.view_of(known, duplicate=True)
+        if known is not None:
+            return known
+        # its record is gone, but the digest says that it was this very message
+        routed = row is not None and row.stage is MessageStage.ENQUEUED
+        return KnownMessage(message, None, routed)
+
+    async def _waited(self, request: web.Request, taken: _Taken, asked: WaitAsked) -> Waited:
+        deliveries = self._reader.deliveries(taken.known.message)
+        if len(deliveries) != 1:
+            return Waited()
+        try:
+            return await self._waiters.wait(request, deliveries[0], asked)
+        except Problem as problem:
+            problem.headers |= taken.headers
+            raise
+
+    async def _view(self, taken: _Taken) -> MessageView:
+        if taken.repeated:
+            return await self._reader.view_of(taken.known, duplicate=True)
+        return self._reader.fresh_view(taken.known)
+
+    async def _view_after(self, taken: _Taken) -> MessageView:
+        """What has become of it meanwhile. It was accepted, which is told also where that cannot be seen."""
+        if not taken.repeated:
+            with suppress(Unavailable):
+                return await self._reader.view_of(taken.known)
+        return await self._view(taken)
+
+    def _accepted(self, taken: _Taken, view: MessageView, headers: dict[str, str] | None = None) -> web.Response:
+        response = json_response(202, view, Location=message_location(taken.known.message.id))
+        response.headers.update(taken.headers | (headers or {}))
+        return response

@@ -61,7 +61,7 @@ _BY_STATUS: Final = {kind.status: kind for kind in (NOT_FOUND, WRONG_METHOD, TOO
 
 class Problem(RelayError):
     """A request ends with this answer. `errors`: what is wrong, each with `detail` and the `header`, `parameter`,
-    `path` or `pointer` (a JSON pointer into the body) it is about."""
+    `path` or `pointer` (a JSON pointer into the body) it is about. `more`: further members of the document."""
 
     def __init__(
         self,
@@ -70,12 +70,14 @@ class Problem(RelayError):
         *,
         errors: tuple[Mapping[str, str], ...] = (),
         headers: Mapping[str, str] | None = None,
+        more: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
         self.errors = errors
         self.headers = dict(headers or {})
+        self.more = dict(more or {})
 
 
 def invalid(
@@ -152,6 +154,7 @@ def document_of(problem: Problem, request: web.Request) -> dict[str, object]:
         "detail": _sayable(problem.detail),
         "instance": path_of(request),
         "errors": [{name: _sayable(text) for name, text in error.items()} for error in problem.errors],
+        **problem.more,
     }
 
 

@@ -1,4 +1,4 @@
-"""GET of a message: what became of it. Nothing is kept for this; it is read from the rows and the records."""
+"""What became of a message. Nothing is kept for this; it is read from the rows and the records."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -7,8 +7,6 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from relay.api.problems import NOT_FOUND, RETRY_AFTER_S, UNAVAILABLE, Problem
-from relay.api.reading import MESSAGE_PATH, message_in_path
 from relay.api.surroundings import Surroundings
 from relay.api.view import (
     Found,
@@ -94,6 +92,12 @@ class StatusReader:
         unknown = [f"r:{one.delivery.receiver}" for one in found if one.row.stage is Stage.NONE]
         return replace(view, rebuilding=True) if unknown and await self.has_gap(unknown) else view
 
+    async def outcome(self, delivery: DeliveryId) -> tuple[Row, Record | None]:
+        """A delivery's row, and the record that it points at: of the answer, or the dead letter."""
+        row = (await self._state.watch([delivery_row(delivery)]))[0].row
+        at = self._place(row)
+        return row, None if at is None else (await self._log.read([(at, None)]))[0]
+
     async def has_gap(self, owners: Iterable[str]) -> bool:
         """Whether the state may have lost what it knew of these, and has not read all of it back from the log."""
         return bool(await self._state.gaps(sorted(set(map(tag_of, owners)))))
@@ -105,7 +109,7 @@ class StatusReader:
         return self._told(known, found, source, self._clock.time(), duplicate=False)
 
     def deliveries(self, message: Message) -> list[DeliveryId]:
-        """Those that it has, as far as is known now."""
+        """To those that the message names, or else to those that subscribe, as far as is known now."""
         names = message.receivers
         if names is None:
             try:
@@ -169,26 +173,6 @@ class StatusReader:
         return [
             replace(one, callback=rows.get(one.delivery), callback_letter=letters.get(one.delivery)) for one in found
         ]
-
-
-class StatusResource:
-    """The resource of a message."""
-
-    def __init__(self, reader: StatusReader) -> None:
-        self._reader = reader
-
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get(MESSAGE_PATH, self.get)
-
-    async def get(self, request: web.Request) -> web.Response:
-        identity = message_in_path(request)
-        view = await self._reader.view(identity)
-        if view is None and await self._reader.has_gap([f"s:{identity.source_id}"]):
-            detail = "What was known of finished messages was lost, and is being read back from the log."
-            raise Problem(UNAVAILABLE, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
-        if view is None:
-            raise Problem(NOT_FOUND, "No such message is known: it never came, is still on its way, or was long ago.")
-        return json_response(200, view)
 
 
 def json_response(status: int, view: MessageView, **headers: str) -> web.Response:

@@ -97,6 +97,10 @@ class Settings(BaseSettings):
     """None: half of them."""
     api_body_memory: Size | None = None
     """Bytes of bodies that a process holds at a time, over all requests. None: 64 MiB, or twice the largest body."""
+    api_wait_max: Duration = 30.0
+    """For which a request with `wait` waits for the receiver's answer at most."""
+    api_waiters: Count | None = None
+    """Requests of a process that may wait so at a time; others get 202 at once. None: one in four `api_connections`."""
     answer_secret: Secrets = ()
     """Signs the tokens of answer URLs: the first one does, and each proves them. None: `relay dev` keeps one by itself,
     and `relay run` sends no answer URLs."""

@@ -1,0 +1,63 @@
+"""GET of a message: what became of it, or, with `wait`, the receiver's answer once it is there."""
+
+from typing import Final
+
+from aiohttp import web
+
+from relay.api.problems import NOT_FOUND, RETRY_AFTER_S, UNAVAILABLE, Problem, invalid
+from relay.api.reading import MESSAGE_PATH, message_in_path, message_location
+from relay.api.status import StatusReader, json_response
+from relay.api.view import MessageView
+from relay.api.wait_asked import WAIT, WaitAsked, wait_asked
+from relay.api.waiters import ASK_AGAIN_S, Waiters
+from relay.domain.identity import DeliveryId, MessageId
+
+_UNKNOWN: Final = "No such message is known: it never came, is still on its way, or was long ago."
+_LOST: Final = "What was known of finished messages was lost, and is being read back from the log."
+
+
+class MessageResource:
+    """One message of a source. `longest_s`: for which a request may wait."""
+
+    def __init__(self, reader: StatusReader, waiters: Waiters, longest_s: float) -> None:
+        self._reader = reader
+        self._waiters = waiters
+        self._longest_s = longest_s
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get(MESSAGE_PATH, self.get)
+
+    async def get(self, request: web.Request) -> web.Response:
+        asked, identity = wait_asked(request, self._longest_s), message_in_path(request)
+        delivery = None if asked is None else await self._only(identity, asked)
+        if asked is None or delivery is None:
+            return json_response(200, await self._view(identity))
+        waited = await self._waiters.wait(request, delivery, asked)
+        if waited.response is not None:
+            return waited.response
+        view, location = await self._view(identity), message_location(identity)
+        response = json_response(202, view, Location=location, Retry_After=str(ASK_AGAIN_S))
+        response.headers.update(waited.headers)
+        return response
+
+    async def _only(self, identity: MessageId, asked: WaitAsked) -> DeliveryId | None:
+        """The delivery to wait for. None: nothing is known of the message, or it has several, and need not be waited
+        for. Raises a Problem where it has to be."""
+        known = await self._reader.find(identity)
+        if known is None:
+            return None
+        deliveries = self._reader.deliveries(known.message)
+        if len(deliveries) == 1:
+            return deliveries[0]
+        if asked.preferred:
+            return None
+        detail = f"wait is for a message to one receiver; this one goes to {len(deliveries)}: ask without it"
+        raise invalid(detail, parameter=WAIT)
+
+    async def _view(self, identity: MessageId) -> MessageView:
+        view = await self._reader.view(identity)
+        if view is None and await self._reader.has_gap([f"s:{identity.source_id}"]):
+            raise Problem(UNAVAILABLE, _LOST, headers={"Retry-After": str(RETRY_AFTER_S)})
+        if view is None:
+            raise Problem(NOT_FOUND, _UNKNOWN)
+        return view

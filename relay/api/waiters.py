@@ -1,0 +1,148 @@
+"""Requests that stay open until a delivery is over, whichever process ends it: `?wait=`.
+
+The state is looked at when a request begins to wait, and then each second for all of them in one call. Whoever waits
+costs one place of a bounded number, and gives it back when the client hangs up or the server stops.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from aiohttp import web
+
+from relay.api.bounds import bounds_of
+from relay.api.connection import Connection
+from relay.api.ended import AnswerGiven, ended, is_over
+from relay.api.limits import ApiLimits
+from relay.api.problems import Problem
+from relay.api.status import StatusReader
+from relay.api.wait_asked import WaitAsked
+from relay.domain.errors import Unavailable
+from relay.domain.identity import DeliveryId
+from relay.engine.supervision import end
+from relay.state.port import State
+from relay.state.rows import RowKey, delivery_row
+
+ASK_AGAIN_S: Final = 1
+"""Told, as `Retry-After`, to those whose answer takes longer than they wait."""
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    """`woken`: there may be something to see, or nobody is there any more (`gone`)."""
+
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: bool = False
+
+    def leave(self) -> None:
+        self.gone = True
+        self.woken.set()
+
+
+class Waited(NamedTuple):
+    """What came of waiting. `response` None: it takes longer, or so many wait already that this one must not; then
+    `headers` are for the response that says so."""
+
+    response: web.Response | None = None
+    headers: Mapping[str, str] = MappingProxyType({})
+
+
+class Waiters:
+    """All those of a process."""
+
+    def __init__(self, reader: StatusReader, state: State, limits: ApiLimits) -> None:
+        self._reader = reader
+        self._state = state
+        self._limits = limits
+        self._waiting: dict[RowKey, set[_Waiter]] = {}
+        self._count = 0
+        self._closed = False
+        self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    async def close(self, _app: web.Application | None = None) -> None:
+        """Send all home, and let nobody wait any more: the server stops."""
+        self._closed = True
+        for waiter in self._all():
+            waiter.leave()
+        if self._looking is not None:
+            await end([self._looking])
+
+    async def wait(self, request: web.Request, delivery: DeliveryId, asked: WaitAsked) -> Waited:
+        """200 with the answer, if it comes in time. Raises a Problem where the delivery failed for good."""
+        if self._closed or self._count >= self._limits.waiters:
+            return Waited()
+        bounds_of(request).room.shrink(0)  # the body is on the log, and others may need its memory
+        try:
+            answer = await self._answer(request, delivery, asked.seconds)
+        except Problem as problem:
+            problem.headers |= asked.applied
+            raise
+        if answer is None:
+            return Waited(headers=asked.applied)
+        return Waited(web.Response(body=answer.body, headers={**answer.headers, **asked.applied}))
+
+    async def _answer(self, request: web.Request, delivery: DeliveryId, seconds: float) -> AnswerGiven | None:
+        until = asyncio.get_running_loop().time() + seconds
+        with self._place(request, delivery_row(delivery)) as waiter:
+            while not waiter.gone:
+                waiter.woken.clear()
+                with suppress(Unavailable):  # the next look may find it
+                    row, record = await self._reader.outcome(delivery)
+                    if is_over(row):
+                        return ended(delivery, row, record)
+                if not await _woken(waiter, until):
+                    return None
+        return None
+
+    @contextmanager
+    def _place(self, request: web.Request, row: RowKey) -> Iterator[_Waiter]:
+        waiter = _Waiter(gone=request.transport is None)
+        self._count += 1
+        self._waiting.setdefault(row, set()).add(waiter)
+        connection = request.protocol
+        if isinstance(connection, Connection):
+            connection.when_lost = waiter.leave
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        try:
+            yield waiter
+        finally:
+            if isinstance(connection, Connection):
+                connection.when_lost = None
+            self._waiting[row].discard(waiter)
+            if not self._waiting[row]:
+                del self._waiting[row]
+            self._count -= 1
+
+    def _all(self) -> list[_Waiter]:
+        return [waiter for waiters in self._waiting.values() for waiter in waiters]
+
+    async def _look(self) -> None:
+        """Wake those whose delivery is over, as long as anybody waits."""
+        while True:
+            await asyncio.sleep(self._limits.look_s)
+            rows = list(self._waiting)
+            if not rows:
+                return
+            with suppress(Unavailable):
+                for row, seen in zip(rows, await self._state.watch(rows), strict=True):
+                    if is_over(seen.row):
+                        for waiter in self._waiting.get(row, ()):
+                            waiter.woken.set()
+
+
+async def _woken(waiter: _Waiter, until: float) -> bool:
+    """Whether it was before `until`, of the loop's clock."""
+    try:
+        async with asyncio.timeout_at(until):
+            await waiter.woken.wait()
+    except TimeoutError:
+        return False
+    return True
