@@ -47,6 +47,10 @@ class Delivery(Work):
     def delivery(self) -> DeliveryId:
         return self.hop.delivery
 
+    @property
+    def awaited(self) -> bool:
+        return self.hop.wait_s > 0
+
     def follow(self, receiver: Receiver) -> None:
         """Settings may have changed while it waited: an endpoint that was corrected counts at once."""
         if receiver is not self.receiver:

@@ -64,6 +64,10 @@ class Awaited(Work):
     def delivery(self) -> DeliveryId:
         return self.hop.delivery
 
+    @property
+    def awaited(self) -> bool:
+        return self.hop.wait_s > 0
+
     def follow(self, receiver: Receiver) -> None:
         """The receiver with its settings of now."""
         self.receiver = receiver

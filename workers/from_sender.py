@@ -208,7 +208,7 @@ class FromSender:
         cut = self._moves.cut(receiver.name, receiver.move, record.partition) if receiver.moving else None
         lane, move = lane_at(receiver, cut, record.offset)
         accepted_ms = _accepted_ms(record, int(self._outside.clock.time() * 1000))
-        hop = first_hop(message, receiver, record.coordinate, accepted_ms, move=move)
+        hop = first_hop(message, receiver, record.coordinate, accepted_ms, move=move, wait_s=message.wait_s)
         topic = self._topics.to_receiver(lane)
         return lane_record(topic, lane, receiver, message.source_id, message.payload, encode_hop(hop))
 

@@ -45,5 +45,6 @@ def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int, *, ex
         status_url=None,
         ask_after_s=None,
         ask_first=False,
+        wait_s=0,
     )
     return NewRecord(topics.to_sender, hop.delivery.source_id.encode(), result.body, result_headers(answer) + extra)

@@ -9,7 +9,14 @@ from relay.log.port import Coordinate, Headers, NewRecord
 
 
 def first_hop(
-    message: Message, receiver: Receiver, origin: Coordinate | None, accepted_ms: int, *, move: int, generation: int = 0
+    message: Message,
+    receiver: Receiver,
+    origin: Coordinate | None,
+    accepted_ms: int,
+    *,
+    move: int,
+    generation: int = 0,
+    wait_s: int = 0,
 ) -> Hop:
     """The hop of a message that nobody has tried to deliver yet."""
     return Hop(
@@ -22,6 +29,7 @@ def first_hop(
         accepted_ms=accepted_ms,
         traceparent=message.traceparent,
         move=move,
+        wait_s=wait_s,
     )
 
 

@@ -92,7 +92,8 @@ class AnswersResource:
         hop = await self._hop(delivery, row.generation)
         attempts = max(1, row.attempts)  # the token went out with a POST, also where its row was lost
         at = (await context.log.append([answer_record(context.topics, hop, result, attempts)]))[0]
-        mark = Mark(delivery_row(delivery), row.generation, Stage.PUBLISHED, (at.partition, at.offset))
+        place, awaited = (at.partition, at.offset), hop.wait_s > 0
+        mark = Mark(delivery_row(delivery), row.generation, Stage.PUBLISHED, place, awaited=awaited)
         await answered(context.state.mark([mark]))
         self._count(hop)
 
@@ -115,6 +116,7 @@ class AnswersResource:
             origin=known.at,
             accepted_ms=max(0, known.received_ms or 0),
             traceparent=message.traceparent,
+            wait_s=message.wait_s,
         )
 
 

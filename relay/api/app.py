@@ -89,6 +89,7 @@ def create_app(context: ApiContext, *, health_only: bool = False) -> web.Applica
         return app
     reader = StatusReader(context.log, context.state, context.topics, context.directory, context.clock)
     waiters = Waiters(reader, context.state, context.limits)
+    app.on_startup.append(waiters.start)
     app.on_shutdown.append(waiters.close)
     intake = Intake(context)
     quotas = Quotas(context, refusals)

@@ -20,7 +20,9 @@ _CLOUDEVENTS: Final = "application/cloudevents"
 """Structured modes begin so: as the type of a payload it would have FromSender look for attributes in there."""
 
 
-def read_message(request: web.Request, source_id: str, payload: bytes, new_id: Callable[[], str]) -> Incoming:
+def read_message(
+    request: web.Request, source_id: str, payload: bytes, new_id: Callable[[], str], *, wait_s: int = 0
+) -> Incoming:
     """The message that query and headers describe. `new_id` is for one without an id.
 
     It has gone through its wire form, so that what is accepted here is what FromSender will read.
@@ -37,6 +39,7 @@ def read_message(request: web.Request, source_id: str, payload: bytes, new_id: C
         content_type=content_type_of(request),
         payload=payload,
         traceparent=plain_header(request, "traceparent"),
+        wait_s=wait_s,
     )
     return as_incoming(message, fresh=given_id is None)
 

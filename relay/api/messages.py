@@ -1,6 +1,7 @@
 """POST of a message: the way in for senders without Kafka. It meets the other way in on the same topic."""
 
 from contextlib import suppress
+from math import ceil
 from typing import NamedTuple, assert_never
 
 from aiohttp import web
@@ -68,7 +69,8 @@ class MessagesResource:
     async def _posted(self, request: web.Request, asked: WaitAsked | None) -> _Taken:
         context, source_id = self._context, source_in_path(request)
         payload = await read_body(request, context.max_payload_bytes)
-        incoming = read_message(request, source_id, payload, context.new_id)
+        wait_s = 0 if asked is None else ceil(asked.seconds)
+        incoming = read_message(request, source_id, payload, context.new_id, wait_s=wait_s)
         if asked is not None and not asked.preferred and len(incoming.message.receivers or ()) > 1:
             raise invalid("wait is for a message to one receiver; this one names several", parameter=WAIT)
         await self._quotas.charge(request, source_id)

@@ -1,6 +1,7 @@
 """Requests that stay open until a delivery is over, whichever process ends it: `?wait=`.
 
-The state is looked at when a request begins to wait, and then each second for all of them in one call. Whoever waits
+Whoever ends it gives a hint. As that may be lost, the state is looked at when a request begins to wait, and then each
+second for all of them in one call. Whoever waits
 costs one place of a bounded number, and gives it back when the client hangs up or the server stops.
 """
 
@@ -58,9 +59,15 @@ class Waiters:
         self._state = state
         self._limits = limits
         self._waiting: dict[RowKey, set[_Waiter]] = {}
+        self._of_digest: dict[bytes, RowKey] = {}
         self._count = 0
         self._closed = False
         self._looking: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
+
+    async def start(self, _app: web.Application | None = None) -> None:
+        """Listen to hints, until `close`."""
+        self._listening = asyncio.create_task(self._listen())
 
     @property
     def count(self) -> int:
@@ -71,8 +78,7 @@ class Waiters:
         self._closed = True
         for waiter in self._all():
             waiter.leave()
-        if self._looking is not None:
-            await end([self._looking])
+        await end([task for task in (self._looking, self._listening) if task is not None])
 
     async def wait(self, request: web.Request, delivery: DeliveryId, asked: WaitAsked) -> Waited:
         """200 with the answer, if it comes in time. Raises a Problem where the delivery failed for good."""
@@ -106,6 +112,7 @@ class Waiters:
         waiter = _Waiter(gone=request.transport is None)
         self._count += 1
         self._waiting.setdefault(row, set()).add(waiter)
+        self._of_digest[row.digest] = row
         connection = request.protocol
         if isinstance(connection, Connection):
             connection.when_lost = waiter.leave
@@ -118,7 +125,7 @@ class Waiters:
                 connection.when_lost = None
             self._waiting[row].discard(waiter)
             if not self._waiting[row]:
-                del self._waiting[row]
+                del self._waiting[row], self._of_digest[row.digest]
             self._count -= 1
 
     def _all(self) -> list[_Waiter]:
@@ -134,8 +141,20 @@ class Waiters:
             with suppress(Unavailable):
                 for row, seen in zip(rows, await self._state.watch(rows), strict=True):
                     if is_over(seen.row):
-                        for waiter in self._waiting.get(row, ()):
-                            waiter.woken.set()
+                        self._wake(row)
+
+    async def _listen(self) -> None:
+        while True:
+            with suppress(Unavailable):
+                async with self._state.hints() as hints:
+                    async for digest in hints:
+                        if (row := self._of_digest.get(digest)) is not None:
+                            self._wake(row)
+            await asyncio.sleep(self._limits.look_s)
+
+    def _wake(self, row: RowKey) -> None:
+        for waiter in self._waiting.get(row, ()):
+            waiter.woken.set()
 
 
 async def _woken(waiter: _Waiter, until: float) -> bool:

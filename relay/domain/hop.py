@@ -28,6 +28,7 @@ class Hop(Struct, frozen=True, gc=False):
     `status_url`: where to ask for the answer, `ask_after_s`: how long to wait first (seconds); or why nobody may be
     asked (`not_asked`). `move`: by which of its receiver's moves it was routed (see `relay/domain/route.py`).
     `ask_first`: of a replay, where an attempt in its former life may have arrived: see `ToReceiver`.
+    `wait_s`: seconds for which a request waits for the answer; 0: none does.
     """
 
     delivery: DeliveryId
@@ -49,6 +50,7 @@ class Hop(Struct, frozen=True, gc=False):
     traceparent: str | None = None
     move: int = 0
     ask_first: bool = False
+    wait_s: int = 0
 
 
 def encode_hop(hop: Hop) -> Headers:
@@ -92,6 +94,8 @@ def encode_hop(hop: Hop) -> Headers:
         headers.append(("relay-answer-truncated", b"true"))
     if hop.ask_after_s is not None:
         headers.append(("relay-ask-after", repr(hop.ask_after_s).encode()))
+    if hop.wait_s:
+        headers.append(("relay-wait", b"%d" % hop.wait_s))
     if hop.move:
         headers.append(("relay-move", b"%d" % hop.move))
     if hop.ask_first:
@@ -213,5 +217,6 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "traceparent": ("traceparent", bytes.decode),
     "relay-move": ("move", _number),
     "relay-ask-first": ("ask_first", _is_true),
+    "relay-wait": ("wait_s", _number),
 }
 """Which field of a hop a header is, and how it is read."""

@@ -21,6 +21,7 @@ MAX_TEXT_BYTES: Final = 1_024
 _STRUCTURED: Final = b"application/cloudevents"
 _RAW: Final = "relay-raw-"
 """Begins the name of a sender's header that nobody can read (see the log port)."""
+_WAIT_DIGITS: Final = 9
 _SHOWN: Final = 5
 """Misspelt headers that are named."""
 
@@ -28,7 +29,8 @@ _SHOWN: Final = 5
 class Message(Struct, frozen=True, gc=False):
     """One webhook event. `receivers` None: whoever subscribes; else unique names in the sender's order.
 
-    `payload` is exactly what the sender gave. `time`: the sender's own word (RFC 3339).
+    `payload` is exactly what the sender gave. `time`: the sender's own word (RFC 3339). `wait_s`: seconds
+    for which whoever sent it over HTTP waits for the answer; 0: nobody does.
     """
 
     source_id: str
@@ -39,6 +41,7 @@ class Message(Struct, frozen=True, gc=False):
     content_type: str | None = None
     payload: bytes = b""
     traceparent: str | None = None
+    wait_s: int = 0
 
     @property
     def id(self) -> MessageId:
@@ -105,6 +108,7 @@ def message_headers(message: Message) -> Headers:
         ("ce_id", message.message_id.encode()),
         ("ce_source", message.source_id.encode()),
         *((name, text.encode()) for name, text in optional if text is not None),
+        *((("relay-wait", b"%d" % message.wait_s),) if message.wait_s else ()),
     )
 
 
@@ -208,6 +212,11 @@ def _read_receivers(value: bytes) -> tuple[str, ...]:
     return _receivers("ce_receiver", value.decode().split(","))
 
 
+def _read_wait(value: bytes) -> int:
+    """What is no number of seconds is no fault: a hint more or less is all that hangs on it."""
+    return int(value) if value.isdigit() and len(value) <= _WAIT_DIGITS else 0
+
+
 def _reader_of_short(name: str) -> Callable[[bytes], str | None]:
     return lambda value: short_text(value.decode(), name)
 
@@ -220,5 +229,6 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "ce_time": ("time", _reader_of_short("ce_time")),
     "content-type": ("content_type", _reader_of_short("content-type")),
     "traceparent": ("traceparent", _reader_of_short("traceparent")),
+    "relay-wait": ("wait_s", _read_wait),
 }
 """Which field of a message a header is, and how it is read."""

@@ -82,7 +82,7 @@ def mark_of(row: RowKey, work: W, outcome: Outcome) -> Mark:
     decision = outcome.decision
     at = (outcome.at[0].partition, outcome.at[0].offset) if outcome.at else None
     if isinstance(decision, Dead):
-        return Mark(row, work.generation, Stage.FAILED, at, REASON_CODES.get(decision.reason, 0))
-    return Mark(
-        row, work.generation, decision.stage, at if decision.stage is not Stage.AWAITING else None, decision.code
-    )
+        return Mark(row, work.generation, Stage.FAILED, at, REASON_CODES.get(decision.reason, 0), work.awaited)
+    if decision.stage is Stage.AWAITING:
+        return Mark(row, work.generation, Stage.AWAITING, None, decision.code)
+    return Mark(row, work.generation, decision.stage, at, decision.code, work.awaited)

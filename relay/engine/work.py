@@ -181,6 +181,11 @@ class Work:
         """Which delivery it is about, for people; None: no single one."""
         return None
 
+    @property
+    def awaited(self) -> bool:
+        """A request waits for its end, and wants a hint."""
+        return False
+
 
 class Unread(Work):
     """A record that nothing can be made of: only its dead letter remains to be written. `row`: of a parked one."""

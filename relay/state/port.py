@@ -14,7 +14,8 @@ Time is the state's own clock; durations are seconds. Stages only rise within a 
 new life (stage and attempts from 0), a lower one is `STALE`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple, Protocol
@@ -345,6 +346,11 @@ class State(Protocol):
 
     async def failed_receivers(self) -> list[str]:
         """Receivers that have entries."""
+        ...
+
+    def hints(self) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Digests of rows that were marked as `awaited`, told right after that to all who listen, from entering on. One
+        may be lost, or come twice. Entering and listening raise StateUnavailable when there is nothing to hear."""
         ...
 
     # what comes in

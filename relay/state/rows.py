@@ -124,7 +124,8 @@ class Mark(Struct, frozen=True, gc=False):
     """The hop record is acknowledged: raise the row to AWAITING, PUBLISHED, DONE or FAILED.
 
     `at`: partition and offset of the record on `to_sender` (PUBLISHED, DONE; None keeps what was marked before) or
-    `failed_messages` (FAILED). `code`: 0-255, kept with a finished row. Drops the stored result.
+    `failed_messages` (FAILED). `code`: 0-255, kept with a finished row. `awaited`: somebody waits for that, so a
+    hint says that it is there. Drops the stored result.
     """
 
     row: RowKey
@@ -132,3 +133,4 @@ class Mark(Struct, frozen=True, gc=False):
     stage: Stage
     at: tuple[int, int] | None = None
     code: int = 0
+    awaited: bool = False

@@ -18,6 +18,7 @@ from tests.contract.state_contract import (
     TimeContract,
 )
 from tests.contract.state_endpoints_contract import EndpointsContract, FailedContract
+from tests.contract.state_hints_contract import HintsContract
 from tests.contract.state_lanes_contract import LanesContract
 from tests.contract.state_onlooker_contract import OnlookerContract
 from tests.contract.state_owners_contract import OwnersContract
@@ -42,6 +43,7 @@ class StateContract(
     ParkingContract,
     LifeContract,
     OnlookerContract,
+    HintsContract,
     OwnersContract,
     RemainsContract,
     LanesContract,

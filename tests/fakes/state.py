@@ -1,8 +1,10 @@
 """The state in memory: every rule of the port, a clock that tests turn, and memory that they can lose."""
 
+import asyncio
 import math
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from relay.domain.errors import StateRecovering
 from relay.domain.hold import Hold
@@ -201,6 +203,15 @@ class MemoryState(Records):
         return Balance(granted, max(0, charge.quota.messages - used), ends - self.now)
 
     # for those who only look
+    @asynccontextmanager
+    async def hints(self) -> AsyncIterator[AsyncIterator[bytes]]:
+        listener = asyncio.Queue[bytes]()
+        self._listeners.add(listener)
+        try:
+            yield _all_of(listener)
+        finally:
+            self._listeners.discard(listener)
+
     async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
         self._reach_owners(row.owner for row in rows)
         return [self._of(row.owner).rows.watched(row.digest, self.now) for row in rows]
@@ -250,3 +261,8 @@ class MemoryState(Records):
     async def failed_receivers(self) -> list[str]:
         self._reach(range(TAGS))
         return sorted(receiver for tag in self._tags for receiver, entries in tag.failed.items() if entries)
+
+
+async def _all_of(listener: asyncio.Queue[bytes]) -> AsyncIterator[bytes]:
+    while True:
+        yield await listener.get()

@@ -1,5 +1,6 @@
 """The memory of the state's fake: all that is under each hash tag, a clock that tests turn, and how it is lost."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -66,6 +67,7 @@ class Memory:
         self._tags: list[Tag] = []
         self._leases: dict[str, tuple[str, float]] = {}
         self._forgotten: frozenset[int] = frozenset()
+        self._listeners: set[asyncio.Queue[bytes]] = set()
         self.lose()
         if ready:
             for tag in self._tags:

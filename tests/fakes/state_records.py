@@ -98,6 +98,9 @@ class Records(Memory):
 
     def _mark(self, one: Mark) -> None:
         mark(self._of(one.row.owner).rows, one, self.now)
+        if one.awaited:
+            for listener in self._listeners:
+                listener.put_nowait(one.row.digest)
 
     async def forget(self, rows: Sequence[RowKey]) -> list[Refusal | None]:
         return [self._done(row.owner, partial(self._forget, row)) for row in rows]

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
@@ -30,12 +29,12 @@ async def rig() -> AsyncIterator[Rig]:
         yield running
 
 
-async def answer(rig: Rig, body: bytes = b"green", stage: Stage = Stage.PUBLISHED, **more: Any) -> None:
+async def answer(rig: Rig, body: bytes = b"green", stage: Stage = Stage.PUBLISHED, *, awaited: bool = False) -> None:
     """The receiver's answer comes, as another process sees to it: its record, and then the mark."""
     hop = Hop(DELIVERY, content_type="text/x", attempt=2, outcome="answered", answer_status=201)
     headers = result_headers(hop)
     (at,) = await rig.log.append([NewRecord(rig.topics.to_sender, b"app", body, headers)])
-    await answered(rig.state.mark([Mark(delivery_row(DELIVERY), 0, stage, (at.partition, at.offset))]))
+    await answered(rig.state.mark([Mark(delivery_row(DELIVERY), 0, stage, (at.partition, at.offset), awaited=awaited)]))
 
 
 async def fail(rig: Rig) -> str:
@@ -112,6 +111,17 @@ async def test_a_preference_means_the_same_and_is_told_to_be_applied(rig: Rig) -
     reply = await rig.get(GET, Prefer="wait=10")
     is_the_answer(reply)
     assert reply.headers["Preference-Applied"] == "wait=10"
+
+
+async def test_a_hint_wakes_before_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_api(limits=ApiLimits(look_s=3600)) as rig, asyncio.timeout(15):
+        looks = Looks(rig, monkeypatch)
+        posting = asyncio.create_task(rig.post(f"{POST}&wait=20", ce_id="m-1"))
+        await looks.made()
+        (record,) = rig.records(rig.topics.from_sender)
+        assert dict(record.headers)["relay-wait"] == b"20"
+        await answer(rig, awaited=True)
+        is_the_answer(await posting)
 
 
 async def test_what_failed_for_good_is_a_502_that_says_why(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,11 @@ class Calls:
         self._joints: dict[tuple[str, Connections], _Joint] = {}  # what is asked for in this turn of the loop
         self._making: set[asyncio.Task[None]] = set()
 
+    @property
+    def channels(self) -> list[bytes]:
+        """Where the scripts publish hints: `Awaited` in `_raising.lua`."""
+        return [key + b"hints" for key in self._keys]
+
     async def tell(self, name: str, parts: Sequence[Part], decode: Decode[T]) -> list[list[T] | Refusal]:
         """What script `name` says of each part, or why it says nothing."""
         if not parts:

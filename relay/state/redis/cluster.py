@@ -1,6 +1,7 @@
 """The servers of a cluster: each hash tag is asked about where its slot is served, as far as is known."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, cast
@@ -9,7 +10,7 @@ from redis.crc import key_slot
 from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError
 
 from relay.domain.errors import StateUnavailable
-from relay.state.redis.connection import Address, Maker
+from relay.state.redis.connection import Address, IdentifiedConnection, Maker
 from relay.state.redis.shared import Ask, Connections, Part, SharedConnection, unavailable
 from relay.state.rows import TAGS
 
@@ -58,6 +59,10 @@ class Cluster:
         await self._found()
         masters = sorted(set(self._masters.values()))
         return {f"{host}:{port}": await self._server(Address(host, port)).use(work) for host, port in masters}
+
+    async def connected(self) -> IdentifiedConnection:
+        await self._found()
+        return await self._maker.connected(random.choice(sorted(set(self._masters.values()))))
 
     async def close(self) -> None:
         if self._looking is not None:

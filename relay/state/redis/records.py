@@ -201,7 +201,9 @@ def _packed_marks(batch: Batch[int, Mark]) -> list[Part]:
     parts = []
     for tag, part in batch.parts():
         owners, places = _shared(part, lambda mark: mark.row.owner, lambda mark: mark.row.owner)
-        parts.append((tag, encode((owners, digests(part), _joined(list(map(wire.pack_mark, part, places)))))))
+        told = owners, digests(part), _joined(list(map(wire.pack_mark, part, places)))
+        awaited = [mark.row.digest for mark in part if mark.awaited]
+        parts.append((tag, encode((*told, list(map(raw, awaited))) if awaited else told)))
     return parts
 
 

@@ -6,7 +6,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from relay.domain.errors import UserError
 from relay.state.redis.cluster import Cluster
-from relay.state.redis.connection import Address, Maker, maker_of
+from relay.state.redis.connection import Address, IdentifiedConnection, Maker, maker_of
 from relay.state.redis.sentinel import Sentinels
 from relay.state.redis.shared import Ask, Connections, Part, SharedConnection
 
@@ -35,6 +35,11 @@ class Servers(Protocol):
 
     async def each(self, work: Callable[[SharedConnection], Awaitable[T]]) -> Mapping[str, T]:
         """`work` on each server that holds something of ours, by its name ("" for the only one)."""
+        ...
+
+    async def connected(self) -> IdentifiedConnection:
+        """A connection of the caller's own, to one that hears what any of them publishes. Raises StateUnavailable, or
+        the client library's errors."""
         ...
 
     async def close(self) -> None: ...

@@ -180,6 +180,10 @@ class Connections:
     async def each(self, work: Callable[[SharedConnection], Awaitable[T]]) -> Mapping[str, T]:
         return {"": await self.use(work)}
 
+    async def connected(self) -> IdentifiedConnection:
+        """A new connection to the server, not shared. Raises the client library's errors."""
+        return await self._connect()
+
     async def use(self, work: Callable[[SharedConnection], Awaitable[T]]) -> T:
         """`work` on the connection; repeated twice if that fails in transit, so it must be repeatable.
 

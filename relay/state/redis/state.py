@@ -1,6 +1,7 @@
 """The state on Redis or Valkey: one script call per batch, for all its hash tags."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
@@ -21,6 +22,7 @@ from relay.state.quotas import Balance, Charge
 from relay.state.redis import wire
 from relay.state.redis.batch import Batch
 from relay.state.redis.calls import Decode
+from relay.state.redis.hints import hints
 from relay.state.redis.problems import check, problems_of
 from relay.state.redis.record_wire import encode_parked
 from relay.state.redis.records import Records, bools, counts, digests, encode, numbers, of_rows
@@ -165,6 +167,9 @@ class RedisState(Records):
         return batch.join(await self._calls.run("charge", parts, wire.decode_balances), wire.WireBalance.balance)
 
     # for those who only look
+    def hints(self) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        return hints(self._servers, self._calls.channels)
+
     async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
         batch = Batch(rows, [tag_of(row.owner) for row in rows])
         parts = [(tag, b"".join(row.digest for row in part)) for tag, part in batch.parts()]

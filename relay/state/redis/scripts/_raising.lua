@@ -1,5 +1,6 @@
 -- Rows whose hop record is acknowledged. Marks: MessagePack of {owners, row digests, marks}, the last two one after the
--- other; a mark: generation, stage, partition or -1, offset, code, index into owners.
+-- other; a mark: generation, stage, partition or -1, offset, code, index into owners. A fourth item, where there is
+-- any: digests of those that somebody waits for.
 local MARK = '>I8Bi4i8BI2'
 
 local function raise(digest, row, stage, partition, offset, code)
@@ -28,9 +29,16 @@ local function give_rooms_back(over)
   end
 end
 
+-- Tell whoever listens (hints.py). A login that may not publish loses the hint, and nothing else.
+local function hint(awaited)
+  for _, digest in ipairs(awaited or NOTHING) do
+    redis.pcall('PUBLISH', P .. 'hints', digest)
+  end
+end
+
 -- Raises the rows of which `may(row, stage)` says so, within their generation.
 local function raise_where(arguments, may)
-  local owners, list, marks = unpack(cmsgpack.unpack(arguments))
+  local owners, list, marks, awaited = unpack(cmsgpack.unpack(arguments))
   local over, at = {}, 1
   for _, digest in ipairs(want_rows(list)) do
     local generation, stage, partition, offset, code, index
@@ -51,5 +59,6 @@ local function raise_where(arguments, may)
   give_rooms_back(over)
   save_rows()
   save_tables()
+  hint(awaited)
   return NOTHING
 end

@@ -1,0 +1,60 @@
+"""Hints by Pub/Sub: which deliveries have ended that somebody waits for. One that nobody hears is gone.
+
+A script publishes on a channel of its hash tag; on a cluster all servers pass it on, so any of them can be heard.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, cast
+
+from redis.exceptions import ConnectionError, RedisError, ResponseError
+
+from relay.state.redis.connection import IdentifiedConnection, packed
+from relay.state.redis.servers import Servers
+from relay.state.redis.shared import unavailable
+
+_SILENCE_S: Final = 300.0
+"""After so long without any hint the connection is made anew: a peer that has vanished says nothing either."""
+_SUBSCRIBED_S: Final = 5.0
+
+
+@asynccontextmanager
+async def hints(servers: Servers, channels: Sequence[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
+    """What is published on `channels`, from now on. Raises StateUnavailable, also while it is heard."""
+    try:
+        async with asyncio.timeout(_SUBSCRIBED_S):
+            connection = await servers.connected()
+    except (RedisError, OSError) as error:
+        raise unavailable(error) from error
+    connection.socket_timeout = None  # silence is no fault here
+    try:
+        await _subscribe(connection, channels)
+        yield _heard(connection)
+    except (RedisError, OSError) as error:
+        raise unavailable(error) from error
+    finally:
+        await connection.disconnect(nowait=True)
+
+
+async def _subscribe(connection: IdentifiedConnection, channels: Sequence[bytes]) -> None:
+    async with asyncio.timeout(_SUBSCRIBED_S):
+        await connection.send_packed_command(packed([(b"SUBSCRIBE", *channels)]), check_health=False)
+        for _ in channels:
+            reply = await connection.read_reply()
+            if isinstance(reply, ResponseError):  # an ACL may allow no channels
+                raise reply
+
+
+async def _heard(connection: IdentifiedConnection) -> AsyncIterator[bytes]:
+    while True:
+        try:
+            async with asyncio.timeout(_SILENCE_S):
+                reply = await connection.read_reply()
+        except TimeoutError as error:
+            raise unavailable(ConnectionError("no hint was heard for long")) from error
+        except (RedisError, OSError) as error:
+            raise unavailable(error) from error
+        kind, _, told = cast(list[bytes], reply)
+        if kind == b"message":
+            yield told
