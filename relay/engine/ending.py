@@ -16,15 +16,16 @@ from relay.engine.parking import DueIndex, ParkedKeys
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Appetite, Bounds, Policy, Standing
 from relay.engine.rows import row_of
-from relay.engine.work import Dead, Done, Outcome, Unread, W, Worker
+from relay.engine.work import Dead, Done, Outcome, Unread, W, Worker, is_awaited
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 from relay.state.port import Lane as LaneId
 
 T = TypeVar("T")
 
 MARK_EVERY_S: Final = 0.2
-"""A mark comes at once where there was none for so long, else together with the next ones: who waits for it is only the
-commit, and one call for many costs what one for one does. All lanes of a process mark at the same times."""
+"""A mark comes at once where there was none for so long, or where a request waits for it, else together with the next
+ones: who waits for it then is only the commit, and one call for many costs what one for one does. All lanes of a
+process mark at the same times."""
 
 TOO_LITTLE: Final = "too little for any dead letter; raise the topic's max.message.bytes"
 
@@ -126,7 +127,7 @@ class Ending(Generic[W]):
             else:
                 advance(work, Event.APPENDED, Phase.MARKING)
                 self._to_mark.append((work, outcome))
-                if work.owes_tombstone:  # the next of its order key waits for it
+                if work.owes_tombstone or is_awaited(work, end):  # the next of its order key waits for it, or a request
                     self._mark_at = now
         self._appetite.ended(now)
         self._mark_in_time(now)

@@ -5,7 +5,7 @@ from typing import Generic
 
 from relay.domain.reasons import REASON_CODES
 from relay.engine.clock import Clock
-from relay.engine.work import Dead, Outcome, Seen, W
+from relay.engine.work import Dead, Outcome, Seen, W, is_awaited
 from relay.state.attempts import Kind
 from relay.state.port import IntakeAsk, Lane, State
 from relay.state.replies import answered, of
@@ -79,10 +79,15 @@ def fill_in(work: W, row: Row, now: float, kind: Kind) -> None:
 
 def mark_of(row: RowKey, work: W, outcome: Outcome) -> Mark:
     """What becomes of a row when its hop records are acknowledged."""
-    decision = outcome.decision
+    decision, awaited = outcome.decision, is_awaited(work, outcome.decision)
     at = (outcome.at[0].partition, outcome.at[0].offset) if outcome.at else None
     if isinstance(decision, Dead):
-        return Mark(row, work.generation, Stage.FAILED, at, REASON_CODES.get(decision.reason, 0), work.awaited)
-    if decision.stage is Stage.AWAITING:
-        return Mark(row, work.generation, Stage.AWAITING, None, decision.code)
-    return Mark(row, work.generation, decision.stage, at, decision.code, work.awaited)
+        return Mark(row, work.generation, Stage.FAILED, at, REASON_CODES.get(decision.reason, 0), awaited)
+    return Mark(
+        row,
+        work.generation,
+        decision.stage,
+        at if decision.stage is not Stage.AWAITING else None,
+        decision.code,
+        awaited,
+    )

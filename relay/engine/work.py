@@ -193,6 +193,11 @@ class Unread(Work):
     __slots__ = ()
 
 
+def is_awaited(work: Work, end: Done | Dead) -> bool:
+    """Whether a request waits for just this end: an answer, or its failure; that the answer comes later is none."""
+    return work.awaited and (isinstance(end, Dead) or end.stage is not Stage.AWAITING)
+
+
 W = TypeVar("W", bound=Work)
 W_contra = TypeVar("W_contra", bound=Work, contravariant=True)
 

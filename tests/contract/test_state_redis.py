@@ -1,5 +1,6 @@
 """What only a real server shows: loss and restarts, memory, expiry, errors, and that the fake does the same."""
 
+import asyncio
 import errno
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -291,6 +292,54 @@ class TestFaults:
             await command(client, "REPLICAOF", "127.0.0.1", "1")
             with pytest.raises(StateUnavailable):
                 await begun(state, row())
+        await client.aclose()
+
+
+class TestHints:
+    async def test_another_process_is_told(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start()
+        async with connected(server) as one, connected(server) as other, other.hints() as heard, asyncio.timeout(20):
+            await recover(one)
+            await answered(one.mark([Mark(row(1), 0, Stage.DONE, (0, 1), awaited=True)]))
+            assert await anext(heard) == row(1).digest
+
+    async def test_whoever_listens_is_told_that_the_server_has_gone(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start()
+        async with connected(server) as state:
+            async with state.hints() as heard, asyncio.timeout(20):
+                server.kill()
+                with pytest.raises(StateUnavailable):
+                    await anext(heard)
+            with pytest.raises(StateUnavailable):
+                async with state.hints():
+                    pass
+
+    async def test_a_login_without_channels_hears_nothing_and_marks_all_the_same(
+        self, start: Callable[..., ValkeyServer]
+    ) -> None:
+        server = start()
+        client = Redis.from_url(server.url)
+        await command(client, "ACL", "SETUSER", "relay", "on", ">pw", "~*", "resetchannels", "+@all")
+        await client.aclose()
+        state = RedisState(server.url.replace("unix://", "unix://relay:pw@"))
+        await state.start()
+        await recover(state)
+        with pytest.raises(StateUnavailable, match="channel"):
+            async with state.hints():
+                pass
+        await answered(state.mark([Mark(row(1), 0, Stage.DONE, (0, 1), awaited=True)]))
+        assert (await peeked(state, row(1))).stage is Stage.DONE
+        await state.close()
+
+    async def test_nothing_is_published_where_nobody_waits(self, start: Callable[..., ValkeyServer]) -> None:
+        server = start()
+        client = Redis.from_url(server.url)
+        async with connected(server) as state:
+            await recover(state)
+            await answered(state.mark([Mark(row(1), 0, Stage.DONE, (0, 1))]))
+            assert "cmdstat_publish" not in await client.info("commandstats")
+            await answered(state.mark([Mark(row(2), 0, Stage.DONE, (0, 1), awaited=True)]))
+            assert (await client.info("commandstats"))["cmdstat_publish"]["calls"] == 1
         await client.aclose()
 
 

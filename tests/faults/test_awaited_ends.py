@@ -1,0 +1,88 @@
+"""A delivery that a request waits for: its end is told at once, and nobody else's end comes sooner for that."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from msgspec import structs
+
+from relay.domain.exchange import Response
+from relay.domain.identity import DeliveryId
+from relay.domain.message import Message
+from relay.engine.ending import MARK_EVERY_S
+from relay.state.replies import Refusal
+from relay.state.rows import Mark, Stage, delivery_row
+from tests.fakes.virtual_time import virtually
+from tests.fakes.world import Process, World, message, receiver
+
+ROUND_S = 0.05
+"""All that a delivery takes here: a request is 0.01 s, and the calls take none."""
+
+
+class Marks:
+    """When each row was marked, of all that a world's processes mark."""
+
+    def __init__(self, world: World) -> None:
+        self.at: dict[tuple[bytes, Stage], float] = {}
+        self.awaited: list[tuple[bytes, Stage]] = []
+        self._mark, self._clock = world.state.mark, world.clock
+        world.state.mark = self._noted  # type: ignore[method-assign]
+
+    async def _noted(self, marks: Sequence[Mark]) -> list[Refusal | None]:
+        for mark in marks:
+            self.at.setdefault((mark.row.digest, mark.stage), self._clock.monotonic())
+            self.awaited += [(mark.row.digest, mark.stage)] if mark.awaited else []
+        return await self._mark(marks)
+
+
+def digest(sent: Message) -> bytes:
+    return delivery_row(DeliveryId("r", *sent.id)).digest
+
+
+@asynccontextmanager
+async def marking(path: str, *, status: bool = False) -> AsyncIterator[tuple[World, Marks]]:
+    """A relay that has marked something right now, so that the next mark may wait for others."""
+    world = World([receiver("r", path, status=status)])
+    await world.create()
+    marks, process = Marks(world), Process(world)
+    await process.ended(1.01)  # just behind a time at which all mark
+    await world.send(message(0, "a", "r"))
+    await process.ended(ROUND_S)
+    yield world, marks
+    await process.ended(60)
+    assert not world.uncommitted()
+    await process.stop()
+
+
+@virtually
+async def test_it_is_marked_at_once_and_tells_whoever_listens() -> None:
+    async with marking("/answer") as (world, marks):
+        waited = structs.replace(message(1, "b", "r"), wait_s=10)
+        async with world.state.hints() as hints:
+            await world.send(waited)
+            begun = world.clock.monotonic()
+            assert await anext(hints) == digest(waited)
+        assert world.clock.monotonic() - begun < ROUND_S < MARK_EVERY_S / 2
+        assert marks.awaited == [(digest(waited), Stage.PUBLISHED)]
+
+
+@virtually
+async def test_what_nobody_waits_for_is_marked_with_the_others() -> None:
+    async with marking("/answer") as (world, marks):
+        alone = message(1, "b", "r")
+        await world.send(alone)
+        begun = world.clock.monotonic()
+    assert marks.at[digest(alone), Stage.PUBLISHED] - begun > ROUND_S
+    assert marks.awaited == []
+
+
+@pytest.mark.parametrize("path", ["/later", "/reject"])
+@virtually
+async def test_an_answer_that_comes_later_and_a_failure_are_told_but_not_that_it_was_accepted(path: str) -> None:
+    async with marking(path, status=path == "/later") as (world, marks):
+        waited = structs.replace(message(1, "b", "r"), wait_s=10)
+        if path == "/reject":
+            world.outside.troubles["b-1"] = [Response(422, {}, b"no")]
+        await world.send(waited)
+    stage = Stage.FAILED if path == "/reject" else Stage.PUBLISHED
+    assert marks.awaited == [(digest(waited), stage)]
