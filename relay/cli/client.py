@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -18,6 +18,9 @@ from relay.domain.errors import RelayError, UserError
 T = TypeVar("T")
 
 PROBLEM: Final = "application/problem+json"
+_TIMEOUT_S: Final = 30.0
+LONGEST_WAIT_S: Final = 20
+"""For which one request asks to wait: well within its own timeout, and those that proxies have."""
 
 
 class ApiFailed(RelayError):
@@ -34,6 +37,22 @@ class Answer:
 
     status: int
     body: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Of a delivery that was waited for: it is over. `letter`: of a failed one, PARTITION/OFFSET of its dead letter."""
+
+    letter: str | None = None
+
+
+class _Reply(NamedTuple):
+    """A response, its body read as text."""
+
+    status: int
+    headers: Mapping[str, str]
+    media_type: str
+    text: str
 
 
 class Client:
@@ -55,36 +74,62 @@ class Client:
         missing_ok: bool = False,
     ) -> Answer | None:
         """None where the API says 404 and `missing_ok`."""
-        status, media_type, text = await self._text(method, path, body, self._headers | dict(headers or {}), params)
-        answer = _json(text)
+        reply = await self._reply(method, path, body, self._headers | dict(headers or {}), params)
+        return self._judged(reply, f"{method} {path}", missing_ok=missing_ok)
+
+    async def until_ended(
+        self,
+        method: str,
+        path: str,
+        wait_s: int,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        params: list[tuple[str, str]] | None = None,
+        missing_ok: bool = False,
+    ) -> Answer | Ended | None:
+        """As `call`, of a route that waits up to `wait_s` for the end of a message's only delivery.
+
+        An Answer says that it takes longer, or that there are several.
+        """
+        wanted = {"prefer": f"wait={min(wait_s, LONGEST_WAIT_S)}"}
+        reply = await self._reply(method, path, body, self._headers | wanted | dict(headers or {}), params)
+        if "relay-outcome" in reply.headers:
+            return Ended(_letter(reply))
+        if reply.status == 410 and reply.media_type == PROBLEM:
+            return Ended()  # so long ago that its answer is not kept any more
+        return self._judged(reply, f"{method} {path}", missing_ok=missing_ok)
+
+    def _judged(self, reply: _Reply, what: str, *, missing_ok: bool) -> Answer | None:
+        status, answer = reply.status, _json(reply.text)
         if not isinstance(answer, dict) or 300 <= status < 400:
             if status == 503:  # of a proxy in front of it
-                raise ApiBusy(f"{method} {path}: {status} from {self._base}")
-            raise self._stranger(status, media_type)
+                raise ApiBusy(f"{what}: {status} from {self._base}")
+            raise self._stranger(status, reply.media_type)
         if status < 400:
             return Answer(status, answer)
-        if media_type != PROBLEM:
-            raise self._stranger(status, media_type)
+        if reply.media_type != PROBLEM:
+            raise self._stranger(status, reply.media_type)
         if status == 404 and missing_ok:
             return None
         failure = ApiBusy if status == 503 else ApiFailed
         hint = "; set RELAY_API_KEY to the key of the API" if status == 401 else ""
-        raise failure(f"{method} {path}: {status} {_told(answer)}{hint}")
+        raise failure(f"{what}: {status} {_told(answer)}{hint}")
 
-    async def _text(
+    async def _reply(
         self,
         method: str,
         path: str,
         body: bytes | None,
         headers: Mapping[str, str],
         params: list[tuple[str, str]] | None,
-    ) -> tuple[int, str, str]:
-        """Status, media type and body of a response."""
+    ) -> _Reply:
         try:
             async with self._session.request(
                 method, self._base + path, data=body, headers=headers, params=params, allow_redirects=False
             ) as response:
-                return response.status, response.content_type, (await response.read()).decode(errors="replace")
+                text = (await response.read()).decode(errors="replace")
+                return _Reply(response.status, response.headers, response.content_type, text)
         except (aiohttp.ClientConnectionError, TimeoutError) as error:
             raise ApiFailed(f"no relay answers at {self._base}: is `relay dev` or `relay run` up? ({error})") from error
         except (aiohttp.ClientError, ValueError) as error:  # no HTTP, or something that a URL or a header cannot say
@@ -96,17 +141,22 @@ class Client:
             " --api or RELAY_API_URL says where that is"
         )
 
-    async def _wanted(self, call: Awaitable[Answer | None], *fields: str) -> Any:
-        """The body of an answer, which has these fields; None where there was none."""
+    async def _wanted(self, call: Awaitable[Answer | Ended | None], *fields: str) -> Any:
+        """The body of an answer, which has these fields; None where there was none; Ended, as it is."""
         answer = await call
+        if isinstance(answer, Ended):
+            return answer
         if answer is not None and not all(name in answer.body for name in fields):
             raise self._stranger(answer.status, "JSON of another kind")
         return answer.body if answer else None
 
-    async def message(self, source_id: str, message_id: str) -> Any:
-        """The message's state; None while nobody knows it."""
+    async def message(self, source_id: str, message_id: str, *, wait_s: int | None = None) -> Any:
+        """The message's state; None while nobody knows it. With `wait_s`: Ended, once its only delivery is over."""
         path = f"/v1/sources/{_quoted(source_id)}/messages/{_quoted(message_id)}"
-        return await self._wanted(self.call("GET", path, missing_ok=True), "status", "deliveries")
+        if wait_s is None:
+            return await self._wanted(self.call("GET", path, missing_ok=True), "status", "deliveries")
+        waited = self.until_ended("GET", path, wait_s, missing_ok=True)
+        return await self._wanted(waited, "status", "deliveries")
 
     async def failed(self, *, receiver: str | None = None, limit: int = 50) -> Any:
         """The newest dead letters, of one receiver or of all."""
@@ -173,14 +223,19 @@ class Client:
         message_id: str | None = None,
         event_type: str | None = None,
         content_type: str = "application/json",
+        wait_s: int | None = None,
     ) -> Any:
-        """Post a message; returns its state."""
+        """Post a message; returns its state. With `wait_s`: Ended, if its only delivery is over within that."""
         headers = {"content-type": content_type}
         if message_id is not None:
             headers["ce-id"] = quote(message_id, safe=" !#$&'()*+,/:;=?@[]~-._", errors="surrogateescape")
         params = [("receiver", name) for name in receivers] + ([("type", event_type)] if event_type else [])
         path = f"/v1/sources/{_quoted(source_id)}/messages"
-        sent = self.call("POST", path, body=payload, headers=headers, params=params)
+        sent: Awaitable[Answer | Ended | None]
+        if wait_s is None:
+            sent = self.call("POST", path, body=payload, headers=headers, params=params)
+        else:
+            sent = self.until_ended("POST", path, wait_s, body=payload, headers=headers, params=params)
         return await self._wanted(sent, "message_id", "status", "deliveries")
 
 
@@ -203,7 +258,7 @@ def with_client(settings: Settings, api: str | None, work: Callable[[Client], Aw
     key = settings.api_key.get_secret_value() if settings.api_key else None
 
     async def main() -> T:
-        timeout = aiohttp.ClientTimeout(total=30)
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             return await work(Client(base, key, session))
 
@@ -216,6 +271,13 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def _letter(reply: _Reply) -> str | None:
+    """Where the dead letter is that a failed delivery's problem links to."""
+    problem = _json(reply.text) if reply.media_type == PROBLEM else None
+    link = problem.get("dead_letter") if isinstance(problem, dict) else None
+    return link.removeprefix("/v1/failed/") if isinstance(link, str) else None
 
 
 def _told(problem: dict[str, Any]) -> str:

@@ -13,9 +13,9 @@ from typing import Any, Final
 import aiohttp
 import click
 
+from relay.cli.answer import LOOK_EVERY_S, until_over
 from relay.cli.client import Client
 from relay.cli.process import run_loop, run_until_signalled
-from relay.cli.send import LOOK_EVERY_S, until_over
 from relay.cli.status import answer_text
 from relay.cli.table import print_table
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file

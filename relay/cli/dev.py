@@ -12,11 +12,11 @@ from pathlib import Path
 import aiohttp
 import click
 
+from relay.cli.answer import until_over
 from relay.cli.client import Client
 from relay.cli.config import config_option
 from relay.cli.paths import DIRECTORY, FILE
 from relay.cli.process import run_loop, run_until_signalled
-from relay.cli.send import until_over
 from relay.cli.sink import line
 from relay.config.own_address import check_exposure, check_key, is_loopback
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file

@@ -77,6 +77,11 @@ def show(state: Any, output: str) -> None:
     click.echo(f"{state['source_id']}  {state['message_id']}  {state['status']}{duplicate}")
     if state["deliveries"]:
         print_table(_COLUMNS, [row_of(each) for each in state["deliveries"]])
+    tell_details(state)
+
+
+def tell_details(state: Any) -> None:
+    """Print what is to be said in words: what went wrong, and what is waited for."""
     for each in state["deliveries"]:
         for name, words in _said(each):
             click.echo(f"{each['receiver']} {name}: {words}")
@@ -135,6 +140,22 @@ def answer_text(answer: Any) -> str:
 def is_over(state: Any) -> bool:
     """Whether nothing more will happen to a message that the API tells of."""
     return progress.is_over(state["status"], _progress(state))
+
+
+def was_answered(state: Any) -> bool:
+    """Whether each receiver has answered for good, or has failed to."""
+    return progress.was_answered(state["status"], _progress(state))
+
+
+def tell_answers(state: Any) -> None:
+    """Print each answer in full."""
+    for each in state["deliveries"]:
+        answer = each["answer"]
+        if answer:
+            binary = answer["body"] is None
+            kind = f"{answer['content_type'] or 'no content type'}{', in base64' if binary else ''}"
+            click.echo(f"{each['receiver']} answered {answer['status']} ({kind}):")
+            click.echo(answer["body_base64"] if binary else answer["body"])
 
 
 def has_failed(state: Any) -> bool:

@@ -2,13 +2,16 @@
 
 import asyncio
 import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
-from relay.cli.client import Client, with_client
+from relay.cli.answer import Outgoing, Waited, send, tell, wait_option
+from relay.cli.client import ApiFailed, Client, with_client
 from relay.cli.config import api_option, config_option, settings_from
+from relay.cli.status import tell_details
 from relay.cli.table import output_option, print_json
 from relay.samples import Sample, load, names
 
@@ -19,6 +22,7 @@ from relay.samples import Sample, load, names
 @click.option("--source", help="The source_id. Default: the event's first part, such as github.")
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Per second. Default: one after the other.")
+@wait_option
 @api_option
 @config_option
 @output_option
@@ -28,29 +32,69 @@ def trigger(
     source: str | None,
     count: int,
     rate: float | None,
+    wait_s: float | None,
     api: str | None,
     config_file: Path | None,
     output: str,
 ) -> None:
-    """Send the sample EVENT, such as github.push. Without EVENT, list what there is."""
+    """Send the sample EVENT, such as github.push. Without EVENT, list what there is.
+
+    With --wait, the answers are printed, and the exit code is 1 as that of `relay send --wait`.
+    """
     if event is None:
         _list(output)
         return
-    sample = load(event)
-    source_id, sent = source or event.partition(".")[0], list[Any]()
+    firing = _Firing(load(event), source or event.partition(".")[0], receivers, wait_s)
 
-    async def work(client: Client) -> None:
-        for number in range(count):
-            state = await _send(client, source_id, sample, receivers)
-            sent.append(state)
-            if output == "table":
-                click.echo(f"--> {event}  {state['source_id']}  {state['message_id']}  {state['status']}")
-            if rate is not None and number + 1 < count:
-                await asyncio.sleep(1 / rate)
+    def over(waited: Waited) -> None:
+        if output == "table":
+            state = waited.state
+            click.echo(f"--> {event}  {state['source_id']}  {state['message_id']}  {state['status']}")
+            if wait_s is not None:
+                tell_details(state)
+                tell(waited)
 
-    with_client(settings_from(config_file), api, work)
+    sent = with_client(settings_from(config_file), api, lambda client: firing.fire(client, count, rate, over))
     if output == "json":
-        print_json(sent)
+        print_json([waited.state for waited in sent])
+    if late := [waited.late for waited in sent if waited.late]:
+        raise ApiFailed("\n".join(late))
+    if wait_s is not None and any(waited.failed for waited in sent):
+        click.get_current_context().exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Firing:
+    """What is sent, to whom, and for how long (seconds) each is waited for; None: not at all."""
+
+    sample: Sample
+    source_id: str
+    receivers: tuple[str, ...]
+    wait_s: float | None
+
+    async def fire(
+        self, client: Client, count: int, rate: float | None, over: Callable[[Waited], None]
+    ) -> list[Waited]:
+        """Send `count`, `rate` a second, or one after the other; `over` is told of each as soon as it is over."""
+
+        async def one() -> Waited:
+            waited = await self._one(client)
+            over(waited)
+            return waited
+
+        if rate is None:
+            return [await one() for _ in range(count)]
+        async with asyncio.TaskGroup() as tasks:
+            firing = []
+            for number in range(count):
+                await asyncio.sleep(1 / rate if number else 0)
+                firing.append(tasks.create_task(one()))
+        return [task.result() for task in firing]
+
+    async def _one(self, client: Client) -> Waited:
+        message_id, sample = secrets.token_hex(8), self.sample
+        outgoing = Outgoing(self.source_id, sample.payload, message_id, self.receivers, sample.event_type)
+        return await send(client, outgoing, self.wait_s)
 
 
 def _list(output: str) -> None:
@@ -59,13 +103,3 @@ def _list(output: str) -> None:
     else:
         for name in names():
             click.echo(name)
-
-
-async def _send(client: Client, source_id: str, sample: Sample, receivers: tuple[str, ...]) -> Any:
-    return await client.send(
-        source_id,
-        sample.payload,
-        receivers=receivers,
-        message_id=secrets.token_hex(8),
-        event_type=sample.event_type,
-    )

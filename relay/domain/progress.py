@@ -42,6 +42,12 @@ def least_advanced(statuses: Iterable[Status]) -> Status:
     return min(statuses, key=PROGRESS.index)
 
 
+def was_answered(message_status: str, deliveries: Iterable[Progress]) -> bool:
+    """Whether each delivery of a message has ended, wherever its result is on its way to the sender."""
+    each = list(deliveries)
+    return all(one.status not in _UNFINISHED for one in each) if each else message_status == "failed"
+
+
 def is_over(message_status: str, deliveries: Iterable[Progress]) -> bool:
     """Whether nothing more will happen to a message: each of its deliveries has ended, and each result that the
     sender is owed (an answer, or a failure notice) was taken or given up. One that was routed to nobody has failed."""

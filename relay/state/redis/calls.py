@@ -48,7 +48,7 @@ class Calls:
 
     @property
     def channels(self) -> list[bytes]:
-        """Where the scripts publish hints: `Awaited` in `_raising.lua`."""
+        """Where the scripts publish hints: `hint` in `_raising.lua`."""
         return [key + b"hints" for key in self._keys]
 
     async def tell(self, name: str, parts: Sequence[Part], decode: Decode[T]) -> list[list[T] | Refusal]:

@@ -1,0 +1,118 @@
+"""A message that a command sends, and whose answer it waits for: in the same request where there is one receiver, else
+by looking until all have answered."""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import click
+
+from relay.cli.client import ApiBusy, ApiFailed, Client, Ended
+from relay.cli.status import has_failed, is_over, reasons_to_wait, tell_answers, was_answered
+
+LOOK_EVERY_S: Final = 0.2
+WAY_BACK_S: Final = 5.0
+"""For which the answer's way on to the sender is followed: it is usually there at once, and may take days."""
+
+wait_option = click.option(
+    "--wait", "wait_s", type=click.FloatRange(0), help="Wait up to so many seconds for the answer, and print it."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """`state`: of the message, in the end. `letter`: place of its dead letter. `late`: the time was up before its end,
+    and what it waits for; "" where it has ended."""
+
+    state: Any
+    letter: str | None = None
+    late: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return has_failed(self.state)
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message as a command sends it. Without `message_id` it gets a new one."""
+
+    source_id: str
+    payload: bytes
+    message_id: str | None = None
+    receivers: tuple[str, ...] = ()
+    event_type: str | None = None
+    content_type: str = "application/json"
+
+    async def send(self, client: Client, *, wait_s: int | None = None) -> Any:
+        """As `Client.send`."""
+        return await client.send(
+            self.source_id,
+            self.payload,
+            receivers=self.receivers,
+            message_id=self.message_id,
+            event_type=self.event_type,
+            content_type=self.content_type,
+            wait_s=wait_s,
+        )
+
+
+async def send(client: Client, outgoing: Outgoing, wait_s: float | None) -> Waited:
+    """Send a message, and wait for its end; None: don't."""
+    if wait_s is None:
+        return Waited(await outgoing.send(client))
+    message_id = outgoing.message_id or secrets.token_hex(16)
+    return await _sent(client, replace(outgoing, message_id=message_id), message_id, wait_s)
+
+
+async def _sent(client: Client, outgoing: Outgoing, message_id: str, wait_s: float) -> Waited:
+    source_id, until = outgoing.source_id, time.monotonic() + wait_s
+    said = await outgoing.send(client, wait_s=int(wait_s))
+    while not (isinstance(said, Ended) or was_answered(said)):
+        rest = until - time.monotonic()
+        if rest <= 0:
+            return Waited(said, late=_late(said, wait_s))
+        await asyncio.sleep(min(LOOK_EVERY_S, rest))
+        with contextlib.suppress(ApiBusy):
+            looked = await client.message(source_id, message_id, wait_s=max(0, int(until - time.monotonic())))
+            said = looked or said
+    state = await _followed(client, source_id, message_id, min(until, time.monotonic() + WAY_BACK_S))
+    return Waited(state, said.letter if isinstance(said, Ended) else None)
+
+
+async def until_over(client: Client, source_id: str, message_id: str, wait_s: float) -> Any:
+    """The message's state once it is over. Raises ApiFailed when that takes longer than `wait_s`."""
+    state = await _followed(client, source_id, message_id, time.monotonic() + wait_s)
+    if not is_over(state):
+        raise ApiFailed(_late(state, wait_s))
+    return state
+
+
+async def _followed(client: Client, source_id: str, message_id: str, until: float) -> Any:
+    """The message's state once it is over, or else at `until`, of the monotonic clock."""
+    state = None
+    while True:
+        with contextlib.suppress(ApiBusy):
+            state = await client.message(source_id, message_id)
+        if state is not None and is_over(state):
+            return state
+        if time.monotonic() >= until:
+            if state is None:
+                raise ApiFailed(f"nobody can say what became of message {message_id}")
+            return state
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def tell(waited: Waited) -> None:
+    """Print for people, beside the state: each answer in full, and where to look for what failed."""
+    tell_answers(waited.state)
+    if waited.letter is not None:
+        click.echo(f"dead letter: relay failed show {waited.letter}")
+
+
+def _late(state: Any, wait_s: float) -> str:
+    why = "".join(f"; {reason}" for reason in reasons_to_wait(state))
+    return f"no end of message {state['message_id']} within {wait_s:g} s; it is {state['status']} now{why}"

@@ -1,0 +1,293 @@
+"""The receiver's answer in the same request, from the first line of README to production: everything over real HTTP."""
+
+import asyncio
+import json
+import re
+import shlex
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from redis.asyncio import Redis
+
+from relay.sink import Sink
+from tests.integration.production import Rig
+from tests.integration.test_demo import relay
+from tests.servers.process import RelayProcess
+from tests.servers.valkey import ValkeyServer
+
+README = Path(__file__).parents[2] / "README.md"
+TIMEOUT_S = 60.0
+JSON = {"content-type": "application/json"}
+
+
+@dataclass(frozen=True)
+class Dev:
+    """A running `relay dev`, and the receivers around it."""
+
+    process: RelayProcess
+    api: aiohttp.ClientSession
+    sinks: dict[str, Sink]
+
+    async def post(self, receiver: str, query: str, body: bytes = b"{}", **headers: str) -> "Got":
+        path = f"/v1/sources/app/messages?receiver={receiver}{query}"
+        async with self.api.post(path, data=body, headers=JSON | headers) as response:
+            return await got(response)
+
+    async def get(self, path: str, **headers: str) -> "Got":
+        async with self.api.get(path, headers=headers) as response:
+            return await got(response)
+
+    async def answer(self, nth: int, body: bytes) -> None:
+        """The receiver `slow` answers the message that it got as number `nth` (1-based)."""
+        arrival = (await self.sinks["slow"].wait_for(nth))[nth - 1]
+        url = arrival.headers["relay-answer-url"]
+        async with self.api.post(
+            url, data=body, headers={"content-type": "text/x", "relay-answer-status": "201"}
+        ) as it:
+            assert it.status == 200
+
+
+@dataclass(frozen=True)
+class Got:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def heeded(self) -> bool:
+        """A preference to wait was."""
+        return "preference-applied" in self.headers
+
+
+async def got(response: aiohttp.ClientResponse) -> Got:
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Got(response.status, headers, await response.read())
+
+
+@asynccontextmanager
+async def running(cwd: Path, **environ: str) -> AsyncIterator[Dev]:
+    """Receivers that answer at once, when asked, by a callback, when the test says so; one that rejects, and one whose
+    failures end soon."""
+    async with AsyncExitStack() as stack:
+        sinks = {
+            "now": Sink("answer"),
+            "asked": Sink("later", later_polls=1),
+            "calls": Sink("later", callback=True),
+            "slow": Sink("later"),
+            "bad": Sink("reject"),
+            "down": Sink("fail", fail_status=503, retry_after=1000),
+        }
+        for sink in sinks.values():
+            await sink.start()
+            stack.push_async_callback(sink.stop)
+        receivers: dict[str, dict[str, object]] = {name: {"post_endpoint": sink.url} for name, sink in sinks.items()}
+        receivers["asked"] |= {"status_endpoint": sinks["asked"].status_url_template, "poll": {"base": 0.1}}
+        (cwd / "receivers.yaml").write_text(json.dumps({"receivers": receivers}))
+        process = RelayProcess("dev", "--port", "0", "--data-dir", str(cwd / "data"), cwd=cwd, environ=environ)
+        await stack.enter_async_context(process)
+        await process.line_with("Ready")
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        api = aiohttp.ClientSession(
+            process.value_of("API"), timeout=timeout, connector=aiohttp.TCPConnector(force_close=True)
+        )
+        yield Dev(process, await stack.enter_async_context(api), sinks)
+
+
+@pytest.fixture
+async def dev(tmp_path: Path) -> AsyncIterator[Dev]:
+    async with running(tmp_path) as dev:
+        yield dev
+
+
+def example() -> tuple[list[str], list[str]]:
+    """The first command of README's first part, and what it says is answered, without what a `#` would stand for."""
+    top = README.read_text().split("\n## ")[0]
+    block = next(block for block in re.findall(r"(?:^    .*\n|^\n)+", top, re.MULTILINE) if "curl" in block)
+    command, _, answer = block.partition("\n\n")
+    lines = [re.split(r" {3,}", line.strip())[0] for line in answer.splitlines() if line.strip()]
+    return shlex.split(command.replace("\\\n", " ")), lines
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+async def test_the_example_at_the_top_of_readme(dev: Dev) -> None:
+    command, promised = example()
+    assert (command[0], len(promised)) == ("curl", 2)
+    own = [word.replace("http://127.0.0.1:8080", dev.process.value_of("API")) for word in command]
+    assert own != command
+    run = await asyncio.create_subprocess_exec(*own, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
+    output, _ = await run.communicate()
+    head, _, body = output.decode().partition("\r\n\r\n")
+    assert all(line in head.split("\r\n") for line in promised), head
+    assert json.loads(body)["state"] == "success"
+
+
+@pytest.mark.parametrize("receiver", ["now", "asked", "calls"])
+async def test_the_answer_comes_in_the_response_by_a_get_or_by_a_callback(dev: Dev, receiver: str) -> None:
+    answered = await dev.post(receiver, "&wait=25", **{"ce-id": "m-1"})
+    assert (answered.status, answered.headers["relay-answer-status"]) == (200, "200")
+    assert (answered.headers["relay-receiver"], answered.headers["relay-outcome"]) == (receiver, "answered")
+    assert (answered.headers["content-type"], answered.document["message_id"]) == ("application/json", "m-1")
+    assert len(dev.sinks[receiver].received) == 1
+    again = await dev.get("/v1/sources/app/messages/m-1?wait=25")
+    assert (again.status, again.body) == (200, answered.body)
+
+
+async def test_what_takes_longer_is_told_where_to_wait_on(dev: Dev) -> None:
+    late = await dev.post("slow", "&wait=0.2", **{"ce-id": "m 1"})
+    assert (late.status, late.headers["location"]) == (202, "/v1/sources/app/messages/m%201")
+    assert int(late.headers["retry-after"]) > 0
+    async with asyncio.TaskGroup() as tasks:
+        waiting = [tasks.create_task(dev.get(late.headers["location"], Prefer="wait=25")) for _ in range(3)]
+        await dev.answer(1, b"\xff\x00 done")
+    for one in waiting:
+        reply = one.result()
+        assert (reply.status, reply.body, reply.heeded) == (200, b"\xff\x00 done", True)
+        assert (reply.headers["content-type"], reply.headers["relay-answer-status"]) == ("text/x", "201")
+
+
+async def test_what_failed_says_why_and_where_its_dead_letter_is(dev: Dev) -> None:
+    failed = await dev.post("bad", "&wait=25", b'{"n": 1}', **{"ce-id": "m-1"})
+    assert (failed.status, failed.headers["content-type"]) == (502, "application/problem+json")
+    told = failed.document
+    assert (told["reason"], told["last_status"], told["status"]) == ("rejected", 422, 502)
+    assert "422" in told["detail"]
+    letter = await dev.get(told["dead_letter"])
+    assert (letter.document["message_id"], letter.document["payload"]["body"]) == ("m-1", '{"n": 1}')
+    waited = await dev.get("/v1/sources/app/messages/m-1?wait=25")
+    assert (waited.status, waited.document["dead_letter"]) == (502, told["dead_letter"])
+
+
+@pytest.mark.parametrize(
+    ("receiver", "query", "prefer"),
+    [
+        ("now", "&wait=abc", None),
+        ("now", "&wait=-1", None),
+        ("now", "&wait=1e9", None),
+        ("now", "&wait=9999999999", None),
+        ("now", "&wait=", "wait=1"),
+        ("now,bad", "&wait=1", None),
+        ("now", "&receiver=bad&wait=1", "wait=1"),
+    ],
+)
+async def test_a_wait_that_makes_no_sense_is_refused_and_nothing_is_sent(
+    dev: Dev, receiver: str, query: str, prefer: str | None
+) -> None:
+    refused = await dev.post(receiver, query, **{"ce-id": "m-1"}, **({"Prefer": prefer} if prefer else {}))
+    assert (refused.status, refused.headers["content-type"]) == (400, "application/problem+json")
+    assert [error["parameter"] for error in refused.document["errors"]] == ["wait"]
+    unknown = await dev.get("/v1/sources/app/messages/m-1?wait=25")
+    assert (unknown.status, unknown.document["type"]) == (404, "/problems/not-found")
+
+
+async def test_a_place_to_wait_is_one_of_few_and_comes_back_from_who_hangs_up(tmp_path: Path) -> None:
+    async with running(tmp_path, RELAY_API_WAITERS="1") as dev:
+        path = "/v1/sources/app/messages/m-1"
+        async with asyncio.timeout(TIMEOUT_S):
+            first = asyncio.create_task(dev.post("slow", "&wait=30", **{"ce-id": "m-1"}))
+            await dev.sinks["slow"].wait_for(1)
+            while (await dev.get(path, Prefer="wait=0")).heeded:
+                assert not first.done()
+            first.cancel()
+            await asyncio.wait([first])
+            while not (await dev.get(path, Prefer="wait=0")).heeded:
+                pass  # the server hears of the end of a connection when it comes to that
+            second = await waiting(dev, path)
+            await dev.answer(1, b"here")
+            reply = await second
+    assert (reply.status, reply.body) == (200, b"here")
+
+
+async def waiting(dev: Dev, path: str) -> asyncio.Task[Got]:
+    """A request that has the only place to wait: nobody else gets it."""
+    while True:
+        one = asyncio.create_task(dev.get(f"{path}?wait=30"))
+        while not one.done() and (await dev.get(path, Prefer="wait=0")).heeded:
+            pass
+        if not one.done():
+            return one  # else the other one had it for a moment
+
+
+async def test_the_commands_print_the_answer(dev: Dev) -> None:
+    send = ("send", "--source", "app", "--wait", "25", "--receiver")
+    code, output = await relay(dev.process, *send, "asked", "--id", "m-1", "-", stdin=b"{}")
+    assert code == 0, output
+    assert "asked answered 200 (application/json):\n{" in output
+    assert json.loads(output.splitlines()[-1])["message_id"] == "m-1"
+    code, output = await relay(dev.process, *send, "now", "--receiver", "asked", "-o", "json", "-", stdin=b"{}")
+    assert code == 0, output
+    assert [json.loads(one["answer"]["body"])["state"] for one in json.loads(output)["deliveries"]] == ["success"] * 2
+    code, output = await relay(
+        dev.process, "trigger", "github.push", "--receiver", "now", "--wait", "25", "--count", "2"
+    )
+    assert code == 0, output
+    assert output.count("now answered 200 (application/json):\n{") == 2
+
+
+async def test_the_commands_end_with_1_where_it_failed_and_say_why(dev: Dev) -> None:
+    send = ("send", "--source", "app", "--receiver", "bad", "--wait", "25", "--id", "m-1")
+    code, output = await relay(dev.process, *send, "-", stdin=b"{}")
+    assert code == 1
+    assert "rejected" in output
+    place = output.rpartition("dead letter: relay failed show ")[2].strip()
+    code, output = await relay(dev.process, "failed", "show", place)
+    assert (code, "m-1" in output) == (0, True)
+    code, output = await relay(dev.process, *send, "-o", "json", "-", stdin=b"{}")
+    assert (code, json.loads(output)["deliveries"][0]["reason"]) == (1, "rejected")
+    code, output = await relay(dev.process, "trigger", "github.push", "--receiver", "bad", "--wait", "25", "-o", "json")
+    assert (code, json.loads(output)[0]["status"]) == (1, "failed")
+
+
+async def test_the_commands_end_with_1_where_it_is_not_there_yet_and_say_so(dev: Dev) -> None:
+    send = ("send", "--source", "app", "--receiver", "down", "--wait", "0.5", "--id", "m-1")
+    code, output = await relay(dev.process, *send, "-", stdin=b"{}")
+    assert code == 1
+    assert "error: no end of message m-1 within 0.5 s; it is arrived now; down waits:" in output
+    code, output = await relay(dev.process, *send, "-o", "json", "-", stdin=b"{}")
+    state, _ = json.JSONDecoder().raw_decode(output)
+    assert (code, state["status"], "error: no end of message" in output) == (1, "arrived", True)
+    code, output = await relay(dev.process, "trigger", "github.push", "--receiver", "slow", "--wait", "0")
+    assert code == 1
+    assert "within 0 s" in output
+
+
+@pytest.mark.kafka
+async def test_in_production_one_process_waits_and_others_answer(rig: Rig, redis_server: ValkeyServer) -> None:
+    others = "from-sender,to-receiver,from-receiver-async,to-sender,failed-messages"
+    async with (
+        rig.relay("run", "--processes", "1", "--roles", "api") as front,
+        rig.relay("run", "--processes", "2", "--roles", others) as back,
+    ):
+        url = json.loads(await front.line_with('"started"'))["api"]
+        await back.lines_with('"started"', 2)
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        async with aiohttp.ClientSession(url, timeout=timeout) as api, asyncio.TaskGroup() as tasks:
+            names = [name for name in rig.sinks for _ in range(4)]
+            asked = [tasks.create_task(waited_for(api, name, f"m-{n}")) for n, name in enumerate(names)]
+    for n, (name, task) in enumerate(zip(names, asked, strict=True)):
+        reply = task.result()
+        assert (reply.status, reply.headers["relay-receiver"], reply.document["message_id"]) == (200, name, f"m-{n}")
+    assert set(rig.arrivals().values()) == {1}
+    async with Redis.from_url(redis_server.url) as client:
+        published = (await client.info("commandstats"))["cmdstat_publish"]["calls"]
+    assert published >= len(names), "each end was hinted at"
+
+
+async def waited_for(api: aiohttp.ClientSession, receiver: str, message_id: str) -> Got:
+    """What comes of a message that is waited for, as often as the API says that it takes longer."""
+    path, headers = "/v1/sources/app/messages", JSON | {"ce-id": message_id}
+    async with api.post(f"{path}?receiver={receiver}&wait=20", data=b"{}", headers=headers) as response:
+        reply = await got(response)
+    while reply.status == 202:
+        async with api.get(f"{reply.headers['location']}?wait=20") as response:
+            reply = await got(response)
+    return reply
