@@ -1,7 +1,7 @@
 """Requests that stay open until a delivery is over, whichever process ends it: `?wait=`.
 
-Whoever ends it gives a hint. As that may be lost, the state is looked at when a request begins to wait, and then each
-second for all of them in one call. Whoever waits
+Whoever ends it gives a hint. As that may be lost, and is given only where the message was sent by a request that waits,
+the state is looked at when a request begins to wait, and then each second for all of them in one call. Whoever waits
 costs one place of a bounded number, and gives it back when the client hangs up or the server stops.
 """
 

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 from redis.asyncio import Redis
+from yarl import URL
 
 from relay.sink import Sink
 from tests.integration.production import Rig
@@ -24,6 +25,8 @@ from tests.servers.valkey import ValkeyServer
 README = Path(__file__).parents[2] / "README.md"
 TIMEOUT_S = 60.0
 JSON = {"content-type": "application/json"}
+BODY = b'{"n": 1}'
+MESSAGE = "/v1/sources/app/messages/m%201"
 
 
 @dataclass(frozen=True)
@@ -34,23 +37,25 @@ class Dev:
     api: aiohttp.ClientSession
     sinks: dict[str, Sink]
 
-    async def post(self, receiver: str, query: str, body: bytes = b"{}", **headers: str) -> "Got":
-        path = f"/v1/sources/app/messages?receiver={receiver}{query}"
-        async with self.api.post(path, data=body, headers=JSON | headers) as response:
+    async def post(self, receiver: str, query: str, prefer: str | None = None) -> "Got":
+        """The message `m 1`."""
+        path, headers = f"/v1/sources/app/messages?receiver={receiver}{query}", JSON | {"ce-id": "m%201"}
+        headers |= {"Prefer": prefer} if prefer else {}
+        async with self.api.post(path, data=BODY, headers=headers) as response:
             return await got(response)
 
-    async def get(self, path: str, **headers: str) -> "Got":
-        async with self.api.get(path, headers=headers) as response:
+    async def get(self, path: str, prefer: str | None = None) -> "Got":
+        url = URL(path, encoded=True)
+        async with self.api.get(url, headers={"Prefer": prefer} if prefer else {}) as response:
             return await got(response)
 
     async def answer(self, nth: int, body: bytes) -> None:
         """The receiver `slow` answers the message that it got as number `nth` (1-based)."""
         arrival = (await self.sinks["slow"].wait_for(nth))[nth - 1]
         url = arrival.headers["relay-answer-url"]
-        async with self.api.post(
-            url, data=body, headers={"content-type": "text/x", "relay-answer-status": "201"}
-        ) as it:
-            assert it.status == 200
+        headers = {"content-type": "text/x", "relay-answer-status": "201"}
+        async with self.api.post(url, data=body, headers=headers) as response:
+            assert response.status == 200
 
 
 @dataclass(frozen=True)
@@ -133,21 +138,21 @@ async def test_the_example_at_the_top_of_readme(dev: Dev) -> None:
 
 @pytest.mark.parametrize("receiver", ["now", "asked", "calls"])
 async def test_the_answer_comes_in_the_response_by_a_get_or_by_a_callback(dev: Dev, receiver: str) -> None:
-    answered = await dev.post(receiver, "&wait=25", **{"ce-id": "m-1"})
+    answered = await dev.post(receiver, "&wait=25")
     assert (answered.status, answered.headers["relay-answer-status"]) == (200, "200")
     assert (answered.headers["relay-receiver"], answered.headers["relay-outcome"]) == (receiver, "answered")
-    assert (answered.headers["content-type"], answered.document["message_id"]) == ("application/json", "m-1")
+    assert (answered.headers["content-type"], answered.document["message_id"]) == ("application/json", "m 1")
     assert len(dev.sinks[receiver].received) == 1
-    again = await dev.get("/v1/sources/app/messages/m-1?wait=25")
+    again = await dev.get(f"{MESSAGE}?wait=25")
     assert (again.status, again.body) == (200, answered.body)
 
 
 async def test_what_takes_longer_is_told_where_to_wait_on(dev: Dev) -> None:
-    late = await dev.post("slow", "&wait=0.2", **{"ce-id": "m 1"})
-    assert (late.status, late.headers["location"]) == (202, "/v1/sources/app/messages/m%201")
+    late = await dev.post("slow", "&wait=0.2")
+    assert (late.status, late.headers["location"]) == (202, MESSAGE)
     assert int(late.headers["retry-after"]) > 0
     async with asyncio.TaskGroup() as tasks:
-        waiting = [tasks.create_task(dev.get(late.headers["location"], Prefer="wait=25")) for _ in range(3)]
+        waiting = [tasks.create_task(dev.get(late.headers["location"], prefer="wait=25")) for _ in range(3)]
         await dev.answer(1, b"\xff\x00 done")
     for one in waiting:
         reply = one.result()
@@ -156,14 +161,14 @@ async def test_what_takes_longer_is_told_where_to_wait_on(dev: Dev) -> None:
 
 
 async def test_what_failed_says_why_and_where_its_dead_letter_is(dev: Dev) -> None:
-    failed = await dev.post("bad", "&wait=25", b'{"n": 1}', **{"ce-id": "m-1"})
+    failed = await dev.post("bad", "&wait=25")
     assert (failed.status, failed.headers["content-type"]) == (502, "application/problem+json")
     told = failed.document
     assert (told["reason"], told["last_status"], told["status"]) == ("rejected", 422, 502)
     assert "422" in told["detail"]
     letter = await dev.get(told["dead_letter"])
-    assert (letter.document["message_id"], letter.document["payload"]["body"]) == ("m-1", '{"n": 1}')
-    waited = await dev.get("/v1/sources/app/messages/m-1?wait=25")
+    assert (letter.document["message_id"], letter.document["payload"]["body"]) == ("m 1", BODY.decode())
+    waited = await dev.get(f"{MESSAGE}?wait=25")
     assert (waited.status, waited.document["dead_letter"]) == (502, told["dead_letter"])
 
 
@@ -182,24 +187,24 @@ async def test_what_failed_says_why_and_where_its_dead_letter_is(dev: Dev) -> No
 async def test_a_wait_that_makes_no_sense_is_refused_and_nothing_is_sent(
     dev: Dev, receiver: str, query: str, prefer: str | None
 ) -> None:
-    refused = await dev.post(receiver, query, **{"ce-id": "m-1"}, **({"Prefer": prefer} if prefer else {}))
+    refused = await dev.post(receiver, query, prefer)
     assert (refused.status, refused.headers["content-type"]) == (400, "application/problem+json")
     assert [error["parameter"] for error in refused.document["errors"]] == ["wait"]
-    unknown = await dev.get("/v1/sources/app/messages/m-1?wait=25")
+    unknown = await dev.get(f"{MESSAGE}?wait=25")
     assert (unknown.status, unknown.document["type"]) == (404, "/problems/not-found")
 
 
 async def test_a_place_to_wait_is_one_of_few_and_comes_back_from_who_hangs_up(tmp_path: Path) -> None:
     async with running(tmp_path, RELAY_API_WAITERS="1") as dev:
-        path = "/v1/sources/app/messages/m-1"
+        path = MESSAGE
         async with asyncio.timeout(TIMEOUT_S):
-            first = asyncio.create_task(dev.post("slow", "&wait=30", **{"ce-id": "m-1"}))
+            first = asyncio.create_task(dev.post("slow", "&wait=30"))
             await dev.sinks["slow"].wait_for(1)
-            while (await dev.get(path, Prefer="wait=0")).heeded:
+            while (await dev.get(path, prefer="wait=0")).heeded:
                 assert not first.done()
             first.cancel()
             await asyncio.wait([first])
-            while not (await dev.get(path, Prefer="wait=0")).heeded:
+            while not (await dev.get(path, prefer="wait=0")).heeded:
                 pass  # the server hears of the end of a connection when it comes to that
             second = await waiting(dev, path)
             await dev.answer(1, b"here")
@@ -211,7 +216,7 @@ async def waiting(dev: Dev, path: str) -> asyncio.Task[Got]:
     """A request that has the only place to wait: nobody else gets it."""
     while True:
         one = asyncio.create_task(dev.get(f"{path}?wait=30"))
-        while not one.done() and (await dev.get(path, Prefer="wait=0")).heeded:
+        while not one.done() and (await dev.get(path, prefer="wait=0")).heeded:
             pass
         if not one.done():
             return one  # else the other one had it for a moment
