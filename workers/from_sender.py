@@ -182,7 +182,8 @@ class FromSender:
     def _routed(self, work: Incoming, names: Sequence[str]) -> Done:
         found = [(name, self._directory.receiver(name)) for name in names]
         work.unknown = tuple(name for name, receiver in found if receiver is None)
-        hops = [self._hop(work, receiver) for _, receiver in found if receiver is not None]
+        wait_s = work.message.wait_s if len(names) == 1 else 0  # a request waits for one delivery
+        hops = [self._hop(work, receiver, wait_s) for _, receiver in found if receiver is not None]
         return Done((*hops, *(self._unknown(work, name) for name in work.unknown)))
 
     def _turned(self, work: Turn) -> Done | Dead:
@@ -203,12 +204,12 @@ class FromSender:
     def bury(self, record: Record, work: Incoming | Turn | None, dead: Dead) -> NewRecord:
         return self._letters.bury(_as_sent(record), dead)
 
-    def _hop(self, work: Incoming, receiver: Receiver) -> NewRecord:
+    def _hop(self, work: Incoming, receiver: Receiver, wait_s: int) -> NewRecord:
         message, record = work.message, work.record
         cut = self._moves.cut(receiver.name, receiver.move, record.partition) if receiver.moving else None
         lane, move = lane_at(receiver, cut, record.offset)
         accepted_ms = _accepted_ms(record, int(self._outside.clock.time() * 1000))
-        hop = first_hop(message, receiver, record.coordinate, accepted_ms, move=move, wait_s=message.wait_s)
+        hop = first_hop(message, receiver, record.coordinate, accepted_ms, move=move, wait_s=wait_s)
         topic = self._topics.to_receiver(lane)
         return lane_record(topic, lane, receiver, message.source_id, message.payload, encode_hop(hop))
 

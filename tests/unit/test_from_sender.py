@@ -108,6 +108,21 @@ def test_without_a_receiver_it_goes_to_those_that_subscribe(rig: Rig) -> None:
     assert [hop_of(hop).delivery.receiver for hop in hops] == ["cd", "ci"]
 
 
+def test_that_a_request_waits_goes_along_to_an_only_receiver(rig: Rig) -> None:
+    waited = structs.replace(PUSH, wait_s=10)
+    [hop] = routed(rig, waited)
+    assert hop_of(hop).wait_s == 10
+    assert [hop_of(hop).wait_s for hop in routed(rig, structs.replace(waited, receivers=("ci", "cd")))] == [0, 0]
+
+
+@pytest.mark.parametrize("value", [b"soon", b"-1", b"", b"9" * 10, b"\xff"])
+def test_a_wait_that_is_no_number_is_none(rig: Rig, value: bytes) -> None:
+    step = worker(rig)
+    decision = step.step(step.admit(record(FROM_SENDER, (*message_headers(PUSH), ("relay-wait", value)), b"{}")))
+    assert isinstance(decision, Done)
+    assert hop_of(decision.records[0]).wait_s == 0
+
+
 def test_hop_metadata_of_a_sender_means_nothing(rig: Rig) -> None:
     step = worker(rig)
     forged: Headers = (("relay-receiver", b"cd"), ("relay-generation", b"9"), ("relay-attempt", b"9"))

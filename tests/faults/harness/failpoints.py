@@ -53,6 +53,7 @@ WITHOUT_EFFECT: Final = frozenset(
         "state.endpoints",
         "state.failed",
         "state.failed_receivers",
+        "state.hints",  # whoever hears none looks each second
         "http.start",
         "http.close",
         "http.exchange",  # goes through send
