@@ -23,7 +23,7 @@ from relay.config.references import has_reference
 from relay.domain.errors import InvalidRecord
 from relay.domain.headers import check_header_name, check_header_value
 from relay.domain.identity import check_id
-from relay.domain.receiver import RetryPolicy
+from relay.domain.receiver import RetryPolicy, SignatureStyle
 from relay.domain.signing import check_secret
 from relay.domain.status import check_template
 
@@ -107,6 +107,12 @@ Factor = Annotated[float, Field(ge=1, le=1000)]
 Secret = Annotated[Text, AfterValidator(_secret)]
 Secrets = Annotated[
     Annotated[Secret, Tag("(text)")] | Annotated[tuple[Secret, ...], Field(strict=False), Tag("(list)")],
+    TEXT_OR_LIST,
+]
+
+Signature = Annotated[
+    Annotated[Literal["standard", "github", "stripe", "none"], Tag("(text)")]
+    | Annotated[tuple[SignatureStyle, ...], Field(strict=False, min_length=1), Tag("(list)")],
     TEXT_OR_LIST,
 ]
 
@@ -205,7 +211,7 @@ class EndpointEntry(Entry):
     """What it takes to POST somewhere: a receiver's endpoint, or a source's callback."""
 
     secret: Secrets = ()
-    signature: Literal["standard", "github", "stripe", "none"] = "standard"
+    signature: Signature = "standard"
     signature_digest: Literal["sha256", "sha512"] = "sha256"
     bearer_token: HeaderValue | None = None
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
@@ -223,6 +229,13 @@ class EndpointEntry(Entry):
         """Newest first."""
         return (self.secret,) if isinstance(self.secret, str) else self.secret
 
+    @property
+    def signature_styles(self) -> tuple[SignatureStyle, ...]:
+        """Those that sign, each with a header of its own."""
+        if isinstance(self.signature, tuple):
+            return self.signature
+        return () if self.signature == "none" else (self.signature,)
+
     def retry_policy(self) -> RetryPolicy:
         """That of `retry`, or of its short form."""
         if self.retry_after is not None:
@@ -231,13 +244,16 @@ class EndpointEntry(Entry):
 
     @field_validator("signature")
     @classmethod
-    def _agrees_with_secret(cls, style: str, info: ValidationInfo) -> str:
-        has_secret = bool(info.data.get("secret", True))
-        if style != "none" and not has_secret:
-            raise ValueError(f"{style!r} needs a secret to sign with")
-        if style == "none" and info.data.get("secret"):
+    def _agrees_with_secret(cls, signature: str | tuple[str, ...], info: ValidationInfo) -> str | tuple[str, ...]:
+        styles = (signature,) if isinstance(signature, str) else signature
+        for style in styles:
+            if styles.count(style) > 1:
+                raise ValueError(f"{style!r} is listed twice: it would sign one header twice")
+        if signature != "none" and not info.data.get("secret", True):
+            raise ValueError(f"{styles[0]!r} needs a secret to sign with")
+        if signature == "none" and info.data.get("secret"):
             raise ValueError("'none' contradicts the secret; leave one of the two out")
-        return style
+        return signature
 
     @field_validator("signature_digest")
     @classmethod

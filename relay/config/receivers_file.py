@@ -206,7 +206,7 @@ def _endpoint(
     bearer = (("authorization", f"Bearer {entry.bearer_token}"),) if entry.bearer_token else ()
     return Endpoint(
         url=url,
-        signing=SigningPolicy(entry.signature, entry.secrets, entry.signature_digest),
+        signing=SigningPolicy(entry.signature_styles, entry.secrets, entry.signature_digest),
         rate_limit=entry.rate_limit,
         window_size=entry.window_size,
         max_in_flight=entry.max_in_flight,

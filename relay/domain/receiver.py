@@ -7,6 +7,7 @@ from relay.domain.quota import Quota
 
 Ordering = Literal["source", "receiver", "none"]
 LaneKind = Literal["dedicated", "shared"]
+SignatureStyle = Literal["standard", "github", "stripe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,10 @@ class StatusMap:
 
 @dataclass(frozen=True, slots=True)
 class SigningPolicy:
-    """How POSTs are signed. `secrets`: newest first; during rotation each of them signs. `digest`: of the HMAC."""
+    """How POSTs are signed: in each of `styles`, as while a receiver changes from one to another. `secrets`: newest
+    first; during rotation each of them signs. `digest`: of the HMAC."""
 
-    style: Literal["standard", "github", "stripe", "none"] = "standard"
+    styles: tuple[SignatureStyle, ...] = ("standard",)
     secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
     digest: Literal["sha256", "sha512"] = "sha256"
 

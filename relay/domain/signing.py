@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, Literal, assert_never
 
-from relay.domain.receiver import SigningPolicy
+from relay.domain.receiver import SignatureStyle, SigningPolicy
 
 _Digest = Literal["sha256", "sha512"]
 _SCHEMES: Final[dict[_Digest, str]] = {"sha256": "v1", "sha512": "v1-sha512"}
@@ -20,16 +20,16 @@ _NEW_SECRET_BYTES: Final = 32
 
 
 def sign(policy: SigningPolicy, *, webhook_id: str, timestamp: int, body: bytes) -> tuple[tuple[str, str], ...]:
-    """`webhook-id`, `webhook-timestamp` (Unix seconds of the attempt), and the signature header of the style.
+    """`webhook-id`, `webhook-timestamp` (Unix seconds of the attempt), and the signature header of each style.
 
     Every secret signs, so that receivers may rotate; only `github` has room for one, the newest. Without secrets
     nothing is signed. Raises ValueError for a secret that `check_secret` refuses.
     """
     stamp = str(timestamp)
     headers = (("webhook-id", webhook_id), ("webhook-timestamp", stamp))
-    if not policy.secrets or policy.style == "none":
+    if not policy.secrets:
         return headers
-    return (*headers, _signature_header(policy, policy.style, webhook_id, stamp, body))
+    return (*headers, *[_signature_header(policy, style, webhook_id, stamp, body) for style in policy.styles])
 
 
 def check_secret(secret: str) -> None:
@@ -61,7 +61,7 @@ def verify_standard(
 
 
 def _signature_header(
-    policy: SigningPolicy, style: Literal["standard", "github", "stripe"], webhook_id: str, stamp: str, body: bytes
+    policy: SigningPolicy, style: SignatureStyle, webhook_id: str, stamp: str, body: bytes
 ) -> tuple[str, str]:
     secrets, digest = policy.secrets, policy.digest
     match style:

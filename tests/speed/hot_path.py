@@ -150,7 +150,7 @@ def receiver_name(number: int) -> str:
 
 
 def _receiver(name: str) -> Receiver:
-    signing = SigningPolicy("standard", ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",))
+    signing = SigningPolicy(("standard",), ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",))
     return Receiver(name, Endpoint("http://127.0.0.1:8000/hooks", signing, max_in_flight=64))
 
 

@@ -224,7 +224,7 @@ def test_a_token_is_a_bearer_token() -> None:
 @given(body=st.binary(max_size=200), secret=st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
 def test_what_this_relay_signs_as_others_do_is_taken(body: bytes, secret: str) -> None:
     for style, kind in (("github", "github"), ("stripe", "stripe")):
-        policy = SigningPolicy(style, (secret,))  # type: ignore[arg-type]
+        policy = SigningPolicy((style,), (secret,))  # type: ignore[arg-type]
         headers = dict(sign(policy, webhook_id="msg_1", timestamp=NOW, body=body))
         assert verify(Inbound(kind, (secret,)), headers, body, NOW) is None  # type: ignore[arg-type]
 

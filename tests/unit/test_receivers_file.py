@@ -82,7 +82,7 @@ def test_every_field_reaches_the_receiver() -> None:
         name="circleci",
         post=Endpoint(
             url="https://ci.example/hooks",
-            signing=SigningPolicy("github", ("new", "old"), "sha512"),
+            signing=SigningPolicy(("github",), ("new", "old"), "sha512"),
             rate_limit=100,
             window_size=0.5,
             max_in_flight=8,
@@ -114,11 +114,32 @@ def test_what_is_left_out_has_the_default_of_the_domain() -> None:
     assert receivers["small"] == Receiver("small", Endpoint("https://small.example/"), lane="shared")
 
 
+@pytest.mark.parametrize(
+    ("written", "styles"),
+    [
+        ("[standard, github]", ("standard", "github")),
+        ("[stripe]", ("stripe",)),
+        ("github", ("github",)),
+        ("standard", ("standard",)),
+    ],
+)
+def test_a_signature_is_a_style_or_several(written: str, styles: tuple[str, ...]) -> None:
+    text = f"receivers: {{ci: {{post_endpoint: 'https://ci.example/', secret: s, signature: {written}}}}}"
+    receivers, _ = parse_receivers_file(text).resolve({})
+    assert receivers["ci"].post.signing.styles == styles
+
+
+def test_no_signature_is_no_style() -> None:
+    text = "receivers: {ci: {post_endpoint: 'https://ci.example/', signature: none}}"
+    receivers, _ = parse_receivers_file(text).resolve({})
+    assert receivers["ci"].post.signing.styles == ()
+
+
 def test_sources_reach_the_domain_too() -> None:
     _, sources = parse_receivers_file(FULL).resolve(ENVIRON)
     callback = Endpoint(
         "https://sender.example/results",
-        signing=SigningPolicy("standard", (SECRET,)),
+        signing=SigningPolicy(("standard",), (SECRET,)),
         retry=RetryPolicy(base=600, factor=1, cap=600, jitter=False),
     )
     assert sources == {
@@ -229,6 +250,20 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
         "secret: a ${...} in it does not name an environment variable; write it as ${NAME}",
     ),
     ({"signature": "github"}, "signature: 'github' needs a secret to sign with"),
+    ({"signature": ["standard", "github"]}, "signature: 'standard' needs a secret to sign with"),
+    ({"signature": [], "secret": "s"}, "signature: at least 1 needed"),
+    (
+        {"signature": ["github", "standard", "github"], "secret": "s"},
+        "signature: 'github' is listed twice: it would sign one header twice",
+    ),
+    (
+        {"signature": ["standard", "none"], "secret": "s"},
+        "signature[1]: 'none' is not allowed; allowed: 'standard', 'github' or 'stripe'",
+    ),
+    (
+        {"signature": ["standard", "github"], "secret": "s", "headers": {"X-Hub-Signature-256": "mine"}},
+        "headers.X-Hub-Signature-256: 'X-Hub-Signature-256' is set by the relay itself",
+    ),
     (
         {"signature": "none", "secret": "s"},
         "signature: 'none' contradicts the secret; leave one of the two out",

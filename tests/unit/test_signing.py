@@ -3,14 +3,16 @@
 import base64
 import hashlib
 import hmac
+import itertools
 from datetime import UTC, datetime
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from relay.domain.receiver import SigningPolicy
+from relay.domain.receiver import SignatureStyle, SigningPolicy
 from relay.domain.signing import check_secret, generate_secret, sign, verify_standard
 
 NEW = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -60,7 +62,7 @@ def test_during_rotation_each_secret_verifies_with_the_library(held: str) -> Non
 
 
 def test_the_github_style_is_that_of_its_manual() -> None:
-    policy = SigningPolicy("github", ("It's a Secret to Everybody", OLD))
+    policy = SigningPolicy(("github",), ("It's a Secret to Everybody", OLD))
     headers = signed(policy, b"Hello, World!")
     assert headers == {
         "webhook-id": "msg_1",
@@ -70,10 +72,21 @@ def test_the_github_style_is_that_of_its_manual() -> None:
 
 
 def test_the_stripe_style_signs_time_and_body_with_each_secret_as_it_stands() -> None:
-    headers = signed(SigningPolicy("stripe", (NEW, "old")))
+    headers = signed(SigningPolicy(("stripe",), (NEW, "old")))
     macs = [hmac.new(secret.encode(), b"%d.%b" % (NOW, BODY), hashlib.sha256).hexdigest() for secret in (NEW, "old")]
     assert headers["stripe-signature"] == f"t={NOW},v1={macs[0]},v1={macs[1]}"
     assert "webhook-signature" not in headers
+
+
+@pytest.mark.parametrize("digest", ["sha256", "sha512"])
+@pytest.mark.parametrize("styles", list(itertools.permutations(("standard", "github", "stripe"))))
+def test_several_styles_sign_side_by_side_as_each_does_alone(
+    styles: tuple[SignatureStyle, ...], digest: Literal["sha256", "sha512"]
+) -> None:
+    alone = [signed(SigningPolicy((style,), (NEW, "old"), digest)) for style in styles]
+    together = signed(SigningPolicy(styles, (NEW, "old"), digest))
+    assert together == {name: value for headers in alone for name, value in headers.items()}
+    assert len(together) == 2 + len(styles)
 
 
 def mac(secret: bytes, content: bytes) -> bytes:
@@ -81,7 +94,7 @@ def mac(secret: bytes, content: bytes) -> bytes:
 
 
 def test_sha512_in_the_standard_style_has_a_scheme_of_its_own_for_each_secret() -> None:
-    headers = signed(SigningPolicy("standard", (NEW, "plain"), "sha512"))
+    headers = signed(SigningPolicy(("standard",), (NEW, "plain"), "sha512"))
     content = b"msg_1.%d.%b" % (NOW, BODY)
     macs = [mac(base64.b64decode(NEW.removeprefix("whsec_")), content), mac(b"plain", content)]
     assert headers["webhook-signature"] == " ".join(f"v1-sha512,{base64.b64encode(each).decode()}" for each in macs)
@@ -89,19 +102,19 @@ def test_sha512_in_the_standard_style_has_a_scheme_of_its_own_for_each_secret() 
 
 
 def test_sha512_in_the_style_of_github_is_that_of_websub() -> None:
-    headers = signed(SigningPolicy("github", (NEW,), "sha512"))
+    headers = signed(SigningPolicy(("github",), (NEW,), "sha512"))
     assert headers["x-hub-signature"] == f"sha512={mac(NEW.encode(), BODY).hex()}"
     assert "x-hub-signature-256" not in headers
 
 
 def test_sha512_in_the_style_of_stripe_has_a_scheme_of_its_own() -> None:
-    headers = signed(SigningPolicy("stripe", ("new", "old"), "sha512"))
+    headers = signed(SigningPolicy(("stripe",), ("new", "old"), "sha512"))
     macs = [mac(secret, b"%d.%b" % (NOW, BODY)).hex() for secret in (b"new", b"old")]
     assert headers["stripe-signature"] == f"t={NOW},v1-sha512={macs[0]},v1-sha512={macs[1]}"
 
 
 @pytest.mark.parametrize(
-    "policy", [SigningPolicy("none", (NEW,)), SigningPolicy("standard", ()), SigningPolicy("github")]
+    "policy", [SigningPolicy((), (NEW,)), SigningPolicy(("standard",), ()), SigningPolicy(("github",))]
 )
 def test_without_style_or_secret_there_is_id_and_time_only(policy: SigningPolicy) -> None:
     assert signed(policy) == {"webhook-id": "msg_1", "webhook-timestamp": str(NOW)}
