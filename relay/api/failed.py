@@ -55,10 +55,10 @@ class FailedResource:
         """Those that nobody has replayed or discarded. The index forgets these, if not at once."""
         records = await self._context.log.read([(entry.at, None) for entry in entries])
         letters = [read_letter(record, self._context.topics) for record in records if record is not None]
-        own = list(dict.fromkeys(letter.delivery for letter in letters if letter.delivery is not None))
+        own = list(dict.fromkeys(letter.delivery for letter in letters))
         peeked = await answered(self._context.state.peek(list(map(delivery_row, own)))) if own else []
         rows = dict(zip(own, peeked, strict=True))
-        return [letter for letter in letters if letter.delivery is None or is_open(letter, rows[letter.delivery])]
+        return [letter for letter in letters if is_open(letter, rows[letter.delivery])]
 
     async def get(self, request: web.Request) -> web.Response:
         """One dead letter, with its headers and payload."""

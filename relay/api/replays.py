@@ -54,11 +54,15 @@ _PLACE: Final = r"/v1/failed/{partition:\d{1,9}}/{offset:\d{1,18}}"
 _UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
 
 
+Who = tuple[str | None, str | None, str | None]
+"""Receiver, source and message id, as far as they are known."""
+
+
 class _Told(NamedTuple):
     """What was done about one."""
 
     action: Action
-    delivery: DeliveryId | None
+    who: Who
     plan: Plan
 
 
@@ -154,7 +158,7 @@ class ReplaysResource:
         letter = await self._desk.letter_at(partition, offset)
         if letter is None:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {partition}/{offset} (any more).")
-        return await self._do(action, letter, letter.delivery)
+        return await self._do(action, letter, letter.facts[:3])
 
     async def _one(self, action: Action, request: web.Request) -> web.Response:
         asked = await self._read(request, One if action == "replay" else _Nothing)
@@ -181,8 +185,8 @@ class ReplaysResource:
             raise Problem(NOT_FOUND, "Its dead letter is not in the log any more.")
         return row, letter
 
-    async def _do(self, action: Action, letter: Letter, delivery: DeliveryId | None) -> web.Response:
-        return self._told(_Told(action, delivery, await self._desk.do(action, letter)))
+    async def _do(self, action: Action, letter: Letter, who: Who) -> web.Response:
+        return self._told(_Told(action, who, await self._desk.do(action, letter)))
 
     async def _not_failed(self, delivery: DeliveryId, row: Row, *, only_failed: bool) -> Plan:
         known = await self._known(delivery)
@@ -209,21 +213,21 @@ class ReplaysResource:
         return known
 
     def _told(self, told: _Told) -> web.Response:
-        action, delivery, plan = told
+        action, who, plan = told
         if plan.skip is not None:
             raise Problem(NOT_REPLAYABLE, problem_of_skip(plan.skip))
         first = plan.out[0]
         _log.info("delivery_replayed" if action == "replay" else "delivery_discarded", stage=first.record.topic)
-        return _json(202, _of_one(action, delivery, first.generation, first.record.topic))
+        return _json(202, _of_one(action, who, first.generation, first.record.topic))
 
 
 class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
     pass
 
 
-def _of_one(action: Action, delivery: DeliveryId | None, generation: int, topic: str | None) -> dict[str, Any]:
+def _of_one(action: Action, who: Who, generation: int, topic: str | None) -> dict[str, Any]:
     """`topic`: where its record is now; None: its lane will see to it."""
-    receiver, source_id, message_id = delivery or (None, None, None)
+    receiver, source_id, message_id = who
     return {
         "action": action,
         "receiver": receiver,

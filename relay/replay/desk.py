@@ -1,8 +1,10 @@
 """Where replays and discards are asked for: one is done at once, many become a job, and a dry run tells of both."""
 
+import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -33,6 +35,7 @@ MOST_OPEN: Final = 100
 MOST_SPANS: Final = 5_000
 """Partitions of lanes that one job reads."""
 AT_ONCE: Final = 500
+REACH_S: Final = 5.0
 INDEXED: Final = 10_000
 
 
@@ -89,6 +92,7 @@ class Desk:
         dedup_window_s: float = 7 * DAY_S,
     ) -> None:
         self.jobs = jobs
+        self._known_to = reach
         self._window_ms = int(dedup_window_s * 1000)
         self._log = log
         self._state = state
@@ -96,7 +100,6 @@ class Desk:
         self._directory = directory
         self._clock = clock
         self._lanes = lanes
-        self.reach = reach
         self.hands = Hands(log, state, topics, directory, moves, clock, max_payload_bytes=max_payload_bytes)
 
     # jobs
@@ -134,6 +137,12 @@ class Desk:
         place = TopicPartition(self._topics.receiver_config, 0)
         await self.reach((await self._log.ends([place]))[place])
         return self.jobs.get(id)
+
+    async def reach(self, offset: int) -> None:
+        """Return when `receiver_config` is known here up to `offset`, or does not come to be in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REACH_S):
+                await self._known_to(offset)
 
     async def _say(self, record: NewRecord) -> None:
         (at,) = await self._log.append([record])

@@ -49,8 +49,7 @@ class Hands:
     async def plan(self, action: Action, letters: Sequence[Letter]) -> list[Plan]:
         """What would become of each. Of two letters of one life the first counts."""
         if action == "discard":
-            own = [letter.delivery for letter in letters]
-            rows = await self.rows([delivery for delivery in own if delivery is not None])
+            rows = await self.rows([letter.delivery for letter in letters])
             plans = [self.planner.discard(letter, rows, now=self._clock.time()) for letter in letters]
         else:
             await self._moves.catch_up()
@@ -140,7 +139,7 @@ def _each_life_once(plans: Sequence[Plan]) -> list[Plan]:
     seen: set[tuple[DeliveryId, int]] = set()
     found = []
     for plan in plans:
-        lives = {(out.delivery, out.generation) for out in plan.out if out.delivery is not None}
+        lives = {(out.delivery, out.generation) for out in plan.out}
         found.append(Plan(skip="replayed") if lives & seen else plan)
         seen |= lives
     return found

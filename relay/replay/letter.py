@@ -1,8 +1,9 @@
 """A dead letter as a replay sees it: which stage gave up which life of which delivery. Pure."""
 
 from dataclasses import dataclass
-from typing import Final, get_args
+from typing import Final
 
+from relay.domain.coordinate import coordinate_text
 from relay.domain.dead_letter import DeadLetter, identity_of, original_headers, parse_dead_letter
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import NO_RECEIVER, Hop, decode_hop
@@ -13,7 +14,8 @@ from relay.log.port import Coordinate, Headers, Record
 from relay.state.port import FailedEntry
 from workers.failed_messages import generation_of
 
-STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
+NOBODY: Final = "\x01"
+"""In place of a source: no id has a control character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +49,17 @@ class Letter:
         return original_headers(self.record.headers)
 
     @property
-    def delivery(self) -> DeliveryId | None:
-        """Whose life it ended. That of a message that was never routed has the receiver `-`, like its notice."""
+    def delivery(self) -> DeliveryId:
+        """Whose life it ended, or what has a row in its place, to remember that somebody has seen to it: a message that
+        was never routed has the receiver `-`, like its notice, and what is no delivery at all is named by its place."""
         if self.hop is not None:
             return self.hop.delivery
         receiver, source_id, message_id, *_ = self.facts
         if not source_id or not message_id or self.stage != "from_sender" or self.reason == "id_conflict":
-            return None  # of two messages with one id the row is the first one's
-        return DeliveryId(
-            receiver if is_named(self.record.headers) and receiver else NO_RECEIVER, source_id, message_id
-        )
+            # of two messages with one id the row is the first one's
+            return DeliveryId(NO_RECEIVER, NOBODY, coordinate_text(self.at))
+        named = receiver if is_named(self.record.headers) else None
+        return DeliveryId(named or NO_RECEIVER, source_id, message_id)
 
     @property
     def entry(self) -> FailedEntry:

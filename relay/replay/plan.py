@@ -51,7 +51,7 @@ class Out:
     `generation`: the life that it begins, or ends."""
 
     record: NewRecord
-    delivery: DeliveryId | None
+    delivery: DeliveryId
     generation: int
     marks: tuple[Mark, ...] = ()
     newly: bool = False
@@ -80,10 +80,9 @@ class Planner:
 
     def deliveries(self, letter: Letter) -> list[DeliveryId]:
         """Whose rows have to be looked up for `replay`."""
-        own = letter.delivery
-        found = [] if own is None else [own]
         message = self._message(letter)
-        return found + ([] if message is None else [DeliveryId(name, *message.id) for name in self._names(message)])
+        names = () if message is None else self._names(message)
+        return [letter.delivery, *(DeliveryId(name, *message.id) for name in names if message is not None)]
 
     def replay(self, letter: Letter, rows: Rows) -> Plan:
         if letter.dead.omitted is not None:
@@ -165,15 +164,15 @@ class Planner:
         own = letter.delivery
         if letter.reason == "id_conflict":
             return Plan(skip="id_conflict")
-        life = next_life(letter, rows.get(own, _NOWHERE)) if own is not None else letter.generation + 1
+        life = next_life(letter, rows.get(own, _NOWHERE))
         if isinstance(life, str):
             return Plan(skip=life)
-        if own is not None and own.receiver != NO_RECEIVER:
+        if own.receiver != NO_RECEIVER:
             return self._routed_to_one(letter, own, life)
         if len(letter.record.value or b"") > self._max_bytes:
             return Plan(skip="too_large")
         message = self._message(letter)
-        if message is None or own is None:
+        if message is None:
             return Plan(skip="invalid")
         return self._routed_to_all(letter, message, own, life, rows)
 
@@ -246,15 +245,13 @@ class Planner:
     def discard(self, letter: Letter, rows: Rows, *, now: float) -> Plan:
         """A dead letter that says so, of a life that ended as it began. `now`: Unix seconds."""
         own = letter.delivery
-        row = rows.get(own, _NOWHERE) if own is not None else _NOWHERE
+        row = rows.get(own, _NOWHERE)
         life = next_life(letter, row)
         if isinstance(life, str):
             return Plan(skip=life)
         if letter.dead.reason == DISCARDED:
             return Plan(skip="discarded")
         record = self._discarded(letter, life, now)
-        if own is None:
-            return Plan((Out(record, None, life),))
         if letter.stage == "to_sender" and letter.hop is not None:
             return Plan((Out(record, own, life, _callback_marks(letter.hop, life, row, letter.dead.attempts)),))
         mark = Mark(delivery_row(own), life, Stage.FAILED, HERE, REASON_CODES[DISCARDED])

@@ -174,8 +174,7 @@ class ReplayRunner:
     def _for_shared(self, plans: Sequence[Plan]) -> list[str]:
         """The receiver of each record that went to the shared lane."""
         shared = self._topics.to_receiver(SHARED)
-        outs = [out for plan in plans for out in plan.out if out.record.topic == shared]
-        return [out.delivery.receiver for out in outs if out.delivery is not None]
+        return [out.delivery.receiver for plan in plans for out in plan.out if out.record.topic == shared]
 
     async def _leave_room(self, under_way: "_UnderWay") -> None:
         for name in [name for name, count in under_way.gathered.items() if count >= LOOK_AFTER]:

@@ -123,7 +123,8 @@ async def _story(fuse: Fuse, action: Any = "replay") -> ReplayWorld:
     await asyncio.sleep(60)
     await second.stop()
     third = ReplayProcess(world)
-    await ended(world, third, job)
+    over = (await ended(world, third, job)).progress
+    assert (over.state, over.counted, over.sent, over.skipped) == ("done", COUNT, COUNT, {}), fuse.names[-1:]
     await third.stop()
     return world
 
@@ -547,6 +548,7 @@ async def test_of_two_messages_with_one_id_only_the_refused_one_is_discarded() -
     assert world.outside.results() == {("a-1", "r"): {"answered"}, ("a-1", "-"): {"failed"}}
     assert (await world.row("r", "a", "a-1")).generation == 0
     assert await world.state.failed_receivers() == []
+    assert (await ended(world, process, await process.order("discard"))).progress.skipped == {"discarded": 1}
     await process.stop()
 
 

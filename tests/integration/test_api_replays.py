@@ -240,3 +240,17 @@ async def test_jobs_are_listed_by_pages_that_stay_valid_and_stopped(rig: Rig) ->
     for bad in ("limit=0", "limit=1001", "limit=x", "cursor=x", "cursor=1_", "page=2"):
         problem(await rig.get(f"/v1/replays?{bad}"), 400, "invalid-request")
     problem(await rig.get("/v1/replays/nobody"), 404, "not-found")
+
+
+async def test_what_nobody_can_read_is_discarded_once(rig: Rig) -> None:
+    letter = DeadLetter("invalid", "no JSON", rig.topics.from_sender, None, 0, int(NOW * 1000), None)
+    headers = dead_letter_headers((), letter)
+    (at,) = await rig.log.append([NewRecord(rig.topics.failed_messages, None, b"rubbish", headers)])
+    await rig.state.index_failed([FailedEntry("-", at, NOW, "invalid", "", "")])
+    path = f"/v1/failed/{at.partition}/{at.offset}"
+    problem(await post(rig, f"{path}/replay"), 409, "not-replayable")
+    found = document(await post(rig, f"{path}/discard"))
+    assert (found["receiver"], found["source_id"], found["message_id"]) == (None, None, None)
+    assert document(await rig.get("/v1/failed"))["items"] == []
+    problem(await post(rig, f"{path}/discard"), 409, "not-replayable")
+    assert len(rig.records(rig.topics.failed_messages)) == 2

@@ -124,7 +124,7 @@ async def test_a_job_whose_process_is_killed_twice_sends_each_once_and_in_order(
     async with rig.relay("run", "--processes", "1") as second:
         await rig.until(lambda: so_far() >= COUNT // 2)
         second.signal(KILL)
-    async with rig.relay("run", "--processes", "1") as third:
+    async with rig.relay("run", "--processes", "2") as third:
         await rig.until(lambda: so_far() >= COUNT)
         async with aiohttp.ClientSession(await _api_of(third)) as session:
             over = await _over(session, job["id"])
