@@ -23,6 +23,8 @@ class Plan:
     apply_file: bool = True
     tells_attempts: Callable[[str], bool] = lambda _gate: False
     answer_secrets: tuple[bytes, ...] = field(default=(), repr=False)
+    own_key: str | None = field(default=None, repr=False)
+    """With which this process may call its own API; nobody is told."""
     index: int = 0
     count: int = 1
     with_entries: Callable[[ReceiversFile | None], ReceiversFile | None] = field(default=lambda file: file)

@@ -17,7 +17,8 @@ from relay.api.limits import limits_of
 from relay.api.siblings import Member, Siblings
 from relay.api.web_rules import WebRules
 from relay.config.answer_urls import AnswerUrls
-from relay.config.own_address import own_names, own_url
+from relay.config.key_desk import KeyDesk
+from relay.config.own_address import may_be_open, own_names, own_url
 from relay.config.references import usable_variables
 from relay.config.registry import Registry
 from relay.config.settings import Settings
@@ -121,6 +122,7 @@ class Relay:
         self.hangup = self._file.hangup
         """Set it to have the receivers file read again."""
         self._holding = Holding(log, state, self._topics.receiver_config)
+        self._keys = KeyDesk(log, self._topics.receiver_config, self.registry.keys, self.registry.reach)
         self._recovery = Recovery(
             log,
             state,
@@ -351,6 +353,9 @@ class Relay:
             source_quota=settings.source_quota,
             warnings=lambda: {"parked": self._parked_watch.warning},
             replays=self._desk,
+            keys=self._keys,
+            own_key=self._plan.own_key,
+            may_be_open=may_be_open(settings),
         )
 
     def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:

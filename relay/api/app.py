@@ -13,7 +13,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
 from relay.api.answers import AnswersResource
-from relay.api.auth import require_key
+from relay.api.auth import require_access, require_no_key
 from relay.api.batch import BatchResource
 from relay.api.bounds import refuse_excess, take_seat
 from relay.api.connection import MAX_HEADERS, MAX_LINE_BYTES, Connection, Door
@@ -22,6 +22,7 @@ from relay.api.failed import FailedResource
 from relay.api.health import Health, require_start
 from relay.api.inbound import InboundResource
 from relay.api.intake import Intake
+from relay.api.keys import KeysResource
 from relay.api.limits import ApiLimits
 from relay.api.message import MessageResource
 from relay.api.messages import MessagesResource
@@ -64,11 +65,10 @@ _logger = logging.getLogger("relay.api.http")
 _logger.addFilter(_NotOurFault())
 
 
-def create_app(context: ApiContext, *, health_only: bool = False) -> web.Application:
-    """All routes. Senders may call with the API key or signed webhooks, receivers with their answer URLs, monitoring
-    without any.
+def create_app(context: ApiContext, *, health_only: bool = False, private: bool = False) -> web.Application:
+    """All routes. Callers have keys with scopes, signed webhooks, or answer URLs; who may do what is in `access`.
 
-    `health_only`: just what monitoring asks, for processes that only work.
+    `health_only`: just what monitoring asks, for processes that only work. `private`: nobody else can reach it.
     """
     refusals = Refusals(context.clock)
     app = web.Application(
@@ -78,7 +78,7 @@ def create_app(context: ApiContext, *, health_only: bool = False) -> web.Applica
             after(
                 refuse_excess,
                 refuse_strangers(context.web, refusals),
-                require_key(context.api_key, context.clock, refusals),
+                require_no_key if private else require_access(context, refusals),
                 require_start(context),
             ),
         ]
@@ -103,6 +103,7 @@ def create_app(context: ApiContext, *, health_only: bool = False) -> web.Applica
         AnswersResource(context, reader),
         FailedResource(context),
         ReceiversResource(context),
+        KeysResource(context),
         Health(context),
     ):
         resource.add_routes(app.router)
@@ -137,12 +138,12 @@ class ApiServer:
 
     async def start_private(self, path: Path) -> None:
         """Listen on a unix socket. Who may reach it is a matter of the directory that it is in. Raises OSError."""
-        await self._serve(lambda accept, loop: loop.create_unix_server(accept, str(path)))
+        await self._serve(lambda accept, loop: loop.create_unix_server(accept, str(path)), private=True)
 
     async def _serve(
-        self, listen: Callable[[Accept, asyncio.AbstractEventLoop], Awaitable[asyncio.Server]]
+        self, listen: Callable[[Accept, asyncio.AbstractEventLoop], Awaitable[asyncio.Server]], *, private: bool = False
     ) -> asyncio.Server:
-        app = create_app(self._context, health_only=self._health_only)
+        app = create_app(self._context, health_only=self._health_only, private=private)
         runner = web.AppRunner(app, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()
         loop, limits = asyncio.get_running_loop(), self._context.limits

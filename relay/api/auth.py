@@ -1,5 +1,8 @@
-"""Who may call: a bearer key for everything under /v1, except where the request has a proof of its own: the token of an
-answer URL, or the signature of a webhook."""
+"""Who calls: the bearer of a key, or anybody while there is no key and nobody else can reach us.
+
+Some requests have a proof of their own, and are asked for no key: the token of an answer URL, the signature of a
+webhook. What a key may do is in `access`.
+"""
 
 import hashlib
 import hmac
@@ -7,59 +10,105 @@ from typing import Final
 
 from aiohttp import web
 
+from relay.api.access import ANSWER_PATH as ANSWER_PATH
+from relay.api.access import INBOUND_ROUTE as INBOUND_ROUTE
+from relay.api.access import MONITOR, OPEN, let_in, need_of
+from relay.api.context import ApiContext
 from relay.api.failed_keys import FailedKeys
 from relay.api.problems import TOO_MANY, UNAUTHORIZED, Check, Problem
 from relay.api.refusals import Refusals
-from relay.engine.clock import Clock
+from relay.domain.api_key import id_of
+from relay.domain.errors import LogUnavailable
+from relay.domain.scope import Access, may_do_everything
 
-ANSWER_PATH: Final = "/v1/answers/{token}"
-INBOUND_ROUTE: Final = "/v1/in/{source_id}"
 MOST_FAILED: Final = 20
 FAILED_SPAN_S: Final = 60.0
 """So many wrong keys from an address in so many seconds are answered with 401; those beyond with 429."""
-_PROVEN_OTHERWISE: Final = frozenset({ANSWER_PATH, INBOUND_ROUTE})
+SETTING: Final = "RELAY_API_KEY"
 _ADDRESSES: Final = 10_000
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="relay"'}
+_NOBODY: Final = Access("anybody", frozenset())
 
 
-def require_key(api_key: str | None, clock: Clock, refusals: Refusals) -> Check:
-    """Only bearers of `api_key` pass; None: everybody.
-
-    The right key always passes: behind a proxy everybody has one address, and one with a wrong key must not shut out
-    the others. So what is limited is the answers to wrong ones, and what they cost; that nobody guesses the right one
-    is a matter of its length.
-    """
-
-    wanted = None if api_key is None else _digest(api_key)
-    failed = FailedKeys(most=MOST_FAILED, span_s=FAILED_SPAN_S, addresses=_ADDRESSES)
+def require_access(context: ApiContext, refusals: Refusals) -> Check:
+    """Only who has what the route takes passes."""
+    known = _Callers(context, refusals)
 
     def check(request: web.Request) -> None:
-        if wanted is not None and is_protected(request) and not _bears(request, wanted):
-            raise refused(request)
-
-    def refused(request: web.Request) -> Problem:
-        detail = "Send the header Authorization: Bearer <key>."
-        if "Authorization" not in request.headers:
-            return Problem(UNAUTHORIZED, detail, headers=_CHALLENGE)
-        wait_s = failed.note(request.remote, clock.monotonic())
-        refusals.tell("key", request)
-        if wait_s is None:
-            return Problem(UNAUTHORIZED, detail, headers=_CHALLENGE)
-        return Problem(TOO_MANY, "Too many wrong keys from this address.", headers={"Retry-After": str(wait_s)})
+        need = need_of(request)
+        if need is OPEN or (need is MONITOR and not known.is_closed):
+            let_in(request, _NOBODY, OPEN)
+        else:
+            let_in(request, known.caller(request), need)
 
     return check
 
 
-def is_protected(request: web.Request) -> bool:
-    """Judged by the route that was found, not by the path: a path can be spelled in more than one way."""
-    resource = request.match_info.route.resource
-    path = request.path if resource is None else resource.canonical
-    return path.startswith("/v1/") and path not in _PROVEN_OTHERWISE
+def require_no_key(request: web.Request) -> None:
+    """Everybody passes: where only our own processes can reach us."""
+    let_in(request, may_do_everything("relay"), OPEN)
 
 
-def _bears(request: web.Request, wanted: bytes) -> bool:
+class _Callers:
+    """Tells who calls.
+
+    A right key always passes: behind a proxy everybody has one address, and one with a wrong key must not shut out the
+    others. So what is limited is the answers to wrong ones, and what they cost; that nobody guesses a right one is a
+    matter of its length.
+    """
+
+    def __init__(self, context: ApiContext, refusals: Refusals) -> None:
+        self._context = context
+        self._refusals = refusals
+        self._made = context.keys.keys if context.keys is not None else None
+        given = ((may_do_everything(SETTING, "api"), context.api_key), (may_do_everything("relay"), context.own_key))
+        self._given = [(access, _digest(key)) for access, key in given if key is not None]
+        self._failed = FailedKeys(most=MOST_FAILED, span_s=FAILED_SPAN_S, addresses=_ADDRESSES)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether a key was ever made."""
+        return self._made is not None and self._made.closed
+
+    def caller(self, request: web.Request) -> Access:
+        """Raises a Problem, and LogUnavailable while it is not known yet which keys there are."""
+        text = _bearer(request)
+        access = None if text is None else self._of(text)
+        if access is not None:
+            return access
+        may_be_open = self._context.api_key is None and self._context.may_be_open
+        if self._made is not None and not self._made.known and (may_be_open or (text and id_of(text))):
+            raise LogUnavailable("the keys are not read yet")
+        if may_be_open and not self.is_closed:
+            return may_do_everything("anybody")
+        raise self._refused(request)
+
+    def _of(self, text: str) -> Access | None:
+        given = _digest(text)
+        for access, digest in self._given:
+            if hmac.compare_digest(given, digest):
+                return access
+        key, now = self._made.find(text) if self._made is not None else None, self._context.clock.time()
+        if key is None or not key.proves(text, now):
+            return None
+        if key.is_over(now):
+            raise Problem(UNAUTHORIZED, "This key has expired.", headers=_CHALLENGE)
+        return key.access
+
+    def _refused(self, request: web.Request) -> Problem:
+        detail = "Send the header Authorization: Bearer <key>."
+        if "Authorization" not in request.headers:
+            return Problem(UNAUTHORIZED, detail, headers=_CHALLENGE)
+        wait_s = self._failed.note(request.remote, self._context.clock.monotonic())
+        self._refusals.tell("key", request)
+        if wait_s is None:
+            return Problem(UNAUTHORIZED, detail, headers=_CHALLENGE)
+        return Problem(TOO_MANY, "Too many wrong keys from this address.", headers={"Retry-After": str(wait_s)})
+
+
+def _bearer(request: web.Request) -> str | None:
     scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
-    return hmac.compare_digest(_digest(credentials.strip()), wanted) and scheme.lower() == "bearer"
+    return credentials.strip() if scheme.lower() == "bearer" else None
 
 
 def _digest(key: str) -> bytes:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from relay.api.limits import ApiLimits
 from relay.api.siblings import Siblings
 from relay.api.web_rules import WebRules
+from relay.config.key_desk import KeyDesk
 from relay.domain.directory import Directory
 from relay.domain.quota import Quota
 from relay.domain.topics import Topics
@@ -21,11 +22,12 @@ class ApiContext:
     """`ready`: name of each part -> None when it is fine, else what is wrong. `warnings`: the same of what
     needs somebody's attention, although all goes on. `metrics_text`: the exposition format.
 
-    `api_key` None: everybody may call. `answer_secrets` empty: answer URLs are off. `answer_body_cap` and
-    `max_payload_bytes`: bytes of a body at most. `new_id`: a message id for senders that give none.
-    `siblings`: other processes that monitoring means, too, when it asks this one. `web`: which hosts and
-    origins are its own. `key_quota`: of messages that come with `api_key`; `source_quota`: of those of a
-    source that has no other. `replays`: where replays and discards are asked for; None: nowhere here.
+    `api_key` None: there are no keys but those of `keys`, and `own_key`, with which this process calls itself. As long
+    as there never was one of `keys`, either, everybody may call, if `may_be_open`. `answer_secrets` empty: answer URLs
+    are off. `answer_body_cap` and `max_payload_bytes`: bytes of a body at most. `new_id`: a message id for senders that
+    give none. `siblings`: other processes that monitoring means, too, when it asks this one. `web`: which hosts and
+    origins are its own. `key_quota`: of messages that come with one key; `source_quota`: of those of a source that has
+    no other. `replays`: where replays and discards are asked for; None: nowhere here.
     """
 
     log: Log
@@ -48,3 +50,6 @@ class ApiContext:
     source_quota: Quota | None = None
     warnings: Callable[[], Mapping[str, str | None]] = dict
     replays: Desk | None = None
+    keys: KeyDesk | None = None
+    own_key: str | None = field(default=None, repr=False)
+    may_be_open: bool = True

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from relay.api.access import check_own, may_see
 from relay.api.context import ApiContext
 from relay.api.problems import NOT_FOUND, Problem, invalid
 from relay.api.reading import query_of
@@ -42,7 +43,7 @@ class FailedResource:
         """The newest first; `receiver` (`-`: those that never had one) and `limit` narrow it."""
         query = query_of(request, "receiver", "limit")
         limit = _limit(query.get("limit", [str(_USUAL)])[-1])
-        receivers = query.get("receiver") or await self._context.state.failed_receivers()
+        receivers = await self._receivers(request, query.get("receiver", []))
         wanted = limit
         while True:
             entries = await self._newest(receivers, wanted)
@@ -68,10 +69,18 @@ class FailedResource:
             int(request.match_info["offset"]),
         )
         [record] = await self._context.log.read([(at, None)])
+        check_own(request, [] if record is None else [_letter(record)["receiver"]])  # nor tell that there is none
         if record is None:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {at.partition}/{at.offset} (any more).")
         headers = [[name, value.decode(errors="replace")] for name, value in record.headers]
         return _json(_letter(record) | {"headers": headers, "payload": _payload(record.value or b"")})
+
+    async def _receivers(self, request: web.Request, asked: Sequence[str]) -> Sequence[str]:
+        """Those that were asked for, or all, of what the caller may see."""
+        if asked:
+            check_own(request, asked)
+            return asked
+        return [name for name in await self._context.state.failed_receivers() if may_see(request, [name])]
 
     async def _newest(self, receivers: Sequence[str], limit: int) -> Sequence[FailedEntry]:
         state = self._context.state

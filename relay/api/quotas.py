@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from relay.api.auth import is_protected
+from relay.api.access import access_of
 from relay.api.context import ApiContext
 from relay.api.problems import OVER_QUOTA, TOO_LARGE, Problem
 from relay.api.refusals import Refusals
@@ -21,7 +21,6 @@ from relay.domain.errors import Unavailable
 from relay.domain.quota import Quota
 from relay.state.quotas import Balance, Charge
 
-_THE_KEY: Final = "k:api"
 _HEADERS: Final = web.RequestKey("quota_headers", dict[str, str])
 
 
@@ -65,8 +64,9 @@ class Quotas:
 
     def _held(self, request: web.Request, source_id: str) -> Iterator[_Held]:
         context = self._context
-        if context.key_quota is not None and context.api_key is not None and is_protected(request):
-            yield _Held("key", _THE_KEY, "", context.key_quota)
+        key = access_of(request).key
+        if context.key_quota is not None and key is not None:
+            yield _Held("key", f"k:{key}", "", context.key_quota)
         quota = self.of_source(source_id)
         if quota is not None:
             yield _Held("source", f"s:{source_id}", source_id, quota)

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from aiohttp import web
 
+from relay.api.access import access_of, check_own, may_see
 from relay.api.context import ApiContext
 from relay.api.problems import (
     NOT_FAILED,
@@ -50,7 +51,7 @@ MOST_DRY_RUNS: Final = 2
 """At a time, in a process."""
 _USUAL, _MOST = 50, 1000
 _CURSOR: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)_([0-9a-f]{1,32})")
-_PLACE: Final = r"/v1/failed/{partition:\d{1,9}}/{offset:\d{1,18}}"
+_PLACE: Final = "/v1/failed/{partition:[^/]+}/{offset:[^/]+}"
 _UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
 
 
@@ -80,10 +81,10 @@ class ReplaysResource:
         router.add_post("/v1/discards", self.discard)
         router.add_get("/v1/replays", self.list)
         router.add_get("/v1/replays/{id}", self.get)
-        router.add_post("/v1/replays/{id}/stop", self.stop)
+        router.add_post("/v1/replays/{id:[^/]+}/stop", self.stop)
         actions: tuple[Action, ...] = ("replay", "discard")
         for action in actions:
-            of_one = f"{MESSAGE_PATH}/deliveries/{{receiver}}/{action}"
+            of_one = f"{MESSAGE_PATH}/deliveries/{{receiver:[^/]+}}/{action}"
             router.add_post(of_one, partial(self._one, action))
             router.add_post(f"{_PLACE}/{action}", partial(self._letter, action))
 
@@ -100,6 +101,7 @@ class ReplaysResource:
 
     async def _begin(self, request: web.Request, action: Action, asked: Discards, *, only_failed: bool) -> web.Response:
         selection = selection_of(asked, self._context.clock.time())
+        check_own(request, selection.receivers)
         check_rate(asked.rate)
         try:
             order, gone = await self._desk.order(action, selection, only_failed=only_failed, rate=asked.rate)
@@ -108,7 +110,7 @@ class ReplaysResource:
             job = await self._desk.submit(order)
         except TooMany as error:
             raise Problem(TOO_MANY_JOBS, str(error)) from error
-        _log.info("replay_asked_for", job=order.id, action=action, caller=request.remote)
+        _log.info("replay_asked_for", job=order.id, action=action, by=access_of(request).who, remote=request.remote)
         return _json(202, self._view(job), Location=f"/v1/replays/{order.id}")
 
     async def _counted(self, order: Order) -> Preview:
@@ -126,20 +128,23 @@ class ReplaysResource:
         query = query_of(request, "limit", "cursor")
         limit = _limit(query.get("limit", [str(_USUAL)])[-1])
         behind = _behind(query["cursor"][-1]) if "cursor" in query else None
-        jobs = [job for job in self._desk.jobs.all() if behind is None or _rank(job) < behind]
+        own = (job for job in self._desk.jobs.all() if may_see(request, job.order.selection.receivers))
+        jobs = [job for job in own if behind is None or _rank(job) < behind]
         page, more = jobs[:limit], len(jobs) > limit
         cursor = f"{page[-1].order.made_at}_{page[-1].order.id}" if more else None
         return _json(200, {"items": [self._view(job) for job in page], "cursor": cursor})
 
     async def get(self, request: web.Request) -> web.Response:
         query_of(request)
-        return _json(200, self._view(_found(await self._desk.job(request.match_info["id"]))))
+        return _json(200, self._view(_found(request, await self._desk.job(request.match_info["id"]))))
 
     async def stop(self, request: web.Request) -> web.Response:
         """What was sent stays sent; of one that is over nothing changes."""
         query_of(request)
-        job = _found(await self._desk.stop(request.match_info["id"]))
-        _log.info("replay_stopped", job=job.order.id, caller=request.remote)
+        id = request.match_info["id"]
+        _found(request, await self._desk.job(id))
+        job = _found(request, await self._desk.stop(id))
+        _log.info("replay_stopped", job=job.order.id, by=access_of(request).who, remote=request.remote)
         return _json(200 if job.is_over else 202, self._view(job))
 
     def _view(self, job: Job) -> dict[str, Any]:
@@ -154,8 +159,9 @@ class ReplaysResource:
     async def _letter(self, action: Action, request: web.Request) -> web.Response:
         """The dead letter at a place on `failed_messages`."""
         await self._read(request, _Nothing)
-        partition, offset = int(request.match_info["partition"]), int(request.match_info["offset"])
+        partition, offset = _place(request)
         letter = await self._desk.letter_at(partition, offset)
+        check_own(request, [] if letter is None else [letter.facts.receiver or NO_RECEIVER])
         if letter is None:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {partition}/{offset} (any more).")
         return await self._do(action, letter, letter.facts[:3])
@@ -245,7 +251,15 @@ def _delivery(request: web.Request) -> DeliveryId:
     return DeliveryId(name, *message_in_path(request))
 
 
-def _found(job: Job | None) -> Job:
+def _place(request: web.Request) -> tuple[int, int]:
+    partition, offset = request.match_info["partition"], request.match_info["offset"]
+    if not (re.fullmatch("[0-9]{1,9}", partition) and re.fullmatch("[0-9]{1,18}", offset)):
+        raise Problem(NOT_FOUND, "A place on failed_messages is a partition and an offset, such as 3/17.")
+    return int(partition), int(offset)
+
+
+def _found(request: web.Request, job: Job | None) -> Job:
+    check_own(request, [] if job is None else job.order.selection.receivers)
     if job is None:
         raise Problem(NOT_FOUND, "There is no such job (any more).")
     return job

@@ -214,6 +214,15 @@ class Client:
         body, headers = json.dumps(said or {}).encode(), {"content-type": "application/json"}
         return await self._wanted(self.call("POST", f"{path}/{action}", body=body, headers=headers), "condition")
 
+    async def keys(
+        self, method: str, path: str = "", body: bytes | None = None, *, params: list[tuple[str, str]] | None = None
+    ) -> Any:
+        """Of the keys of the API; `path`: behind theirs."""
+        quoted = "/".join(map(_quoted, path.split("/"))) if path else ""
+        headers = {"content-type": "application/json"} if body is not None else {}
+        target = f"/v1/keys/{quoted}".removesuffix("/")
+        return await self._wanted(self.call(method, target, body=body, headers=headers, params=params))
+
     async def send(
         self,
         source_id: str,

@@ -18,7 +18,7 @@ from relay.cli.config import config_option
 from relay.cli.paths import DIRECTORY, FILE
 from relay.cli.process import run_loop, run_until_signalled
 from relay.cli.sink import line
-from relay.config.own_address import check_exposure, check_key, is_loopback
+from relay.config.own_address import Exposed, check_exposure, check_key, check_own_key, is_loopback
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.settings import CONFIG_FILE, Settings, load_settings
 from relay.domain.errors import RelayError, UserError
@@ -59,13 +59,21 @@ def dev(
     """
     given = {CONFIG_FILE: config_file, "api_port": port, "receivers_file": receivers_file}
     settings = load_settings({name: value for name, value in given.items() if value is not None}, os.environ)
-    check_exposure(settings)
-    if not is_loopback(settings.api_host):
-        check_key(settings)
+    (check_own_key if is_loopback(settings.api_host) else check_key)(settings)
     _check_receivers_file(settings)
     configure(settings.log_format, settings.log_level)
     with _directory(data_dir, ephemeral=ephemeral) as directory:
-        run_loop(Dev(settings, directory, demo=not no_demo, ephemeral=ephemeral).run())
+        exposed = _exposed(settings)
+        run_loop(Dev(settings, directory, demo=not no_demo, ephemeral=ephemeral, exposed=exposed).run())
+
+
+def _exposed(settings: Settings) -> Exposed | None:
+    """What to say where no key was made: that is known once the embedded log is open."""
+    try:
+        check_exposure(settings)
+    except Exposed as error:
+        return error
+    return None
 
 
 def _check_receivers_file(settings: Settings) -> None:
@@ -104,7 +112,9 @@ def _port(settings: Settings) -> int:
 class Dev:
     """One run of `relay dev`."""
 
-    def __init__(self, settings: Settings, directory: Path, *, demo: bool, ephemeral: bool) -> None:
+    def __init__(
+        self, settings: Settings, directory: Path, *, demo: bool, ephemeral: bool, exposed: Exposed | None = None
+    ) -> None:
         self._wanted_port = settings.api_port
         self._settings = settings.model_copy(update={"api_port": _port(settings)})
         self._directory = directory
@@ -114,6 +124,8 @@ class Dev:
         self._receiver = Sink("answer", secret=seed, on_arrival=_tell_arrival if demo else None)
         self._sender = Sink("answer", secret=seed, on_arrival=_tell_result if demo else None)
         self._engine: EmbeddedRelay | None = None
+        self._own_key = secrets.token_urlsafe(32)
+        self._exposed = exposed
         names = (PROBE, DEMO, "github") if demo else (PROBE,)
         self._own_gates = {f"{kind}:{name}" for name in names for kind in "rs"} - {"r:github"}
 
@@ -122,7 +134,13 @@ class Dev:
         await self._sender.start()
         try:
             self._engine = EmbeddedRelay(
-                self._settings, self._directory, self._entries, os.environ, tells_attempts=self._is_not_ours
+                self._settings,
+                self._directory,
+                self._entries,
+                os.environ,
+                tells_attempts=self._is_not_ours,
+                own_key=self._own_key,
+                exposed=self._exposed,
             )
             await run_until_signalled(partial(self._engine.run, started=self._started), grace_s=STOP_S)
         finally:
@@ -146,10 +164,9 @@ class Dev:
 
     async def _started(self, relay: Relay) -> None:
         url = relay.api_url or ""
-        click.echo(self._block(url))
+        click.echo(self._block(url, relay))
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_S)) as session:
-            key = self._settings.api_key.get_secret_value() if self._settings.api_key else None
-            client = Client(url, key, session)
+            client = Client(url, self._own_key, session)
             probe = f"probe-{secrets.token_hex(4)}"
             await client.send(PROBE, b'{"probe": true}', receivers=(PROBE,), message_id=probe, event_type="probe")
             state = await until_over(client, PROBE, probe, PROBE_S)
@@ -159,7 +176,7 @@ class Dev:
         if self._demo:
             click.echo(f"Try: relay trigger github.push --receiver {DEMO} --api {url}")
 
-    def _block(self, url: str) -> str:
+    def _block(self, url: str, relay: Relay) -> str:
         version = self._engine.server_version if self._engine else "?"
         kept = "forgotten at the end" if self._ephemeral else "kept"
         lines = [
@@ -167,6 +184,7 @@ class Dev:
             ("Metrics", f"{url}/metrics"),
             ("Data", f"{self._directory} ({kept}; every message fsynced; Valkey {version})"),
             ("Receivers", _file_note(self._settings.receivers_file)),
+            ("Keys", _key_note(self._settings, url, made=relay.registry.keys.closed)),
         ]
         if self._demo:
             lines += [
@@ -190,6 +208,12 @@ def kept_secret_text(path: Path) -> str:
 
 def _file_note(path: Path) -> str:
     return f"{path}, read again when it changes" if path.exists() else f"{path} is not there; only the demo's"
+
+
+def _key_note(settings: Settings, url: str, *, made: bool) -> str:
+    if made or settings.api_key is not None:
+        return f"needed, as RELAY_API_KEY; relay keys list --api {url}"
+    return f"none yet: everybody on this machine may call; relay keys create --scope admin --api {url}"
 
 
 def _tell_arrival(arrival: Arrival) -> None:

@@ -1,13 +1,19 @@
 """What `relay run` refuses before it connects to anything: said at its start, and found by `relay config check`."""
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Iterator
+from typing import Final
 
-from relay.config.own_address import check_exposure, check_key
+from relay.config.keys import read_keys
+from relay.config.own_address import Exposed, check_exposure, check_key
 from relay.config.settings import Settings
-from relay.domain.errors import UserError
+from relay.domain.errors import LogUnavailable, UserError
+from relay.domain.topics import Topics
 from relay.limits import raise_descriptor_limit
 from relay.plan import API, ROLES
+
+LOOK_S: Final = 30.0
 
 
 def roles_of(text: str | None) -> frozenset[str]:
@@ -29,7 +35,11 @@ def names(text: str | None, allowed: tuple[str, ...] | None, what: str) -> froze
 def check_api(settings: Settings, roles: Collection[str]) -> None:
     """Raises UserError for an API that strangers could use."""
     for check in _api_checks(roles):
-        check(settings)
+        try:
+            check(settings)
+        except Exposed:
+            if not asyncio.run(is_key_made(settings)):
+                raise
 
 
 def refusals_at_start(settings: Settings, roles: Collection[str]) -> list[str]:
@@ -43,9 +53,24 @@ async def _refusals(settings: Settings, roles: Collection[str]) -> list[str]:
     for check in (*_api_checks(roles), *_parts(roles)):
         try:
             check(settings)
+        except Exposed as error:
+            if not await is_key_made(settings):
+                found.append(str(error))
         except UserError as error:
             found += str(error).splitlines()
     return found
+
+
+async def is_key_made(settings: Settings) -> bool:
+    """Whether the log has a key of the API that is good now; False, too, where it does not answer soon."""
+    from relay.composition import open_log  # its imports take their time, which few need
+
+    try:
+        async with asyncio.timeout(LOOK_S), open_log(settings) as log:
+            keys = await read_keys(log, Topics(settings.topic_prefix).receiver_config)
+    except (LogUnavailable, TimeoutError):
+        return False
+    return keys.any_good(time.time())
 
 
 def _api_checks(roles: Collection[str]) -> Iterator[Callable[[Settings], None]]:

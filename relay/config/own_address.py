@@ -4,6 +4,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from relay.config.settings import Settings
+from relay.domain.api_key import id_of
 from relay.domain.errors import UserError
 
 SHORTEST_KEY: Final = 16
@@ -39,19 +40,40 @@ def own_names(settings: Settings) -> tuple[str, ...]:
     return (*settings.allowed_hosts, *listening)
 
 
+class Exposed(UserError):
+    """Others than this machine could use the API, unless there is a key that was made."""
+
+
+def may_be_open(settings: Settings) -> bool:
+    """Whether the API may serve everybody while it has no key."""
+    return settings.api_insecure or is_loopback(settings.api_host)
+
+
 def check_exposure(settings: Settings) -> None:
-    """Raises UserError where others than this machine could use the API without a key."""
-    if settings.api_key is None and not settings.api_insecure and not is_loopback(settings.api_host):
-        raise UserError(
-            f"RELAY_API_HOST: {settings.api_host} can be reached from outside, and RELAY_API_KEY is not set: anybody"
-            " could send and read messages; set RELAY_API_KEY (or RELAY_API_INSECURE=true, if that is what you want)"
+    """Raises Exposed where others than this machine can reach the API, and the settings have no key for it."""
+    if settings.api_key is None and not may_be_open(settings):
+        raise Exposed(
+            f"RELAY_API_HOST: {settings.api_host} can be reached from outside, RELAY_API_KEY is not set, and no key is"
+            " known that was made (relay keys create): anybody could send and read messages; set RELAY_API_KEY"
+            " (or RELAY_API_INSECURE=true, if that is what you want)"
         )
 
 
 def check_key(settings: Settings) -> None:
-    """Raises UserError for a key that could be guessed."""
+    """Raises UserError for a key that could be guessed, or is another one's."""
+    check_own_key(settings)
     if settings.api_key is not None and len(settings.api_key.get_secret_value()) < SHORTEST_KEY:
         raise UserError(
             f"RELAY_API_KEY: shorter than {SHORTEST_KEY} characters, so it could be guessed;"
             " make one with: openssl rand -hex 32"
+        )
+
+
+def check_own_key(settings: Settings) -> None:
+    """Raises UserError where the key of the API is one that was made: with its scopes it is known anyway, and here it
+    would be let do everything."""
+    if settings.api_key is not None and id_of(settings.api_key.get_secret_value()) is not None:
+        raise UserError(
+            "RELAY_API_KEY: is a key that was made with `relay keys create`; commands use it to call the API, but a"
+            " process of the relay would let it do everything: unset it here, or take another: openssl rand -hex 32"
         )

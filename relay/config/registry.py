@@ -12,6 +12,7 @@ from typing import Final
 from relay.config.changes import Changes
 from relay.config.glance import glance
 from relay.config.jobs import Jobs
+from relay.config.keys import Keys
 from relay.config.made_ready import last_settings, receiver_of, source_of, wanted_lane
 from relay.config.receivers_file import ReceiversFile
 from relay.config.routes import Routes, is_of_route
@@ -21,6 +22,7 @@ from relay.config.sources import Sources
 from relay.config.subscribers import Subscribers
 from relay.config.subscriptions import Subscriptions
 from relay.config.topic import SOURCE_PREFIX, Declarations, Topic, key_of
+from relay.domain.api_key import is_of_key
 from relay.domain.errors import LogUnavailable, OffsetMissing, UserError
 from relay.domain.hold import held_owner
 from relay.domain.receiver import LaneKind, Receiver, Source
@@ -58,6 +60,8 @@ class Registry:
         self.shared = SharedReceivers(receiver_of, self._environ)
         """Receivers in the shared lane without a route."""
         self.jobs = Jobs()
+        self.keys = Keys()
+        """Of the API."""
         self._log: LogReader | None = None
         self._routes_to = 0  # the offset before which every route is known here
         self._position: int | None = None  # the offset before which all is taken; None: not even what was there
@@ -278,6 +282,7 @@ class Registry:
     async def _load(self, records: AsyncIterator[Record | None]) -> None:
         """Take what is there by now. Who is in memory changes record by record, and those in the shared lane when all
         has been read: until then the former ones are in force."""
+        self.keys.begin()
         unseen = set(self._values)  # a tombstone that came between two calls may be compacted away
         end, moved = 0, set[str]()
         loading = Loading()
@@ -294,6 +299,7 @@ class Registry:
                 self._hear(record)
             if loading.is_due:
                 await loading.write()
+        self.keys.finish()
         index = await loading.sealed()
         self._drop_all(unseen)
         self.shared.replace(index)
@@ -321,9 +327,11 @@ class Registry:
         return False
 
     def _hear(self, record: Record) -> None:
-        """Of a hold that was ended, or of a job."""
+        """Of a hold that was ended, of a job, or of a key."""
         if is_of_job(record.key or b""):
             self.jobs.take(record)
+        elif is_of_key(record.key or b""):
+            self.keys.take(record)
         elif record.value is None and (owner := held_owner(record.key or b"")) is not None:
             self._resumed(owner)
 

@@ -1,8 +1,9 @@
 """What the records of `receiver_config` say, for all who read it.
 
 A record's key is a receiver's name, or `source:<id>`; its value is JSON: the entry, with its references unresolved, and
-who declared it. Others say which lane of a receiver is in force (`relay/domain/route.py`), and who is held
-(`relay/domain/hold.py`) and what is replayed (`relay/domain/replay_job.py`), which is nobody's business here.
+who declared it. Others say which lane of a receiver is in force (`relay/domain/route.py`), and, which is nobody's
+business here, who is held (`relay/domain/hold.py`), what is replayed (`relay/domain/replay_job.py`), and which keys the
+API has (`relay/domain/api_key.py`).
 """
 
 import json
@@ -15,6 +16,7 @@ from relay.config.glance import glance
 from relay.config.receivers_file import Raw
 from relay.config.routes import Routes, is_of_route
 from relay.config.shared_index import Loading, SharedIndex
+from relay.domain.api_key import is_of_key
 from relay.domain.errors import UserError
 from relay.domain.hold import held_owner
 from relay.domain.receiver import LaneKind
@@ -58,9 +60,9 @@ def source_key(source_id: str) -> str:
 
 
 def key_of(record: Record) -> str | None:
-    """Who the record is about, or which route; None where it is a hold, or of a job, or nobody can say."""
+    """Who the record is about, or which route; None where it is a hold, of a job or a key, or nobody can say."""
     raw = record.key or b""
-    if b":" in raw and (held_owner(raw) is not None or is_of_job(raw)):
+    if b":" in raw and (held_owner(raw) is not None or is_of_job(raw) or is_of_key(raw)):
         return None
     try:
         key = raw.decode()

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from relay.config.answer_urls import answer_secrets
+from relay.config.keys import read_keys
 from relay.config.receivers_file import ReceiversFile
 from relay.config.settings import Settings
-from relay.domain.errors import LogUnavailable
+from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.topics import Topics
 from relay.embedded.valkey import ValkeyServer
 from relay.engine.clock import SystemClock
@@ -30,8 +31,8 @@ LOOPBACK: Final = tuple(ip_network(text) for text in ("127.0.0.0/8", "::1/128"))
 
 
 class EmbeddedRelay:
-    """A relay on the engine in `data_dir`. `extra` adds entries to those of the receivers file; `tells_attempts` as in
-    `Plan`.
+    """A relay on the engine in `data_dir`. `extra` adds entries to those of the receivers file; `tells_attempts` and
+    `own_key` as in `Plan`. `exposed`: raised where no key of the API was made.
 
     Raises UserError when another process has the directory.
     """
@@ -43,6 +44,9 @@ class EmbeddedRelay:
         extra: Callable[[ReceiversFile | None], ReceiversFile | None],
         environ: Mapping[str, str],
         tells_attempts: Callable[[str], bool] = lambda _gate: False,
+        *,
+        own_key: str | None = None,
+        exposed: UserError | None = None,
     ) -> None:
         self._server = ValkeyServer(data_dir)
         self._settings = local(settings)
@@ -50,6 +54,8 @@ class EmbeddedRelay:
         self._extra = extra
         self._environ = environ
         self._tells_attempts = tells_attempts
+        self._own_key = own_key
+        self._exposed = exposed
         self.relay: Relay | None = None
 
     @property
@@ -74,6 +80,7 @@ class EmbeddedRelay:
             with_entries=self._extra,
             answer_secrets=(*answer_secrets(self._settings), kept),
             tells_attempts=self._tells_attempts,
+            own_key=self._own_key,
         )
         log, state = self._open_log(), self._open_state()
         self.relay = relay = Relay(self._settings, log, state, plan, self._environ, SystemClock())
@@ -94,6 +101,10 @@ class EmbeddedRelay:
         await log.start()
         try:
             await log.create(topics.fixed(), topics.fixed_groups())
+            if self._exposed is not None:
+                keys = await read_keys(log, topics.receiver_config)
+                if not keys.any_good(SystemClock().time()):
+                    raise self._exposed
         finally:
             await log.close()
 

@@ -31,6 +31,7 @@ from relay.state.onlooker import Watched
 from relay.state.quotas import Balance, Charge
 from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
+from tests.fakes.keys import MemoryKeys
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
 from workers.meter import Meter, SilentMeter
@@ -153,6 +154,7 @@ class Rig:
     topics: Topics
     directory: Known
     clock: StandingClock
+    keys: MemoryKeys
     trouble: dict[str, str | None] = field(default_factory=dict)
 
     async def request(
@@ -202,12 +204,15 @@ async def running_api(
     meter: Meter | None = None,
     key_quota: Quota | None = None,
     source_quota: Quota | None = None,
+    may_be_open: bool = True,
+    own_key: str | None = None,
 ) -> AsyncIterator[Rig]:
     """An API on a free port, over an empty log and an empty, ready state."""
     broker, topics, state, clock, directory = MemoryBroker(), Topics("t-"), AwayState(), StandingClock(), Known()
     log = MemoryLog(broker)
     await log.start()
     await log.create(topics.fixed(), {})
+    keys = MemoryKeys(log, topics.receiver_config)
     trouble: dict[str, str | None] = {"log": None, "state": None}
     ids = (f"new-{n}" for n in count())
     context = ApiContext(
@@ -229,6 +234,9 @@ async def running_api(
         limits=limits or ApiLimits(),
         key_quota=key_quota,
         source_quota=source_quota,
+        keys=keys,
+        own_key=own_key,
+        may_be_open=may_be_open,
     )
     jobs = Jobs()
 
@@ -254,7 +262,7 @@ async def running_api(
     try:
         async with ClientSession(timeout=ClientTimeout(total=20)) as client:
             url = f"http://127.0.0.1:{port}"
-            yield Rig(url, context, server, client, broker, log, state, topics, directory, clock, trouble)
+            yield Rig(url, context, server, client, broker, log, state, topics, directory, clock, keys, trouble)
     finally:
         await server.stop()
 

@@ -1,0 +1,140 @@
+"""Which scope each route takes. A route that is not here takes `admin`; a test asks for an entry all the same.
+
+What a request is about is judged here as far as its path says it, before anything is looked up: so a scope that lacks
+tells nothing of what there is. Where its query or body says it, the handler asks `access_of(request)`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+
+from relay.api.problems import FORBIDDEN, Problem
+from relay.api.reading import source_in_path
+from relay.domain.scope import Access
+
+ANSWER_PATH: Final = "/v1/answers/{token}"
+INBOUND_ROUTE: Final = "/v1/in/{source_id}"
+METRICS: Final = "/metrics"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a caller has to have. `scope`: for people."""
+
+    scope: str
+    met: Callable[[Access, web.Request], bool]
+
+
+def _ingest(access: Access, request: web.Request) -> bool:
+    return access.may("ingest", source_in_path(request))
+
+
+def _read(access: Access, request: web.Request) -> bool:
+    return access.may("read", source_in_path(request))
+
+
+def _receiver(access: Access, request: web.Request) -> bool:
+    return access.may("receiver", request.match_info["name"])
+
+
+def _delivery(access: Access, request: web.Request) -> bool:
+    return access.may("receiver", request.match_info["receiver"])
+
+
+OPEN: Final = Need("", lambda _access, _request: True)
+"""Served to everybody: it tells nothing, or the request has a proof of its own."""
+ADMIN: Final = Need("admin", lambda access, _request: access.may("admin"))
+INGEST: Final = Need("ingest:<source>", _ingest)
+READ: Final = Need("read:<source>", _read)
+RECEIVER: Final = Need("receiver:<name>", _receiver)
+DELIVERY: Final = Need("receiver:<name>", _delivery)
+MONITOR: Final = Need("metrics", lambda access, _request: access.may("metrics"))
+OWN: Final = Need("receiver:<name>", lambda access, _request: access.has_some("receiver"))
+"""What is about its own receivers: the handler sees to that."""
+
+_MESSAGES: Final = "/v1/sources/{source_id}/messages"
+_DELIVERY: Final = f"{_MESSAGES}/{{message_id}}/deliveries/{{receiver}}"
+_CALLBACK: Final = "/v1/sources/{source_id}/callback"
+ROUTES: Final[Mapping[tuple[str, str], Need]] = {
+    ("GET", "/livez"): OPEN,
+    ("GET", "/readyz"): OPEN,
+    ("GET", "/version"): OPEN,
+    ("GET", METRICS): MONITOR,
+    ("POST", INBOUND_ROUTE): OPEN,
+    ("OPTIONS", INBOUND_ROUTE): OPEN,
+    ("POST", ANSWER_PATH): OPEN,
+    ("POST", _MESSAGES): INGEST,
+    ("POST", f"{_MESSAGES}:batch"): INGEST,
+    ("GET", f"{_MESSAGES}/{{message_id}}"): READ,
+    ("GET", _CALLBACK): READ,
+    ("POST", f"{_CALLBACK}/pause"): ADMIN,
+    ("POST", f"{_CALLBACK}/resume"): ADMIN,
+    ("GET", "/v1/failed"): OWN,
+    ("GET", "/v1/failed/{partition}/{offset}"): OWN,
+    ("POST", "/v1/failed/{partition}/{offset}/replay"): OWN,
+    ("POST", "/v1/failed/{partition}/{offset}/discard"): OWN,
+    ("POST", f"{_DELIVERY}/replay"): DELIVERY,
+    ("POST", f"{_DELIVERY}/discard"): DELIVERY,
+    ("POST", "/v1/replays"): OWN,
+    ("POST", "/v1/discards"): OWN,
+    ("GET", "/v1/replays"): OWN,
+    ("GET", "/v1/replays/{id}"): OWN,
+    ("POST", "/v1/replays/{id}/stop"): OWN,
+    ("GET", "/v1/receivers/{name}"): RECEIVER,
+    ("POST", "/v1/receivers/{name}/pause"): RECEIVER,
+    ("POST", "/v1/receivers/{name}/resume"): RECEIVER,
+    ("GET", "/v1/keys"): ADMIN,
+    ("POST", "/v1/keys"): ADMIN,
+    ("DELETE", "/v1/keys/{id}"): ADMIN,
+    ("POST", "/v1/keys/{id}/rotate"): ADMIN,
+}
+
+_ACCESS: Final = web.RequestKey("access", Access)
+
+
+def route_of(request: web.Request) -> tuple[str, str] | None:
+    """Method and template of the route that was found: a path can be spelled in more than one way."""
+    resource = request.match_info.route.resource
+    if resource is None:
+        return None
+    return ("GET" if request.method == "HEAD" else request.method), resource.canonical
+
+
+def need_of(request: web.Request) -> Need | None:
+    """What the request's route takes; None where there is no such route, and it takes a key at most."""
+    route = route_of(request)
+    if route is None:
+        return None if request.path.startswith("/v1/") else OPEN
+    return ROUTES.get(route, ADMIN)
+
+
+def access_of(request: web.Request) -> Access:
+    """Who calls, and what they may do."""
+    return request[_ACCESS]
+
+
+def may_see(request: web.Request, receivers: Iterable[str]) -> bool:
+    """Whether the caller may see what is about these receivers; if there are none of them, about any."""
+    access, names = access_of(request), list(receivers)
+    return access.may("admin") or (bool(names) and all(access.may("receiver", name) for name in names))
+
+
+def check_own(request: web.Request, receivers: Iterable[str]) -> None:
+    """Raises a Problem unless the caller `may_see` it."""
+    if not may_see(request, receivers):
+        raise forbidden(OWN.scope)
+
+
+def let_in(request: web.Request, access: Access, need: Need | None) -> None:
+    """Raises a Problem where `access` lacks what is needed."""
+    request[_ACCESS] = access
+    if need is not None and not need.met(access, request):
+        raise forbidden(need.scope)
+
+
+def forbidden(scope: str) -> Problem:
+    """The same whether or not there is what was asked for."""
+    other = "" if scope == "admin" else " or admin"
+    return Problem(FORBIDDEN, f"This takes a key with the scope {scope}{other}.")

@@ -1,0 +1,187 @@
+"""The keys of the API: made, listed, rotated, revoked. A key's text is in the answer that made it, and nowhere else."""
+
+import re
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from relay.api.access import access_of
+from relay.api.context import ApiContext
+from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS, Problem, invalid
+from relay.api.reading import query_of, read_body
+from relay.api.replay_request import read_json
+from relay.api.view import rfc3339
+from relay.config.durations import parse_duration
+from relay.config.key_desk import KeyDesk, TooManyKeys
+from relay.config.keys import rank
+from relay.domain.api_key import Key
+from relay.domain.scope import Scope, in_text, parse_scope
+from relay.telemetry.logging import get_logger
+from relay.telemetry.redaction import escape_control
+
+_log = get_logger("relay.api")
+
+MOST_BYTES: Final = 64 * 1024
+MOST_SCOPES: Final = 100
+MOST_NAME: Final = 200
+"""Characters."""
+LONGEST_S: Final = 100 * 365 * 86_400.0
+USUAL_OVERLAP_S: Final = 86_400.0
+_USUAL, _MOST = 50, 1000
+_CURSOR: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)_([a-z0-9]{1,32})")
+
+
+class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    scopes: list[str]
+    name: str = ""
+    expires_in: float | str | None = None
+
+
+class _Rotation(msgspec.Struct, forbid_unknown_fields=True):
+    overlap: float | str = USUAL_OVERLAP_S
+
+
+class KeysResource:
+    """`/v1/keys`, for administrators."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_post("/v1/keys", self.create)
+        router.add_get("/v1/keys", self.list)
+        router.add_delete("/v1/keys/{id:[^/]+}", self.revoke)
+        router.add_post("/v1/keys/{id:[^/]+}/rotate", self.rotate)
+
+    async def create(self, request: web.Request) -> web.Response:
+        """201 with the key, once it is in force."""
+        query_of(request)
+        wanted = read_json(await read_body(request, MOST_BYTES), _Wanted)
+        scopes, now, who = _scopes(wanted.scopes), self._context.clock.time(), access_of(request).who
+        self._keep_the_door(scopes)
+        lives_s = None if wanted.expires_in is None else _seconds(wanted.expires_in, "/expires_in")
+        if lives_s == 0:
+            raise invalid("expires_in is 0: the key would never be good", pointer="/expires_in")
+        expires_at = None if lives_s is None else round(now + lives_s, 3)
+        try:
+            made = await self._desk.create(_name(wanted.name), scopes, expires_at, by=who, now=now)
+        except TooManyKeys as error:
+            raise Problem(TOO_MANY_KEYS, str(error)) from error
+        self._told(request, "key_created", made.key, scopes=in_text(scopes))
+        return _json(201, self._view(made.key) | {"key": made.text})
+
+    async def list(self, request: web.Request) -> web.Response:
+        """Newest first. `cursor`: behind the last one that was seen, whatever came or went since."""
+        query = query_of(request, "limit", "cursor")
+        limit = _limit(query.get("limit", [str(_USUAL)])[-1])
+        behind = _behind(query["cursor"][-1]) if "cursor" in query else None
+        keys = [key for key in self._desk.keys.all() if behind is None or rank(key) < behind]
+        page = keys[:limit]
+        cursor = f"{page[-1].made_at}_{page[-1].id}" if len(keys) > limit else None
+        return _json(200, {"items": [self._view(key) for key in page], "cursor": cursor})
+
+    async def revoke(self, request: web.Request) -> web.Response:
+        """From the answer on it is refused here, and within 2 s everywhere."""
+        query_of(request)
+        key = self._found(request)
+        await self._desk.revoke(key)
+        self._told(request, "key_revoked", key)
+        return _json(200, self._view(key) | {"status": "revoked"})
+
+    async def rotate(self, request: web.Request) -> web.Response:
+        """The same key with a new secret; the old one is good for `overlap` more."""
+        query_of(request)
+        key, now = self._found(request), self._context.clock.time()
+        body = await read_body(request, MOST_BYTES)
+        overlap_s = _seconds(read_json(body, _Rotation).overlap, "/overlap")
+        if key.is_over(now):
+            raise Problem(KEY_EXPIRED, "A new secret would not be good, either: make a new key.")
+        try:
+            made = await self._desk.rotate(key, overlap_s, now)
+        except TooManyKeys as error:
+            raise Problem(TOO_MANY_KEYS, str(error)) from error
+        self._told(request, "key_rotated", key, overlap_s=overlap_s)
+        return _json(200, self._view(made.key) | {"key": made.text})
+
+    @property
+    def _desk(self) -> KeyDesk:
+        if self._context.keys is None:
+            raise Problem(NOT_FOUND, "This process keeps no keys.")
+        return self._context.keys
+
+    def _found(self, request: web.Request) -> Key:
+        key = self._desk.keys.get(request.match_info["id"])
+        if key is None:
+            raise Problem(NOT_FOUND, "There is no such key (any more).")
+        return key
+
+    def _keep_the_door(self, scopes: frozenset[Scope]) -> None:
+        """With the first key the API closes: somebody has to be able to make the next one."""
+        if self._context.api_key is None and not self._desk.keys.closed and Scope("admin") not in scopes:
+            detail = "The first key has to have the scope admin: from then on no other could be made without one."
+            raise invalid(detail, pointer="/scopes")
+
+    def _told(self, request: web.Request, event: str, key: Key, **facts: object) -> None:
+        who = access_of(request).who
+        _log.info(event, key=key.id, name=key.name, by=who, remote=request.remote, **facts)
+
+    def _view(self, key: Key) -> dict[str, Any]:
+        now = self._context.clock.time()
+        old_until = key.old_until(now)
+        return {
+            "id": key.id,
+            "name": key.name,
+            "scopes": in_text(key.scopes),
+            "status": "expired" if key.is_over(now) else "active",
+            "created_at": rfc3339(key.made_at),
+            "created_by": key.made_by,
+            "expires_at": None if key.expires_at is None else rfc3339(key.expires_at),
+            "rotated_at": rfc3339(key.secrets[-1].made_at) if len(key.secrets) > 1 else None,
+            "old_secret_until": None if old_until is None else rfc3339(old_until),
+        }
+
+
+def _scopes(texts: list[str]) -> frozenset[Scope]:
+    if not 0 < len(texts) <= MOST_SCOPES:
+        raise invalid(f"{len(texts)} scopes are given; 1 to {MOST_SCOPES} are allowed", pointer="/scopes")
+    found = set()
+    for number, text in enumerate(texts):
+        try:
+            found.add(parse_scope(text))
+        except ValueError as error:
+            raise invalid(str(error), pointer=f"/scopes/{number}") from None
+    return frozenset(found)
+
+
+def _name(text: str) -> str:
+    if len(text) > MOST_NAME:
+        raise invalid(f"name has {len(text)} characters; {MOST_NAME} are allowed", pointer="/name")
+    return escape_control(text)
+
+
+def _seconds(value: float | str, pointer: str) -> float:
+    try:
+        seconds = parse_duration(value)
+    except ValueError as error:
+        raise invalid(str(error), pointer=pointer) from None
+    if seconds > LONGEST_S:
+        raise invalid("longer than 100 years is not allowed", pointer=pointer)
+    return seconds
+
+
+def _behind(text: str) -> tuple[float, str]:
+    found = _CURSOR.fullmatch(text)
+    if found is None:
+        raise invalid(f"cursor is {text[:40]!r}, which is none of ours", parameter="cursor")
+    return float(found[1]), found[2]
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= _MOST):
+        raise invalid(f"limit is {text[:20]!r}; a number from 1 to {_MOST} is allowed", parameter="limit")
+    return int(text)
+
+
+def _json(status: int, value: object) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json")

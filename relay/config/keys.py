@@ -1,0 +1,135 @@
+"""The keys of the API, as far as `receiver_config` has told of them here."""
+
+import logging
+from dataclasses import replace
+
+from relay.domain.api_key import (
+    CLOSED_KEY,
+    KEY_PREFIX,
+    Key,
+    Secret,
+    decode_key,
+    decode_secret,
+    id_of,
+    is_of_key,
+    place_of_secret,
+)
+from relay.domain.errors import InvalidRecord
+from relay.log.port import Log, Record
+
+_log = logging.getLogger(__name__)
+
+
+class Keys:
+    """By id. `take` whatever the topic says of them; around a reading from the topic's beginning, `begin` and `finish`.
+
+    `closed`: there is a key, or was one. `known`: the topic has been read.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[str, Key] = {}
+        self._added: dict[str, dict[str, Secret]] = {}
+        self._keys: dict[str, Key] = {}
+        self._unseen: set[bytes] = set()
+        self._records: set[bytes] = set()
+        self.closed = False
+        self.known = False
+
+    def find(self, text: str) -> Key | None:
+        """The key whose id `text` has; whether its secret is right is another question."""
+        id = id_of(text)
+        return None if id is None else self._keys.get(id)
+
+    def get(self, id: str) -> Key | None:
+        return self._keys.get(id)
+
+    def all(self) -> list[Key]:
+        """Newest first; those made at the same time by id."""
+        return sorted(self._keys.values(), key=rank, reverse=True)
+
+    def any_good(self, now: float) -> bool:
+        """Whether somebody could call with one of them at `now`, in Unix seconds."""
+        return any(not key.is_over(now) for key in self._keys.values())
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    # the topic
+
+    def begin(self) -> None:
+        """The topic is read from its beginning: of what was revoked there may be no word left."""
+        self._unseen = set(self._records)
+
+    def finish(self) -> None:
+        for key in self._unseen - {CLOSED_KEY}:
+            self._drop(key)
+        self._unseen = set()
+        self.known = True
+
+    def take(self, record: Record) -> None:
+        """A record of the topic about keys."""
+        key, value = record.key or b"", record.value
+        self._unseen.discard(key)
+        if value is None:
+            self._drop(key)
+            return
+        try:
+            self._hold(key, value)
+            self._records.add(key)
+        except InvalidRecord as error:
+            # what it was before may be what it revokes
+            self._drop(key)
+            _log.warning("key_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
+
+    def _hold(self, key: bytes, value: bytes) -> None:
+        self.closed = True  # also of a key that cannot be read here: somebody has made it
+        if key == CLOSED_KEY:
+            return
+        if key.startswith(KEY_PREFIX):
+            id = key.removeprefix(KEY_PREFIX).decode(errors="replace")
+            self._made[id] = decode_key(id, value)
+        else:
+            id, which = place_of_secret(key)
+            self._added.setdefault(id, {})[which] = decode_secret(value)
+        self._put_together(id)
+
+    def _drop(self, key: bytes) -> None:
+        self._records.discard(key)
+        if key == CLOSED_KEY:
+            return
+        if key.startswith(KEY_PREFIX):
+            id = key.removeprefix(KEY_PREFIX).decode(errors="replace")
+            self._made.pop(id, None)
+        else:
+            id, which = place_of_secret(key)
+            secrets = self._added.get(id, {})
+            secrets.pop(which, None)
+            if not secrets:
+                self._added.pop(id, None)
+        self._put_together(id)
+
+    def _put_together(self, id: str) -> None:
+        made = self._made.get(id)
+        if made is None:
+            self._keys.pop(id, None)
+            return
+        added = sorted(self._added.get(id, {}).items(), key=lambda each: (each[1].made_at, each[0]))
+        self._keys[id] = replace(made, secrets=(*made.secrets, *(secret for _, secret in added)))
+
+
+async def read_keys(log: Log, topic: str) -> Keys:
+    """As they are now. `topic`: `receiver_config`, which need not be there."""
+    keys = Keys()
+    if await log.describe([topic]):
+        async for record in log.follow(topic):
+            if record is None:
+                break
+            if is_of_key(record.key or b""):
+                keys.take(record)
+    keys.finish()
+    return keys
+
+
+def rank(key: Key) -> tuple[float, str]:
+    """Where a key stands in a list."""
+    return key.made_at, key.id

@@ -1,0 +1,197 @@
+"""Keys of the API, and how they are kept: pure.
+
+A key is written `rk_<id>_<secret>`: the id finds it, and the secret, 32 random bytes, proves it. What is kept of it is
+a SHA-256. Nobody guesses 256 random bits, so there is nothing that a slow hash or a salt would make harder, and with a
+fast one each request can prove itself anew.
+
+The records are on `receiver_config`. Each is written once and never changed, so that no two processes undo each other's
+word, in whichever order they come: `key:<id>` makes a key with its first secret, and its tombstone revokes it for good,
+for nobody writes it again; `key-secret:<id>:<n>` adds a secret, and says until when those before it are good.
+`keys:closed` says that there ever was a key: that the last one is gone must not open the API to everybody.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from relay.domain.errors import InvalidRecord
+from relay.domain.scope import Access, Scope, in_text, parse_scope
+
+KEY_PREFIX: Final = b"key:"
+SECRET_PREFIX: Final = b"key-secret:"
+CLOSED_KEY: Final = b"keys:closed"
+MARK: Final = "rk"
+_ID_BYTES: Final = 10
+_SECRET_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """`digest`: SHA-256 of the key's text, hex. `others_until`: of those before it; Unix seconds, as `made_at`."""
+
+    digest: str
+    made_at: float
+    others_until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key and its secrets, oldest first. Times are Unix seconds; `expires_at` None: never."""
+
+    id: str
+    name: str
+    scopes: frozenset[Scope]
+    made_at: float
+    made_by: str
+    expires_at: float | None
+    secrets: tuple[Secret, ...]
+
+    @property
+    def access(self) -> Access:
+        return Access(f"key:{self.id}", self.scopes, self.id)
+
+    def is_over(self, now: float) -> bool:
+        return self.expires_at is not None and now >= self.expires_at
+
+    def until(self, secret: Secret) -> float | None:
+        """When a newer secret ends this one; None: there is no newer one."""
+        newer = self.secrets[self.secrets.index(secret) + 1 :]
+        return min((each.others_until for each in newer), default=None)
+
+    def proves(self, text: str, now: float) -> bool:
+        """Whether `text` is this key with a secret that is good at `now`; it may be over all the same."""
+        given = digest_of(text)
+        return any(_is_good(self.until(each), now) and _equal(given, each.digest) for each in self.secrets)
+
+    def old_until(self, now: float) -> float | None:
+        """Until when a former secret is good as well; None: there is none."""
+        ends = [end for each in self.secrets if (end := self.until(each)) is not None and end > now]
+        return max(ends, default=None)
+
+
+def _is_good(until: float | None, now: float) -> bool:
+    return until is None or now < until
+
+
+def _equal(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+# the text
+
+
+class Fresh(NamedTuple):
+    """A key's text that was just made, which nobody keeps, and what is kept of it."""
+
+    id: str
+    text: str
+    digest: str
+
+
+def fresh_key(random: Callable[[int], bytes], id: str | None = None) -> Fresh:
+    """A new key, or a new secret of key `id`. `random`: so many random bytes."""
+    known = id or _written(random(_ID_BYTES))
+    text = f"{MARK}_{known}_{_written(random(_SECRET_BYTES))}"
+    return Fresh(known, text, digest_of(text))
+
+
+def id_of(text: str) -> str | None:
+    """The id in a key's text; None where it has not the form of one."""
+    mark, _, rest = text.partition("_")
+    id, _, secret = rest.partition("_")
+    return id if mark == MARK and id and secret else None
+
+
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+
+
+def _written(raw: bytes) -> str:
+    """Letters and digits alone: a double click selects all of it."""
+    return base64.b32encode(raw).decode().rstrip("=").lower()
+
+
+# the records
+
+
+def is_of_key(key: bytes) -> bool:
+    """Whether a record of `receiver_config` with this key is about keys of the API."""
+    return key.startswith((KEY_PREFIX, SECRET_PREFIX)) or key == CLOSED_KEY
+
+
+def key_record_key(id: str) -> bytes:
+    return KEY_PREFIX + id.encode()
+
+
+def secret_record_key(id: str, digest: str) -> bytes:
+    return SECRET_PREFIX + f"{id}:{digest[:16]}".encode()
+
+
+def place_of_secret(key: bytes) -> tuple[str, str]:
+    """Of a record that adds a secret: the id of its key, and which secret it is."""
+    id, _, which = key.removeprefix(SECRET_PREFIX).decode(errors="replace").partition(":")
+    return id, which
+
+
+def encode_key(key: Key) -> bytes:
+    """Of one that was just made: with its first secret."""
+    [first] = key.secrets
+    known = {
+        "name": key.name,
+        "scopes": in_text(key.scopes),
+        "made_at": key.made_at,
+        "made_by": key.made_by,
+        "expires_at": key.expires_at,
+        "digest": first.digest,
+    }
+    return json.dumps(known, sort_keys=True).encode()
+
+
+def decode_key(id: str, value: bytes) -> Key:
+    """Raises InvalidRecord unless `value` is what `encode_key` makes. A scope of a newer version's allows nothing."""
+    try:
+        known = json.loads(value)
+        made_at, expires_at = float(known["made_at"]), known["expires_at"]
+        return Key(
+            id,
+            str(known["name"]),
+            _scopes(known["scopes"]),
+            made_at,
+            str(known["made_by"]),
+            None if expires_at is None else float(expires_at),
+            (Secret(str(known["digest"]), made_at),),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InvalidRecord("invalid", "a key that is none of ours") from error
+
+
+def _scopes(texts: Iterable[Any]) -> frozenset[Scope]:
+    found = set()
+    for text in texts:
+        try:
+            found.add(parse_scope(text))
+        except (ValueError, AttributeError):
+            continue
+    return frozenset(found)
+
+
+def encode_secret(secret: Secret) -> bytes:
+    known: Mapping[str, object] = {
+        "digest": secret.digest,
+        "made_at": secret.made_at,
+        "others_until": secret.others_until,
+    }
+    return json.dumps(known, sort_keys=True).encode()
+
+
+def decode_secret(value: bytes) -> Secret:
+    """Raises InvalidRecord unless `value` is what `encode_secret` makes."""
+    try:
+        known = json.loads(value)
+        return Secret(str(known["digest"]), float(known["made_at"]), float(known["others_until"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InvalidRecord("invalid", "a secret that is none of ours") from error

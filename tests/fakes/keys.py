@@ -1,0 +1,35 @@
+"""Keys of the API on a log in memory, whose records are taken in full after each append."""
+
+from itertools import count
+
+from relay.config.key_desk import KeyDesk
+from relay.config.keys import Keys
+from relay.domain.scope import parse_scope
+from tests.fakes.log import MemoryLog
+
+_NUMBERS = count()
+
+
+def counted(size: int) -> bytes:
+    """Other bytes each time."""
+    return next(_NUMBERS).to_bytes(size, "big")
+
+
+class MemoryKeys(KeyDesk):
+    """What follows `topic` in a process is here the return of each append."""
+
+    def __init__(self, log: MemoryLog, topic: str) -> None:
+        self.log, self._topic_read, self._seen = log, topic, 0
+        super().__init__(log, topic, Keys(), self._take_all, counted)
+        self.keys.finish()
+
+    async def _take_all(self, offset: int) -> None:
+        async for records in self.log.scan(self._topic_read, 0, start=self._seen, end=offset):
+            for each in records:
+                self.keys.take(each)
+        self._seen = offset
+
+    async def make(self, *scopes: str, now: float, expires_at: float | None = None) -> str:
+        """The text of a key with these scopes."""
+        made = await self.create("", frozenset(map(parse_scope, scopes)), expires_at, by="test", now=now)
+        return made.text

@@ -1,0 +1,382 @@
+"""Who may do what over the API: keys with scopes, on every route there is."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from relay.api.access import ROUTES
+from relay.api.app import create_app
+from relay.api.auth import MOST_FAILED
+from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.log.port import NewRecord
+from relay.state.port import FailedEntry
+from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
+
+SETTING = "the key of the setting"
+ADMIN = {"Authorization": f"Bearer {SETTING}"}
+SCOPES = (
+    *("ingest:github", "ingest:other", "read:github", "read:other", "receiver:ci", "receiver:cd"),
+    *("owner:alice", "metrics", "admin"),
+)
+OPEN = frozenset({"-", *SCOPES})
+JSON = {"Content-Type": "application/json"}
+JSON_ = {"Content_Type": "application/json"}
+DELIVERY = "/v1/sources/{source_id}/messages/{message_id}/deliveries/{receiver}"
+PATHS: Mapping[str, str] = {
+    "source_id": "github",
+    "message_id": "m-1",
+    "name": "ci",
+    "receiver": "ci",
+    "token": "t",
+    "partition": "0",
+    "offset": "0",
+    "id": "nobody",
+}
+MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
+    ("GET", "/livez"): OPEN,
+    ("GET", "/readyz"): OPEN,
+    ("GET", "/version"): OPEN,
+    ("GET", "/metrics"): frozenset({"metrics"}),
+    ("POST", "/v1/in/{source_id}"): OPEN,
+    ("OPTIONS", "/v1/in/{source_id}"): OPEN,
+    ("POST", "/v1/answers/{token}"): OPEN,
+    ("POST", "/v1/sources/{source_id}/messages"): frozenset({"ingest:github"}),
+    ("POST", "/v1/sources/{source_id}/messages:batch"): frozenset({"ingest:github"}),
+    ("GET", "/v1/sources/{source_id}/messages/{message_id}"): frozenset({"read:github"}),
+    ("GET", "/v1/sources/{source_id}/callback"): frozenset({"read:github"}),
+    ("POST", "/v1/sources/{source_id}/callback/pause"): frozenset(),
+    ("POST", "/v1/sources/{source_id}/callback/resume"): frozenset(),
+    ("GET", "/v1/failed"): frozenset({"receiver:ci", "receiver:cd"}),
+    # there is no such letter, which is only told to who may see all of them
+    ("GET", "/v1/failed/{partition}/{offset}"): frozenset(),
+    ("POST", "/v1/failed/{partition}/{offset}/replay"): frozenset(),
+    ("POST", "/v1/failed/{partition}/{offset}/discard"): frozenset(),
+    ("POST", f"{DELIVERY}/replay"): frozenset({"receiver:ci"}),
+    ("POST", f"{DELIVERY}/discard"): frozenset({"receiver:ci"}),
+    # about all receivers, as no body says otherwise, and about a job that there is not
+    ("POST", "/v1/replays"): frozenset(),
+    ("POST", "/v1/discards"): frozenset(),
+    ("GET", "/v1/replays"): frozenset({"receiver:ci", "receiver:cd"}),
+    ("GET", "/v1/replays/{id}"): frozenset(),
+    ("POST", "/v1/replays/{id}/stop"): frozenset(),
+    ("GET", "/v1/receivers/{name}"): frozenset({"receiver:ci"}),
+    ("POST", "/v1/receivers/{name}/pause"): frozenset({"receiver:ci"}),
+    ("POST", "/v1/receivers/{name}/resume"): frozenset({"receiver:ci"}),
+    ("GET", "/v1/keys"): frozenset(),
+    ("POST", "/v1/keys"): frozenset(),
+    ("DELETE", "/v1/keys/{id}"): frozenset(),
+    ("POST", "/v1/keys/{id}/rotate"): frozenset(),
+}
+"""Route -> the scopes that it takes beside `admin`; `-`: no key at all."""
+
+
+def bearer(text: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {text}"}
+
+
+def filled(path: str) -> str:
+    return re.sub(r"{(\w+)}", lambda found: PATHS[found[1]], path)
+
+
+def routes(rig: Rig) -> set[tuple[str, str]]:
+    found = create_app(rig.context).router.routes()
+    return {
+        (route.method, route.resource.canonical)
+        for route in found
+        if route.resource is not None and route.method != "HEAD"
+    }
+
+
+async def create(rig: Rig, **wanted: Any) -> Reply:
+    return await rig.request("POST", "/v1/keys", json.dumps(wanted).encode(), JSON | ADMIN)
+
+
+# --- the matrix -----------------------------------------------------------------------------------------------------
+
+
+async def test_every_route_says_what_it_takes() -> None:
+    """A new route needs a line in `ROUTES` and one in `MATRIX`; until then it is for administrators alone."""
+    async with running_api() as rig:
+        assert routes(rig) == set(ROUTES) == set(MATRIX)
+
+
+@pytest.mark.parametrize("scope", ["-", *SCOPES])
+async def test_a_key_gets_what_its_scope_says_and_nothing_else(scope: str) -> None:
+    async with running_api(api_key=SETTING) as rig:
+        text = await rig.keys.make("metrics" if scope == "-" else scope, now=NOW)
+        headers = {} if scope == "-" else bearer(text)
+        for (method, path), takers in MATRIX.items():
+            reply = await rig.request(method, filled(path), b"", headers)
+            expected = scope in takers or scope == "admin"
+            assert (reply.status not in (401, 403) or "/v1/in/" in path) == expected, (method, path, reply)
+            if not expected and scope == "-":
+                problem(reply, 401, "unauthorized")
+            elif not expected:
+                problem(reply, 403, "forbidden")
+
+
+async def test_nothing_tells_whether_there_is_what_a_key_may_not_see() -> None:
+    async with running_api(api_key=SETTING) as rig:
+        headers = bearer(await rig.keys.make("receiver:cd", "read:other", now=NOW))
+        sent = await rig.request("POST", "/v1/sources/github/messages?receiver=ci", b"{}", ADMIN | {"ce-id": "m-1"})
+        assert sent.status == 202
+        [at] = await rig.log.append([letter(rig, "ci")])
+        pairs = [
+            ("/v1/receivers/ci", "/v1/receivers/nobody"),
+            ("/v1/sources/github/messages/m-1", "/v1/sources/github/messages/m-2"),
+            ("/v1/failed?receiver=ci", "/v1/failed?receiver=nobody"),
+            (f"/v1/failed/{at.partition}/{at.offset}", f"/v1/failed/{at.partition}/{at.offset + 1}"),
+        ]
+        for there, not_there in pairs:
+            replies = [await rig.request("GET", target, b"", headers) for target in (there, not_there)]
+            told = [problem(reply, 403, "forbidden") for reply in replies]
+            assert told[0] | {"instance": ""} == told[1] | {"instance": ""}
+        # what there is no route for is no secret, and what is wrong with a request is told as before
+        problem(await rig.request("GET", "/v1/nothing", b"", headers), 404, "not-found")
+        problem(await rig.request("PUT", "/v1/keys", b"", headers), 405, "method-not-allowed")
+        problem(await rig.request("GET", "/v1/nothing"), 401, "unauthorized")
+
+
+async def test_a_path_spelled_otherwise_is_the_same_to_keys() -> None:
+    async with running_api(api_key=SETTING) as rig:
+        headers = bearer(await rig.keys.make("ingest:git%2Fhub", now=NOW))
+        assert (await rig.request("POST", "/v1/sources/git%2Fhub/messages?receiver=ci", b"1", headers)).status == 403
+        assert (await rig.request("POST", "/v1/sources/git%252Fhub/messages?receiver=ci", b"1", headers)).status == 202
+        headers = bearer(await rig.keys.make("ingest:git/hub", now=NOW))
+        assert (await rig.request("POST", "/v1/sources/git%2Fhub/messages?receiver=ci", b"1", headers)).status == 202
+        assert (await rig.request("POST", "/v1/sources/git%252Fhub/messages?receiver=ci", b"1", headers)).status == 403
+
+
+# --- dead letters ---------------------------------------------------------------------------------------------------
+
+
+def letter(rig: Rig, receiver: str) -> NewRecord:
+    dead = DeadLetter("rejected", "no", rig.topics.to_receiver(receiver), None, 1, int(NOW * 1000), 400)
+    headers = dead_letter_headers((*LETTER_HEADERS, ("relay-receiver", receiver.encode())), dead)
+    return NewRecord(rig.topics.failed_messages, b"github", b"{}", headers)
+
+
+LETTER_HEADERS = (("ce_specversion", b"1.0"), ("ce_id", b"m-1"), ("ce_source", b"github"))
+
+
+async def test_a_receivers_key_sees_its_own_dead_letters() -> None:
+    async with running_api(api_key=SETTING) as rig:
+        places = await rig.log.append([letter(rig, "ci"), letter(rig, "cd")])
+        await rig.state.index_failed(
+            [
+                FailedEntry(name, at, NOW, "rejected", "github", "m-1")
+                for name, at in zip(("ci", "cd"), places, strict=True)
+            ]
+        )
+        own, other = (f"/v1/failed/{at.partition}/{at.offset}" for at in reversed(places))
+        headers = bearer(await rig.keys.make("receiver:cd", now=NOW))
+        for query in ("", "?receiver=cd"):
+            listed = document(await rig.request("GET", f"/v1/failed{query}", b"", headers))["items"]
+            assert [each["receiver"] for each in listed] == ["cd"]
+        problem(await rig.request("GET", "/v1/failed?receiver=cd&receiver=ci", b"", headers), 403, "forbidden")
+        assert document(await rig.request("GET", own, b"", headers))["receiver"] == "cd"
+        problem(await rig.request("GET", other, b"", headers), 403, "forbidden")
+        assert len(document(await rig.request("GET", "/v1/failed", b"", ADMIN))["items"]) == 2
+
+
+# --- replays --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_receivers_key_replays_its_own_and_nothing_else() -> None:
+    async with running_api(api_key=SETTING) as rig:
+        own, other = [bearer(await rig.keys.make(f"receiver:{name}", now=NOW)) for name in ("cd", "ci")]
+
+        async def replay(headers: dict[str, str], **body: Any) -> Reply:
+            return await rig.request("POST", "/v1/replays", json.dumps(body).encode(), JSON | headers)
+
+        for receiver in (None, "ci", ["cd", "ci"]):
+            problem(await replay(own, receiver=receiver), 403, "forbidden")
+        job = document(await replay(own, receiver="cd"))
+        assert (await replay(ADMIN)).status == 202
+        target = f"/v1/replays/{job['id']}"
+        for headers, status in ((own, 200), (ADMIN, 200), (other, 403)):
+            assert (await rig.request("GET", target, b"", headers)).status == status
+        jobs = [document(await rig.request("GET", "/v1/replays", b"", each))["items"] for each in (own, other, ADMIN)]
+        assert [[each["id"] == job["id"] for each in found] for found in jobs] == [[True], [], [True, False]]
+        problem(await rig.request("POST", f"{target}/stop", b"", other), 403, "forbidden")
+        assert document(await rig.request("GET", target, b"", own)) == job
+        assert (await rig.request("POST", f"{target}/stop", b"", own)).status == 202
+        one = "/v1/sources/github/messages/m-1/deliveries/{}/replay"
+        for name, status in (("ci", 403), ("nobody", 403), ("cd", 404)):
+            assert (await rig.request("POST", one.format(name), b"", own)).status == status
+
+
+# --- with a key and without -----------------------------------------------------------------------------------------
+
+
+async def test_as_long_as_no_key_was_made_everybody_may_call_and_then_never_again() -> None:
+    async with running_api() as rig:
+        assert (await rig.get("/v1/keys")).status == 200
+        made = document(await rig.post("/v1/keys", b'{"scopes": ["admin"], "name": "first"}', **JSON_))
+        assert (made["created_by"], made["status"], made["expires_at"]) == ("anybody", "active", None)
+        problem(await rig.get("/v1/keys"), 401, "unauthorized")
+        problem(await rig.get("/metrics"), 401, "unauthorized")
+        headers = bearer(made["key"])
+        assert document(await rig.request("GET", "/v1/keys", b"", headers))["items"][0]["id"] == made["id"]
+        assert (await rig.request("DELETE", f"/v1/keys/{made['id']}", b"", headers)).status == 200
+        problem(await rig.request("GET", "/v1/keys", b"", headers), 401, "unauthorized")
+        problem(await rig.get("/v1/keys"), 401, "unauthorized")
+
+
+async def test_the_first_key_has_to_be_an_administrators() -> None:
+    async with running_api() as rig:
+        refused = problem(await rig.post("/v1/keys", b'{"scopes": ["read:*"]}', **JSON_), 400, "invalid-request")
+        assert refused["errors"][0]["pointer"] == "/scopes"
+        assert (await rig.get("/v1/keys")).status == 200
+    async with running_api(api_key=SETTING) as rig:
+        assert (await create(rig, scopes=["read:*"])).status == 201
+
+
+async def test_what_others_can_reach_is_never_open_without_a_key() -> None:
+    async with running_api(may_be_open=False) as rig:
+        problem(await rig.get("/v1/failed"), 401, "unauthorized")
+        text = await rig.keys.make("admin", now=NOW)
+        assert (await rig.request("GET", "/v1/failed", b"", bearer(text))).status == 200
+
+
+async def test_the_setting_stays_an_administrators_key_beside_those_that_were_made() -> None:
+    async with running_api(api_key=SETTING, own_key="of the process") as rig:
+        assert (await rig.get("/metrics")).status == 200  # as before, as long as nobody made a key
+        made = document(await create(rig, scopes=["metrics"]))
+        assert made["created_by"] == "RELAY_API_KEY"
+        for headers in (ADMIN, bearer("of the process")):
+            assert (await rig.request("GET", "/v1/keys", b"", headers)).status == 200
+        problem(await rig.get("/metrics"), 401, "unauthorized")
+        assert (await rig.request("GET", "/metrics", b"", bearer(made["key"]))).status == 200
+
+
+async def test_nothing_is_served_before_it_is_known_which_keys_there_are() -> None:
+    async with running_api() as rig:
+        text = await rig.keys.make("admin", now=NOW)
+        rig.keys.keys.known = False
+        rig.keys.keys.closed = False
+        problem(await rig.get("/v1/failed"), 503, "unavailable")
+        problem(await rig.get("/v1/failed", Authorization="Bearer rk_other_key"), 503, "unavailable")
+        assert (await rig.get("/v1/failed", Authorization=f"Bearer {text}")).status == 200
+        assert (await rig.get("/livez")).status == 200
+
+
+# --- what is wrong with a key ---------------------------------------------------------------------------------------
+
+
+async def test_wrong_expired_and_revoked_keys_are_refused() -> None:
+    async with running_api(api_key=SETTING) as rig:
+        text = await rig.keys.make("admin", now=NOW, expires_at=NOW + 60)
+        assert (await rig.get("/v1/keys", Authorization=f"bearer  {text}")).status == 200
+        for wrong in (text[:-1], f"{text}a", text.upper(), text.replace("rk_", "rk_x"), "", "rk__"):
+            problem(await rig.get("/v1/keys", Authorization=f"Bearer {wrong}"), 401, "unauthorized")
+        problem(await rig.get("/v1/keys", Authorization=f"Basic {text}"), 401, "unauthorized")
+        rig.clock.now += 60
+        expired = problem(await rig.get("/v1/keys", Authorization=f"Bearer {text}"), 401, "unauthorized")
+        assert expired["detail"] == "This key has expired."
+        [item] = document(await rig.request("GET", "/v1/keys", b"", ADMIN))["items"]
+        assert item["status"] == "expired"
+        problem(await rig.request("POST", f"/v1/keys/{item['id']}/rotate", b"", ADMIN), 409, "key-expired")
+
+
+async def test_guesses_are_limited_and_a_right_key_still_passes() -> None:
+    async with running_api(api_key=SETTING) as rig:
+        text = await rig.keys.make("admin", now=NOW)
+        guess = bearer(text[:-4] + "aaaa")
+        for _ in range(MOST_FAILED):
+            problem(await rig.request("GET", "/v1/keys", b"", guess), 401, "unauthorized")
+        problem(await rig.request("GET", "/v1/keys", b"", guess), 429, "too-many-requests")
+        assert (await rig.request("GET", "/v1/keys", b"", bearer(text))).status == 200
+
+
+async def test_a_new_secret_takes_the_place_of_the_old_one_when_its_overlap_is_over() -> None:
+    async with running_api(api_key=SETTING) as rig:
+        made = document(await create(rig, scopes=["metrics"], name="prometheus"))
+        target = f"/v1/keys/{made['id']}/rotate"
+        rotated = document(await rig.request("POST", target, b'{"overlap": "1m"}', JSON | ADMIN))
+        assert (rotated["id"], rotated["key"] != made["key"]) == (made["id"], True)
+        assert rotated["old_secret_until"] == "2023-11-14T22:14:20.000Z"
+        keys = [bearer(made["key"]), bearer(rotated["key"])]
+        assert [(await rig.request("GET", "/metrics", b"", each)).status for each in keys] == [200, 200]
+        rig.clock.now += 60
+        assert [(await rig.request("GET", "/metrics", b"", each)).status for each in keys] == [401, 200]
+        assert document(await rig.request("POST", target, b"", ADMIN))["old_secret_until"] is not None
+
+
+# --- bad input, lists, canary ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        (b"", ""),
+        (b"[]", ""),
+        (b"{}", ""),
+        (b"\xff", None),
+        (b'{"scopes": "admin"}', "/scopes"),
+        (b'{"scopes": ["admin"], "scope": 1}', "/scope"),
+        (b"[" * 60_000, ""),
+        (b'{"scopes": []}', "/scopes"),
+        (b'{"scopes": ["admin", "fly"]}', "/scopes/1"),
+        (b'{"scopes": ["admin"], "expires_in": "soon"}', "/expires_in"),
+        (b'{"scopes": ["admin"], "expires_in": -1}', "/expires_in"),
+        (b'{"scopes": ["admin"], "expires_in": 0}', "/expires_in"),
+        (b'{"scopes": ["admin"], "expires_in": 1e300}', "/expires_in"),
+        (b'{"scopes": ["admin"], "name": "' + b"n" * 201 + b'"}', "/name"),
+    ],
+)
+async def test_what_is_no_order_for_a_key_makes_none(body: bytes, pointer: str | None) -> None:
+    async with running_api(api_key=SETTING) as rig:
+        refused = problem(await rig.request("POST", "/v1/keys", body, JSON | ADMIN), 400, "invalid-request")
+        assert [error.get("pointer") for error in refused["errors"]] == ([] if pointer is None else [pointer])
+        assert rig.records(rig.topics.receiver_config) == []
+
+
+async def test_what_there_is_not_is_not_found_by_administrators() -> None:
+    async with running_api(api_key=SETTING) as rig:
+        for method, target in (("DELETE", "/v1/keys/none"), ("POST", "/v1/keys/none/rotate")):
+            problem(await rig.request(method, target, b"", ADMIN), 404, "not-found")
+        for query in ("cursor=x", "limit=0", "limit=1001", "page=2"):
+            problem(await rig.request("GET", f"/v1/keys?{query}", b"", ADMIN), 400, "invalid-request")
+
+
+async def test_a_list_goes_on_where_it_was_whatever_comes_and_goes() -> None:
+    async with running_api(api_key=SETTING) as rig:
+        made = []
+        for _ in range(5):
+            rig.clock.now += 1
+            made.append(document(await create(rig, scopes=["metrics"]))["id"])
+        page = document(await rig.request("GET", "/v1/keys?limit=2", b"", ADMIN))
+        assert [item["id"] for item in page["items"]] == [made[4], made[3]]
+        await rig.request("DELETE", f"/v1/keys/{made[3]}", b"", ADMIN)
+        await create(rig, scopes=["metrics"])
+        rest = document(await rig.request("GET", f"/v1/keys?cursor={page['cursor']}", b"", ADMIN))
+        assert ([item["id"] for item in rest["items"]], rest["cursor"]) == ([made[2], made[1], made[0]], None)
+
+
+async def test_a_secret_is_told_once_and_kept_nowhere() -> None:
+    async with running_api(api_key=SETTING) as rig:
+        with capture_logs() as logged:
+            made = document(await create(rig, scopes=["admin"], name="n\x1b"))
+            rotated = document(await rig.request("POST", f"/v1/keys/{made['id']}/rotate", b"", ADMIN))
+            texts = [made["key"], rotated["key"]]
+            told = [await rig.request("GET", "/v1/keys", b"", bearer(text)) for text in texts]
+            told.append(await rig.request("GET", "/v1/nothing", b"", bearer(texts[0])))
+            told.append(await rig.request("GET", "/v1/keys", b"", bearer(texts[0] + "x")))
+            told.append(await rig.request("DELETE", f"/v1/keys/{made['id']}", b"", ADMIN))
+        records = rig.records(rig.topics.receiver_config)
+        assert len(records) >= 4
+        seen = [repr(records), repr(logged), *(repr(reply) for reply in told), repr(rig.context)]
+        for text in (*texts, *(text.split("_")[2] for text in texts)):
+            assert not any(text in each for each in seen)
+        digests = [json.loads(each.value)["digest"] for each in records if each.value and b"digest" in each.value]
+        assert len(digests) == 2
+        assert not any(digest in each for digest in digests for each in seen[1:])
+        assert [each["event"] for each in logged if each["event"].startswith("key_")] == [
+            *("key_created", "key_rotated", "key_revoked"),
+        ]
+        assert "\x1b" not in repr(seen)
