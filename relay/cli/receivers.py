@@ -1,6 +1,7 @@
 """`relay receivers`: what a receivers file declares, whether it is right, and making it so."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +25,7 @@ from relay.config.durations import format_duration
 from relay.config.entries import EndpointEntry, ReceiverEntry
 from relay.config.problems import SECRET_FIELDS
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
-from relay.config.references import is_public
+from relay.config.references import is_public, usable_variables
 from relay.config.settings import Settings
 from relay.config.watch import file_stamp
 from relay.domain.secrecy import MASK, masked_url
@@ -53,15 +54,17 @@ def check(file: Path | None, config_file: Path | None, output: str) -> None:
     """Check FILE (default: the setting receivers_file) and say what was understood."""
     settings = settings_from(config_file)
     known = load_receivers_file(file or settings.receivers_file)
+    keys = _public_keys(known, settings)
     notes = notes_on(known.receivers, settings)
     if output == "json":
         words = {name: _in_words(entry) for name, entry in known.receivers.items()}
         found = {"file": str(known.origin), "receivers": words, "sources": list(known.sources)}
-        print_json({**found, "refused": refusals(known, settings), "notes": notes})
+        print_json({**found, "refused": refusals(known, settings), "notes": notes, "public_keys": keys})
         return
     click.echo(verdict_on(known, settings))
     for name, entry in known.receivers.items():
         click.echo(f"  {name}: {_in_words(entry)}")
+    _tell_public_keys(keys)
     tell_refused(known, settings)
     for note in notes:
         click.echo(f"note: {note}")
@@ -72,20 +75,27 @@ def check(file: Path | None, config_file: Path | None, output: str) -> None:
 @config_option
 @output_option
 def list_(file: Path | None, config_file: Path | None, output: str) -> None:
-    """List the receivers of the file with their effective settings. Secrets are masked."""
+    """List the receivers of the file with their effective settings. Secrets are masked; of private keys (whsk_) the
+    public ones are told, which those who are sent something need."""
     settings = settings_from(config_file)
     known = load_receivers_file(file or settings.receivers_file)
+    keys = _public_keys(known, settings)
     refused = refusals(known, settings)
     if output == "json":
         print_json(
             {
-                name: {**effective(entry), "refused": refused.get(f"receivers.{name}")}
+                name: {
+                    **effective(entry),
+                    "refused": refused.get(f"receivers.{name}"),
+                    "public_keys": keys.get(f"receivers.{name}", []),
+                }
                 for name, entry in known.receivers.items()
             }
         )
         return
     columns = ("NAME", "ENABLED", "POST_ENDPOINT", "LANE", "ORDERING", "RATE", "RETRY", "ANSWER")
     print_table(columns, [_row(name, entry, f"receivers.{name}" in refused) for name, entry in known.receivers.items()])
+    _tell_public_keys(keys)
     tell_refused(known, settings)
 
 
@@ -208,6 +218,18 @@ def effective(entry: EndpointEntry) -> dict[str, object]:
     """
     known = entry.model_dump(mode="json", exclude={"retry", "retry_after"})
     return {**{name: _masked(name, value) for name, value in known.items()}, "retry": asdict(entry.retry_policy())}
+
+
+def _public_keys(file: ReceiversFile, settings: Settings) -> dict[str, list[str]]:
+    """Newest first, by `receivers.<name>` and `sources.<id>`: of all that is signed with private keys, as far as this
+    command's environment has these."""
+    return file.public_keys(usable_variables(os.environ, settings.secrets_from))
+
+
+def _tell_public_keys(keys: dict[str, list[str]]) -> None:
+    for name, listed in keys.items():
+        for key in listed:
+            click.echo(f"public key of {name}: {key}")
 
 
 async def _apply(

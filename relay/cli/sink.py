@@ -6,7 +6,7 @@ from collections import Counter
 
 import click
 
-from relay.domain.signing import check_secret
+from relay.domain.signing import check_verifier
 from relay.sink import Arrival, Mode, Sink
 from relay.sink.behaviour import MODES, Knobs
 from relay.telemetry.redaction import escape_control
@@ -26,7 +26,7 @@ from relay.telemetry.redaction import escape_control
     "--answer-after", default=0.0, type=click.FloatRange(0), help="Earliest answer in mode later, in seconds."
 )
 @click.option("--callback", is_flag=True, help="POST the answer to the relay-answer-url as well.")
-@click.option("--secret", help="Check signatures with this secret.")
+@click.option("--secret", help="Check signatures with this secret, or public key (whpk_).")
 def sink(
     host: str,
     port: int,
@@ -48,7 +48,7 @@ def sink(
     """
     if secret is not None:
         try:
-            check_secret(secret)
+            check_verifier(secret)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--secret") from error
     knobs = Knobs(

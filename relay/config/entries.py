@@ -16,15 +16,16 @@ from pydantic import (
 )
 
 from relay.config.durations import PositiveDuration
-from relay.config.entry import TEXT_OR_LIST, Entry, Labels, OwnerId, ReceiverName, Text
+from relay.config.entry import Entry, Labels, OwnerId, ReceiverName, Text
 from relay.config.inbound_entry import InboundEntry
 from relay.config.quota_text import QuotaText
 from relay.config.references import has_reference
+from relay.config.signature_entry import Secrets, Signature, check_agreement, has_only_private_keys
+from relay.domain.ed25519 import is_private_key
 from relay.domain.errors import InvalidRecord
 from relay.domain.headers import check_header_name, check_header_value
 from relay.domain.identity import check_id
 from relay.domain.receiver import RetryPolicy, SignatureStyle
-from relay.domain.signing import check_secret
 from relay.domain.status import check_template
 
 
@@ -54,12 +55,6 @@ def _template(value: str) -> str:
     if not has_reference(value):
         check_template(value)
         check_url(re.sub(r"\{[^{}]*\}", "x", value))
-    return value
-
-
-def _secret(value: str) -> str:
-    if not has_reference(value):
-        check_secret(value)
     return value
 
 
@@ -104,17 +99,6 @@ Code = Annotated[StrictInt, Field(ge=200, le=599)]
 Codes = Annotated[tuple[Code, ...], Field(strict=False)]
 Count = Annotated[int, Field(ge=1)]
 Factor = Annotated[float, Field(ge=1, le=1000)]
-Secret = Annotated[Text, AfterValidator(_secret)]
-Secrets = Annotated[
-    Annotated[Secret, Tag("(text)")] | Annotated[tuple[Secret, ...], Field(strict=False), Tag("(list)")],
-    TEXT_OR_LIST,
-]
-
-Signature = Annotated[
-    Annotated[Literal["standard", "github", "stripe", "none"], Tag("(text)")]
-    | Annotated[tuple[SignatureStyle, ...], Field(strict=False, min_length=1), Tag("(list)")],
-    TEXT_OR_LIST,
-]
 
 
 class RetryEntry(Entry):
@@ -230,6 +214,14 @@ class EndpointEntry(Entry):
         return (self.secret,) if isinstance(self.secret, str) else self.secret
 
     @property
+    def hmac_secrets(self) -> tuple[str, ...]:
+        return tuple(secret for secret in self.secrets if not is_private_key(secret))
+
+    @property
+    def private_keys(self) -> tuple[str, ...]:
+        return tuple(secret for secret in self.secrets if is_private_key(secret))
+
+    @property
     def signature_styles(self) -> tuple[SignatureStyle, ...]:
         """Those that sign, each with a header of its own."""
         if isinstance(self.signature, tuple):
@@ -245,21 +237,19 @@ class EndpointEntry(Entry):
     @field_validator("signature")
     @classmethod
     def _agrees_with_secret(cls, signature: str | tuple[str, ...], info: ValidationInfo) -> str | tuple[str, ...]:
-        styles = (signature,) if isinstance(signature, str) else signature
-        for style in styles:
-            if styles.count(style) > 1:
-                raise ValueError(f"{style!r} is listed twice: it would sign one header twice")
-        if signature != "none" and not info.data.get("secret", True):
-            raise ValueError(f"{styles[0]!r} needs a secret to sign with")
-        if signature == "none" and info.data.get("secret"):
-            raise ValueError("'none' contradicts the secret; leave one of the two out")
+        secrets = _secrets_in(info)
+        if secrets is not None:
+            check_agreement((signature,) if isinstance(signature, str) else signature, secrets)
         return signature
 
     @field_validator("signature_digest")
     @classmethod
     def _of_a_signature(cls, digest: str, info: ValidationInfo) -> str:
-        if info.data.get("signature") == "none" or not info.data.get("secret", True):
+        secrets = _secrets_in(info)
+        if info.data.get("signature") == "none" or secrets == ():
             raise ValueError("there is no signature: it needs a secret, and a style other than 'none'")
+        if has_only_private_keys(secrets or ()):
+            raise ValueError("is of an HMAC, and the only secrets are private keys (whsk_), which sign without one")
         return digest
 
     @field_validator("headers")
@@ -363,6 +353,12 @@ class ReceiversModel(Entry):
         if "*" in sources and sources["*"].inbound is not None:
             raise ValueError("'*' cannot have inbound: its secret would speak for every source; name the source")
         return sources
+
+
+def _secrets_in(info: ValidationInfo) -> tuple[str, ...] | None:
+    """None where they are wrong themselves."""
+    secret: str | tuple[str, ...] | None = info.data.get("secret")
+    return (secret,) if isinstance(secret, str) else secret
 
 
 def _at_least_base(cap: float, info: ValidationInfo) -> float:

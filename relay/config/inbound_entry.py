@@ -10,7 +10,7 @@ from relay.config.references import has_reference
 from relay.domain.headers import check_header_value, check_token
 from relay.domain.inbound import TIMED
 from relay.domain.message import MAX_RECEIVERS
-from relay.domain.signing import check_secret
+from relay.domain.signing import check_verifier
 
 _Secrets = Annotated[
     Annotated[SomeText, Tag("(text)")]
@@ -47,7 +47,7 @@ class InboundEntry(Entry):
         if info.data.get("kind") == "standard":
             for one in (secret,) if isinstance(secret, str) else secret:
                 if not has_reference(one):
-                    check_secret(one)
+                    check_verifier(one)
         return secret
 
     @field_validator("tolerance")

@@ -16,6 +16,7 @@ from relay.config.problems import SECRET_FIELDS, Place, dotted, explain, raise_a
 from relay.config.quota_text import quota_of
 from relay.config.references import SEALED_PREFIX, is_public, references_in, substitute, texts_in
 from relay.config.strict_yaml import parse_mapping, read_mapping
+from relay.domain.ed25519 import public_key
 from relay.domain.errors import UserError
 from relay.domain.receiver import (
     BreakerPolicy,
@@ -74,6 +75,19 @@ class ReceiversFile:
             with _noting(found, f"sources.{source_id}"):
                 resolve_source(source_id, source, environ, self.origin)
         return found
+
+    def public_keys(self, environ: Mapping[str, str]) -> dict[str, list[str]]:
+        """What verifies the `v1a` signatures of all that is sent, newest first, by `receivers.<name>` or
+        `sources.<id>`; nothing of entries that sign otherwise, or cannot be used with `environ`."""
+        refused = self.refusals(environ)
+        found: dict[str, list[str]] = {}
+        for name, entry in self.receivers.items():
+            if (key := f"receivers.{name}") not in refused:
+                found[key] = _public_keys(resolve(name, entry, environ, self.origin).post)
+        for source_id, source in self.sources.items():
+            if (key := f"sources.{source_id}") not in refused:
+                found[key] = _public_keys(resolve_source(source_id, source, environ, self.origin).callback)
+        return {name: keys for name, keys in found.items() if keys}
 
     def resolve(self, environ: Mapping[str, str]) -> tuple[dict[str, Receiver], dict[str, Source]]:
         """Everything in the file, ready for use. Raises UserError for the first entry that is not."""
@@ -200,13 +214,17 @@ def _secrets(entry: BaseModel, known: BaseModel, environ: Mapping[str, str]) -> 
     return tuple(sorted(found))
 
 
+def _public_keys(endpoint: Endpoint | None) -> list[str]:
+    return [] if endpoint is None else [public_key(key) for key in endpoint.signing.private_keys]
+
+
 def _endpoint(
     entry: EndpointEntry, url: str, codes: Mapping[str, tuple[int, ...]], secrets: tuple[str, ...]
 ) -> Endpoint:
     bearer = (("authorization", f"Bearer {entry.bearer_token}"),) if entry.bearer_token else ()
     return Endpoint(
         url=url,
-        signing=SigningPolicy(entry.signature_styles, entry.secrets, entry.signature_digest),
+        signing=SigningPolicy(entry.signature_styles, entry.hmac_secrets, entry.signature_digest, entry.private_keys),
         rate_limit=entry.rate_limit,
         window_size=entry.window_size,
         max_in_flight=entry.max_in_flight,

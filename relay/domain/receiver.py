@@ -70,11 +70,13 @@ class StatusMap:
 @dataclass(frozen=True, slots=True)
 class SigningPolicy:
     """How POSTs are signed: in each of `styles`, as while a receiver changes from one to another. `secrets`: newest
-    first; during rotation each of them signs. `digest`: of the HMAC."""
+    first; during rotation each of them signs. `digest`: of the HMAC. `private_keys`: of Ed25519 (`whsk_`); each of them
+    signs, too, in the style `standard`."""
 
     styles: tuple[SignatureStyle, ...] = ("standard",)
     secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
     digest: Literal["sha256", "sha512"] = "sha256"
+    private_keys: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

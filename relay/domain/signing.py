@@ -1,20 +1,31 @@
 """Signatures of outgoing webhooks, and the check of them.
 
-Sources: Standard Webhooks 1.0; GitHub and Stripe manuals; W3C WebSub, 7.1, for SHA-512 in the style of GitHub. The
-other two styles know no SHA-512: there it has a scheme name of its own, which a check for `v1` skips.
+Sources: Standard Webhooks 1.0, HMAC (`v1`) and Ed25519 (`v1a`); GitHub and Stripe manuals; W3C WebSub, 7.1, for SHA-512
+in the style of GitHub. The other two styles know no SHA-512: there it has a scheme name of its own, which a check for
+`v1` skips.
 """
 
 import base64
 import binascii
 import hmac
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final, Literal, assert_never
 
+from relay.domain.ed25519 import (
+    check_public_key,
+    is_private_key,
+    is_public_key,
+    is_signature,
+    public_key,
+    signature_of,
+)
 from relay.domain.receiver import SignatureStyle, SigningPolicy
 
 _Digest = Literal["sha256", "sha512"]
 _SCHEMES: Final[dict[_Digest, str]] = {"sha256": "v1", "sha512": "v1-sha512"}
+_V1A: Final = b"v1a,"
 _WHSEC: Final = "whsec_"
 _NEW_SECRET_BYTES: Final = 32
 
@@ -27,15 +38,31 @@ def sign(policy: SigningPolicy, *, webhook_id: str, timestamp: int, body: bytes)
     """
     stamp = str(timestamp)
     headers = (("webhook-id", webhook_id), ("webhook-timestamp", stamp))
-    if not policy.secrets:
+    if not (policy.secrets or policy.private_keys):
         return headers
     return (*headers, *[_signature_header(policy, style, webhook_id, stamp, body) for style in policy.styles])
 
 
 def check_secret(secret: str) -> None:
-    """Raises ValueError, without the secret in it, unless `secret` can sign: `whsec_` and base64 of 24-64 bytes, or
-    plain text."""
-    _key(secret)
+    """Raises ValueError, without the secret in it, unless `secret` can sign: `whsec_` and base64 of 24-64 bytes,
+    `whsk_` and base64 of an Ed25519 key, or plain text."""
+    if is_public_key(secret):
+        raise ValueError("a public key (whpk_) cannot sign; what signs is its private key, whsk_")
+    if is_private_key(secret):
+        public_key(secret)
+    else:
+        _key(secret)
+
+
+def check_verifier(secret: str) -> None:
+    """Raises ValueError, without the secret in it, unless `verify_standard` can use it: as `check_secret`, but with the
+    public key of Ed25519, `whpk_`."""
+    if is_private_key(secret):
+        raise ValueError("a private key (whsk_) is the sender's alone; what verifies is its public key, whpk_")
+    if is_public_key(secret):
+        check_public_key(secret)
+    else:
+        _key(secret)
 
 
 def generate_secret(random_bytes: Callable[[int], bytes]) -> str:
@@ -46,18 +73,23 @@ def generate_secret(random_bytes: Callable[[int], bytes]) -> str:
 def verify_standard(
     secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float, tolerance_s: float = 300
 ) -> bool:
-    """Whether one of `secrets` made a `v1` signature of `headers` over `body`, within `tolerance_s` of `now`.
+    """Whether one of `secrets` made a `v1` signature of `headers` over `body`, within `tolerance_s` of `now`; or, where
+    it is a public key, its owner a `v1a` signature.
 
     Names of headers may be in any case. Takes the same time whichever byte differs. Raises ValueError for a secret
-    that `check_secret` refuses.
+    that `check_verifier` refuses.
     """
     named = {name.lower(): value for name, value in headers.items()}
     webhook_id, stamp = named.get("webhook-id", ""), named.get("webhook-timestamp", "")
     if not webhook_id or not _is_recent(stamp, now, tolerance_s):
         return False
     given = [_bytes(signature) for signature in named.get("webhook-signature", "").split(" ")]
-    expected = [_signature(secret, webhook_id, stamp, body).encode() for secret in secrets]
-    return any(hmac.compare_digest(ours, theirs) for ours in expected for theirs in given)
+    expected = [_signature(secret, webhook_id, stamp, body).encode() for secret in secrets if not is_public_key(secret)]
+    if any(hmac.compare_digest(ours, theirs) for ours in expected for theirs in given):
+        return True
+    keys = [secret for secret in secrets if is_public_key(secret)]
+    content = _content(webhook_id, stamp, body) if keys else b""
+    return any(is_signature(key, theirs, content) for key in keys for theirs in _asymmetric(given))
 
 
 def _signature_header(
@@ -67,6 +99,9 @@ def _signature_header(
     match style:
         case "standard":
             signatures = [_signature(secret, webhook_id, stamp, body, digest) for secret in secrets]
+            if policy.private_keys:
+                content = _content(webhook_id, stamp, body)
+                signatures += [_v1a(signature_of(key, content)) for key in policy.private_keys]
             return "webhook-signature", " ".join(signatures)
         case "github":
             name = "x-hub-signature-256" if digest == "sha256" else "x-hub-signature"
@@ -79,8 +114,24 @@ def _signature_header(
 
 
 def _signature(secret: str, webhook_id: str, stamp: str, body: bytes, digest: _Digest = "sha256") -> str:
-    mac = _mac(_key(secret), b"%b.%b.%b" % (_bytes(webhook_id), stamp.encode(), body), digest)
+    mac = _mac(_key(secret), _content(webhook_id, stamp, body), digest)
     return f"{_SCHEMES[digest]},{binascii.b2a_base64(mac, newline=False).decode()}"
+
+
+def _content(webhook_id: str, stamp: str, body: bytes) -> bytes:
+    return b"%b.%b.%b" % (_bytes(webhook_id), stamp.encode(), body)
+
+
+def _v1a(signature: bytes) -> str:
+    return _V1A.decode() + binascii.b2a_base64(signature, newline=False).decode()
+
+
+def _asymmetric(given: Sequence[bytes]) -> Iterator[bytes]:
+    """The `v1a` signatures among them."""
+    for signature in given:
+        if signature.startswith(_V1A):
+            with suppress(ValueError):
+                yield base64.b64decode(signature.removeprefix(_V1A), validate=True)
 
 
 def _mac(key: bytes, content: bytes, digest: _Digest) -> bytes:
