@@ -10,6 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
+from relay.api.front import DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS
 from relay.api.problems import FORBIDDEN, Problem
 from relay.api.reading import source_in_path
 from relay.domain.scope import Access
@@ -62,6 +63,11 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/readyz"): OPEN,
     ("GET", "/version"): OPEN,
     ("GET", METRICS): MONITOR,
+    ("GET", INDEX): OPEN,
+    ("GET", OPENAPI): OPEN,
+    ("GET", DOCS): OPEN,
+    ("GET", PROBLEMS): OPEN,
+    ("GET", PROBLEM): OPEN,
     ("POST", INBOUND_ROUTE): OPEN,
     ("OPTIONS", INBOUND_ROUTE): OPEN,
     ("POST", ANSWER_PATH): OPEN,

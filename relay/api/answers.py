@@ -5,7 +5,7 @@ row: after a loss of the state the answer counts all the same. Every step can be
 the last one is told to the receiver, so that it repeats the call.
 """
 
-from typing import Final, assert_never
+from typing import Final, Literal, assert_never
 
 import msgspec
 from aiohttp import web
@@ -26,6 +26,13 @@ from relay.state.rows import Mark, Result, Row, Stage, delivery_row
 from workers.results import answer_record
 
 _STATUS: Final = "relay-answer-status"
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """`duplicate`: there was an answer already, and that one counts."""
+
+    status: Literal["recorded"]
+    duplicate: bool
 
 
 class AnswersResource:
@@ -139,5 +146,5 @@ def _closed() -> Problem:
 
 
 def _recorded(*, duplicate: bool) -> web.Response:
-    body = msgspec.json.encode({"status": "recorded", "duplicate": duplicate})
+    body = msgspec.json.encode(Recorded("recorded", duplicate))
     return web.Response(body=body, content_type="application/json")

@@ -26,6 +26,7 @@ from relay.api.keys import KeysResource
 from relay.api.limits import ApiLimits
 from relay.api.message import MessageResource
 from relay.api.messages import MessagesResource
+from relay.api.pages import PagesResource
 from relay.api.problems import after, problem_details
 from relay.api.quotas import Quotas, quota_headers
 from relay.api.receivers import ReceiversResource
@@ -105,6 +106,7 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
         ReceiversResource(context),
         KeysResource(context),
         Health(context),
+        PagesResource(app.router),
     ):
         resource.add_routes(app.router)
     if replays is not None:

@@ -4,7 +4,7 @@ The costs of HTTP, of the log and of the state are shared by all items; each is 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, assert_never
+from typing import Annotated, Final, assert_never
 
 import msgspec
 from aiohttp import web
@@ -28,6 +28,9 @@ _READERS: Final[Mapping[str, Callable[[bytes, Defaults], list[Item]]]] = {
 _ACCEPTED: Final = 202
 
 
+_OF_PROBLEM: Final = msgspec.Meta(extra_json_schema={"$ref": "#/components/schemas/ProblemView"})
+
+
 class ItemView(msgspec.Struct):
     """What became of one item. `index`: 0-based. `message_id`: None where none could be read.
 
@@ -38,7 +41,7 @@ class ItemView(msgspec.Struct):
     message_id: str | None
     status: int
     duplicate: bool
-    problem: dict[str, object] | msgspec.UnsetType = msgspec.UNSET
+    problem: Annotated[dict[str, object], _OF_PROBLEM] | msgspec.UnsetType = msgspec.UNSET
 
 
 class BatchView(msgspec.Struct):

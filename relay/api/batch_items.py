@@ -52,7 +52,7 @@ class Refused:
 Item = Incoming | Refused
 
 
-class _Line(msgspec.Struct):
+class BatchLine(msgspec.Struct):
     """The JSON envelope of `from_sender`, with what its headers may say there. `type` is short for `event_type`."""
 
     payload: msgspec.Raw
@@ -65,7 +65,7 @@ class _Line(msgspec.Struct):
     time: str | None = None
 
 
-class _Event(msgspec.Struct):
+class CloudEvent(msgspec.Struct):
     """A CloudEvent, structured. `receiver` is our extension, `traceparent` that of distributed tracing."""
 
     specversion: str = "1.0"
@@ -86,8 +86,8 @@ _Slots: Final = msgspec.defstruct(
     "_Slots", [(f"item{n}", msgspec.Raw, _ABSENT) for n in range(MAX_ITEMS + 1)], array_like=True
 )
 _decode_slots = msgspec.json.Decoder(_Slots).decode
-_decode_line = msgspec.json.Decoder(_Line).decode
-_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_line = msgspec.json.Decoder(BatchLine).decode
+_decode_event = msgspec.json.Decoder(CloudEvent).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
@@ -144,7 +144,7 @@ class _Maker:
         self._defaults = defaults
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
 
-    def from_line(self, line: _Line) -> Item:
+    def from_line(self, line: BatchLine) -> Item:
         given = line.receiver
         if line.type and line.event_type and line.type != line.event_type:
             return Refused(line.message_id, invalid("type and event_type contradict each other"))
@@ -159,7 +159,7 @@ class _Maker:
             traceparent=None,
         )
 
-    def from_event(self, event: _Event) -> Item:
+    def from_event(self, event: CloudEvent) -> Item:
         if event.specversion != "1.0":
             return Refused(event.id, invalid("specversion must be 1.0"))
         if event.data_base64 is not None and event.data is not msgspec.UNSET:
@@ -219,7 +219,7 @@ class _Maker:
         return names
 
 
-def _data(event: _Event) -> bytes:
+def _data(event: CloudEvent) -> bytes:
     """The payload: JSON as it stands; a string that `datacontenttype` says is no JSON is the text it spells
     (CloudEvents JSON format, 3.1)."""
     if event.data_base64 is not None:

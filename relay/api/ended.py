@@ -32,6 +32,15 @@ class AnswerGiven:
     headers: Mapping[str, str]
 
 
+def _kind(reason: str, title: str) -> Kind:
+    return Kind(reason.replace("_", "-"), 502, title)
+
+
+DELIVERY_FAILED: Final = _kind(_FAILED, "The message could not be delivered")
+FAILURES: Final = (DELIVERY_FAILED, *(_kind(reason, title) for reason, title in TITLES.items()))
+"""Why there is no answer; the first is for a reason that is not known."""
+
+
 def is_over(row: Row) -> bool:
     """Whether the log has what became of the delivery: its answer, or its dead letter."""
     return row.stage >= Stage.PUBLISHED
@@ -72,7 +81,7 @@ def _answer(delivery: DeliveryId, record: Record) -> AnswerGiven | None:
 def _failed(delivery: DeliveryId, row: Row, record: Record | None) -> Problem:
     letter = None if record is None else parse_dead_letter(record.headers)
     reason = _REASONS.get(row.code) or (letter.reason if letter else None)
-    title = TITLES.get(reason or "", "The message could not be delivered")
+    title = TITLES.get(reason or "", DELIVERY_FAILED.title)
     more: dict[str, object] = {
         "reason": reason,
         "attempts": letter.attempts if letter else row.attempts,
@@ -85,7 +94,7 @@ def _failed(delivery: DeliveryId, row: Row, record: Record | None) -> Problem:
     headers = _named(delivery, row.generation, failed=True) | {"relay-outcome": "failed"}
     if reason is not None:
         headers["relay-reason"] = reason
-    kind = Kind((reason or _FAILED).replace("_", "-"), 502, title)
+    kind = _kind(reason or _FAILED, title)
     return Problem(kind, (letter.detail if letter else "") or title, headers=headers, more=more)
 
 

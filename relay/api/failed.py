@@ -5,7 +5,7 @@ import base64
 from collections.abc import Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any, Final
+from typing import Final, TypedDict
 
 import msgspec
 from aiohttp import web
@@ -17,7 +17,7 @@ from relay.api.reading import query_of
 from relay.api.view import rfc3339
 from relay.domain.dead_letter import identity_of, parse_dead_letter
 from relay.domain.hop import NO_RECEIVER
-from relay.domain.reasons import reason_class
+from relay.domain.reasons import ReasonClass, reason_class
 from relay.log.port import Coordinate, Record
 from relay.replay.letter import Letter, read_letter
 from relay.replay.plan import is_open
@@ -49,7 +49,7 @@ class FailedResource:
             entries = await self._newest(receivers, wanted)
             found = await self._open(entries)
             if len(found) >= limit or len(entries) < wanted:
-                return _json({"items": [_letter(letter.record) for letter in found[:limit]]})
+                return _json(LetterPage(items=[_letter(letter.record) for letter in found[:limit]]))
             wanted *= 4
 
     async def _open(self, entries: Sequence[FailedEntry]) -> Sequence[Letter]:
@@ -73,7 +73,8 @@ class FailedResource:
         if record is None:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {at.partition}/{at.offset} (any more).")
         headers = [[name, value.decode(errors="replace")] for name, value in record.headers]
-        return _json(_letter(record) | {"headers": headers, "payload": _payload(record.value or b"")})
+        whole: WholeLetter = {**_letter(record), "headers": headers, "payload": _payload(record.value or b"")}
+        return _json(whole)
 
     async def _receivers(self, request: web.Request, asked: Sequence[str]) -> Sequence[str]:
         """Those that were asked for, or all, of what the caller may see."""
@@ -88,7 +89,50 @@ class FailedResource:
         return tuple(islice(merge(*found, key=lambda entry: -entry.failed_at), limit))
 
 
-def _letter(record: Record) -> dict[str, Any]:
+LetterView = TypedDict(
+    "LetterView",
+    {
+        "receiver": str,
+        "source_id": str | None,
+        "message_id": str | None,
+        "reason": str,
+        "class": ReasonClass,
+        "detail": str,
+        "stage": str,
+        "attempts": int,
+        "last_status": int | None,
+        "failed_at": str | None,
+        "partition": int,
+        "offset": int,
+        "replay": str,
+    },
+)
+"""A dead letter. `receiver`: `-` where it never had one. `stage`: the topic of the step that gave it up. `partition`,
+`offset`: where it is on `failed_messages`. `replay`: where to POST, to have it sent again."""
+
+
+class WholeLetter(LetterView):
+    """A dead letter with the headers of its record (name and value), and its payload: `body` where that is UTF-8, else
+    `body_base64`."""
+
+    headers: list[list[str]]
+    payload: "PayloadView"
+
+
+class PayloadView(TypedDict):
+    """`body`: where it is UTF-8; else `body_base64`."""
+
+    body: str | None
+    body_base64: str | None
+
+
+class LetterPage(TypedDict):
+    """Newest first."""
+
+    items: list[LetterView]
+
+
+def _letter(record: Record) -> LetterView:
     letter = parse_dead_letter(record.headers)
     receiver, source_id, message_id = identity_of(record.value, record.headers)
     return {
@@ -108,7 +152,7 @@ def _letter(record: Record) -> dict[str, Any]:
     }
 
 
-def _payload(value: bytes) -> dict[str, str | None]:
+def _payload(value: bytes) -> PayloadView:
     try:
         return {"body": value.decode(), "body_base64": None}
     except UnicodeDecodeError:

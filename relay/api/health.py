@@ -18,6 +18,13 @@ MONITORING: Final = frozenset({"/livez", "/readyz", "/metrics"})
 _FAILED: Final = "[-]"
 
 
+class Version(msgspec.Struct, frozen=True):
+    """Of the process that was asked."""
+
+    name: str
+    version: str
+
+
 class Health:
     """Open to everybody who reaches the port: what it tells is for load balancers and monitoring.
 
@@ -59,7 +66,7 @@ class Health:
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
     async def version(self, request: web.Request) -> web.Response:
-        body = msgspec.json.encode({"name": "relay", "version": __version__})
+        body = msgspec.json.encode(Version("relay", __version__))
         return web.Response(body=body, content_type="application/json")
 
 

@@ -73,6 +73,12 @@ class BatchTaken(msgspec.Struct, frozen=True):
     duplicates: int
 
 
+class Probed(msgspec.Struct, frozen=True):
+    """The sender only tried whether anybody is here."""
+
+    status: str
+
+
 class InboundResource:
     """`/v1/in/{source_id}`, for sources that have `inbound`."""
 
@@ -165,7 +171,7 @@ class InboundResource:
             return await self._taken(request, policy, as_incoming(message, fresh=event.message_id is None))
         except Problem as problem:
             if event.is_probe and problem.kind is NO_RECEIVER:
-                return _json(200, {"status": "nobody subscribes to this probe"})
+                return _json(200, Probed("nobody subscribes to this probe"))
             raise
 
     async def _taken(self, request: web.Request, policy: Inbound, incoming: Incoming) -> web.Response:

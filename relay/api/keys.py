@@ -1,7 +1,7 @@
 """The keys of the API: made, listed, rotated, revoked. A key's text is in the answer that made it, and nowhere else."""
 
 import re
-from typing import Any, Final
+from typing import Final, Literal, TypedDict
 
 import msgspec
 from aiohttp import web
@@ -32,14 +32,46 @@ _USUAL, _MOST = 50, 1000
 _CURSOR: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)_([a-z0-9]{1,32})")
 
 
-class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
+class WantedKey(msgspec.Struct, forbid_unknown_fields=True):
+    """`scopes`: what it may do, as `ingest:<source>`, `read:<source>`, `receiver:<name>`, `metrics`, `admin`.
+    `expires_in`: seconds, or as `30d`; null: never."""
+
     scopes: list[str]
     name: str = ""
     expires_in: float | str | None = None
 
 
-class _Rotation(msgspec.Struct, forbid_unknown_fields=True):
+class Rotation(msgspec.Struct, forbid_unknown_fields=True):
+    """`overlap`: for so long the old secret is good, too: seconds, or as `1d`."""
+
     overlap: float | str = USUAL_OVERLAP_S
+
+
+class KeyView(TypedDict):
+    """A key, without its text. Moments are RFC 3339."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    status: Literal["active", "expired", "revoked"]
+    created_at: str | None
+    created_by: str
+    expires_at: str | None
+    rotated_at: str | None
+    old_secret_until: str | None
+
+
+class NewKey(KeyView):
+    """A key with its text, `key`, which is told only here."""
+
+    key: str
+
+
+class KeyPage(TypedDict):
+    """Newest first. `cursor`: of what follows; null: nothing does."""
+
+    items: list[KeyView]
+    cursor: str | None
 
 
 class KeysResource:
@@ -57,7 +89,7 @@ class KeysResource:
     async def create(self, request: web.Request) -> web.Response:
         """201 with the key, once it is in force."""
         query_of(request)
-        wanted = read_json(await read_body(request, MOST_BYTES), _Wanted)
+        wanted = read_json(await read_body(request, MOST_BYTES), WantedKey)
         scopes, now, who = _scopes(wanted.scopes), self._context.clock.time(), access_of(request).who
         self._keep_the_door(scopes)
         lives_s = None if wanted.expires_in is None else _seconds(wanted.expires_in, "/expires_in")
@@ -69,7 +101,7 @@ class KeysResource:
         except TooManyKeys as error:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
         self._told(request, "key_created", made.key, scopes=in_text(scopes))
-        return _json(201, self._view(made.key) | {"key": made.text})
+        return _json(201, NewKey(**self._view(made.key), key=made.text))
 
     async def list(self, request: web.Request) -> web.Response:
         """Newest first. `cursor`: behind the last one that was seen, whatever came or went since."""
@@ -79,7 +111,7 @@ class KeysResource:
         keys = [key for key in self._desk.keys.all() if behind is None or rank(key) < behind]
         page = keys[:limit]
         cursor = f"{page[-1].made_at}_{page[-1].id}" if len(keys) > limit else None
-        return _json(200, {"items": [self._view(key) for key in page], "cursor": cursor})
+        return _json(200, KeyPage(items=[self._view(key) for key in page], cursor=cursor))
 
     async def revoke(self, request: web.Request) -> web.Response:
         """From the answer on it is refused here, and within 2 s everywhere."""
@@ -87,14 +119,15 @@ class KeysResource:
         key = self._found(request)
         await self._desk.revoke(key)
         self._told(request, "key_revoked", key)
-        return _json(200, self._view(key) | {"status": "revoked"})
+        revoked: KeyView = {**self._view(key), "status": "revoked"}
+        return _json(200, revoked)
 
     async def rotate(self, request: web.Request) -> web.Response:
         """The same key with a new secret; the old one is good for `overlap` more."""
         query_of(request)
         key, now = self._found(request), self._context.clock.time()
         body = await read_body(request, MOST_BYTES)
-        overlap_s = _seconds(read_json(body, _Rotation).overlap, "/overlap")
+        overlap_s = _seconds(read_json(body, Rotation).overlap, "/overlap")
         if key.is_over(now):
             raise Problem(KEY_EXPIRED, "A new secret would not be good, either: make a new key.")
         try:
@@ -102,7 +135,7 @@ class KeysResource:
         except TooManyKeys as error:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
         self._told(request, "key_rotated", key, overlap_s=overlap_s)
-        return _json(200, self._view(made.key) | {"key": made.text})
+        return _json(200, NewKey(**self._view(made.key), key=made.text))
 
     @property
     def _desk(self) -> KeyDesk:
@@ -126,7 +159,7 @@ class KeysResource:
         who = access_of(request).who
         _log.info(event, key=key.id, name=key.name, by=who, remote=request.remote, **facts)
 
-    def _view(self, key: Key) -> dict[str, Any]:
+    def _view(self, key: Key) -> KeyView:
         now = self._context.clock.time()
         old_until = key.old_until(now)
         return {

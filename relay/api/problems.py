@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Required, TypedDict, cast
 
 import msgspec
 from aiohttp import web
@@ -60,6 +60,28 @@ INTERNAL: Final = Kind("internal-error", 500, "The relay has failed")
 UNAVAILABLE: Final = Kind("unavailable", 503, "The relay cannot do this right now")
 
 _BY_STATUS: Final = {kind.status: kind for kind in (NOT_FOUND, WRONG_METHOD, TOO_LARGE)}
+
+
+class Place(TypedDict, total=False):
+    """What is wrong, and with what: a `header`, a `parameter`, a part of the `path`, or the `pointer` (RFC 6901) to a
+    place in the body."""
+
+    detail: Required[str]
+    header: str
+    parameter: str
+    path: str
+    pointer: str
+
+
+class ProblemView(TypedDict):
+    """Problem details (RFC 9457). `type`: a page that says what it means and what to do; `detail`: what it is here."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    errors: list[Place]
 
 
 class Problem(RelayError):
@@ -150,15 +172,15 @@ def response_of(problem: Problem, request: web.Request) -> web.Response:
 def document_of(problem: Problem, request: web.Request) -> dict[str, object]:
     """The problem details themselves, also for a part of a request."""
     kind = problem.kind
-    return {
+    view: ProblemView = {
         "type": f"/problems/{kind.name}",
         "title": kind.title,
         "status": kind.status,
         "detail": _sayable(problem.detail),
         "instance": path_of(request),
-        "errors": [{name: _sayable(text) for name, text in error.items()} for error in problem.errors],
-        **problem.more,
+        "errors": [cast(Place, {name: _sayable(text) for name, text in error.items()}) for error in problem.errors],
     }
+    return {**view, **problem.more}
 
 
 def _what_is_away(error: Unavailable) -> str:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from math import isinf
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypedDict
 
 import msgspec
 from aiohttp import web
@@ -15,7 +15,7 @@ from relay.api.problems import NOT_FOUND, Problem, invalid
 from relay.api.reading import query_of, read_body, source_in_path
 from relay.api.view import rfc3339
 from relay.domain.errors import LogUnavailable
-from relay.domain.hold import hold
+from relay.domain.hold import Hold, HoldReason, hold
 from relay.domain.receiver import Endpoint
 from relay.domain.topics import SHARED, lane_of
 from relay.engine.holding import Holding
@@ -40,6 +40,50 @@ class Found(NamedTuple):
     endpoint: Endpoint | None
     refused: str | None = None
     lane: str | None = None
+
+
+Condition = Literal["up", "backing_off", "failing", "offline", "paused", "disabled"]
+
+
+class HoldView(TypedDict):
+    """Why nothing is sent until somebody resumes it."""
+
+    reason: HoldReason
+    since: str | None
+    detail: str | None
+
+
+class ParkedView(TypedDict):
+    """What is put by until its time comes: messages to be sent again, and answers to be asked for."""
+
+    retries: int
+    polls: int
+
+
+class LaneView(TypedDict):
+    """What a receiver's lane has to finish."""
+
+    lane: Literal["shared", "dedicated"]
+    unfinished: int
+
+
+class EndpointView(TypedDict):
+    """How an endpoint is. `name`: of the receiver, or the source whose callback it is. `condition`: what is sent to it
+    now; `refused`: why its newest settings are not in force. `paused_for_s`: null: until somebody resumes it.
+    `in_lane`: null of a callback, and where nobody can say at once. Moments are RFC 3339."""
+
+    name: str
+    condition: Condition | Literal["refused"]
+    refused: str | None
+    failing_since: str | None
+    disabled_since: str | None
+    paused: bool
+    paused_for_s: float | None
+    hold: HoldView | None
+    breaker: Literal["closed", "open", "half_open"]
+    failures: int
+    parked: ParkedView
+    in_lane: LaneView | None
 
 
 Find = Callable[[web.Request], Found]
@@ -106,7 +150,7 @@ class ReceiversResource:
         [health] = await state.endpoints([owner])
         [parked] = await answered(state.parked([owner]))
         held = health.hold
-        body: dict[str, Any] = {
+        body: EndpointView = {
             "name": owner[2:],
             "condition": "refused" if found.endpoint is None else condition(health, found.endpoint),
             "refused": found.refused,
@@ -114,7 +158,7 @@ class ReceiversResource:
             "disabled_since": rfc3339(held.since) if held and held.reason == "disabled" else None,
             "paused": health.paused_for_s > 0,
             "paused_for_s": None if isinf(health.paused_for_s) else health.paused_for_s,
-            "hold": held and {"reason": held.reason, "since": rfc3339(held.since), "detail": held.detail or None},
+            "hold": None if held is None else _hold_view(held),
             "breaker": health.breaker,
             "failures": health.failures,
             "parked": {"retries": parked.retries, "polls": parked.polls},
@@ -122,7 +166,7 @@ class ReceiversResource:
         }
         return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
-    async def _in_lane(self, found: Found) -> dict[str, object] | None:
+    async def _in_lane(self, found: Found) -> LaneView | None:
         """What its lane has to finish; None where nobody can say that at once, and of a callback."""
         if found.lane is None:
             return None
@@ -134,7 +178,13 @@ class ReceiversResource:
         return {"lane": "shared" if found.lane == SHARED else "dedicated", "unfinished": count}
 
 
-class _Why(msgspec.Struct, forbid_unknown_fields=True):
+def _hold_view(held: Hold) -> HoldView:
+    return {"reason": held.reason, "since": rfc3339(held.since), "detail": held.detail or None}
+
+
+class Why(msgspec.Struct, forbid_unknown_fields=True):
+    """Why it is held, for people."""
+
     reason: str = ""
 
 
@@ -142,12 +192,9 @@ async def _why(request: web.Request) -> str:
     """The reason that a body `{"reason": "..."}` gives, as it may be shown on a terminal; none is needed."""
     body = await read_body(request, MOST_WORDS)
     try:
-        return escape_control(msgspec.json.decode(body, type=_Why).reason) if body else ""
+        return escape_control(msgspec.json.decode(body, type=Why).reason) if body else ""
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise invalid(f'the body is not {{"reason": "..."}}: {error}') from None
-
-
-Condition = Literal["up", "backing_off", "failing", "offline", "paused", "disabled"]
 
 
 def condition(health: EndpointHealth, endpoint: Endpoint) -> Condition:

@@ -1,15 +1,94 @@
 """What a job looks like from outside: pure functions from its records."""
 
-from typing import Any
+from typing import Literal, TypedDict
 
 from relay.api.view import rfc3339
 from relay.config.jobs import Job
-from relay.domain.replay_job import Order, eta_s
+from relay.domain.replay_job import Action, JobState, Order, eta_s
 from relay.domain.selection import Selection
 from relay.replay.desk import Gone, Preview
 
 
-def job_view(job: Job, now: float) -> dict[str, Any]:
+class RequestView(TypedDict):
+    """What was asked for; null where it was left out. `since`, `until`: RFC 3339."""
+
+    receiver: list[str] | None
+    source: list[str] | None
+    reason: list[str] | None
+    status: list[int] | None
+    stage: list[str] | None
+    ids: list[str] | None
+    since: str | None
+    until: str | None
+    only_failed: bool
+    rate: float | None
+
+
+class JobView(TypedDict):
+    """A job that replays or discards many. `counted`: what is meant, once that is known. `skipped_because`: how many
+    were not sent, by why. `eta`, `eta_s`: when it ends, and in how many seconds, as far as that can be told."""
+
+    id: str
+    action: Action
+    state: JobState | Literal["stopping"]
+    detail: str | None
+    request: RequestView
+    made_at: str | None
+    begun_at: str | None
+    ended_at: str | None
+    counted: int | None
+    sent: int
+    skipped: int
+    skipped_because: dict[str, int]
+    eta: str | None
+    eta_s: float | None
+
+
+class JobPage(TypedDict):
+    """Newest first. `cursor`: of what follows; null: nothing does."""
+
+    items: list[JobView]
+    cursor: str | None
+
+
+class GoneView(TypedDict):
+    """What the log does not have any more: so many records at most, all of them from before then."""
+
+    records: int
+    before: str | None
+
+
+class PreviewView(TypedDict):
+    """What a job would do. `complete` false: there is more than could be counted in the time that a request may take.
+    `not_found`: ids that nothing is there of. `unremembered`: how many of those to be sent failed so long ago that
+    nobody knows whether they were replayed before."""
+
+    dry_run: Literal[True]
+    action: Action
+    request: RequestView
+    counted: int
+    to_send: int
+    skipped: int
+    skipped_because: dict[str, int]
+    complete: bool
+    gone: GoneView | None
+    not_found: list[str]
+    unremembered: int
+
+
+class OneView(TypedDict):
+    """What was done about one delivery. `generation`: its life from now on. `topic`: where its record is now; null: its
+    lane will see to it. The other names are null where its record cannot be read."""
+
+    action: Action
+    receiver: str | None
+    source_id: str | None
+    message_id: str | None
+    generation: int
+    topic: str | None
+
+
+def job_view(job: Job, now: float) -> JobView:
     """`now`: Unix seconds."""
     order, progress = job.order, job.progress
     left_s = eta_s(progress, now)
@@ -31,7 +110,7 @@ def job_view(job: Job, now: float) -> dict[str, Any]:
     }
 
 
-def request_view(order: Order) -> dict[str, Any]:
+def request_view(order: Order) -> RequestView:
     """What was asked for, moments made absolute; what was left out is null."""
     chosen: Selection = order.selection
     return {
@@ -48,7 +127,7 @@ def request_view(order: Order) -> dict[str, Any]:
     }
 
 
-def preview_view(order: Order, preview: Preview, gone: Gone) -> dict[str, Any]:
+def preview_view(order: Order, preview: Preview, gone: Gone) -> PreviewView:
     """`complete` false: there is more than could be counted in the time that a request may take. `gone`: what the log
     does not have any more, of which nobody can tell whether it was meant. `unremembered`: how many of those to be sent
     failed so long ago that nobody knows whether they were replayed before."""

@@ -31,7 +31,7 @@ from relay.api.replay_request import (
     read_json,
     selection_of,
 )
-from relay.api.replay_view import job_view, preview_view
+from relay.api.replay_view import JobPage, JobView, OneView, job_view, preview_view
 from relay.api.status import KnownMessage, StatusReader
 from relay.config.jobs import Job
 from relay.domain.hop import NO_RECEIVER
@@ -132,7 +132,7 @@ class ReplaysResource:
         jobs = [job for job in own if behind is None or _rank(job) < behind]
         page, more = jobs[:limit], len(jobs) > limit
         cursor = f"{page[-1].order.made_at}_{page[-1].order.id}" if more else None
-        return _json(200, {"items": [self._view(job) for job in page], "cursor": cursor})
+        return _json(200, JobPage(items=[self._view(job) for job in page], cursor=cursor))
 
     async def get(self, request: web.Request) -> web.Response:
         query_of(request)
@@ -147,7 +147,7 @@ class ReplaysResource:
         _log.info("replay_stopped", job=job.order.id, by=access_of(request).who, remote=request.remote)
         return _json(200 if job.is_over else 202, self._view(job))
 
-    def _view(self, job: Job) -> dict[str, Any]:
+    def _view(self, job: Job) -> JobView:
         return job_view(job, self._context.clock.time())
 
     async def _read(self, request: web.Request, kind: type[Any]) -> Any:
@@ -158,7 +158,7 @@ class ReplaysResource:
 
     async def _letter(self, action: Action, request: web.Request) -> web.Response:
         """The dead letter at a place on `failed_messages`."""
-        await self._read(request, _Nothing)
+        await self._read(request, Nothing)
         partition, offset = _place(request)
         letter = await self._desk.letter_at(partition, offset)
         check_own(request, [] if letter is None else [letter.facts.receiver or NO_RECEIVER])
@@ -167,7 +167,7 @@ class ReplaysResource:
         return await self._do(action, letter, letter.facts[:3])
 
     async def _one(self, action: Action, request: web.Request) -> web.Response:
-        asked = await self._read(request, One if action == "replay" else _Nothing)
+        asked = await self._read(request, One if action == "replay" else Nothing)
         delivery = _delivery(request)
         if action == "replay":
             plan = await self.again(delivery, only_failed=asked.only_failed)
@@ -227,11 +227,11 @@ class ReplaysResource:
         return _json(202, _of_one(action, who, first.generation, first.record.topic))
 
 
-class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
-    pass
+class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """There is nothing to say: an empty body, or an empty object."""
 
 
-def _of_one(action: Action, who: Who, generation: int, topic: str | None) -> dict[str, Any]:
+def _of_one(action: Action, who: Who, generation: int, topic: str | None) -> OneView:
     """`topic`: where its record is now; None: its lane will see to it."""
     receiver, source_id, message_id = who
     return {

@@ -1,6 +1,6 @@
 """Failure notices: what a sender is told in place of an answer, as problem details (RFC 9457)."""
 
-from typing import Final
+from typing import Final, TypedDict
 
 import msgspec
 
@@ -31,24 +31,39 @@ TITLES: Final = {
 _UNTITLED: Final = "The message could not be delivered"
 
 
+class Notice(TypedDict):
+    """A failure notice. `receiver`: null where the message never had one. `attempts`: POSTs that were made."""
+
+    type: str
+    title: str
+    detail: str
+    reason: str
+    attempts: int
+    last_status: int | None
+    source_id: str
+    message_id: str
+    webhook_id: str
+    receiver: str | None
+    generation: int
+
+
 def notice_body(
     delivery: DeliveryId, generation: int, *, reason: str, detail: str, attempts: int, last_status: int | None
 ) -> bytes:
     """JSON that says how `delivery` failed. `type` is `/problems/<reason>`, as in the API's own problems; `receiver` is
     null where the message never had one."""
     title = TITLES.get(reason, _UNTITLED)
-    return msgspec.json.encode(
-        {
-            "type": f"/problems/{reason.replace('_', '-')}",
-            "title": title,
-            "detail": detail or title,
-            "reason": reason,
-            "attempts": attempts,
-            "last_status": last_status,
-            "source_id": delivery.source_id,
-            "message_id": delivery.message_id,
-            "webhook_id": webhook_id(delivery.source_id, delivery.message_id),
-            "receiver": None if delivery.receiver == NO_RECEIVER else delivery.receiver,
-            "generation": generation,
-        }
-    )
+    notice: Notice = {
+        "type": f"/problems/{reason.replace('_', '-')}",
+        "title": title,
+        "detail": detail or title,
+        "reason": reason,
+        "attempts": attempts,
+        "last_status": last_status,
+        "source_id": delivery.source_id,
+        "message_id": delivery.message_id,
+        "webhook_id": webhook_id(delivery.source_id, delivery.message_id),
+        "receiver": None if delivery.receiver == NO_RECEIVER else delivery.receiver,
+        "generation": generation,
+    }
+    return msgspec.json.encode(notice)

@@ -1,0 +1,49 @@
+"""Where the pages for people are, and what the front page says: as a page, or as JSON."""
+
+from typing import Final
+
+import msgspec
+
+from relay.api.html import prose
+
+INDEX: Final = "/"
+OPENAPI: Final = "/openapi.json"
+DOCS: Final = "/docs"
+PROBLEMS: Final = "/problems"
+PROBLEM: Final = "/problems/{name}"
+
+_LINKS: Final = {
+    DOCS: "every route, with what it takes and gives, and a call with curl",
+    OPENAPI: "the same for programs: OpenAPI 3.1",
+    PROBLEMS: "what can go wrong, and what to do",
+    "/readyz?verbose": "whether all parts work",
+    "/livez": "whether the process lives",
+    "/metrics": "metrics for Prometheus",
+    "/version": "which version this is",
+}
+
+
+class Front(msgspec.Struct, frozen=True):
+    """What there is: paths, each with what it is for."""
+
+    name: str
+    version: str
+    links: dict[str, str]
+
+
+def front(version: str) -> Front:
+    return Front("relay", version, dict(_LINKS))
+
+
+def front_html(version: str) -> str:
+    lines = "".join(f'<li><a href="{path}">{path}</a>: {prose(text)}</li>' for path, text in _LINKS.items())
+    return (
+        f"<h1>Webhook relay</h1><p>Version {prose(version)}. A sender puts messages in; the relay delivers each to its "
+        f"receivers, and brings their answers back.</p><ul>{lines}</ul>"
+    )
+
+
+def wants_json(accept: str) -> bool:
+    """Whether a client that sends this `Accept` is better served with JSON than with a page."""
+    accepted = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    return "application/json" in accepted and "text/html" not in accepted

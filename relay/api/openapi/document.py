@@ -1,0 +1,271 @@
+"""The document: what the tables say, for the routes that a router has, as OpenAPI 3.1."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from relay import __version__
+from relay.api.access import ADMIN, MONITOR, OPEN, ROUTES, Need
+from relay.api.openapi.operation import Body, Example, Operation, Parameter
+from relay.api.openapi.schemas import Schemas, is_json
+from relay.api.openapi.sent import Sent
+from relay.api.problems import (
+    FORBIDDEN,
+    FOREIGN_ORIGIN,
+    HEADERS_TOO_LARGE,
+    INTERNAL,
+    INVALID,
+    MEDIA_TYPE,
+    NOT_FOUND,
+    TOO_LARGE,
+    TOO_MANY,
+    TOO_SLOW,
+    UNAUTHORIZED,
+    UNAVAILABLE,
+    UNKNOWN_HOST,
+    UNSUPPORTED,
+    Kind,
+    ProblemView,
+)
+
+Routes = Mapping[tuple[str, str], Operation]
+"""Method and template to what is said of it."""
+
+VERSION: Final = "3.1.1"
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_OPEN: Final = frozenset({"/livez", "/readyz", "/metrics"})
+"""Served to any host."""
+_UNNAMED: Final = re.compile(r"[^a-zA-Z0-9]+")
+_ABOUT: Final = """\
+A sender puts messages in; the relay delivers each to its receivers, gets the receiver's answer, and brings it back.
+
+Whatever is refused is answered with problem details (RFC 9457): `type` is a path of this API that answers with a page.
+A path that there is not is a 404, a method that it does not take a 405 with `Allow`; HEAD is taken where GET is. Query
+parameters and members of a body that are not listed are refused."""
+_TOLD: Final = {
+    "Location": "The path of what was made.",
+    "Retry-After": "Seconds after which to repeat the request.",
+    "WWW-Authenticate": "What would prove who calls.",
+    "Accept-Post": "The media types that are taken.",
+}
+_OF_STATUS: Final[Mapping[int, Sequence[str]]] = {401: ["WWW-Authenticate"], 429: ["Retry-After"], 503: ["Retry-After"]}
+
+
+def document(
+    router: web.UrlDispatcher, known: Routes, sent: Sequence[Sent], failures: Sequence[Kind]
+) -> dict[str, Any]:
+    """Of the routes of `router` that are `known`. `failures`: why a delivery may have failed."""
+    here = [known[route] for route in routes_of(router) if route in known]
+    schemas = Schemas([*_types(here), *(one.body for one in sent if one.body is not None), ProblemView])
+    paths: dict[str, dict[str, Any]] = defaultdict(dict)
+    for operation in here:
+        paths[operation.path][operation.method.lower()] = _operation(operation, schemas)
+    return {
+        "openapi": VERSION,
+        "info": {
+            "title": "Webhook relay",
+            "version": __version__,
+            "summary": "A webhook relay that brings the receiver's answer back to the sender",
+            "description": _ABOUT,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/", "description": "The one that this document comes from."}],
+        "tags": [{"name": noun} for noun in dict.fromkeys(operation.noun for operation in here)],
+        "paths": paths,
+        "webhooks": {one.name: {"post": _webhook(one, schemas)} for one in sent},
+        "components": {
+            "schemas": schemas.components,
+            "securitySchemes": {
+                "key": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A key with one of the scopes named; none while there are no keys.",
+                }
+            },
+        },
+        "x-delivery-failures": [f"/problems/{kind.name}" for kind in failures],
+    }
+
+
+def routes_of(router: web.UrlDispatcher) -> Iterator[tuple[str, str]]:
+    """Method and template of each, but for HEAD, which comes with GET."""
+    for route in router.routes():
+        if route.method != "HEAD" and route.resource is not None:
+            yield route.method, route.resource.canonical
+
+
+def problems_of(operation: Operation) -> list[Kind]:
+    """All that it may be answered with, by status."""
+    found = [*operation.problems, HEADERS_TOO_LARGE, INTERNAL, UNAVAILABLE]
+    if operation.path not in _OPEN:
+        found.append(UNKNOWN_HOST)
+    if _need(operation) is not OPEN:
+        found += [UNAUTHORIZED, FORBIDDEN, TOO_MANY]
+    if operation.method not in READING:
+        found.append(FOREIGN_ORIGIN)
+    if operation.body is not None:
+        found += [INVALID, TOO_SLOW, TOO_LARGE, UNSUPPORTED]
+    if operation.parameters:
+        found.append(INVALID)
+    if "{" in operation.path:
+        found.append(NOT_FOUND)
+    return sorted(set(found), key=lambda kind: (kind.status, kind.name))
+
+
+def _need(operation: Operation) -> Need:
+    return ROUTES.get((operation.method, operation.path), ADMIN)
+
+
+def _security(need: Need) -> list[dict[str, list[str]]]:
+    """The scopes of which a key has to have one. Metrics are closed only once there are keys."""
+    if need is OPEN:
+        return []
+    scopes: list[dict[str, list[str]]] = [{"key": [scope]} for scope in dict.fromkeys((need.scope, ADMIN.scope))]
+    return [{}, *scopes] if need is MONITOR else scopes
+
+
+def _types(operations: Iterable[Operation]) -> Iterator[Any]:
+    for operation in operations:
+        yield from (parameter.of for parameter in operation.parameters)
+        bodies = [operation.body, *(answer.body for answer in operation.answers)]
+        for body in bodies:
+            if body is not None:
+                yield from (kind for kind in (*body.content.values(), *body.items.values()) if kind is not None)
+
+
+def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
+    example, description = operation.example, operation.description
+    found: dict[str, Any] = {
+        "operationId": operation.id,
+        "tags": [operation.noun],
+        "summary": operation.summary,
+        **({"description": description} if description else {}),
+        "parameters": [_parameter(parameter, schemas, example) for parameter in operation.parameters],
+        "responses": dict(sorted({**_answers(operation, schemas), **_problems(operation)}.items())),
+        "security": _security(_need(operation)),
+    }
+    if operation.body is not None:
+        content = _content(operation.body, schemas)
+        if example.body is not None:
+            content[example.content_type]["examples"] = {"tried": {"value": example.body}}
+        found["requestBody"] = {"required": operation.body.required, "content": content}
+    return found
+
+
+def _parameter(parameter: Parameter, schemas: Schemas, example: Example) -> dict[str, Any]:
+    of = {"path": example.path, "query": example.query, "header": example.headers}[parameter.place]
+    schema = schemas.of(parameter.of)
+    found: dict[str, Any] = {
+        "name": parameter.name,
+        "in": parameter.place,
+        "required": parameter.required or parameter.place == "path",
+        "description": parameter.description,
+        "schema": schema,
+    }
+    if parameter.name in of:
+        text = of[parameter.name]
+        value: Any = int(text) if schema.get("type") == "integer" else text
+        found["example"] = [value] if schema.get("type") == "array" else value
+    return found
+
+
+def _content(body: Body, schemas: Schemas) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for media_type, kind in body.content.items():
+        found[media_type] = {} if kind is None else {"schema": schemas.of(kind)}
+        if media_type in body.items:
+            found[media_type]["x-item-schema"] = schemas.of(body.items[media_type])
+        elif kind is None and is_json(media_type):
+            found[media_type]["schema"] = {}
+    return found
+
+
+def _answers(operation: Operation, schemas: Schemas) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for answer in operation.answers:
+        one: dict[str, Any] = {"description": answer.description}
+        if answer.body is not None:
+            one["content"] = _content(answer.body, schemas)
+        if answer.headers:
+            one["headers"] = {name: _header(text) for name, text in answer.headers.items()}
+        found[str(answer.status)] = one
+    return found
+
+
+def _problems(operation: Operation) -> dict[str, Any]:
+    by_status: dict[int, list[Kind]] = defaultdict(list)
+    for kind in problems_of(operation):
+        by_status[kind.status].append(kind)
+    taken = {answer.status for answer in operation.answers}
+    return {str(status): _problem(status, kinds) for status, kinds in by_status.items() if status not in taken}
+
+
+def _problem(status: int, kinds: Sequence[Kind]) -> dict[str, Any]:
+    types = [f"/problems/{kind.name}" for kind in kinds]
+    told = {name: _header(_TOLD[name]) for name in _OF_STATUS.get(status, ())}
+    schema = {
+        "allOf": [{"$ref": "#/components/schemas/ProblemView"}],
+        "properties": {"type": {"enum": types}, "status": {"const": status}},
+    }
+    examples = {_UNNAMED.sub("_", kind.name): {"value": _shown(kind)} for kind in kinds}
+    return {
+        "description": "; ".join(f"{kind.title} (`{kind.name}`)" for kind in kinds),
+        "content": {MEDIA_TYPE: {"schema": schema, "examples": examples}},
+        **({"headers": told} if told else {}),
+    }
+
+
+def _shown(kind: Kind) -> ProblemView:
+    return {
+        "type": f"/problems/{kind.name}",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": kind.title,
+        "instance": "/",
+        "errors": [],
+    }
+
+
+def _header(text: str) -> dict[str, Any]:
+    return {"description": text, "schema": {"type": "string"}}
+
+
+def _webhook(one: Sent, schemas: Schemas) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "operationId": one.name,
+        "summary": one.summary,
+        "description": one.description,
+        "parameters": [
+            {
+                "name": header.name,
+                "in": "header",
+                "required": header.always,
+                "description": header.description,
+                "schema": {"type": "string"},
+            }
+            for header in one.headers
+        ],
+        "requestBody": {
+            "content": {
+                media_type: {} if one.body is None else {"schema": schemas.of(one.body)} for media_type in one.media
+            }
+        },
+        "responses": {status: {"description": text} for status, text in one.answers.items()},
+        "security": [],
+    }
+    return found
+
+
+def status_text(status: int) -> str:
+    """The phrase of a status."""
+    return HTTPStatus(status).phrase
+
+
+def encoded(found: Mapping[str, Any]) -> bytes:
+    """As it is served."""
+    return msgspec.json.format(msgspec.json.encode(found), indent=1)

@@ -1,0 +1,150 @@
+"""What the relay sends by itself: the top-level `webhooks` of the document. Receivers and senders serve these."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypedDict
+
+from relay.domain.notice import MEDIA_TYPE, Notice
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """`always`: each request of this kind has it."""
+
+    name: str
+    description: str
+    always: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A POST of the relay's. `body`: its type; None: any bytes of type `media`. `answers`: what each status means."""
+
+    name: str
+    summary: str
+    description: str
+    headers: Sequence[Header]
+    answers: Mapping[str, str]
+    media: Sequence[str]
+    body: Any = None
+
+
+class Ping(TypedDict):
+    """The whole body of a ping."""
+
+    type: Literal["relay.ping"]
+
+
+_SIGNED: Final = (
+    Header("webhook-timestamp", "Unix seconds of this attempt."),
+    Header(
+        "webhook-signature",
+        "`signature: standard`, as usual: Standard Webhooks 1.0, one for each secret.",
+        always=False,
+    ),
+    Header("x-hub-signature-256", "`signature: github`; with SHA-512 it is `x-hub-signature`.", always=False),
+    Header("stripe-signature", "`signature: stripe`.", always=False),
+)
+_TRACE: Final = Header("traceparent", "The sender's own (W3C Trace Context), if the message has it.", always=False)
+_AGENT: Final = Header("user-agent", "`relay/` and its version.")
+_TYPE: Final = Header("content-type", "Of the body.")
+_REFUSED: Final = "Refused: it fails for good at once."
+_LEFT_ALONE: Final = "Nothing is sent there for as long as `Retry-After` says; then again."
+_RETRIED: Final = {
+    "2XX": "It is done.",
+    **dict.fromkeys(("400", "413", "415", "422"), _REFUSED),
+    "410": "The endpoint is gone: nothing more is sent there until somebody resumes it.",
+    **dict.fromkeys(("429", "503"), _LEFT_ALONE),
+    "default": "Sent again later, less and less often. Redirects are not followed.",
+}
+
+DELIVERY: Final = Sent(
+    "delivery",
+    "A message, to one of its receivers",
+    "POSTed to the receiver's `post_endpoint` until it is accepted, at least once: `webhook-id` is the same on every "
+    "attempt. Its payload is passed on byte for byte.",
+    (
+        Header("webhook-id", "`msg_` and 26 characters, made of source and message id: to tell repeats by."),
+        *_SIGNED,
+        Header("ce-specversion", "1.0: CloudEvents, binary mode."),
+        Header("ce-id", "The message id, percent-encoded where CloudEvents has it so."),
+        Header("ce-source", "The source."),
+        Header("ce-type", "The type of the message, if it has one.", always=False),
+        Header("ce-time", "When it happened, if the sender said so.", always=False),
+        Header("relay-attempt", "1 for the first POST of this life of the delivery."),
+        Header("relay-generation", "The delivery's life: 0, and one more for each replay."),
+        Header("relay-deadline", "Unix seconds at which it is given up.", always=False),
+        Header("relay-sequence", "Grows along what is kept in order.", always=False),
+        Header("relay-answer-url", "Where the answer may be POSTed to, where it comes later.", always=False),
+        _TRACE,
+        _AGENT,
+        _TYPE,
+    ),
+    {
+        **_RETRIED,
+        "2XX": "Accepted, and the body is the answer.",
+        "202": "Accepted; the answer comes later: by the status endpoint, or by POST to `relay-answer-url`.",
+    },
+    ("application/json", "*/*"),
+)
+RESULT: Final = Sent(
+    "result",
+    "A receiver's answer, to the sender's callback",
+    "POSTed to the source's `callback` until it is taken: the bytes of the receiver's answer.",
+    (
+        Header("webhook-id", "`ans_`, 26 characters, the receiver, and the generation."),
+        *_SIGNED,
+        Header("relay-source", "The source, percent-encoded."),
+        Header("relay-message-id", "The message id, percent-encoded."),
+        Header("relay-receiver", "Whose answer it is."),
+        Header("relay-attempt", "1 for the first POST of this result."),
+        Header("relay-outcome", "`answered`, or `delivered`: accepted without an answer.", always=False),
+        Header("relay-answer-status", "The status of the answer.", always=False),
+        Header("relay-answer-truncated", "`true`: the answer was longer than is kept.", always=False),
+        _TRACE,
+        _AGENT,
+        Header("content-type", "Of the answer, if it had one.", always=False),
+    ),
+    _RETRIED,
+    ("*/*",),
+)
+FAILURE: Final = Sent(
+    "failure",
+    "A delivery failed for good, to the sender's callback",
+    "POSTed to the source's `callback`, unless it has `failures: false`.",
+    (
+        Header("webhook-id", "`fail_`, 26 characters, the receiver, and the generation."),
+        *_SIGNED,
+        Header("relay-source", "The source, percent-encoded."),
+        Header("relay-message-id", "The message id, percent-encoded."),
+        Header("relay-receiver", "Which delivery failed; `-` where the message never had a receiver."),
+        Header("relay-attempt", "1 for the first POST of this notice."),
+        Header("relay-outcome", "`failed`."),
+        Header("relay-reason", "Why, as one word of a closed list."),
+        _TRACE,
+        _AGENT,
+        _TYPE,
+    ),
+    _RETRIED,
+    (MEDIA_TYPE,),
+    Notice,
+)
+PING: Final = Sent(
+    "ping",
+    "Are you back?, to an endpoint that was down",
+    "A throw-away event in place of messages, until one is answered with 2xx. Ignore it.",
+    (
+        Header("webhook-id", "`ping_`, and what is of no meaning."),
+        *_SIGNED,
+        Header("ce-specversion", "1.0."),
+        Header("ce-id", "As `webhook-id`."),
+        Header("ce-source", "`relay`."),
+        Header("ce-type", "`relay.ping`."),
+        _AGENT,
+        _TYPE,
+    ),
+    {"2XX": "It is back: messages follow.", "410": "It is gone.", "default": "It is still down."},
+    ("application/json",),
+    Ping,
+)
+SENT: Final = (DELIVERY, RESULT, FAILURE, PING)

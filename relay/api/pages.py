@@ -1,0 +1,94 @@
+"""The pages for people: what there is, the routes, and what each problem means. They tell nothing that is secret."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from relay import __version__
+from relay.api import problems
+from relay.api.ended import ANSWER_GONE, FAILURES
+from relay.api.front import DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS, front, front_html, wants_json
+from relay.api.html import page, prose, table
+from relay.api.openapi.document import document, encoded
+from relay.api.openapi.page import document_html
+from relay.api.openapi.sent import SENT
+from relay.api.openapi.tables import OPERATIONS
+from relay.api.problem_advice import ADVICE
+from relay.api.problems import NOT_FOUND, Kind, Problem
+from relay.api.reading import query_of
+
+KINDS: Final[Mapping[str, Kind]] = {
+    kind.name: kind
+    for kind in (*FAILURES, ANSWER_GONE, *(each for each in vars(problems).values() if isinstance(each, Kind)))
+}
+"""All problems that there are, by name. Some are a failure of a delivery as well as an answer of the API."""
+_OF_HTTP: Final = {f"http-{status.value}": status for status in HTTPStatus if status >= 400}
+
+
+class PagesResource:
+    """`/`, `/docs`, `/openapi.json`, `/problems` and what is under it."""
+
+    def __init__(self, router: web.UrlDispatcher) -> None:
+        self._router = router
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get(INDEX, self.index)
+        router.add_get(OPENAPI, self.openapi)
+        router.add_get(DOCS, self.docs)
+        router.add_get(PROBLEMS, self.problems)
+        router.add_get(PROBLEM, self.problem)
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """Made when somebody asks for it first: it takes some 30 ms."""
+        return document(self._router, OPERATIONS, SENT, FAILURES)
+
+    @cached_property
+    def _encoded(self) -> bytes:
+        return encoded(self.document)
+
+    @cached_property
+    def _docs(self) -> str:
+        return document_html(self.document)
+
+    async def index(self, request: web.Request) -> web.Response:
+        query_of(request)
+        if wants_json(request.headers.get("Accept", "")):
+            body = msgspec.json.encode(front(__version__))
+            return web.Response(body=body, content_type="application/json", headers={"Vary": "Accept"})
+        response = page("Webhook relay", front_html(__version__))
+        response.headers["Vary"] = "Accept"
+        return response
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        query_of(request)
+        return web.Response(body=self._encoded, content_type="application/json")
+
+    async def docs(self, request: web.Request) -> web.Response:
+        query_of(request)
+        return page("Webhook relay: API", self._docs)
+
+    async def problems(self, request: web.Request) -> web.Response:
+        query_of(request)
+        rows = [(f'<a href="{PROBLEMS}/{name}">{name}</a>', prose(kind.title)) for name, kind in sorted(KINDS.items())]
+        return page("What can go wrong", f"<h1>What can go wrong</h1>{table(('type', 'what'), rows)}")
+
+    async def problem(self, request: web.Request) -> web.Response:
+        query_of(request)
+        name = request.match_info["name"]
+        title, advice = _known(name)
+        content = f'<h1>{prose(title)}</h1><p>{prose(advice)}</p><p><a href="{PROBLEMS}">All problems</a></p>'
+        return page(title, content)
+
+
+def _known(name: str) -> tuple[str, str]:
+    """Title, and what to do. Raises a Problem."""
+    if (kind := KINDS.get(name)) is not None:
+        return kind.title, ADVICE[name]
+    if (status := _OF_HTTP.get(name)) is not None:
+        return status.phrase, "The HTTP server refused the request by itself: mend how it is sent."
+    raise Problem(NOT_FOUND, "There is no problem of that name.")

@@ -1,0 +1,132 @@
+"""What each problem means and what to do about it: the pages that the `type` of a problem leads to.
+
+Also of those that only a failed delivery has, whose notices to a sender name the same pages.
+"""
+
+from typing import Final
+
+ADVICE: Final[dict[str, str]] = {
+    "invalid-request": (
+        "Something in the request cannot be read, or is not allowed. `errors` names each place: a header, a query"
+        " parameter, a part of the path, or a JSON pointer into the body. Mend it; repeating it as it is will not"
+        " do."
+    ),
+    "unauthorized": "Send the header `Authorization: Bearer <key>` with a key of this API.",
+    "forbidden": (
+        "The key is good, and has no scope for this. `detail` says which one it takes; an administrator can make such "
+        "a key. Whether there is what was asked for is not told."
+    ),
+    "too-many-keys": "Revoke keys that nobody uses: `relay keys list` shows them.",
+    "key-expired": "A new secret would expire with the key: make a new key.",
+    "bad-signature": (
+        "The webhook does not carry what its source was set up with: check that both sides have the same secret, "
+        "that the body is sent as it was signed, and that the clocks agree. Nothing of it was kept."
+    ),
+    "foreign-origin": (
+        "A browser sent it for a page of another site. Programs send neither `Origin` nor `Sec-Fetch-Site`; pages"
+        " of this API's own public URL may call it."
+    ),
+    "not-found": (
+        "There is nothing at that path: a wrong path, or what it names never was, is not there yet, or is long "
+        "gone. `detail` says which."
+    ),
+    "method-not-allowed": "The path exists, and takes other methods: the header `Allow` lists them.",
+    "request-timeout": "The body came too slowly. Send it in one go, and repeat the request.",
+    "id-conflict": (
+        "A message with this id came before, and was another one: other payload, type or receivers. An id stands "
+        "for one message; give the new one an id of its own."
+    ),
+    "not-failed": (
+        "Only what has failed can be replayed, and only what is not delivered can be discarded. To send once more"
+        ' what was delivered, say `{"only_failed": false}`.'
+    ),
+    "not-replayable": (
+        "It was replayed, discarded or delivered meanwhile, or cannot be sent any more; `detail` says which. Look"
+        " at the message itself to see how it is."
+    ),
+    "too-many-jobs": "Wait for some of the jobs that are not over, or stop them: `GET /v1/replays` lists them.",
+    "answer-closed": (
+        "The delivery was given up, has its answer, or was begun anew. Nothing is to be done: the answer is not "
+        "wanted any more."
+    ),
+    "answer-gone": "The message was delivered, but so long ago that the answer is not in the log any more.",
+    "too-large": (
+        "Send less at once: a smaller payload, or fewer messages in a batch. `detail` says how much is taken."
+    ),
+    "unsupported-media-type": (
+        "Send the body as a type that is taken here, and without `Content-Encoding`. What controls the relay "
+        "takes `application/json` only."
+    ),
+    "unknown-host": (
+        "The request names a host that this API does not go by. Use one that it knows, or add the name to "
+        "`RELAY_ALLOWED_HOSTS`."
+    ),
+    "unknown-receiver": (
+        "No receiver of that name is known: check its spelling, and that it is declared. A dead letter of it can "
+        "be replayed once it is."
+    ),
+    "unfit-id": (
+        "The receiver is asked about messages at a URL with their id in it, and this id would lead elsewhere. "
+        "Choose an id without dots and slashes alone."
+    ),
+    "no-receiver": (
+        "No receiver subscribes to this source and type. Name some with `?receiver=`, or add a subscription."
+    ),
+    "too-many-requests": (
+        "Too many wrong keys came from this address. Wait as long as `Retry-After` says, and send the right key."
+    ),
+    "quota-exceeded": (
+        "The quota of the key or the source is used up. Wait as long as `Retry-After` says; `RateLimit` says what"
+        " is left."
+    ),
+    "headers-too-large": "Send fewer or shorter headers.",
+    "internal-error": (
+        "This is a fault of the relay; it has been logged there. Repeating the request is safe if it has an id of"
+        " its own."
+    ),
+    "unavailable": (
+        "The relay, or what it stands on, is away for a moment or has too much to do. Repeat the request after "
+        "`Retry-After`; with an id of its own that is safe."
+    ),
+    # of deliveries
+    "delivery-failed": "The delivery was given up. Look at its dead letter, mend the cause, and replay it.",
+    "invalid": (
+        "What came on the topic is no message: it lacks an id or a source, or cannot be read. Send it right, with"
+        " an id of its own."
+    ),
+    "rejected": (
+        "The receiver answered that it will never take this message. See its answer in the dead letter; once the "
+        "receiver, or the message, is mended, replay it."
+    ),
+    "gone": (
+        "The receiver said that it is gone (410), and is sent nothing any more. If it is back, resume it, and replay."
+    ),
+    "exhausted": (
+        "Every attempt that the receiver's settings allow has failed. Once it works again, replay what failed."
+    ),
+    "expired": "The delivery became older than the receiver's settings allow. Once the receiver works, replay it.",
+    "ambiguous": (
+        "An attempt may or may not have arrived, and the receiver's settings forbid to send it twice. Ask the "
+        "receiver; replay it if it has nothing."
+    ),
+    "backlog-full": "Too many messages waited for the receiver. Once it keeps up again, replay what failed.",
+    "answer-timeout": (
+        "The receiver accepted the message, and did not answer in time. Ask the receiver; a replay sends the "
+        "message again."
+    ),
+    "receiver-forgot": "The receiver accepted the message, and later knew nothing of it. Replay it.",
+    "callback-rejected": (
+        "The sender's callback refused the result for good. Mend it, and replay the dead letter: only the result "
+        "is sent again."
+    ),
+    "callback-exhausted": (
+        "The sender's callback could not be reached for too long. Once it works, replay the dead letter: only the"
+        " result is sent again."
+    ),
+    "poison": (
+        "The message could not be worked on, again and again. This is a fault of the relay: report it; a newer "
+        "version may take it when it is replayed."
+    ),
+    "discarded": "Somebody decided that this delivery ends. A replay takes that back.",
+}
+"""By the last part of `type`."""

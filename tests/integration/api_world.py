@@ -1,0 +1,65 @@
+"""A relay that knows what the examples of the API's document are about."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from relay.domain.api_key import Key, Secret, encode_key, key_record_key
+from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.hop import Hop, encode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.message import Message, message_digest, message_headers
+from relay.domain.reasons import REASON_CODES
+from relay.domain.receiver import Inbound
+from relay.domain.replay_job import Order, order_key
+from relay.domain.scope import Scope
+from relay.domain.selection import Selection
+from relay.domain.topics import TopicSpec
+from relay.log.port import Coordinate, NewRecord
+from relay.state.port import FailedEntry
+from relay.state.rows import Arrival, Mark, MessageStage, Stage, delivery_row
+from tests.integration.api_rig import NOW, Rig, running_api
+
+KEY: Final = "the key of the examples"
+HOOK_SECRET: Final = "the secret of the hook"
+JOB: Final = "5f0c2ba7d1e94c36"
+KEY_ID: Final = "k5examplekey"
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[Rig]:
+    """An API with a key, a message `sent-1`, the dead letter of `failed-1`, a job, a key, and a source `hooks`."""
+    async with running_api(api_key=KEY) as rig:
+        lanes = [rig.topics.to_receiver("ci"), rig.topics.pending("ci")]
+        await rig.log.create([TopicSpec(lane, 1) for lane in lanes], {})
+        rig.directory.inbound["hooks"] = Inbound("github", (HOOK_SECRET,), receivers=("ci",))
+        await _sent(rig, "sent-1")
+        await bury(rig, "failed-1")
+        order = Order(JOB, "replay", Selection(receivers=frozenset({"ci"})), NOW, ())
+        await rig.log.append([NewRecord(rig.topics.receiver_config, order_key(JOB), order.encode())])
+        key = Key(KEY_ID, "an older one", frozenset({Scope("metrics")}), NOW, "test", None, (Secret("0" * 64, NOW),))
+        await rig.log.append([NewRecord(rig.topics.receiver_config, key_record_key(KEY_ID), encode_key(key))])
+        await rig.keys.make("admin", now=NOW)  # and all before it is read
+        yield rig
+
+
+async def bury(rig: Rig, message_id: str, *, reason: str = "rejected", status: int | None = 422) -> Coordinate:
+    """A message to `ci` that was given up, as the relay would leave it."""
+    delivery, origin = await _sent(rig, message_id)
+    stage = rig.topics.to_receiver("ci")
+    letter = DeadLetter(reason, "it said no", stage, origin, 1, int(NOW * 1000), status)
+    headers = dead_letter_headers(encode_hop(Hop(delivery, "push", origin=origin)), letter)
+    (at,) = await rig.log.append([NewRecord(rig.topics.failed_messages, b"github", b"{}", headers)])
+    row = delivery_row(delivery)
+    await rig.state.mark([Mark(row, 0, Stage.FAILED, (at.partition, at.offset), REASON_CODES[reason])])
+    await rig.state.index_failed([FailedEntry("ci", at, NOW, reason, delivery.source_id, delivery.message_id)])
+    return at
+
+
+async def _sent(rig: Rig, message_id: str) -> tuple[DeliveryId, Coordinate]:
+    message = Message("github", message_id, ("ci",), "push", None, "application/json", b"{}")
+    record = NewRecord(rig.topics.from_sender, b"github", message.payload, message_headers(message))
+    (at,) = await rig.log.append([record])
+    arrival = Arrival(message.id, message_digest(message), at.partition, at.offset, MessageStage.ENQUEUED)
+    await rig.state.enqueued([arrival])
+    return DeliveryId("ci", *message.id), at
