@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from relay.cli.client import Client, with_client
+from relay.cli.client import ApiFailed, Client, with_client
 from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.table import output_option, print_json
 from relay.config.settings import Settings
@@ -116,15 +116,23 @@ def of_places(
     if action == "discard":
         _ask(f"Discard {len(places):,}?", yes=yes)
 
-    async def work(client: Client) -> list[Any]:
-        return [await client.act_on_letter(action, *place) for place in places]
+    async def work(client: Client) -> tuple[list[Any], list[str]]:
+        done, refused = [], []
+        for partition, offset in places:
+            try:
+                done.append(await client.act_on_letter(action, partition, offset))
+            except ApiFailed as error:
+                refused.append(f"{partition}/{offset}: {error}")
+        return done, refused
 
-    done = with_client(settings_from(config_file), api, work)
+    done, refused = with_client(settings_from(config_file), api, work)
     if output == "json":
         print_json(done)
-        return
-    for each in done:
-        tell_one(each)
+    else:
+        for each in done:
+            tell_one(each)
+    if refused:
+        raise RelayError("\n".join(refused))
 
 
 def tell_one(done: Any) -> None:

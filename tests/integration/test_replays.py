@@ -25,6 +25,7 @@ async def lettered(dev: RelayProcess, count: int) -> list[dict[str, Any]]:
             return found
 
 
+@pytest.mark.timeout(300)
 async def test_what_failed_is_seen_mended_and_replayed_from_the_command_line(tmp_path: Path) -> None:
     sink = Sink("fail", fail_status=422)
     await sink.start()
@@ -47,8 +48,8 @@ async def test_what_failed_is_seen_mended_and_replayed_from_the_command_line(tmp
             code, output = await relay(dev, "failed", "replay", place)
             assert (code, "replayed: github m-0 for ci, life 1" in output) == (0, True), output
             await dev.line_with("m-0 from ci: answered 200")
-            code, output = await relay(dev, "failed", "replay", place)
-            assert (code, "It was replayed already" in output) == (1, True), output
+            code, output = await relay(dev, "failed", "replay", place, "0/999")
+            assert (code, "It was replayed already" in output, "0/999: " in output) == (1, True, True), output
 
             code, output = await relay(dev, "replay", "--receiver", "ci", "--dry-run")
             assert (code, "5 chosen, 4 to replay; 1 not (replayed 1)" in output) == (0, True), output
@@ -134,7 +135,14 @@ async def test_a_job_whose_process_is_killed_twice_sends_each_once_and_in_order(
         assert (again["sent"], again["skipped_because"]) == (0, {"replayed": COUNT})
         await rig.until(lambda: len(rig.answered()) == COUNT)
         assert await rig.dead_letters(await _api_of(third), 0) == []
-    so_far()
+        assert so_far() == COUNT
+        async with aiohttp.ClientSession(await _api_of(third)) as session:
+            asked = {"receiver": NAME, "ids": [sent[0].message_id], "since": "1h", "only_failed": False}
+            async with session.post("/v1/replays", json=asked) as response:
+                delivered = await _over(session, (await response.json())["id"])
+        assert (delivered["sent"], delivered["skipped_because"]) == (1, {"replayed": 1}), delivered
+        await rig.until(lambda: so_far() > COUNT)
+        assert arrived.pop() == sent[0].message_id, "what was delivered is sent once more, if that is asked for"
     assert len(arrived) == len(set(arrived)) == COUNT, "each once"
     for source in {message.source for message in sent}:
         assert [one for one in arrived if one.startswith(f"{source}-")] == [
