@@ -46,5 +46,6 @@ def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int, *, ex
         ask_after_s=None,
         ask_first=False,
         wait_s=0,
+        headers=(),
     )
     return NewRecord(topics.to_sender, hop.delivery.source_id.encode(), result.body, result_headers(answer) + extra)

@@ -29,6 +29,7 @@ def first_hop(
         accepted_ms=accepted_ms,
         traceparent=message.traceparent,
         move=move,
+        headers=message.headers if receiver.forward_headers else (),
         wait_s=wait_s,
     )
 

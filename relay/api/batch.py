@@ -11,7 +11,7 @@ from aiohttp import web
 
 from relay.api.batch_items import Defaults, Item, Refused, read_events, read_lines
 from relay.api.context import ApiContext
-from relay.api.incoming import one_type, receivers_in
+from relay.api.incoming import one_type, own_headers, receivers_in
 from relay.api.intake import Accepted, Fate, Incoming, Intake, Repeated
 from relay.api.problems import UNSUPPORTED, Problem, document_of, invalid
 from relay.api.quotas import Quotas
@@ -105,6 +105,7 @@ def _defaults(request: web.Request, context: ApiContext) -> Defaults:
         traceparent=_short(plain_header(request, "traceparent"), header="traceparent"),
         max_payload_bytes=context.max_payload_bytes,
         new_id=context.new_id,
+        headers=own_headers(request),
     )
 
 

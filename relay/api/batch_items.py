@@ -1,7 +1,7 @@
 """The messages in the body of a batch: JSON lines, or a CloudEvents batch. Payloads are cut out, never re-encoded."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -11,6 +11,7 @@ from relay.api.incoming import is_structured, receiver_names
 from relay.api.intake import Incoming
 from relay.api.problems import TOO_LARGE, UNSUPPORTED, Problem, invalid, problem_of
 from relay.domain.errors import InvalidRecord
+from relay.domain.forwarding import Pairs, read_headers
 from relay.domain.identity import check_id
 from relay.domain.message import Message, message_headers, short_text
 
@@ -26,7 +27,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What holds for every item, from path, query and headers; `receivers` and `event_type` unless it says its own.
+    """What holds for every item, from path, query and headers; `receivers` and `event_type` unless it says its own;
+    `headers` are each message's own, beside those that it names.
 
     `max_payload_bytes`: of one item. `new_id`: for items without an id. `foreign`: the events were not made for this
     relay: they have an id and a source, which is no source_id, and who receives them is not theirs to say.
@@ -39,6 +41,7 @@ class Defaults:
     max_payload_bytes: int
     new_id: Callable[[], str]
     foreign: bool = False
+    headers: Pairs = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class BatchLine(msgspec.Struct):
     type: str | None = None
     content_type: str | None = None
     time: str | None = None
+    headers: dict[str, str] | None = None
 
 
 class CloudEvent(msgspec.Struct):
@@ -157,6 +161,7 @@ class _Maker:
             content_type=line.content_type or _JSON,
             payload=bytes(line.payload),
             traceparent=None,
+            headers=line.headers,
         )
 
     def from_event(self, event: CloudEvent) -> Item:
@@ -189,6 +194,7 @@ class _Maker:
         content_type: str | None,
         payload: bytes,
         traceparent: str | None,
+        headers: Mapping[str, str] | None = None,
     ) -> Item:
         defaults = self._defaults
         try:
@@ -207,6 +213,7 @@ class _Maker:
                 content_type=short_text(content_type, "content type"),
                 payload=payload,
                 traceparent=short_text(traceparent, "traceparent") or defaults.traceparent,
+                headers=read_headers(dict(defaults.headers) | dict(headers)) if headers else defaults.headers,
             )
         except (InvalidRecord, Problem) as error:
             return Refused(message_id, problem_of(error))

@@ -11,6 +11,7 @@ from relay.api.problems import UNSUPPORTED, Problem, invalid
 from relay.api.reading import attributes, percent_decoded, plain_header, query_of
 from relay.api.wait_asked import WAIT
 from relay.domain.errors import InvalidRecord
+from relay.domain.forwarding import PREFIX, Pairs, read_headers
 from relay.domain.identity import check_id, is_receiver_name
 from relay.domain.message import MAX_RECEIVERS, Message, message_headers, parse_message
 
@@ -40,8 +41,21 @@ def read_message(
         payload=payload,
         traceparent=plain_header(request, "traceparent"),
         wait_s=wait_s,
+        headers=own_headers(request),
     )
     return as_incoming(message, fresh=given_id is None)
+
+
+def own_headers(request: web.Request) -> Pairs:
+    """The message's own, in `relay-header-...` of the request; the values of a repeated one make a list, as HTTP has
+    it (RFC 9110, 5.3). Raises a Problem."""
+    names = {name.lower() for name in request.headers if name[: len(PREFIX)].lower() == PREFIX}
+    if not names:
+        return ()
+    try:
+        return read_headers({name[len(PREFIX) :]: ", ".join(request.headers.getall(name)) for name in sorted(names)})
+    except InvalidRecord as error:
+        raise invalid(error.detail) from None
 
 
 def as_incoming(message: Message, *, fresh: bool) -> Incoming:

@@ -46,6 +46,7 @@ class Outgoing:
     receivers: tuple[str, ...] = ()
     event_type: str | None = None
     content_type: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
 
     async def send(self, client: Client, *, wait_s: int | None = None) -> Any:
         """As `Client.send`."""
@@ -57,6 +58,7 @@ class Outgoing:
             event_type=self.event_type,
             content_type=self.content_type,
             wait_s=wait_s,
+            headers=self.headers,
         )
 
 

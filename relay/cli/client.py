@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -14,6 +14,7 @@ from relay.config.entries import check_url
 from relay.config.own_address import own_url
 from relay.config.settings import Settings
 from relay.domain.errors import RelayError, UserError
+from relay.domain.forwarding import PREFIX
 
 T = TypeVar("T")
 
@@ -233,18 +234,20 @@ class Client:
         event_type: str | None = None,
         content_type: str = "application/json",
         wait_s: int | None = None,
+        headers: Iterable[tuple[str, str]] = (),
     ) -> Any:
-        """Post a message; returns its state. With `wait_s`: Ended, if its only delivery is over within that."""
-        headers = {"content-type": content_type}
+        """Post a message; returns its state. With `wait_s`: Ended, if its only delivery is over within that. `headers`:
+        the message's own."""
+        sent_headers = {"content-type": content_type} | {PREFIX + name: value for name, value in headers}
         if message_id is not None:
-            headers["ce-id"] = quote(message_id, safe=" !#$&'()*+,/:;=?@[]~-._", errors="surrogateescape")
+            sent_headers["ce-id"] = quote(message_id, safe=" !#$&'()*+,/:;=?@[]~-._", errors="surrogateescape")
         params = [("receiver", name) for name in receivers] + ([("type", event_type)] if event_type else [])
         path = f"/v1/sources/{_quoted(source_id)}/messages"
         sent: Awaitable[Answer | Ended | None]
         if wait_s is None:
-            sent = self.call("POST", path, body=payload, headers=headers, params=params)
+            sent = self.call("POST", path, body=payload, headers=sent_headers, params=params)
         else:
-            sent = self.until_ended("POST", path, wait_s, body=payload, headers=headers, params=params)
+            sent = self.until_ended("POST", path, wait_s, body=payload, headers=sent_headers, params=params)
         return await self._wanted(sent, "message_id", "status", "deliveries")
 
 

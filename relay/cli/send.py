@@ -13,6 +13,8 @@ from relay.cli.paths import FILE_OR_STDIN
 from relay.cli.status import show
 from relay.cli.table import output_option
 from relay.domain.errors import UserError
+from relay.domain.forwarding import check_forwardable
+from relay.domain.headers import check_header_value
 
 
 @click.command()
@@ -21,6 +23,7 @@ from relay.domain.errors import UserError
 @click.option("--type", "event_type", help="Its event type, such as push.")
 @click.option("--id", "message_id", help="Its id, unique per source. Default: a new one.")
 @click.option("--content-type", default="application/json", show_default=True)
+@click.option("--header", "headers", multiple=True, help="One of its own, as 'x-team: core'; repeatable.")
 @wait_option
 @api_option
 @config_option
@@ -32,6 +35,7 @@ def send(
     event_type: str | None,
     message_id: str | None,
     content_type: str,
+    headers: tuple[str, ...],
     wait_s: float | None,
     api: str | None,
     config_file: Path | None,
@@ -43,7 +47,7 @@ def send(
     With --wait, the answer is printed, and the exit code is 1 where a delivery failed, or the way of its result to the
     sender, and where it takes longer.
     """
-    outgoing = Outgoing(source, _payload(file), message_id, receivers, event_type, content_type)
+    outgoing = Outgoing(source, _payload(file), message_id, receivers, event_type, content_type, _pairs(headers))
     waited = with_client(settings_from(config_file), api, lambda client: send_one(client, outgoing, wait_s))
     show(waited.state, output)
     if output == "table" and wait_s is not None:
@@ -52,6 +56,19 @@ def send(
         raise ApiFailed(waited.late)
     if wait_s is not None and waited.failed:
         click.get_current_context().exit(1)
+
+
+def _pairs(headers: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    found = []
+    for header in headers:
+        name, colon, value = header.partition(":")
+        try:
+            found.append((check_forwardable(name), check_header_value(value.strip())))
+        except ValueError as error:
+            raise UserError(f"--header {header[:80]!r}: {error}") from None
+        if not colon:
+            raise UserError(f"--header {header[:80]!r}: write it as 'name: value'")
+    return tuple(found)
 
 
 def _payload(file: str) -> bytes:

@@ -23,6 +23,7 @@ from relay.config.references import has_reference
 from relay.config.signature_entry import Secrets, Signature, check_agreement, has_only_private_keys
 from relay.domain.ed25519 import is_private_key
 from relay.domain.errors import InvalidRecord
+from relay.domain.forwarding import check_pattern
 from relay.domain.headers import check_header_name, check_header_value
 from relay.domain.identity import check_id
 from relay.domain.receiver import RetryPolicy, SignatureStyle
@@ -95,6 +96,9 @@ Pointer = Annotated[str, AfterValidator(_pointer)]
 SourceId = Annotated[str, AfterValidator(_source_id)]
 Texts = Annotated[tuple[Text, ...], Field(strict=False)]
 Patterns = Annotated[tuple[Annotated[Text, AfterValidator(_pattern)], ...], Field(strict=False)]
+ForwardHeaders = Annotated[
+    tuple[Annotated[str, AfterValidator(check_pattern)], ...], Field(strict=False, max_length=32)
+]
 Code = Annotated[StrictInt, Field(ge=200, le=599)]
 Codes = Annotated[tuple[Code, ...], Field(strict=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -292,6 +296,7 @@ class ReceiverEntry(EndpointEntry):
     codes: CodesEntry = CodesEntry()
     sources: Patterns = ()
     event_types: Annotated[Patterns, Field(validate_default=True)] = ()
+    forward_headers: ForwardHeaders = ()
     enabled: bool = True
     owner: OwnerId | None = None
     labels: Labels = Field(default_factory=dict)
@@ -311,6 +316,14 @@ class ReceiverEntry(EndpointEntry):
         if partitions != 1 and info.data.get("ordering") == "receiver":
             raise ValueError("one at a time over the whole receiver (ordering: receiver) takes one partition")
         return partitions
+
+    @field_validator("forward_headers")
+    @classmethod
+    def _not_its_own(cls, patterns: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        own = {name.lower() for name in info.data.get("headers", ())}
+        if both := sorted(own.intersection(patterns)):
+            raise ValueError(f"{both[0]!r} contradicts headers, which set it; leave one of the two out")
+        return patterns
 
     @field_validator("event_types")
     @classmethod

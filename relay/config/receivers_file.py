@@ -149,6 +149,7 @@ def resolve(name: str, entry: ReceiverEntry, environ: Mapping[str, str], origin:
         sources=known.sources,
         event_types=known.event_types,
         enabled=known.enabled,
+        forward_headers=known.forward_headers,
         owner=known.owner,
         labels=tuple(sorted(known.labels.items())),
     )

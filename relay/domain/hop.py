@@ -1,6 +1,6 @@
 """Hop metadata: the headers of every record behind `from_sender`, read and written."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import isfinite
 from typing import Any, Final, Literal
@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from relay.domain.coordinate import Coordinate, Headers, coordinate_text, parse_coordinate
 from relay.domain.errors import InvalidRecord
+from relay.domain.forwarding import PREFIX, Pairs, as_record_headers, in_record
 from relay.domain.identity import DeliveryId, callback_id, is_receiver_name, read_message_id, read_source_id
 
 Outcome = Literal["answered", "delivered", "failed"]
@@ -29,6 +30,7 @@ class Hop(Struct, frozen=True, gc=False):
     asked (`not_asked`). `move`: by which of its receiver's moves it was routed (see `relay/domain/route.py`).
     `ask_first`: of a replay, where an attempt in its former life may have arrived: see `ToReceiver`.
     `wait_s`: seconds for which a request waits for the answer; 0: none does.
+    `headers`: the message's own, where its receiver wants any.
     """
 
     delivery: DeliveryId
@@ -51,6 +53,7 @@ class Hop(Struct, frozen=True, gc=False):
     move: int = 0
     ask_first: bool = False
     wait_s: int = 0
+    headers: Pairs = ()
 
 
 def encode_hop(hop: Hop) -> Headers:
@@ -100,6 +103,8 @@ def encode_hop(hop: Hop) -> Headers:
         headers.append(("relay-move", b"%d" % hop.move))
     if hop.ask_first:
         headers.append(("relay-ask-first", b"true"))
+    if hop.headers:
+        headers += as_record_headers(hop.headers)
     return tuple(headers)
 
 
@@ -121,7 +126,8 @@ def decode_hop(headers: Headers) -> Hop:
     Raises InvalidRecord (reason `invalid`) that names the header that is missing or wrong.
     """
     fields: dict[str, Any] = {}
-    for name, value in dict(headers).items():
+    named, has_own = dict(headers), False
+    for name, value in named.items():
         reader = _READERS.get(name)
         if reader is not None:
             try:
@@ -130,6 +136,10 @@ def decode_hop(headers: Headers) -> Hop:
                 raise _wrong(name, "is not valid UTF-8") from None
             except ValueError as error:
                 raise _wrong(name, str(error)) from None
+        elif name.startswith(PREFIX):
+            has_own = True
+    if has_own:
+        fields["headers"] = _own_headers(named)
     if fields.pop("version", "1.0") != "1.0":
         raise InvalidRecord("invalid", "header ce_specversion must be 1.0")
     try:
@@ -137,6 +147,13 @@ def decode_hop(headers: Headers) -> Hop:
     except KeyError as error:
         raise _missing(error.args[0]) from None
     return Hop(delivery, **fields)
+
+
+def _own_headers(named: Mapping[str, bytes]) -> Pairs:
+    try:
+        return tuple(in_record(named).items())
+    except UnicodeDecodeError:
+        raise _wrong(f"{PREFIX}...", "is not valid UTF-8") from None
 
 
 def _wrong(name: str, problem: str) -> InvalidRecord:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from relay.domain.coordinate import Headers
 from relay.domain.errors import InvalidRecord
+from relay.domain.forwarding import PREFIX, Pairs, as_record_headers, in_record, read_headers
 from relay.domain.identity import MessageId, check_id, is_receiver_name, read_message_id, read_source_id
 
 MAX_RECEIVERS: Final = 1_000
@@ -30,7 +31,8 @@ class Message(Struct, frozen=True, gc=False):
     """One webhook event. `receivers` None: whoever subscribes; else unique names in the sender's order.
 
     `payload` is exactly what the sender gave. `time`: the sender's own word (RFC 3339). `wait_s`: seconds
-    for which whoever sent it over HTTP waits for the answer; 0: nobody does.
+    for which whoever sent it over HTTP waits for the answer; 0: nobody does. `headers`: its own, for the receivers that
+    want them (`forwarding.py`).
     """
 
     source_id: str
@@ -42,6 +44,7 @@ class Message(Struct, frozen=True, gc=False):
     payload: bytes = b""
     traceparent: str | None = None
     wait_s: int = 0
+    headers: Pairs = ()
 
     @property
     def id(self) -> MessageId:
@@ -54,6 +57,7 @@ class _Envelope(Struct):
     payload: msgspec.Raw  # a slice of the input: nothing decodes and re-encodes a payload
     receiver: str | list[str] | None = None
     event_type: str | None = None
+    headers: dict[str, str] | None = None
 
 
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
@@ -86,7 +90,7 @@ def parse_message(value: bytes | None, headers: Headers) -> Message:
 def message_digest(message: Message) -> bytes:
     """6 bytes of SHA-256 over payload, receivers and type: tells a repeated message from a reused id.
 
-    The order of the receivers does not count, nor does the wire form.
+    The order of the receivers does not count, nor does the wire form, nor do the message's own headers.
     """
     receivers = None if message.receivers is None else sorted(message.receivers)
     head = _encode_json((message.event_type, receivers))
@@ -109,6 +113,7 @@ def message_headers(message: Message) -> Headers:
         ("ce_source", message.source_id.encode()),
         *((name, text.encode()) for name, text in optional if text is not None),
         *((("relay-wait", b"%d" % message.wait_s),) if message.wait_s else ()),
+        *as_record_headers(message.headers),
     )
 
 
@@ -117,13 +122,14 @@ def sender_headers(headers: Headers) -> Headers:
 
     A dead letter of that stage carries these, or a sender could name any receiver in `relay-receiver`.
     """
-    return tuple(pair for pair in headers if not pair[0].startswith("relay-") or pair[0].startswith(_RAW))
+    return tuple(pair for pair in headers if not pair[0].startswith("relay-") or pair[0].startswith((_RAW, PREFIX)))
 
 
 def _from_headers(value: bytes, named: Mapping[str, bytes]) -> Message:
     if named.get("ce_specversion", b"1.0") != b"1.0":
         raise InvalidRecord("invalid", "ce_specversion must be 1.0")
     fields: dict[str, Any] = {"source_id": "", "message_id": "", "receivers": None}
+    has_own = False
     for name, given in named.items():
         reader = _READERS.get(name)
         if reader is not None:
@@ -131,6 +137,10 @@ def _from_headers(value: bytes, named: Mapping[str, bytes]) -> Message:
                 fields[reader[0]] = reader[1](given)
             except UnicodeDecodeError:
                 raise InvalidRecord("invalid", f"header {name} is not valid UTF-8") from None
+        elif name.startswith(PREFIX):
+            has_own = True
+    if has_own:
+        fields["headers"] = _own_headers(named)
     source_id, message_id = fields["source_id"], fields["message_id"]
     if not source_id or not message_id:
         check_id("", "header ce_id" if source_id else "header ce_source")
@@ -162,7 +172,16 @@ def _from_envelope(value: bytes, named: Mapping[str, bytes]) -> Message:
         content_type="application/json",
         payload=bytes(envelope.payload),
         traceparent=_text(named, "traceparent"),
+        headers=_own_headers(named, envelope.headers) if named or envelope.headers else (),
     )
+
+
+def _own_headers(named: Mapping[str, bytes], said: Mapping[str, str] | None = None) -> Pairs:
+    """Those of a message's own: of its record, and what its envelope has `said`, which counts more."""
+    try:
+        return read_headers(in_record(named) | dict(said or {}))
+    except UnicodeDecodeError:
+        raise InvalidRecord("invalid", f"a header {PREFIX}... is not valid UTF-8") from None
 
 
 def _spelling_hint(named: Mapping[str, bytes]) -> str | None:

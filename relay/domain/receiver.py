@@ -123,6 +123,7 @@ class Receiver:
 
     `enabled` False: it subscribes to nothing and is sent nothing; what names it waits, as in a pause, and grows old.
     `answer`: whether one has to come after a 202; it counts without a `status_endpoint` only.
+    `forward_headers`: which headers of a message's own it gets, in lower case; exact, or with a trailing `*`.
     `owner`: an opaque id of whom it belongs to; nothing that is sent depends on it, nor on `labels`.
     """
 
@@ -140,6 +141,7 @@ class Receiver:
     sources: tuple[str, ...] = ()
     event_types: tuple[str, ...] = ()
     enabled: bool = True
+    forward_headers: tuple[str, ...] = ()
     owner: str | None = None
     labels: tuple[tuple[str, str], ...] = ()
     move: int = 0

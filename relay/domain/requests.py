@@ -6,6 +6,7 @@ from typing import Final
 from urllib.parse import quote
 
 from relay.domain.exchange import Request
+from relay.domain.forwarding import wanted
 from relay.domain.headers import VISIBLE, check_header_name, header_value
 from relay.domain.hop import Hop
 from relay.domain.identity import callback_id, webhook_id
@@ -75,6 +76,10 @@ def post_request(
     if answer_url is not None:
         headers.append(("relay-answer-url", header_value(answer_url)))
     headers += _trace(hop)
+    if hop.headers and receiver.forward_headers:
+        own = (name for name, _ in receiver.post.headers)
+        found = wanted(hop.headers, receiver.forward_headers, own)
+        headers += ((name, header_value(value)) for name, value in found)
     return _post(receiver.post, headers, payload, user_agent)
 
 

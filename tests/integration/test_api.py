@@ -177,6 +177,20 @@ async def test_attributes_come_from_headers(rig: Rig) -> None:
     )
 
 
+async def test_headers_of_a_messages_own_are_kept_with_it(rig: Rig) -> None:
+    named = {"Relay-Header-X-Team": "core", "relay-header-x-a": "ä", "x-other": "1"}
+    assert (await rig.request("POST", "/v1/sources/app/messages?receiver=ci", b"{}", named)).status == 202
+    (record,) = rig.records(rig.topics.from_sender)
+    assert dict(parse_message(record.value, record.headers).headers) == {"x-team": "core", "x-a": "ä"}
+    assert "relay-header-x-other" not in dict(record.headers)
+    for name, value in (("cookie", "a"), ("relay-attempt", "1"), ("x-big", "a" * 4_096)):
+        reply = await rig.request(
+            "POST", "/v1/sources/app/messages?receiver=ci", b"{}", {f"relay-header-{name}": value}
+        )
+        assert reply.status == 400
+    assert len(rig.records(rig.topics.from_sender)) == 1
+
+
 async def test_receivers_nobody_knows_are_named(rig: Rig) -> None:
     found = problem(await rig.post(f"{CI}&receiver=nobody&receiver=neither"), 422, "unknown-receiver")
 

@@ -126,6 +126,19 @@ async def test_a_line_and_a_single_message_are_the_same(rig: Rig) -> None:
     )
 
 
+async def test_headers_of_a_messages_own_come_with_the_batch_or_an_item(rig: Rig) -> None:
+    line = {"message_id": "1", "payload": 1, "headers": {"X-A": "own"}}
+    bad = {"message_id": "3", "payload": 1, "headers": {"Cookie": "x"}}
+    body = b"\n".join(json.dumps(one).encode() for one in (line, {"message_id": "2", "payload": 2}, bad))
+    headers = {"relay_header_x_a": "all", "relay_header_x_b": "b"}
+    view = document(await rig.post(CI, body, content_type=LINES, **headers))
+    assert [item["status"] for item in view["items"]] == [202, 202, 400]
+    assert [message.headers for message in on_the_log(rig)] == [
+        (("x-a", "own"), ("x-b", "b")),
+        (("x-a", "all"), ("x-b", "b")),
+    ]
+
+
 async def test_an_item_says_more_than_the_query(rig: Rig) -> None:
     own = {"message_id": "own", "receiver": "cd", "type": "pull", "payload": 1}
     await post(rig, lines({"message_id": "default", "payload": 1}, own), path=f"{CI}&type=push")

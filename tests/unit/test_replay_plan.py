@@ -84,6 +84,13 @@ def test_it_goes_to_the_lane_of_now_with_nothing_of_its_former_life() -> None:
     assert out.marks == ()
 
 
+@pytest.mark.parametrize("stage", ["to_receiver_ci", "pending_from_receiver_ci"])
+def test_the_messages_own_headers_go_along(stage: str) -> None:
+    own = (("x-team", "core"), ("x-b", "2"))
+    [out] = planner().replay(letter(stage, "receiver_forgot", headers=own), {}).out
+    assert (out.record.topic, decode_hop(out.record.headers).headers) == ("t-to_receiver_ci", own)
+
+
 @pytest.mark.parametrize("reason", sorted(REASONS))
 def test_only_what_may_have_arrived_is_asked_about_first(reason: str) -> None:
     [out] = planner().replay(letter(why=reason), {}).out

@@ -1,0 +1,108 @@
+"""Headers of a message's own: what a sender gives along (`relay-header-x-team: core`), and which receiver gets what.
+
+A receiver gets only what its allow list has (`forward_headers`), and never what is the relay's, the connection's or a
+credential, whatever the list says: a sender must not be able to speak in the relay's name.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final
+
+from relay.domain.coordinate import Headers
+from relay.domain.errors import InvalidRecord
+from relay.domain.headers import check_header_name, check_token
+
+PREFIX: Final = "relay-header-"
+"""Begins the name of such a header, in a record and in a request to the API; what follows is its name at a receiver."""
+
+MAX_HEADERS: Final = 16
+MAX_HEADER_BYTES: Final = 4_096
+"""Of all names and values of a message: receivers limit the head of a request, often to 8 KiB, and there is ours."""
+
+Pairs = tuple[tuple[str, str], ...]
+
+# What is the connection's, a credential, or framing: others of the relay's own are in `headers.py`.
+_NEVER: Final = frozenset(
+    {
+        "accept-encoding",
+        "authorization",
+        "cookie",
+        "date",
+        "forwarded",
+        "keep-alive",
+        "set-cookie",
+        "via",
+    }
+)
+_NEVER_PREFIXES: Final = ("proxy-", "sec-")
+_NEVER_WITHIN: Final = "signature"
+
+
+def check_forwardable(name: str) -> str:
+    """`name` if a sender may set the header, and a receiver may get it. Raises ValueError that says why not."""
+    check_header_name(name)
+    lower = name.lower()
+    if lower in _NEVER or lower.startswith(_NEVER_PREFIXES) or _NEVER_WITHIN in lower:
+        raise ValueError(f"{name!r} is never passed on: it is the connection's own, a credential or a signature")
+    return name
+
+
+def check_pattern(pattern: str) -> str:
+    """`pattern` in lower case, if it can stand in an allow list: a name, or a beginning and `*`. Raises ValueError."""
+    beginning = pattern.removesuffix("*")
+    if "*" in beginning or not pattern:
+        raise ValueError(f"{pattern!r} is not a header, or the beginning of one and a * at the end")
+    if beginning == pattern:
+        check_forwardable(pattern)
+    elif beginning:
+        check_token(beginning)
+        # no name with this beginning could be passed on
+        if beginning.lower().startswith(("ce-", "relay-", "webhook-", *_NEVER_PREFIXES)):
+            raise ValueError(f"{pattern!r} would match nothing: such headers are never passed on")
+    return pattern.lower()
+
+
+def read_headers(given: Mapping[str, str]) -> Pairs:
+    """Headers by their name at a receiver, as a message has them: names in lower case, of a repeated one the last.
+
+    Raises InvalidRecord for what can never be passed on, and for too much.
+    """
+    found: dict[str, str] = {}
+    size = 0
+    for name, value in given.items():
+        try:
+            found[check_forwardable(name).lower()] = value
+            size += len(name) + len(value.encode())
+        except UnicodeEncodeError:
+            raise InvalidRecord("invalid", f"header {PREFIX}{name} is not valid UTF-8") from None
+        except ValueError as error:
+            raise InvalidRecord("invalid", f"header {PREFIX}{name[:80]}: {error}") from None
+    if len(found) > MAX_HEADERS:
+        raise InvalidRecord("invalid", f"the message has {len(found)} headers of its own; {MAX_HEADERS} are allowed")
+    if size > MAX_HEADER_BYTES:
+        raise InvalidRecord("invalid", f"the message's own headers have {size} bytes; {MAX_HEADER_BYTES} are allowed")
+    return tuple(found.items())
+
+
+def in_record(named: Mapping[str, bytes]) -> dict[str, str]:
+    """Those in the headers of a record, by their name at a receiver. Raises UnicodeDecodeError."""
+    return {name[len(PREFIX) :]: value.decode() for name, value in named.items() if name.startswith(PREFIX)}
+
+
+def as_record_headers(headers: Pairs) -> Headers:
+    return tuple((PREFIX + name, value.encode(errors="replace")) for name, value in headers)
+
+
+def wanted(headers: Pairs, allowed: tuple[str, ...], own: Iterable[str]) -> Pairs:
+    """Those of `headers` that a receiver with this allow list gets. `own`: names that it sets itself, which count."""
+    taken = {name.lower() for name in own}
+    return tuple(pair for pair in headers if pair[0] not in taken and _is_wanted(pair[0], allowed))
+
+
+@lru_cache(maxsize=4096)
+def _is_wanted(name: str, allowed: tuple[str, ...]) -> bool:
+    try:
+        check_forwardable(name)
+    except ValueError:
+        return False
+    return any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in allowed)
