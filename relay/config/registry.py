@@ -251,8 +251,10 @@ class Registry:
 
     async def _follow_anew(self, log: LogReader) -> None:
         self._position = None
+        # Of tombstones at the end, a reading from the beginning may show nothing: all the same they are behind it.
+        [there] = (await log.ends([TopicPartition(self._topic, 0)])).values()
         records = log.follow(self._topic)
-        await self._load(records)
+        await self._load(records, there)
         self.ready.set()
         self._announce()
         await self._go_on(records, in_touch=True)
@@ -279,12 +281,12 @@ class Registry:
             if in_touch:
                 self._left_at = asyncio.get_running_loop().time()
 
-    async def _load(self, records: AsyncIterator[Record | None]) -> None:
-        """Take what is there by now. Who is in memory changes record by record, and those in the shared lane when all
-        has been read: until then the former ones are in force."""
+    async def _load(self, records: AsyncIterator[Record | None], end: int) -> None:
+        """Take what is there by now, at least all before `end`. Who is in memory changes record by record, and those in
+        the shared lane when all has been read: until then the former ones are in force."""
         self.keys.begin()
         unseen = set(self._values)  # a tombstone that came between two calls may be compacted away
-        end, moved = 0, set[str]()
+        moved = set[str]()
         loading = Loading()
         async for record in records:
             if record is None:

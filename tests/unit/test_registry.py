@@ -18,6 +18,7 @@ from relay.domain.receiver import Endpoint, Source
 from relay.domain.route import Route
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import Coordinate, Log, NewRecord, Record, TopicPartition, TopicState
+from tests.fakes.log import MemoryBroker, MemoryLog
 
 TOPICS = Topics("t-")
 CONFIG = TOPICS.receiver_config
@@ -448,3 +449,17 @@ async def test_a_topic_that_was_made_anew_is_read_from_its_beginning(log: _Topic
     await log.declare("route:ci", Route(1, "shared", moving=True, token="t").encode())
     await registry.catch_up()
     assert registry.routes()["ci"].moving
+
+
+async def test_what_is_compacted_away_behind_all_that_is_left_need_not_be_waited_for() -> None:
+    """The end of the topic is a tombstone, and who reads the topic from its beginning does not get to see it."""
+    log, registry = MemoryLog(MemoryBroker()), Registry(TOPICS, {})
+    await log.start()
+    await log.create(TOPICS.fixed(), {})
+    [*_, last] = await log.append([NewRecord(CONFIG, b"hold:r:ci", value) for value in (b"{}", None)])
+    following = asyncio.create_task(registry.follow(log))
+    try:
+        async with asyncio.timeout(10):
+            await registry.reach(last.offset + 1)
+    finally:
+        following.cancel()
