@@ -6,7 +6,7 @@ tells nothing of what there is. Where its query or body says it, the handler ask
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from aiohttp import web
 
@@ -22,9 +22,9 @@ METRICS: Final = "/metrics"
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a caller has to have. `scope`: for people."""
+    """What a caller has to have: any of `scopes`, for people, or `admin`."""
 
-    scope: str
+    scopes: tuple[str, ...]
     met: Callable[[Access, web.Request], bool]
 
 
@@ -37,22 +37,30 @@ def _read(access: Access, request: web.Request) -> bool:
 
 
 def _receiver(access: Access, request: web.Request) -> bool:
-    return access.may("receiver", request.match_info["name"])
+    return _sees(access, request, request.match_info["name"])
 
 
 def _delivery(access: Access, request: web.Request) -> bool:
-    return access.may("receiver", request.match_info["receiver"])
+    return _sees(access, request, request.match_info["receiver"])
 
 
-OPEN: Final = Need("", lambda _access, _request: True)
+def _sees(access: Access, request: web.Request, receiver: str) -> bool:
+    """The owner is looked at whether or not there is such a receiver: both look the same from outside."""
+    if access.may("receiver", receiver):
+        return True
+    owner = request[_OWNER_OF](receiver) if access.has_some("owner") else None
+    return owner is not None and access.may("owner", owner)
+
+
+OPEN: Final = Need((), lambda _access, _request: True)
 """Served to everybody: it tells nothing, or the request has a proof of its own."""
-ADMIN: Final = Need("admin", lambda access, _request: access.may("admin"))
-INGEST: Final = Need("ingest:<source>", _ingest)
-READ: Final = Need("read:<source>", _read)
-RECEIVER: Final = Need("receiver:<name>", _receiver)
-DELIVERY: Final = Need("receiver:<name>", _delivery)
-MONITOR: Final = Need("metrics", lambda access, _request: access.may("metrics"))
-OWN: Final = Need("receiver:<name>", lambda access, _request: access.has_some("receiver"))
+ADMIN: Final = Need((), lambda access, _request: access.may("admin"))
+INGEST: Final = Need(("ingest:<source>",), _ingest)
+READ: Final = Need(("read:<source>",), _read)
+RECEIVER: Final = Need(("receiver:<name>", "owner:<id>"), _receiver)
+DELIVERY: Final = Need(RECEIVER.scopes, _delivery)
+MONITOR: Final = Need(("metrics",), lambda access, _request: access.may("metrics"))
+OWN: Final = Need(RECEIVER.scopes, lambda access, _request: access.has_some("receiver", "owner"))
 """What is about its own receivers: the handler sees to that."""
 
 _MESSAGES: Final = "/v1/sources/{source_id}/messages"
@@ -97,7 +105,10 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("POST", "/v1/keys/{id}/rotate"): ADMIN,
 }
 
+OwnerOf = Callable[[str], str | None]
+"""Of a receiver, by its name; None: it has none, or nobody knows it."""
 _ACCESS: Final = web.RequestKey("access", Access)
+_OWNER_OF: Final[web.RequestKey[OwnerOf]] = web.RequestKey("owner_of", cast(type[OwnerOf], Callable))
 
 
 def route_of(request: web.Request) -> tuple[str, str] | None:
@@ -124,23 +135,22 @@ def access_of(request: web.Request) -> Access:
 def may_see(request: web.Request, receivers: Iterable[str]) -> bool:
     """Whether the caller may see what is about these receivers; if there are none of them, about any."""
     access, names = access_of(request), list(receivers)
-    return access.may("admin") or (bool(names) and all(access.may("receiver", name) for name in names))
+    return access.may("admin") or (bool(names) and all(_sees(access, request, name) for name in names))
 
 
 def check_own(request: web.Request, receivers: Iterable[str]) -> None:
     """Raises a Problem unless the caller `may_see` it."""
     if not may_see(request, receivers):
-        raise forbidden(OWN.scope)
+        raise forbidden(OWN)
 
 
-def let_in(request: web.Request, access: Access, need: Need | None) -> None:
+def let_in(request: web.Request, access: Access, need: Need | None, owner_of: OwnerOf) -> None:
     """Raises a Problem where `access` lacks what is needed."""
-    request[_ACCESS] = access
+    request[_ACCESS], request[_OWNER_OF] = access, owner_of
     if need is not None and not need.met(access, request):
-        raise forbidden(need.scope)
+        raise forbidden(need)
 
 
-def forbidden(scope: str) -> Problem:
+def forbidden(need: Need) -> Problem:
     """The same whether or not there is what was asked for."""
-    other = "" if scope == "admin" else " or admin"
-    return Problem(FORBIDDEN, f"This takes a key with the scope {scope}{other}.")
+    return Problem(FORBIDDEN, f"This takes a key with the scope {' or '.join((*need.scopes, 'admin'))}.")

@@ -34,19 +34,23 @@ def require_access(context: ApiContext, refusals: Refusals) -> Check:
     """Only who has what the route takes passes."""
     known = _Callers(context, refusals)
 
+    def owner_of(name: str) -> str | None:
+        receiver = context.directory.receiver(name) or context.directory.removed(name)
+        return None if receiver is None else receiver.owner
+
     def check(request: web.Request) -> None:
         need = need_of(request)
         if need is OPEN or (need is MONITOR and not known.is_closed):
-            let_in(request, _NOBODY, OPEN)
+            let_in(request, _NOBODY, OPEN, owner_of)
         else:
-            let_in(request, known.caller(request), need)
+            let_in(request, known.caller(request), need, owner_of)
 
     return check
 
 
 def require_no_key(request: web.Request) -> None:
     """Everybody passes: where only our own processes can reach us."""
-    let_in(request, may_do_everything("relay"), OPEN)
+    let_in(request, may_do_everything("relay"), OPEN, lambda _name: None)
 
 
 class _Callers:

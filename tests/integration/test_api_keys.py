@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ SETTING = "the key of the setting"
 ADMIN = {"Authorization": f"Bearer {SETTING}"}
 SCOPES = (
     *("ingest:github", "ingest:other", "read:github", "read:other", "receiver:ci", "receiver:cd"),
-    *("owner:alice", "metrics", "admin"),
+    *("owner:alice", "owner:bob", "metrics", "admin"),
 )
+OWNERS = ("owner:alice", "owner:bob")
 OPEN = frozenset({"-", *SCOPES})
 JSON = {"Content-Type": "application/json"}
 JSON_ = {"Content_Type": "application/json"}
@@ -55,22 +57,22 @@ MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
     ("GET", "/v1/sources/{source_id}/callback"): frozenset({"read:github"}),
     ("POST", "/v1/sources/{source_id}/callback/pause"): frozenset(),
     ("POST", "/v1/sources/{source_id}/callback/resume"): frozenset(),
-    ("GET", "/v1/failed"): frozenset({"receiver:ci", "receiver:cd"}),
+    ("GET", "/v1/failed"): frozenset({"receiver:ci", "receiver:cd", *OWNERS}),
     # there is no such letter, which is only told to who may see all of them
     ("GET", "/v1/failed/{partition}/{offset}"): frozenset(),
     ("POST", "/v1/failed/{partition}/{offset}/replay"): frozenset(),
     ("POST", "/v1/failed/{partition}/{offset}/discard"): frozenset(),
-    ("POST", f"{DELIVERY}/replay"): frozenset({"receiver:ci"}),
-    ("POST", f"{DELIVERY}/discard"): frozenset({"receiver:ci"}),
+    ("POST", f"{DELIVERY}/replay"): frozenset({"receiver:ci", "owner:alice"}),
+    ("POST", f"{DELIVERY}/discard"): frozenset({"receiver:ci", "owner:alice"}),
     # about all receivers, as no body says otherwise, and about a job that there is not
     ("POST", "/v1/replays"): frozenset(),
     ("POST", "/v1/discards"): frozenset(),
-    ("GET", "/v1/replays"): frozenset({"receiver:ci", "receiver:cd"}),
+    ("GET", "/v1/replays"): frozenset({"receiver:ci", "receiver:cd", *OWNERS}),
     ("GET", "/v1/replays/{id}"): frozenset(),
     ("POST", "/v1/replays/{id}/stop"): frozenset(),
-    ("GET", "/v1/receivers/{name}"): frozenset({"receiver:ci"}),
-    ("POST", "/v1/receivers/{name}/pause"): frozenset({"receiver:ci"}),
-    ("POST", "/v1/receivers/{name}/resume"): frozenset({"receiver:ci"}),
+    ("GET", "/v1/receivers/{name}"): frozenset({"receiver:ci", "owner:alice"}),
+    ("POST", "/v1/receivers/{name}/pause"): frozenset({"receiver:ci", "owner:alice"}),
+    ("POST", "/v1/receivers/{name}/resume"): frozenset({"receiver:ci", "owner:alice"}),
     ("GET", "/v1/keys"): frozenset(),
     ("POST", "/v1/keys"): frozenset(),
     ("DELETE", "/v1/keys/{id}"): frozenset(),
@@ -112,6 +114,7 @@ async def test_every_route_says_what_it_takes() -> None:
 @pytest.mark.parametrize("scope", ["-", *SCOPES])
 async def test_a_key_gets_what_its_scope_says_and_nothing_else(scope: str) -> None:
     async with running_api(api_key=SETTING) as rig:
+        rig.directory.receivers["ci"] = replace(rig.directory.receivers["ci"], owner="alice")
         text = await rig.keys.make("metrics" if scope == "-" else scope, now=NOW)
         headers = {} if scope == "-" else bearer(text)
         for (method, path), takers in MATRIX.items():
@@ -126,7 +129,7 @@ async def test_a_key_gets_what_its_scope_says_and_nothing_else(scope: str) -> No
 
 async def test_nothing_tells_whether_there_is_what_a_key_may_not_see() -> None:
     async with running_api(api_key=SETTING) as rig:
-        headers = bearer(await rig.keys.make("receiver:cd", "read:other", now=NOW))
+        headers = bearer(await rig.keys.make("receiver:cd", "read:other", "owner:alice", now=NOW))
         sent = await rig.request("POST", "/v1/sources/github/messages?receiver=ci", b"{}", ADMIN | {"ce-id": "m-1"})
         assert sent.status == 202
         [at] = await rig.log.append([letter(rig, "ci")])
@@ -168,8 +171,10 @@ def letter(rig: Rig, receiver: str) -> NewRecord:
 LETTER_HEADERS = (("ce_specversion", b"1.0"), ("ce_id", b"m-1"), ("ce_source", b"github"))
 
 
-async def test_a_receivers_key_sees_its_own_dead_letters() -> None:
+@pytest.mark.parametrize("scope", ["receiver:cd", "owner:alice"])
+async def test_who_has_a_receiver_sees_its_dead_letters_alone(scope: str) -> None:
     async with running_api(api_key=SETTING) as rig:
+        rig.directory.receivers["cd"] = replace(rig.directory.receivers["cd"], owner="alice")
         places = await rig.log.append([letter(rig, "ci"), letter(rig, "cd")])
         await rig.state.index_failed(
             [
@@ -178,7 +183,7 @@ async def test_a_receivers_key_sees_its_own_dead_letters() -> None:
             ]
         )
         own, other = (f"/v1/failed/{at.partition}/{at.offset}" for at in reversed(places))
-        headers = bearer(await rig.keys.make("receiver:cd", now=NOW))
+        headers = bearer(await rig.keys.make(scope, now=NOW))
         for query in ("", "?receiver=cd"):
             listed = document(await rig.request("GET", f"/v1/failed{query}", b"", headers))["items"]
             assert [each["receiver"] for each in listed] == ["cd"]

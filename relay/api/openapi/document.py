@@ -125,7 +125,7 @@ def _security(need: Need) -> list[dict[str, list[str]]]:
     """The scopes of which a key has to have one. Metrics are closed only once there are keys."""
     if need is OPEN:
         return []
-    scopes: list[dict[str, list[str]]] = [{"key": [scope]} for scope in dict.fromkeys((need.scope, ADMIN.scope))]
+    scopes: list[dict[str, list[str]]] = [{"key": [scope]} for scope in (*need.scopes, "admin")]
     return [{}, *scopes] if need is MONITOR else scopes
 
 
