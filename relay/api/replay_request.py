@@ -3,7 +3,7 @@
 import re
 from datetime import datetime
 from math import isfinite
-from typing import Final, TypeVar, get_args
+from typing import Annotated, Final, TypeVar, get_args
 
 import msgspec
 
@@ -23,7 +23,11 @@ _PLACE: Final = re.compile(r" - at `\$([^`]*)`$")
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
 _UNKNOWN: Final = re.compile(r"contains unknown field `([^`]*)`")
 
-Texts = str | list[str] | None
+# told, and not checked: `selection_of` and `check_rate` have better words for it than the decoder
+_RATE: Final = msgspec.Meta(extra_json_schema={"minimum": RATES[0], "maximum": RATES[1]})
+_SOME: Final = msgspec.Meta(extra_json_schema={"minItems": 1, "maxItems": MOST_VALUES})
+_Status = Annotated[int, msgspec.Meta(extra_json_schema={"minimum": 100, "maximum": 599})]
+Texts = str | Annotated[list[str], _SOME] | None
 
 
 class Discards(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,12 +37,12 @@ class Discards(msgspec.Struct, forbid_unknown_fields=True):
     receiver: Texts = None
     source: Texts = None
     reason: Texts = None
-    status: int | list[int] | None = None
+    status: _Status | Annotated[list[_Status], _SOME] | None = None
     stage: Texts = None
     ids: Texts = None
     since: str | float | None = None
     until: str | float | None = None
-    rate: float | None = None
+    rate: Annotated[float, _RATE] | None = None
     dry_run: bool = False
 
 

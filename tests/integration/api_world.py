@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from relay.api.limits import ApiLimits
 from relay.domain.api_key import Key, Secret, encode_key, key_record_key
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop
@@ -29,7 +30,7 @@ KEY_ID: Final = "k5examplekey"
 @asynccontextmanager
 async def world() -> AsyncIterator[Rig]:
     """An API with a key, a message `sent-1`, the dead letter of `failed-1`, a job, a key, and a source `hooks`."""
-    async with running_api(api_key=KEY) as rig:
+    async with running_api(api_key=KEY, limits=ApiLimits(wait_s=0.01)) as rig:
         lanes = [rig.topics.to_receiver("ci"), rig.topics.pending("ci")]
         await rig.log.create([TopicSpec(lane, 1) for lane in lanes], {})
         rig.directory.inbound["hooks"] = Inbound("github", (HOOK_SECRET,), receivers=("ci",))

@@ -29,7 +29,8 @@ _PLACE: Final = (
 )
 _AT: Final = {"partition": "6", "offset": "0"}
 _LIMIT: Final = Parameter("limit", "query", Limit, "So many at most; usually 50.")
-_CURSOR: Final = Parameter("cursor", "query", str, "Of the page before: what follows it.")
+JobCursor = Annotated[str, Meta(pattern=r"^[0-9]{1,12}(\.[0-9]{1,6})?_[0-9a-f]{1,32}$")]
+_CURSOR: Final = Parameter("cursor", "query", JobCursor, "Of the page before: what follows it.")
 _ID: Final = Parameter("id", "path", Annotated[str, Meta(pattern="^[0-9a-f]{1,32}$")], "Of the job.")
 _DONE: Final = (Answer(202, "It is on its way.", json_of(OneView)),)
 _NOTHING: Final = json_of(Nothing, required=False)

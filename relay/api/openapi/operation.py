@@ -16,6 +16,7 @@ SourceId = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES, pattern=r"
 """Bytes of UTF-8 are counted, not characters: JSON Schema has no word for that."""
 MessageIdText = SourceId
 ReceiverName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
+Cursor = Annotated[str, Meta(pattern=r"^[0-9]{1,12}(\.[0-9]{1,6})?_[a-z0-9]{1,32}$")]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 
 

@@ -1,0 +1,10 @@
+"""What schemathesis has to be told: how JSON lines are sent."""
+
+from typing import Any
+
+import schemathesis
+
+
+@schemathesis.serializer("application/x-ndjson")
+def lines(ctx: Any, value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
