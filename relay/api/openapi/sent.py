@@ -39,7 +39,7 @@ _SIGNED: Final = (
     Header("webhook-timestamp", "Unix seconds of this attempt."),
     Header(
         "webhook-signature",
-        "`signature: standard`, as usual: Standard Webhooks 1.0, one for each secret.",
+        "`signature: standard`, as usual: Standard Webhooks 1.0 (`v1`, `v1a`), one for each secret.",
         always=False,
     ),
     Header("x-hub-signature-256", "`signature: github`; with SHA-512 it is `x-hub-signature`.", always=False),
