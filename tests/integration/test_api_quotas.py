@@ -11,7 +11,7 @@ import pytest
 from relay.domain.quota import Quota
 from relay.domain.receiver import Inbound
 from tests.fakes.steps import CountingMeter
-from tests.integration.api_rig import Reply, Rig, document, problem, running_api
+from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
 
 CI = "/v1/sources/app/messages?receiver=ci"
 BATCH = "/v1/sources/app/messages:batch?receiver=ci"
@@ -153,6 +153,14 @@ async def test_the_key_has_a_quota_of_its_own_over_all_sources() -> None:
             assert (await rig.request("POST", "/v1/in/app", BODY, signed(f"d-{n}"))).status == 202
         problem(await rig.request("POST", "/v1/in/app", BODY, signed("d-2")), 429, "quota-exceeded")
         assert meter.told == [("over_quota", "key", 1), ("over_quota", "source", 1)]
+
+
+async def test_each_key_that_was_made_has_the_quota_for_itself() -> None:
+    async with running_api(api_key="k", key_quota=Quota(1, 60)) as rig:
+        made = [{"Authorization": f"Bearer {await rig.keys.make('ingest:*', now=NOW)}"} for _ in range(2)]
+        for expected in (202, 429):
+            replies = [await rig.request("POST", CI, b"{}", key) for key in (KEY, *made)]
+            assert [reply.status for reply in replies] == [expected] * 3
 
 
 async def test_while_the_state_is_away_messages_come_in_uncounted() -> None:
