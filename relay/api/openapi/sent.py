@@ -62,7 +62,7 @@ DELIVERY: Final = Sent(
     "delivery",
     "A message, to one of its receivers",
     "POSTed to the receiver's `post_endpoint` until it is accepted, at least once: `webhook-id` is the same on every "
-    "attempt. Its payload is passed on byte for byte.",
+    "attempt. Its payload is passed on byte for byte, with the headers of its own that `forward_headers` lets by.",
     (
         Header("webhook-id", "`msg_` and 26 characters, made of source and message id: to tell repeats by."),
         *_SIGNED,
