@@ -15,8 +15,9 @@ class Plan:
     """What a process is to do. `receivers`: serve only these; None: all. `apply_file`: bring the receivers file into
     force at start and on change. `tells_attempts`: whether each attempt at this endpoint
     (`r:<receiver>`, `s:<source_id>`) gets a log line.
-    `answer_secrets`: the first one signs answer tokens, any proves them; none: they are
-    off. `index`, 0-based, of `count`: which of the processes that share the work on this machine."""
+    `answer_secrets`: the first one signs answer tokens, any proves them; none: they are off. `secrets_keys`: encrypt
+    and open secrets at rest, behind those of the settings. `index`, 0-based, of `count`: which of the processes that
+    share the work on this machine."""
 
     roles: frozenset[str] = frozenset(ROLES)
     receivers: frozenset[str] | None = None
@@ -25,6 +26,7 @@ class Plan:
     answer_secrets: tuple[bytes, ...] = field(default=(), repr=False)
     own_key: str | None = field(default=None, repr=False)
     """With which this process may call its own API; nobody is told."""
+    secrets_keys: tuple[bytes, ...] = field(default=(), repr=False)
     index: int = 0
     count: int = 1
     with_entries: Callable[[ReceiversFile | None], ReceiversFile | None] = field(default=lambda file: file)

@@ -20,6 +20,7 @@ class _Entry(msgspec.Struct, frozen=True, gc=False):
     sources: tuple[str, ...] = ()
     event_types: tuple[str, ...] = ()
     enabled: bool = True
+    owner: str | None = None
     answer_deadline: float | None = None
     retry: _Retry | None = None
 
@@ -62,11 +63,12 @@ def glance(value: bytes) -> Glance | None:
 
 
 def lacks(value: bytes, known: Container[bytes]) -> bool:
-    """Whether a record refers to a variable that is not `known`."""
+    """Whether a record refers to a variable that is not `known`, or has a secret whose key is not: as `enc:<id>`."""
     at = value.find(b"${")
     while at >= 0:
         end = value.find(b"}", at)
-        if value[at + 2 : end] not in known:
+        name = value[at + 2 : end]
+        if name not in known and not (name.startswith(b"enc:") and name[:12] in known):
             return True
         at = value.find(b"${", end)
     return False

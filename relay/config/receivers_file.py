@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from relay.config.encryption import NO_KEYS, KeyRing, open_all, secrets_of
 from relay.config.entries import CallbackEntry, EndpointEntry, ReceiverEntry, ReceiversModel, SourceEntry
 from relay.config.inbound_entry import InboundEntry
 from relay.config.problems import SECRET_FIELDS, Place, dotted, explain, raise_all
@@ -130,10 +131,17 @@ def raw_entry(entry: BaseModel) -> Raw:
     return raw
 
 
-def resolve(name: str, entry: ReceiverEntry, environ: Mapping[str, str], origin: str = "receivers.yaml") -> Receiver:
+def resolve(
+    name: str,
+    entry: ReceiverEntry,
+    environ: Mapping[str, str],
+    origin: str = "receivers.yaml",
+    ring: KeyRing = NO_KEYS,
+) -> Receiver:
     """The receiver with its effective settings. Raises UserError that names `origin`, entry, field and variable."""
-    known = _with_references_replaced(entry, environ, origin, ("receivers", name))
-    secrets = _secrets(entry, known, environ)
+    place = ("receivers", name)
+    known = _with_references_replaced(entry, environ, ring, origin, place)
+    secrets = _secrets(entry, known, environ, ring, place)
     return Receiver(
         name=name,
         post=_endpoint(known, known.post_endpoint, known.codes.model_dump(), secrets),
@@ -156,14 +164,20 @@ def resolve(name: str, entry: ReceiverEntry, environ: Mapping[str, str], origin:
 
 
 def resolve_source(
-    source_id: str, entry: SourceEntry, environ: Mapping[str, str], origin: str = "receivers.yaml"
+    source_id: str,
+    entry: SourceEntry,
+    environ: Mapping[str, str],
+    origin: str = "receivers.yaml",
+    ring: KeyRing = NO_KEYS,
 ) -> Source:
     """The source with its callback, if it has one. Raises UserError as `resolve` does."""
-    known = _with_references_replaced(entry, environ, origin, ("sources", source_id))
+    place = ("sources", source_id)
+    known = _with_references_replaced(entry, environ, ring, origin, place)
     callback = known.callback if isinstance(known.callback, CallbackEntry) else None
+    secrets = _secrets(entry, known, environ, ring, place) if callback else ()
     return Source(
         source_id=source_id,
-        callback=_endpoint(callback, callback.url, {}, _secrets(entry, known, environ)) if callback else None,
+        callback=_endpoint(callback, callback.url, {}, secrets) if callback else None,
         kafka=known.callback == "kafka",
         answers=known.answers,
         failures=known.failures,
@@ -196,17 +210,23 @@ def _checked(mapping: Mapping[object, object], origin: str) -> ReceiversFile:
     return ReceiversFile(origin, known.receivers, known.sources, not known.receivers)
 
 
-def _with_references_replaced(entry: _EntryModel, environ: Mapping[str, str], origin: str, place: Place) -> _EntryModel:
+def _with_references_replaced(
+    entry: _EntryModel, environ: Mapping[str, str], ring: KeyRing, origin: str, place: Place
+) -> _EntryModel:
     raw = raw_entry(entry)
     if next(references_in(raw), None) is None:
         return entry
+    opened = open_all(raw, ring, origin=origin, place=place)
     # checked again, because a check of the file has to let a reference pass
-    return check_entry(type(entry), substitute(raw, environ, origin=origin, place=place), origin, place)
+    return check_entry(type(entry), substitute(opened, environ, origin=origin, place=place), origin, place)
 
 
-def _secrets(entry: BaseModel, known: BaseModel, environ: Mapping[str, str]) -> tuple[str, ...]:
+def _secrets(
+    entry: BaseModel, known: BaseModel, environ: Mapping[str, str], ring: KeyRing, place: Place
+) -> tuple[str, ...]:
     """All that is secret in an entry: what its references stand for, its secret fields, and parts of its URLs."""
-    found = {environ[name] for _, name in references_in(raw_entry(entry))}
+    raw = raw_entry(entry)
+    found = {environ[name] for _, name in references_in(raw) if name in environ} | set(secrets_of(raw, ring, place))
     for place, text in texts_in(raw_entry(known)):
         if SECRET_FIELDS.intersection(place):
             found |= {text, text.rpartition(" ")[2]}  # also without the name of the auth scheme before it
@@ -261,27 +281,33 @@ def _status_map(entry: ReceiverEntry) -> StatusMap | None:
     return StatusMap(status.pointer, frozenset(status.done), frozenset(status.running), status.result)
 
 
-def _sealed(raw: Raw, name: str, literals: dict[str, str]) -> Raw:
-    """A copy of `raw` in which what is written out under a secret field, or is a secret part of a URL, is a reference
-    into `literals`."""
+def with_secrets_replaced(raw: Raw, replaced: Callable[[str, Place], str]) -> Raw:
+    """A copy of `raw` with `replaced(text, place)` in place of what is written out under a secret field, or is a secret
+    part of a URL; of lists the positions are no part of the place."""
 
-    def seal(value: object, secret: bool) -> object:
+    def changed(value: object, place: Place, secret: bool) -> object:
         if isinstance(value, dict):
-            return {key: seal(inner, secret or key in SECRET_FIELDS) for key, inner in value.items()}
+            return {key: changed(inner, (*place, key), secret or key in SECRET_FIELDS) for key, inner in value.items()}
         if isinstance(value, list):
-            return [seal(inner, secret) for inner in value]
+            return [changed(inner, place, secret) for inner in value]
         if not isinstance(value, str):
             return value
         if secret:
-            return value if is_public(value) else sealed(value)
-        return _with_parts_replaced(value, sealed) if "://" in value else value
+            return value if is_public(value) else replaced(value, place)
+        return _with_parts_replaced(value, lambda part: replaced(part, place)) if "://" in value else value
 
-    def sealed(text: str) -> str:
+    return {key: changed(value, (key,), key in SECRET_FIELDS) for key, value in raw.items()}
+
+
+def _sealed(raw: Raw, name: str, literals: dict[str, str]) -> Raw:
+    """A copy of `raw` in which each secret is a reference into `literals`."""
+
+    def sealed(text: str, _place: Place) -> str:
         reference = SEALED_PREFIX + _fingerprint(name, text)
         literals[reference] = text
         return f"${{{reference}}}"
 
-    return {key: seal(value, key in SECRET_FIELDS) for key, value in raw.items()}
+    return with_secrets_replaced(raw, sealed)
 
 
 def _with_parts_replaced(url: str, replaced: Callable[[str], str]) -> str:

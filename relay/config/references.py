@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from relay.config.encryption import ENCRYPTED, is_encrypted_name
 from relay.config.problems import Place, dotted, raise_all
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
@@ -44,12 +45,12 @@ def is_public(text: str) -> bool:
 def check_references(text: str) -> None:
     """Raises ValueError for a `${...}` that does not name an environment variable."""
     for name in _REFERENCE.findall(text):
-        if not _NAME.fullmatch(name) and not name.startswith(SEALED_PREFIX):
+        if not (_NAME.fullmatch(name) or name.startswith(SEALED_PREFIX) or is_encrypted_name(name)):
             raise ValueError("a ${...} in it does not name an environment variable; write it as ${NAME}")
 
 
 def references_in(value: object, place: Place = ()) -> Iterator[tuple[Place, str]]:
-    """The place and name of every reference in a tree of mappings and lists."""
+    """The place and name of every reference in a tree of mappings and lists, also of what is encrypted there."""
     for where, text in texts_in(value, place):
         for name in _REFERENCE.findall(text):
             yield where, name
@@ -109,4 +110,6 @@ def _text_of(text: str, environ: Mapping[str, str]) -> str:
 def _missing(name: str) -> str:
     if name.startswith(SEALED_PREFIX):
         return "written out in a receivers file that this process does not have; use a ${NAME} reference instead"
+    if name.startswith(ENCRYPTED):
+        return "an encrypted secret within another"
     return f"the environment variable {name} is not set, or is none that RELAY_SECRETS_FROM allows"

@@ -7,9 +7,11 @@ shared lane and may be millions: `shared.py` has them in a file, and makes ready
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from relay.config.changes import Changes
+from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.glance import glance
 from relay.config.jobs import Jobs
 from relay.config.keys import Keys
@@ -41,15 +43,21 @@ class Registry:
     An entry that this process cannot use (a variable is missing, or a newer version wrote it) leaves the former one
     in force, or none, and is listed in `problems`, by key; one of the shared lane says so when it is asked for
     (`refusal`). `ready` is set once the topic has been read to its end. `resumed`: called with the owner of each hold
-    that was ended, as often as the topic says so.
+    that was ended, as often as the topic says so. `ring`: what opens the secrets that are encrypted on the topic.
     """
 
     def __init__(
-        self, topics: Topics, environ: Mapping[str, str], resumed: Callable[[str], None] = lambda _owner: None
+        self,
+        topics: Topics,
+        environ: Mapping[str, str],
+        resumed: Callable[[str], None] = lambda _owner: None,
+        *,
+        ring: KeyRing = NO_KEYS,
     ) -> None:
         self._resumed = resumed
         self._topic = topics.receiver_config
         self._environ = dict(environ)
+        self._ring = ring
         self._values: dict[str, bytes] = {}
         self._receivers: dict[str, Receiver] = {}
         self._declared: dict[str, Receiver] = {}  # with the lane that its entry says
@@ -57,7 +65,7 @@ class Registry:
         self._routes = Routes()
         self._removed: dict[str, Receiver] = {}
         self._gone: set[str] = set()
-        self.shared = SharedReceivers(receiver_of, self._environ)
+        self.shared = SharedReceivers(partial(receiver_of, ring=ring), self._environ, ring)
         """Receivers in the shared lane without a route."""
         self.jobs = Jobs()
         self.keys = Keys()
@@ -100,7 +108,7 @@ class Registry:
         known = self._removed.get(name)
         if known is None and (last := self._routes.removed.get(name)) is not None:
             try:
-                known = self._routes.route(name).applied_to(last_settings(name, last, self._environ))
+                known = self._routes.route(name).applied_to(last_settings(name, last, self._environ, self._ring))
             except UserError:
                 return None  # a newer version wrote it
             self._removed[name] = known
@@ -120,7 +128,17 @@ class Registry:
         return frozenset(self._gone)
 
     def is_declared(self, name: str) -> bool:
-        return name in self._values or self.shared.value(name) is not None
+        return self.record(name) is not None
+
+    def record(self, name: str) -> bytes | None:
+        """What the topic says of a receiver, whether or not it can be used here."""
+        return self._values.get(name) or self.shared.value(name)
+
+    def names(self, after: str, most: int, owner: str | None = None) -> list[str]:
+        """Receivers that are declared, in the order of their names: the first `most` behind `after`; of those in the
+        shared lane only those of `owner`, if that is given."""
+        own = sorted(key for key in self._values if ":" not in key and key > after)[:most]
+        return sorted((*own, *self.shared.names(after, most, owner)))[:most]
 
     def is_gone(self, name: str) -> bool:
         return name in self._gone
@@ -419,10 +437,10 @@ class Registry:
             return
         if key.startswith(SOURCE_PREFIX):
             source_id = key.removeprefix(SOURCE_PREFIX)
-            self._sources.put(source_of(source_id, value, self._environ))
+            self._sources.put(source_of(source_id, value, self._environ, self._ring))
         else:
             self._wanted[key] = wanted_lane(key, value)
-            self._declared[key] = receiver_of(key, value, self._environ)
+            self._declared[key] = receiver_of(key, value, self._environ, self._ring)
             self._put_in_force(key)
 
     def _put_in_force(self, name: str) -> None:

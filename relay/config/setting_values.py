@@ -1,5 +1,7 @@
 """What the value of a setting may be: how it is read from text, what is allowed, and what is said where it is not."""
 
+import base64
+import binascii
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Final
@@ -7,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr
 
+from relay.config.encryption import KEY_BYTES
 from relay.config.entries import check_url
 
 _REDIS_SCHEMES: Final = {"unix", *(tls + kind for tls in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster"))}
@@ -110,8 +113,25 @@ def _not_empty(value: SecretStr) -> SecretStr:
     return value
 
 
+def key_of(value: SecretStr) -> bytes:
+    """The 32 bytes that a key of RELAY_SECRETS_KEY stands for. Raises ValueError."""
+    try:
+        key = base64.b64decode(value.get_secret_value(), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"not base64 of {KEY_BYTES} bytes; make a key with: openssl rand -base64 {KEY_BYTES}")
+    return key
+
+
+def _key(value: SecretStr) -> SecretStr:
+    key_of(value)
+    return value
+
+
 Secret = Annotated[SecretStr, AfterValidator(_not_empty)]
 Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_secrets)]
+Keys = Annotated[tuple[Annotated[SecretStr, AfterValidator(_key)], ...], BeforeValidator(_secrets)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[ByteSize, Field(ge=1)]

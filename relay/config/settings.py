@@ -23,6 +23,7 @@ from relay.config.quota_text import QuotaSetting
 from relay.config.setting_values import (
     Count,
     HostNames,
+    Keys,
     Networks,
     Port,
     Secret,
@@ -44,7 +45,7 @@ ENV_PREFIX: Final = "RELAY_"
 CONFIG_FILE: Final = "config_file"
 """Among the overrides: the YAML file to read settings from. In the environment: RELAY_CONFIG_FILE."""
 SECRET_SETTINGS: Final = frozenset(
-    {"kafka_sasl_password", "redis_url", "api_key", "answer_secret", "sentry_dsn", "egress_proxy"}
+    {"kafka_sasl_password", "redis_url", "api_key", "answer_secret", "secrets_key", "sentry_dsn", "egress_proxy"}
 )
 """Settings whose values no message may repeat."""
 _ALSO_FROM: Final = {
@@ -104,8 +105,13 @@ class Settings(BaseSettings):
     answer_secret: Secrets = ()
     """Signs the tokens of answer URLs: the first one does, and each proves them. None: `relay dev` keeps one by itself,
     and `relay run` sends no answer URLs."""
+    secrets_key: Keys = ()
+    """Keys, 32 bytes of base64 each, for secrets that are given over the API: the first encrypts, and each decrypts.
+    None: `relay dev` keeps one by itself, and `relay run` takes no such secrets."""
     secrets_from: VariableNames = ()
     """Variables that `${NAME}` in receivers.yaml may name; empty: all but the relay's own and credentials of clouds."""
+    api_secrets_from: VariableNames = ()
+    """Those of them that `${NAME}` in a receiver made over the API may name; empty: none."""
     allow_private_networks: Networks = ()
     allow_http: bool | None = None
     """Plain http endpoints. None: only in `allow_private_networks`."""

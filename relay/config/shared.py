@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.glance import NOTHING, Glance, lacks
 from relay.config.shared_index import Loaded, Row, SharedIndex
 from relay.config.subscriptions import subscribes
@@ -29,17 +30,19 @@ Resolve = Callable[[str, bytes, Mapping[str, str]], Receiver]
 
 class SharedReceivers:
     """Those that are in the lane that their entries say, as far as `index` goes. `environ`: what entries may refer to;
-    `learned` has to be called when it changes. Any method may raise IndexBroken."""
+    `learned` has to be called when it changes. `ring`: what opens encrypted secrets. Any method may raise IndexBroken.
+    """
 
-    def __init__(self, resolve: Resolve, environ: Mapping[str, str]) -> None:
+    def __init__(self, resolve: Resolve, environ: Mapping[str, str], ring: KeyRing = NO_KEYS) -> None:
         self._resolve = resolve
         self._environ = environ
+        self._keys = ring.beginnings
         self._index = SharedIndex()
         self._index.seal()
         self._young: dict[str, Receiver] = {}
         self._old: dict[str, Receiver] = {}  # who was used before `_young` was begun
         self._told = 0
-        self._variables = frozenset(name.encode() for name in environ)
+        self._variables = self._keys.union(name.encode() for name in environ)
         self.refused = 0
         """How many have a newest record that cannot be used here, as far as is known."""
 
@@ -79,6 +82,10 @@ class SharedReceivers:
         """The first ones, by name."""
         names = self._index.names("", most)
         return {name: one for name in names if (one := self.receiver(name)) is not None}
+
+    def names(self, after: str, most: int, owner: str | None = None) -> list[str]:
+        """As `SharedIndex.names`."""
+        return self._index.names(after, most, owner)
 
     def longest_waits(self, most: int) -> dict[str, float]:
         """As `SharedIndex.longest_waits`."""
@@ -128,7 +135,7 @@ class SharedReceivers:
 
     def learned(self) -> None:
         """Some of those that are refused may be fit for use now."""
-        self._variables = frozenset(name.encode() for name in self._environ)
+        self._variables = self._keys.union(name.encode() for name in self._environ)
         self._forget()
         if self.refused:
             self._index.forgive(lambda value: lacks(value, self._variables))

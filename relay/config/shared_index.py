@@ -28,7 +28,7 @@ PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
 PRAGMA cache_size = -{_CACHE_KB};
 CREATE TABLE entries (
-    offset INTEGER PRIMARY KEY, name TEXT, value BLOB, refused INTEGER, by TEXT, wait_s REAL, former BLOB
+    offset INTEGER PRIMARY KEY, name TEXT, value BLOB, refused INTEGER, by TEXT, owner TEXT, wait_s REAL, former BLOB
 );
 CREATE INDEX by_refusal ON entries (name) WHERE refused;
 CREATE INDEX by_wait ON entries (wait_s DESC) WHERE wait_s IS NOT NULL;
@@ -47,9 +47,10 @@ DELETE FROM entries WHERE offset IN (
 DELETE FROM entries WHERE offset IN (SELECT offset FROM gone);
 DROP TABLE gone;
 CREATE INDEX by_pattern ON subscriptions (pattern, offset);
+CREATE INDEX by_owner ON entries (owner, name) WHERE owner IS NOT NULL;
 """
 
-_ADD: Final = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)"
+_ADD: Final = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _GET: Final = "SELECT offset, name, value, former, refused FROM entries WHERE name = ?"
 _MATCH: Final = "SELECT name FROM subscriptions JOIN entries USING (offset) WHERE pattern IN ({}) LIMIT ?"
 
@@ -98,11 +99,11 @@ class SharedIndex:
             self._db.executemany(
                 _ADD,
                 [
-                    (offset, name, value, refused, seen.declared_by, _kept_wait_s(seen), None)
+                    (offset, name, value, refused, seen.declared_by, seen.entry.owner, _kept_wait_s(seen), None)
                     for offset, name, value, refused, seen in rows
                 ],
             )
-            self._db.executemany(_ADD, [(offset, name, None, False, None, None, None) for offset, name in gone])
+            self._db.executemany(_ADD, [(offset, name, None, False, None, None, None, None) for offset, name in gone])
             self._db.executemany("INSERT OR REPLACE INTO gone VALUES (?)", [(offset,) for offset, _ in gone])
             self._subscribe((row[0], row[4]) for row in rows)
 
@@ -118,8 +119,8 @@ class SharedIndex:
         """In place of the receiver's row. `seen`: what its newest record says."""
         with _errors():
             self.drop(row.name)
-            known = (row.offset, row.name, row.value, row.refused, seen.declared_by, _kept_wait_s(seen), row.former)
-            self._db.execute(_ADD, known)
+            told = (seen.declared_by, seen.entry.owner, _kept_wait_s(seen))
+            self._db.execute(_ADD, (row.offset, row.name, row.value, row.refused, *told, row.former))
             former = None if row.former is None else glance(row.former)
             self._subscribe((row.offset, each) for each in (seen, former) if each is not None)
 
@@ -165,11 +166,12 @@ class SharedIndex:
                     break
         return found
 
-    def names(self, after: str, most: int) -> list[str]:
-        """In their order, those behind `after`."""
+    def names(self, after: str, most: int, owner: str | None = None) -> list[str]:
+        """In their order, those behind `after`; of one `owner` only, if that is given."""
+        whose, of = ("", ()) if owner is None else ("owner = ? AND", (owner,))
+        query = f"SELECT name FROM entries WHERE {whose} name > ? ORDER BY name LIMIT ?"  # noqa: S608  no text of others
         with _errors():
-            found = self._db.execute("SELECT name FROM entries WHERE name > ? ORDER BY name LIMIT ?", (after, most))
-            return [name for (name,) in found]
+            return [name for (name,) in self._db.execute(query, (*of, after, most))]
 
     def all_names(self) -> Iterator[str]:
         """In their order; they are read page by page."""

@@ -76,9 +76,11 @@ class EmbeddedRelay:
 
     async def _run_relay(self, stop: asyncio.Event, started: Callable[[Relay], Awaitable[None]]) -> None:
         kept = kept_secret(self._data_dir / "answer_secret")  # also proves what it signed before there was a setting
+        key = kept_secret(self._data_dir / "secrets_key")
         plan = Plan(
             with_entries=self._extra,
             answer_secrets=(*answer_secrets(self._settings), kept),
+            secrets_keys=(key,),
             tells_attempts=self._tells_attempts,
             own_key=self._own_key,
         )

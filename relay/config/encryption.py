@@ -1,0 +1,148 @@
+"""Secrets that were given over the API, as they are kept on the log: encrypted, each for its own place in its entry.
+
+Such a secret stands in the entry as `${enc:<id of the key>:<base64url of nonce and ciphertext>}`, AES-256-GCM. Kind and
+name of the entry and the field are authenticated along with it: elsewhere it cannot be opened.
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from relay.config.problems import Place, dotted, raise_all
+from relay.domain.errors import UserError
+
+KEY_BYTES: Final = 32
+ENCRYPTED: Final = "enc:"
+"""Begins the name of an encrypted secret's reference; no variable of an environment can have such a name."""
+_NONCE_BYTES: Final = 12
+_REFERENCE: Final = re.compile(r"\$\{enc:([0-9a-f]{8}):([A-Za-z0-9_-]+)\}")
+_NAME: Final = re.compile(r"enc:[0-9a-f]{8}:[A-Za-z0-9_-]+")
+
+
+class CannotOpen(UserError):
+    """An encrypted secret cannot be read here; the message says why, and nothing of it."""
+
+
+class KeyRing:
+    """Encrypts with its first key, and opens what any of them has encrypted. `keys`: 32 bytes each."""
+
+    def __init__(self, keys: Sequence[bytes] = ()) -> None:
+        self._keys = {_id_of(key): key for key in keys}
+        self._first = next(iter(self._keys), None)
+
+    @property
+    def can_encrypt(self) -> bool:
+        return self._first is not None
+
+    @property
+    def beginnings(self) -> frozenset[bytes]:
+        """How the names of the references begin that can be opened, as far as the key goes."""
+        return frozenset(f"{ENCRYPTED}{key_id}".encode() for key_id in self._keys)
+
+    def encrypted(self, text: str, place: Place, random_bytes: Callable[[int], bytes] = os.urandom) -> str:
+        """The reference that stands for `text` at `place`, as `("receivers", "ci", "secret")`. Needs a key."""
+        if self._first is None:
+            raise AssertionError("asked to encrypt without a key")
+        from cryptography.hazmat.primitives.ciphers.aead import (
+            AESGCM,  # costs memory that most processes can do without
+        )
+
+        nonce = random_bytes(_NONCE_BYTES)
+        sealed: bytes = AESGCM(self._keys[self._first]).encrypt(nonce, text.encode(), _context(place))
+        data = base64.urlsafe_b64encode(nonce + sealed).rstrip(b"=").decode()
+        return f"${{{ENCRYPTED}{self._first}:{data}}}"
+
+    def opened(self, text: str, place: Place) -> str:
+        """`text` with what is encrypted in it in clear. Raises CannotOpen."""
+        return _REFERENCE.sub(lambda found: self._open(found[1], found[2], place), text)
+
+    def _open(self, key_id: str, data: str, place: Place) -> str:
+        key = self._keys.get(key_id)
+        if key is None:
+            raise CannotOpen(f"encrypted with the key {key_id}, which is none of RELAY_SECRETS_KEY")
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        try:
+            sealed = base64.urlsafe_b64decode(data + "=" * (-len(data) % 4))
+            clear: bytes = AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _context(place))
+        except (InvalidTag, binascii.Error, ValueError):
+            raise CannotOpen("encrypted for another place, or damaged: it has to be given anew") from None
+        return clear.decode()
+
+
+NO_KEYS: Final = KeyRing()
+
+
+def is_encrypted_name(name: str) -> bool:
+    """Whether the name of a reference is that of an encrypted secret."""
+    return _NAME.fullmatch(name) is not None
+
+
+def has_encrypted(text: str) -> bool:
+    return _REFERENCE.search(text) is not None
+
+
+def without_encrypted(text: str, shown: str) -> str:
+    """`text` with `shown` in place of each encrypted secret."""
+    return _REFERENCE.sub(lambda _: shown, text)
+
+
+def open_all(raw: object, ring: KeyRing, *, origin: str, place: Place) -> object:
+    """A copy of the tree with every encrypted secret in clear. `place`: where the tree is in `origin`.
+
+    Raises UserError with a line for each that cannot be opened.
+    """
+    mistakes: list[str] = []
+    found = _mapped(raw, place, lambda text, where: _opened_or_told(text, where, ring, origin, mistakes))
+    raise_all(mistakes)
+    return found
+
+
+def open_some(raw: object, ring: KeyRing, place: Place) -> object:
+    """As `open_all`; what cannot be opened stays as it is."""
+    return _mapped(raw, place, lambda text, where: _opened_or_told(text, where, ring, "", []))
+
+
+def secrets_of(raw: object, ring: KeyRing, place: Place) -> Iterator[str]:
+    """What is encrypted in a tree that `open_all` opens, in clear."""
+    found: list[str] = []
+
+    def note(text: str, where: Place) -> str:
+        found.extend(ring.opened(each[0], where) for each in _REFERENCE.finditer(text))
+        return text
+
+    _mapped(raw, place, note)
+    return iter(found)
+
+
+def _opened_or_told(text: str, where: Place, ring: KeyRing, origin: str, mistakes: list[str]) -> str:
+    try:
+        return ring.opened(text, where)
+    except CannotOpen as error:
+        mistakes.append(f"{origin}: {dotted(where)}: {error}")
+        return text
+
+
+def _mapped(value: object, place: Place, change: Callable[[str, Place], str]) -> object:
+    if isinstance(value, str):
+        return change(value, place) if "${" in value else value
+    if isinstance(value, Mapping):
+        return {key: _mapped(inner, (*place, key), change) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mapped(inner, (*place, index), change) for index, inner in enumerate(value)]
+    return value
+
+
+def _context(place: Place) -> bytes:
+    """Positions in a list do not count: while rotating, secrets move along."""
+    return json.dumps([step for step in place if isinstance(step, str)]).encode()
+
+
+def _id_of(key: bytes) -> str:
+    return hashlib.sha256(b"relay key id\0" + key).hexdigest()[:8]

@@ -1,0 +1,40 @@
+"""An entry as people may see it: every field that is in force, and nothing that is secret."""
+
+from dataclasses import asdict
+from typing import Final
+
+from relay.config.encryption import has_encrypted, without_encrypted
+from relay.config.entries import EndpointEntry
+from relay.config.problems import SECRET_FIELDS
+from relay.config.references import is_public
+from relay.domain.secrecy import MASK, masked_url
+
+_NOT_SETTINGS: Final = frozenset({"retry", "retry_after"})
+
+
+def effective(entry: EndpointEntry) -> dict[str, object]:
+    """Every field of an entry, durations in seconds, with what is written out under a secret field masked.
+
+    `retry` is what holds, also where the entry has the short form `retry_after`, which is left out here.
+    """
+    known = entry.model_dump(mode="json", exclude=set(_NOT_SETTINGS))
+    return {**{name: _masked(name, value) for name, value in known.items()}, "retry": asdict(entry.retry_policy())}
+
+
+def shown_url(url: str) -> str:
+    """A URL without its secret parts, whether they are written out or encrypted."""
+    return masked_url(without_encrypted(url, MASK))
+
+
+def _masked(name: str, value: object) -> object:
+    if name in SECRET_FIELDS:
+        return _hidden(value)
+    return shown_url(value) if isinstance(value, str) and "://" in value else value
+
+
+def _hidden(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _hidden(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_hidden(inner) for inner in value]
+    return MASK if isinstance(value, str) and (has_encrypted(value) or not is_public(value)) else value
