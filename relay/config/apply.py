@@ -17,6 +17,10 @@ from relay.log.port import Log, NewRecord
 
 FILE: Final = "file"
 """Who declared an entry, when a receivers file did."""
+API: Final = "api"
+"""Who declared an entry, when it came over the HTTP API: then no file changes or removes it."""
+LEASE: Final = "receivers-file"
+"""Of the one process that changes what is declared."""
 _AT_ONCE: Final = 500
 """Records that are appended at a time, and receivers that are compared without a thread."""
 _IN_WORDS: Final[Mapping[LaneKind, str]] = {"dedicated": "its own lane", "shared": "the shared lane"}
@@ -24,11 +28,13 @@ _IN_WORDS: Final[Mapping[LaneKind, str]] = {"dedicated": "its own lane", "shared
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """Keys of what was added, changed and removed: receivers' names, and `source:<id>`; each sorted."""
+    """Keys of what was added, changed and removed: receivers' names, and `source:<id>`; each sorted. `refused`: of what
+    a file declares, and cannot, for the API has made another one of that name."""
 
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.added or self.changed or self.removed)
@@ -59,12 +65,33 @@ async def apply_file(
     wanted, diff = await _compared(there, file)
     if not prune:
         _refuse_emptied(file, diff)
-    sizes = await _ensure_topics(log, topics, file, [*diff.added, *diff.changed])
+    await bring_about(log, topics, there, wanted, diff, origin=file.origin, announced=announced)
+    return diff
+
+
+async def bring_about(
+    log: Log,
+    topics: Topics,
+    there: Topic,
+    wanted: Mapping[str, Declared],
+    diff: Diff,
+    *,
+    origin: str,
+    says: str = "the file",
+    announced: Callable[[int], None] = lambda _records: None,
+) -> None:
+    """Append what `diff` says, after creating the topics of receivers that need one. `there`, `announced`: as for
+    `apply_file`. Raises UserError, which names `origin`, when a topic has more partitions than `says` says."""
+    sizes = await _ensure_topics(log, topics, wanted, [*diff.added, *diff.changed], origin, says)
     records, count = _records(topics, there, wanted, diff, sizes), 0
     while some := list(islice(records, _AT_ONCE)):
         await log.append(some)
         announced(count := count + len(some))
-    return diff
+
+
+def refusal_of(key: str) -> str:
+    """What to say of a key in `Diff.refused`."""
+    return f"{key} was made over the API, and stays as that says; delete it there first, or take another name"
 
 
 async def preview_file(log: Log, file: ReceiversFile, topics: Topics) -> Diff:
@@ -119,14 +146,17 @@ async def _compared(there: Topic, file: ReceiversFile) -> tuple[Mapping[str, Dec
 
 
 def compare(current: Declarations | None, wanted: Mapping[str, Declared]) -> Diff:
-    """What leads from one to the other. What a file declares wins over the same key declared by anybody else."""
+    """What leads from one to the other. What a file declares wins over the same key declared by anybody but the API."""
     if current is None:
         return Diff(added=tuple(sorted(wanted)))
     former = {key: current.get(key) for key in wanted}
+    refused = tuple(sorted(key for key, each in former.items() if each is not None and each.by == API))
+    former = {key: each for key, each in former.items() if each is None or each.by != API}
     return Diff(
         added=tuple(sorted(key for key, each in former.items() if each is None)),
         changed=tuple(sorted(key for key, each in former.items() if each is not None and each != wanted[key])),
         removed=tuple(sorted(key for key in current.by(FILE) if key not in wanted)),
+        refused=refused,
     )
 
 
@@ -193,25 +223,23 @@ def _partitions(entry: Raw) -> int:
     return found if isinstance(found, int) else 1
 
 
-async def _ensure_topics(log: Log, topics: Topics, file: ReceiversFile, keys: Iterable[str]) -> dict[str, int]:
+async def _ensure_topics(
+    log: Log, topics: Topics, wanted: Mapping[str, Declared], keys: Iterable[str], origin: str, says: str
+) -> dict[str, int]:
     """Returns how many partitions the topics of each receiver that has some have by now: never more than it wants."""
-    wanted = {name: file.receivers[name].partitions for name in keys if _has_own_lane(file, name)}
-    if not wanted:
+    own = [name for name in filter(_is_receiver, keys) if lane_of_entry(wanted[name].entry) != SHARED]
+    if not own:
         return {}
-    specs = {name: topics.lane_specs(name, partitions) for name, partitions in wanted.items()}
-    groups = {topic: group for name in wanted for topic, group in topics.lane_groups(name).items()}
+    specs = {name: topics.lane_specs(name, _partitions(wanted[name].entry)) for name in own}
+    groups = {topic: group for name in own for topic, group in topics.lane_groups(name).items()}
     await log.create([spec for of_one in specs.values() for spec in of_one], groups)
     states = await log.describe(list(groups))
     sizes = {topic: state.spec.partitions for topic, state in states.items()}
     raise_all(
-        f"{file.origin}: receivers.{name}.partitions: topic {spec.name} has {sizes[spec.name]} partitions, the file "
+        f"{origin}: receivers.{name}.partitions: topic {spec.name} has {sizes[spec.name]} partitions, {says} "
         f"says {spec.partitions}, and none can be taken away: write partitions: {sizes[spec.name]}, or lane: shared"
         for name, of_one in specs.items()
         for spec in of_one
         if sizes.get(spec.name, 0) > spec.partitions
     )
     return {name: min(sizes.get(spec.name, spec.partitions) for spec in of_one) for name, of_one in specs.items()}
-
-
-def _has_own_lane(file: ReceiversFile, name: str) -> bool:
-    return name in file.receivers and file.receivers[name].lane != SHARED

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from relay.config.apply import apply_file
+from relay.config.apply import LEASE, apply_file, refusal_of
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.registry import Registry
 from relay.config.settings import Settings
@@ -17,7 +17,6 @@ from relay.plan import Plan
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
 
-LEASE: Final = "receivers-file"
 LEASE_LOOK_S: Final = 0.2
 
 _log = get_logger("relay.process")
@@ -68,6 +67,8 @@ class FileWatch:
         async with keeping_lease(self._state, self._clock, LEASE, self._owner):
             await self._reach_end()
             diff = await apply_file(self._log, self._file, self._topics, there=self._registry.topic())
+        for key in diff.refused:
+            _log.error("receivers_file_entry_refused", key=key, problem=refusal_of(key))
         if diff:
             await self._reach_end()
             say = _log.warning if diff.removed else _log.info  # a removed receiver gets nothing any more

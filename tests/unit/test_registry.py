@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 import yaml
 
-from relay.config.apply import Diff, apply_file, awaited, preview_file
+from relay.config.apply import Diff, apply_file, awaited, preview_file, refusal_of
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.registry import Registry
 from relay.config.topic import Declared
@@ -271,11 +271,22 @@ async def test_a_preview_works_before_there_is_a_topic(log: _TopicLog) -> None:
     assert log.calls == []
 
 
-async def test_what_somebody_else_declared_stays_unless_the_file_declares_it_too(log: _TopicLog) -> None:
+async def test_what_the_api_declared_stays_and_the_file_cannot_declare_it_too(log: _TopicLog) -> None:
     theirs = Declared("api", {"post_endpoint": "https://ci.example/"}).encode()
     await log.declare("ci", theirs)
     await log.declare("theirs", theirs)
     await log.declare("broken", b"?")
+    log.calls.clear()
+    diff = await apply_file(log.as_log(), _one(), TOPICS, prune=True)
+    assert (diff, bool(diff)) == (Diff(refused=("ci",)), False)
+    assert log.calls == []
+    assert refusal_of("ci") == (
+        "ci was made over the API, and stays as that says; delete it there first, or take another name"
+    )
+
+
+async def test_the_file_wins_over_what_nobody_can_read(log: _TopicLog) -> None:
+    await log.declare("ci", b"?")
     assert await apply_file(log.as_log(), _one(), TOPICS) == Diff(changed=("ci",))
 
 

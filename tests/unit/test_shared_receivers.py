@@ -359,7 +359,8 @@ def _file(count: int, **fields: object) -> ReceiversFile:
 
 
 async def test_a_file_is_compared_with_what_the_registry_knows(log: _Log) -> None:
-    await log.say({"theirs": entry(), "f-0": entry(timeout=7)})
+    former = Declared("file", {"post_endpoint": "https://ci.example/", "lane": "shared", "timeout": 7}).encode()
+    await log.say({"theirs": entry(), "f-0": former})
     async with following(log) as registry:
         first = await apply_file(log, _file(1_000), TOPICS, there=registry.topic())
         assert (len(first.added), first.changed, first.removed) == (999, ("f-0",), ())
