@@ -14,18 +14,23 @@ from relay import __version__
 from relay.api.app import ApiContext, ApiServer
 from relay.api.batch import largest_body
 from relay.api.limits import limits_of
+from relay.api.registrar import Registrar
 from relay.api.siblings import Member, Siblings
 from relay.api.web_rules import WebRules
 from relay.config.answer_urls import AnswerUrls
+from relay.config.drafts import Rules
+from relay.config.encryption import KeyRing
 from relay.config.key_desk import KeyDesk
 from relay.config.own_address import may_be_open, own_names, own_url
 from relay.config.references import usable_variables
 from relay.config.registry import Registry
+from relay.config.setting_values import key_of
 from relay.config.settings import Settings
 from relay.domain.errors import Unavailable
 from relay.domain.hop import Hop
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Receiver
+from relay.domain.signing import generate_secret
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
 from relay.engine.holding import Holding
@@ -98,10 +103,13 @@ class Relay:
         self._api: ApiServer | None = None
         self._for_siblings: ApiServer | None = None
         self.api_url: str | None = None
+        self._variables = usable_variables(environ, settings.secrets_from)
+        self._ring = KeyRing((*map(key_of, settings.secrets_key), *plan.secrets_keys))
         self.registry = Registry(
             self._topics,
-            usable_variables(environ, settings.secrets_from),
+            self._variables,
             lambda owner: self._lanes.pump.resumed(owner),
+            ring=self._ring,
         )
         self.metrics = Metrics(__version__)
         self._meter = MetricsMeter(self.metrics)
@@ -351,11 +359,26 @@ class Relay:
             limits=limits_of(settings, largest_body(settings.max_payload_bytes)),
             key_quota=settings.api_key_quota,
             source_quota=settings.source_quota,
+            registrar=self._registrar(),
             warnings=lambda: {"parked": self._parked_watch.warning},
             replays=self._desk,
             keys=self._keys,
             own_key=self._plan.own_key,
             may_be_open=may_be_open(settings),
+        )
+
+    def _registrar(self) -> Registrar:
+        allowed = self._settings.api_secrets_from
+        rules = Rules(self._variables, usable_variables(self._variables, allowed) if allowed else (), self._ring)
+        return Registrar(
+            self._log,
+            self._state,
+            self._topics,
+            self.registry,
+            self._clock,
+            rules,
+            lambda: generate_secret(secrets.token_bytes),
+            owner=self._owner,
         )
 
     def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:

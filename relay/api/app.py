@@ -29,9 +29,11 @@ from relay.api.messages import MessagesResource
 from relay.api.pages import PagesResource
 from relay.api.problems import after, problem_details
 from relay.api.quotas import Quotas, quota_headers
+from relay.api.receiver_list import ReceiverListResource
 from relay.api.receivers import ReceiversResource
 from relay.api.redelivery import Redelivery
 from relay.api.refusals import Refusals
+from relay.api.registration import RegistrationResource
 from relay.api.replays import ReplaysResource
 from relay.api.status import StatusReader
 from relay.api.strangers import refuse_strangers
@@ -105,6 +107,7 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
         FailedResource(context),
         ReceiversResource(context),
         KeysResource(context),
+        *_registration(context),
         Health(context),
         PagesResource(app.router),
     ):
@@ -112,6 +115,13 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
     if replays is not None:
         replays.add_routes(app.router)
     return app
+
+
+def _registration(context: ApiContext) -> list[RegistrationResource | ReceiverListResource]:
+    registrar = context.registrar
+    if registrar is None:
+        return []
+    return [RegistrationResource(context, registrar), ReceiverListResource(context, registrar)]
 
 
 class ApiServer:

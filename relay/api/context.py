@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relay.api.limits import ApiLimits
+from relay.api.registrar import Registrar
 from relay.api.siblings import Siblings
 from relay.api.web_rules import WebRules
 from relay.config.key_desk import KeyDesk
@@ -48,6 +49,8 @@ class ApiContext:
     limits: ApiLimits = field(default_factory=ApiLimits)
     key_quota: Quota | None = None
     source_quota: Quota | None = None
+    registrar: Registrar | None = None
+    """None: receivers cannot be changed here."""
     warnings: Callable[[], Mapping[str, str | None]] = dict
     replays: Desk | None = None
     keys: KeyDesk | None = None

@@ -1,7 +1,7 @@
 """The health of what is POSTed to, and holding it by hand: the way back for one that said 410, or was disabled."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from math import isinf
 from typing import Final, Literal, NamedTuple, TypedDict
@@ -13,6 +13,8 @@ from relay.api.context import ApiContext
 from relay.api.in_lane import in_lane
 from relay.api.problems import NOT_FOUND, Problem, invalid
 from relay.api.reading import query_of, read_body, source_in_path
+from relay.api.receiver_shown import described
+from relay.api.registrar import Unknown
 from relay.api.view import rfc3339
 from relay.domain.errors import LogUnavailable
 from relay.domain.hold import Hold, HoldReason, hold
@@ -34,12 +36,14 @@ MOST_WORDS: Final = 4_096
 
 class Found(NamedTuple):
     """`owner`: of the endpoint in the state. `endpoint`: its settings; None where there are none but refused ones.
-    `refused`: why its newest settings are not in force. `lane`: where a receiver's messages are; None of a source."""
+    `refused`: why its newest settings are not in force. `lane`: where a receiver's messages are; None of a source.
+    `declared`: what is known of who it is."""
 
     owner: str
     endpoint: Endpoint | None
     refused: str | None = None
     lane: str | None = None
+    declared: Mapping[str, Any] = {}
 
 
 Condition = Literal["up", "backing_off", "failing", "offline", "paused", "disabled"]
@@ -135,8 +139,15 @@ class ReceiversResource:
         if receiver is None and refused is None:
             raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}.")
         if receiver is None:
-            return Found(f"r:{name}", None, refused)
-        return Found(f"r:{name}", receiver.post, refused, lane_of(receiver))
+            return Found(f"r:{name}", None, refused, None, self._declared(name))
+        return Found(f"r:{name}", receiver.post, refused, lane_of(receiver), self._declared(name))
+
+    def _declared(self, name: str) -> Mapping[str, Any]:
+        registrar = self._context.registrar
+        try:
+            return {} if registrar is None else described(registrar.written(name))
+        except Unknown:
+            return {}  # just removed
 
     def _callback(self, request: web.Request) -> Found:
         source_id = source_in_path(request)
@@ -164,7 +175,9 @@ class ReceiversResource:
             "parked": {"retries": parked.retries, "polls": parked.polls},
             "in_lane": await self._in_lane(found),
         }
-        return web.Response(body=msgspec.json.encode(body), content_type="application/json")
+        tag = {"ETag": f'"{found.declared["etag"]}"'} if found.declared else {}
+        body = {**body, **found.declared}
+        return web.Response(body=msgspec.json.encode(body), content_type="application/json", headers=tag)
 
     async def _in_lane(self, found: Found) -> LaneView | None:
         """What its lane has to finish; None where nobody can say that at once, and of a callback."""

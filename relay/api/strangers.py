@@ -11,6 +11,7 @@ from aiohttp import web
 
 from relay.api.auth import ANSWER_PATH, INBOUND_ROUTE
 from relay.api.health import MONITORING
+from relay.api.json_body import JSON, MERGE_PATCH
 from relay.api.problems import FOREIGN_ORIGIN, UNKNOWN_HOST, UNSUPPORTED, Check, Problem
 from relay.api.refusals import Refusals
 from relay.api.web_rules import WebRules
@@ -49,9 +50,9 @@ def refuse_strangers(rules: WebRules, refusals: Refusals) -> Check:
 
 
 def _check_type(request: web.Request) -> None:
-    """Of what controls the relay: JSON or nothing, as a form in a page could send neither by itself."""
+    """Of what controls the relay: JSON or nothing, as a form in a page could send neither by itself; nor a patch."""
     empty = not request.body_exists or request.content_length == 0
-    if not empty and request.content_type != "application/json":
+    if not empty and request.content_type not in (JSON, MERGE_PATCH):
         detail = "The body has to be application/json, or empty."
         raise Problem(UNSUPPORTED, detail, errors=({"detail": detail, "header": "Content-Type"},))
 

@@ -73,6 +73,9 @@ class AwayState(MemoryState):
     async def settle(self, settlements: Sequence[Settlement]) -> list[Row | Refusal | None]:
         return await self._unless_away("settle", super().settle(settlements))
 
+    async def lease(self, name: str, owner: str, ttl_s: float) -> bool:
+        return await self._unless_away("lease", super().lease(name, owner, ttl_s))
+
     async def mark(self, marks: Sequence[Mark]) -> list[Refusal | None]:
         return await self._unless_away("mark", super().mark(marks))
 

@@ -1,0 +1,133 @@
+"""Receivers listed in the order of their names: page by page, of an owner, with a label, in a condition."""
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, get_args
+
+import msgspec
+from aiohttp import web
+
+from relay.api.context import ApiContext
+from relay.api.problems import invalid
+from relay.api.reading import query_of
+from relay.api.receiver_shown import entry_of
+from relay.api.receivers import Condition, condition
+from relay.api.registrar import Registrar, Written
+from relay.config.shown import shown_url
+
+_MOST: Final = 1_000
+_USUAL: Final = 50
+_LOOKED_AT: Final = 2_000
+"""Receivers that a request looks at, at most: it costs 0.2 ms of CPU each. A page may have fewer than it could, or
+none, and say where to go on."""
+_STEP: Final = 200
+_STATES: Final = ("refused", *get_args(Condition))
+
+
+class _Filter(NamedTuple):
+    owner: str | None
+    labels: Sequence[tuple[str, str | None]]
+    """Name and value; a value of None: any."""
+    declared_by: str | None
+    states: frozenset[str]
+
+    def takes(self, item: dict[str, Any]) -> bool:
+        """Judged by all but its condition."""
+        labels = item["labels"]
+        return (
+            (self.owner is None or item["owner"] == self.owner)
+            and (self.declared_by is None or item["declared_by"] == self.declared_by)
+            and all(name in labels and value in (None, labels[name]) for name, value in self.labels)
+        )
+
+
+class ReceiverListResource:
+    """`GET /v1/receivers`."""
+
+    def __init__(self, context: ApiContext, registrar: Registrar) -> None:
+        self._context = context
+        self._registry = registrar.registry
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/v1/receivers", self.page)
+
+    async def page(self, request: web.Request) -> web.Response:
+        """`{items, cursor}`: `cursor`, if any, is that of what follows. It is a place in the order of names, and
+        good whatever comes and goes. Several `label` have to be met all, of several `state` one."""
+        query = query_of(request, "owner", "label", "state", "declared_by", "limit", "cursor")
+        wanted, limit = _filter(query), _limit(query)
+        after, items, looked_at = _after(query), list[dict[str, Any]](), 0
+        while len(items) < limit and looked_at < _LOOKED_AT:
+            names = self._registry.names(after, _STEP, wanted.owner)
+            for item in await self._items(names, wanted):
+                items.append(item)
+                if len(items) == limit:
+                    after = item["name"]
+                    break
+            else:
+                after = names[-1] if names else after
+                looked_at += len(names)
+                if len(names) < _STEP:
+                    return _page(items, None)
+        return _page(items, after if self._registry.names(after, 1, wanted.owner) else None)
+
+    async def _items(self, names: Sequence[str], wanted: _Filter) -> list[dict[str, Any]]:
+        items = [item for name in names if (item := self._item(name)) is not None and wanted.takes(item)]
+        health = await self._context.state.endpoints([f"r:{item['name']}" for item in items]) if items else []
+        for item, of in zip(items, health, strict=True):
+            receiver = self._registry.receiver(item["name"])
+            item["condition"] = "refused" if receiver is None else condition(of, receiver.post)
+        return [item for item in items if not wanted.states or item["condition"] in wanted.states]
+
+    def _item(self, name: str) -> dict[str, Any] | None:
+        value = self._registry.record(name)
+        if value is None:
+            return None  # gone since its name was looked up
+        declared_by, entry = entry_of(Written(name, value))
+        return {
+            "name": name,
+            "declared_by": declared_by,
+            "owner": None if entry is None else entry.owner,
+            "labels": {} if entry is None else entry.labels,
+            "post_endpoint": None if entry is None else shown_url(entry.post_endpoint),
+            "lane": None if entry is None else entry.lane,
+            "enabled": None if entry is None else entry.enabled,
+        }
+
+
+def _page(items: Sequence[dict[str, Any]], after: str | None) -> web.Response:
+    cursor = None if after is None else base64.urlsafe_b64encode(after.encode()).decode().rstrip("=")
+    return web.Response(body=msgspec.json.encode({"items": items, "cursor": cursor}), content_type="application/json")
+
+
+def _filter(query: dict[str, list[str]]) -> _Filter:
+    for state in query.get("state", []):
+        if state not in _STATES:
+            raise invalid(f"state is {state[:40]!r}; known: {', '.join(_STATES)}", parameter="state")
+    labels = [text.partition("=") for text in query.get("label", [])]
+    return _Filter(
+        _one(query, "owner"),
+        [(name, value if mark else None) for name, mark, value in labels],
+        _one(query, "declared_by"),
+        frozenset(query.get("state", [])),
+    )
+
+
+def _one(query: dict[str, list[str]], name: str) -> str | None:
+    return query[name][-1] if name in query else None
+
+
+def _limit(query: dict[str, list[str]]) -> int:
+    text = query.get("limit", [str(_USUAL)])[-1]
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= _MOST):
+        raise invalid(f"limit is {text[:20]!r}; a number from 1 to {_MOST} is allowed", parameter="limit")
+    return int(text)
+
+
+def _after(query: dict[str, list[str]]) -> str:
+    text = query.get("cursor", [""])[-1]
+    try:
+        return base64.b64decode(text.encode() + b"=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise invalid("cursor is none that this API has given", parameter="cursor") from None

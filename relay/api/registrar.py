@@ -1,0 +1,208 @@
+"""Changes what is declared of receivers, one change at a time over all processes, and never what a file declares.
+
+A change is made under the lease that the receivers file is applied under, by a process that has read `receiver_config`
+to its end meanwhile: so it is a change of what is there, and two of them lose nothing of each other. The lease is asked
+for again right before the records are appended.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from relay.config.apply import API, FILE, LEASE, Diff, bring_about
+from relay.config.drafts import Fault, Faulty, Rules, check_name, checked, encrypted, merge_patch, opened
+from relay.config.receivers_file import Raw
+from relay.config.registry import Registry
+from relay.config.topic import Declared, decode
+from relay.domain.errors import LogUnavailable, RelayError, StateUnavailable, UserError
+from relay.domain.topics import SHARED, Topics
+from relay.engine.clock import Clock
+from relay.engine.recovery import LEASE_S, keeping_lease
+from relay.log.port import Log, TopicPartition
+from relay.state.port import State
+
+_LOOK_S: Final = 0.05
+_PATIENCE_S: Final = 10.0
+"""For the lease, and then for the log: a failover takes seconds, and a client does not wait for ever."""
+_ORIGIN: Final = "the request"
+
+
+class Unknown(RelayError):
+    """There is no such receiver."""
+
+
+class Taken(RelayError):
+    """There is a receiver of that name already."""
+
+
+class InFile(RelayError):
+    """What a receivers file declares is changed there."""
+
+
+class ChangedMeanwhile(RelayError):
+    """It is not what the caller took it for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A receiver's record as it is in force. `tag`: changes with every change of it."""
+
+    name: str
+    value: bytes
+    secret: str | None = field(default=None, repr=False)
+    """One that was made for it, in clear; kept nowhere."""
+
+    @property
+    def tag(self) -> str:
+        return tag_of(self.value)
+
+
+def tag_of(value: bytes) -> str:
+    """What tells a record from any other of the same receiver: encryption makes each one different."""
+    return hashlib.sha256(value).hexdigest()[:16]
+
+
+class Registrar:
+    """One per process. `owner`: unique per process. `new_secret`: makes a signing secret.
+
+    Its methods raise Unavailable, and then nobody knows whether the change was made.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        state: State,
+        topics: Topics,
+        registry: Registry,
+        clock: Clock,
+        rules: Rules,
+        new_secret: Callable[[], str],
+        *,
+        owner: str,
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._topics = topics
+        self.registry = registry
+        self._clock = clock
+        self._rules = rules
+        self._new_secret = new_secret
+        self._owner = f"{owner}-api"  # not who applies the file in this process
+        self._turn = asyncio.Lock()
+
+    def written(self, name: str) -> Written:
+        """The receiver's record, whoever declared it. Raises Unknown."""
+        value = self.registry.record(name)
+        if value is None:
+            raise Unknown(f"There is no receiver named {name[:80]!r}.")
+        return Written(name, value)
+
+    async def create(self, body: Mapping[str, object]) -> Written:
+        """Declare a receiver: `name`, and the fields of its entry. In the shared lane unless it says another; with a
+        secret of its own unless it has one, or is not signed. Raises Faulty, NoKey, Taken."""
+        name = _name_in(body)
+        draft: Raw = {"lane": SHARED} | {key: value for key, value in body.items() if key != "name"}
+        secret = None
+        if "secret" not in draft and draft.get("signature") != "none":
+            secret = draft["secret"] = self._new_secret()
+        declared = self._sealed(name, draft)
+        async with self._alone():
+            if (there := self.registry.record(name)) is not None:
+                raise Taken(_taken(name, there))
+            value = await self._declare(name, declared, Diff(added=(name,)))
+        return Written(name, value, secret)
+
+    async def change(self, name: str, patch: Mapping[str, object], tag: str | None = None) -> Written:
+        """Merge `patch` into the receiver's entry (RFC 7396); with `tag`, only if it is what that stands for. Raises
+        Unknown, InFile, ChangedMeanwhile, Faulty, NoKey."""
+        async with self._alone():
+            there = self.own(name, tag)
+            merged = merge_patch(opened(name, there.entry, self._rules), dict(patch))
+            declared = self._sealed(name, merged)
+            value = await self._declare(name, declared, Diff(changed=(name,)))
+        return Written(name, value)
+
+    async def remove(self, name: str, tag: str | None = None) -> None:
+        """Declare it no longer; what it has accepted is finished. Raises Unknown, InFile, ChangedMeanwhile."""
+        async with self._alone():
+            self.own(name, tag)
+            await self._bring_about({}, Diff(removed=(name,)))
+
+    def own(self, name: str, tag: str | None = None) -> Declared:
+        """What the API has declared. Raises Unknown, InFile, ChangedMeanwhile."""
+        written = self.written(name)
+        there = readable(written.value)
+        if there is None or there.by != API:
+            raise InFile(_not_ours(name, there))
+        if tag is not None and tag != written.tag:
+            raise ChangedMeanwhile(f"The receiver {name} was changed meanwhile: look at it again.")
+        return there
+
+    def _sealed(self, name: str, draft: object) -> Declared:
+        return Declared(API, encrypted(name, checked(draft, self._rules), self._rules))
+
+    async def _declare(self, name: str, declared: Declared, diff: Diff) -> bytes:
+        try:
+            await self._bring_about({name: declared}, diff)
+        except UserError as error:  # its topics have more partitions, and none can be taken away
+            raise Faulty([Fault("/partitions", str(error).partition(".partitions: ")[2])]) from None
+        return declared.encode()
+
+    async def _bring_about(self, wanted: Mapping[str, Declared], diff: Diff) -> None:
+        await self._hold()
+        await bring_about(
+            self._log, self._topics, self.registry.topic(), wanted, diff, origin=_ORIGIN, says="the request"
+        )
+        await self._reach_end()
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Nobody else changes anything meanwhile, and all that was changed before is known here."""
+        async with self._turn:
+            await self._hold()
+            async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+                await self._reach_end()
+                yield
+
+    async def _hold(self) -> None:
+        end = self._clock.monotonic() + _PATIENCE_S
+        while not await self._state.lease(LEASE, self._owner, LEASE_S):
+            if self._clock.monotonic() >= end:
+                raise StateUnavailable("another process has been changing receivers for too long")
+            await self._clock.sleep(_LOOK_S)
+
+    async def _reach_end(self) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                topic = self._topics.receiver_config
+                [end] = (await self._log.ends([TopicPartition(topic, 0)])).values()
+                await self.registry.reach(end)
+        except TimeoutError:
+            raise LogUnavailable(f"{self._topics.receiver_config} is not read to its end") from None
+
+
+def readable(value: bytes) -> Declared | None:
+    """None for a record that a newer version wrote."""
+    try:
+        return decode(value)
+    except UserError:
+        return None
+
+
+def _name_in(body: Mapping[str, object]) -> str:
+    return check_name(body.get("name"))
+
+
+def _taken(name: str, value: bytes) -> str:
+    there = readable(value)
+    by = "in the receivers file" if there is not None and there.by == FILE else "already"
+    return f"The receiver {name} is declared {by}."
+
+
+def _not_ours(name: str, there: Declared | None) -> str:
+    if there is not None and there.by == FILE:
+        return f"The receiver {name} is declared in the receivers file: change it there."
+    return f"The receiver {name} was declared by a newer version of the relay, which has to change it."

@@ -1,0 +1,143 @@
+"""Receivers registered, changed and removed over HTTP."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from relay.api.context import ApiContext
+from relay.api.in_lane import in_lane
+from relay.api.json_body import JSON, MERGE_PATCH, read_object
+from relay.api.problems import NOT_FOUND, Kind, Problem, invalid
+from relay.api.reading import query_of
+from relay.api.receiver_shown import described
+from relay.api.registrar import ChangedMeanwhile, InFile, Registrar, Taken, Unknown, Written
+from relay.config.drafts import Faulty, NoKey
+from relay.domain.topics import SHARED, lane_of
+from relay.state.replies import answered
+from relay.telemetry.logging import get_logger
+
+MOST_BODY: Final = 65_536
+"""Bytes of a receiver."""
+INVALID_RECEIVER: Final = Kind("invalid-receiver", 422, "The receiver is not valid")
+NO_SECRETS_KEY: Final = Kind("no-secrets-key", 409, "Secrets cannot be kept")
+RECEIVER_EXISTS: Final = Kind("receiver-exists", 409, "There is such a receiver already")
+DECLARED_IN_FILE: Final = Kind("declared-in-file", 409, "The receiver is declared in the receivers file")
+CHANGED: Final = Kind("changed-meanwhile", 412, "The receiver is another one by now")
+
+_TAG: Final = re.compile(r'\s*(?:"([^"]*)"|(\*))\s*')
+_log = get_logger("relay.api")
+
+
+class RegistrationResource:
+    """`POST /v1/receivers`, and `PATCH` and `DELETE` of `/v1/receivers/{name}`."""
+
+    def __init__(self, context: ApiContext, registrar: Registrar) -> None:
+        self._context = context
+        self._registrar = registrar
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_post("/v1/receivers", self.create)
+        router.add_patch("/v1/receivers/{name}", self.change)
+        router.add_delete("/v1/receivers/{name}", self.remove)
+
+    async def create(self, request: web.Request) -> web.Response:
+        """201 when it is in force here, and on the log for everybody."""
+        query_of(request)
+        body = await read_object(request, MOST_BODY, JSON)
+        with _told():
+            written = await self._registrar.create(body)
+        _log.info("receiver_registered", receiver=written.name)
+        shown = described(written) | {"secret": written.secret}
+        return answer_of(written, shown, status=201, headers={"Location": f"/v1/receivers/{written.name}"})
+
+    async def change(self, request: web.Request) -> web.Response:
+        """A JSON merge patch (RFC 7396)."""
+        query_of(request)
+        patch = await read_object(request, MOST_BODY, MERGE_PATCH, JSON)
+        with _told():
+            written = await self._registrar.change(request.match_info["name"], patch, tag_in(request))
+        _log.info("receiver_changed", receiver=written.name)
+        return answer_of(written, described(written))
+
+    async def remove(self, request: web.Request) -> web.Response:
+        """What happens to its messages, told before it is done with `dry_run=true`, or else along with it."""
+        name, dry_run = request.match_info["name"], _flag(query_of(request, "dry_run"), "dry_run")
+        with _told():
+            self._registrar.own(name, tag_in(request))
+            found = await self._messages(name)
+            if not dry_run:
+                await self._registrar.remove(name, tag_in(request))
+                _log.warning("receiver_removed", receiver=name)
+        return web.Response(
+            body=msgspec.json.encode({"name": name, "removed": not dry_run, "messages": found}), content_type=JSON
+        )
+
+    async def _messages(self, name: str) -> dict[str, Any]:
+        """What there is of a receiver's. Raises Unavailable."""
+        context = self._context
+        receiver = context.directory.receiver(name)
+        lane = SHARED if receiver is None else lane_of(receiver)
+        [parked] = await answered(context.state.parked([f"r:{name}"]))
+        unfinished = await in_lane(context.log, context.topics, name, lane)
+        return {
+            "in_lane": {"lane": "shared" if lane == SHARED else "dedicated", "unfinished": unfinished},
+            "parked": {"retries": parked.retries, "polls": parked.polls},
+            "then": _THEN,
+        }
+
+
+_THEN: Final = (
+    "What was not yet accepted by the receiver ends as a dead letter, unknown_receiver; for what it has accepted the "
+    "answer is still waited for. Messages for it are refused from then on."
+)
+
+
+def answer_of(
+    written: Written, shown: dict[str, Any], *, status: int = 200, headers: dict[str, str] | None = None
+) -> web.Response:
+    """A receiver, with its tag as an ETag."""
+    tagged = {"ETag": f'"{written.tag}"', **(headers or {})}
+    return web.Response(status=status, body=msgspec.json.encode(shown), content_type=JSON, headers=tagged)
+
+
+def tag_in(request: web.Request) -> str | None:
+    """The tag that `If-Match` has; None: any will do. Raises Problem."""
+    given = request.headers.getall("If-Match", [])
+    if not given:
+        return None
+    found = _TAG.fullmatch(", ".join(given))
+    if found is None:
+        raise invalid('If-Match takes one ETag, as "0123456789abcdef", or *', header="If-Match")
+    return found[1]
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What cannot be done becomes the problem that says why."""
+    try:
+        yield
+    except Faulty as error:
+        errors = tuple({"detail": fault.detail, "pointer": fault.pointer} for fault in error.faults)
+        raise Problem(INVALID_RECEIVER, str(error), errors=errors) from None
+    except (NoKey, Unknown, Taken, InFile, ChangedMeanwhile) as error:
+        raise Problem(_KINDS[type(error)], str(error)) from None
+
+
+_KINDS: Final[dict[type[Exception], Kind]] = {
+    NoKey: NO_SECRETS_KEY,
+    Unknown: NOT_FOUND,
+    Taken: RECEIVER_EXISTS,
+    InFile: DECLARED_IN_FILE,
+    ChangedMeanwhile: CHANGED,
+}
+
+
+def _flag(query: dict[str, list[str]], name: str) -> bool:
+    text = query.get(name, ["false"])[-1]
+    if text not in ("true", "false"):
+        raise invalid(f"{name} is {text[:20]!r}; true and false are allowed", parameter=name)
+    return text == "true"
