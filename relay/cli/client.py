@@ -224,6 +224,30 @@ class Client:
         target = f"/v1/keys/{quoted}".removesuffix("/")
         return await self._wanted(self.call(method, target, body=body, headers=headers, params=params))
 
+    async def register(self, fields: Mapping[str, Any]) -> Any:
+        """A new receiver; its `secret`, if one was made, is told only here."""
+        body, headers = json.dumps(fields, default=str).encode(), {"content-type": "application/json"}
+        return await self._wanted(self.call("POST", "/v1/receivers", body=body, headers=headers), "settings", "secret")
+
+    async def change_receiver(self, name: str, patch: Mapping[str, Any], tag: str | None = None) -> Any:
+        """The receiver after a merge patch; with `tag`, only if that is its etag."""
+        body = json.dumps(patch, default=str).encode()
+        headers = {"content-type": "application/merge-patch+json"} | _if_match(tag)
+        changed = self.call("PATCH", f"/v1/receivers/{_quoted(name)}", body=body, headers=headers)
+        return await self._wanted(changed, "settings", "etag")
+
+    async def remove_receiver(self, name: str, tag: str | None = None, *, dry_run: bool = False) -> Any:
+        """What becomes of its messages; `dry_run`: it stays."""
+        path, params = f"/v1/receivers/{_quoted(name)}", [("dry_run", "true")] if dry_run else []
+        return await self._wanted(
+            self.call("DELETE", path, headers=_if_match(tag), params=params), "removed", "messages"
+        )
+
+    async def registered(self, narrowed: list[tuple[str, str]], cursor: str | None = None) -> Any:
+        """A page of all receivers: `items`, and the `cursor` of the next one, if any."""
+        params = narrowed + ([("cursor", cursor)] if cursor else [])
+        return await self._wanted(self.call("GET", "/v1/receivers", params=params), "items", "cursor")
+
     async def send(
         self,
         source_id: str,
@@ -275,6 +299,10 @@ def with_client(settings: Settings, api: str | None, work: Callable[[Client], Aw
             return await work(Client(base, key, session))
 
     return asyncio.run(main())
+
+
+def _if_match(tag: str | None) -> dict[str, str]:
+    return {} if tag is None else {"if-match": f'"{tag}"'}
 
 
 def _json(text: str) -> Any:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,16 +18,17 @@ from relay.cli.config import (
     verdict_on,
 )
 from relay.cli.paths import FILE
+from relay.cli.registering import create, delete, list_registered, patch, show
 from relay.cli.table import output_option, print_json, print_table
-from relay.config.apply import Diff, apply_file, awaited, preview_file
+from relay.config.apply import Diff, apply_file, awaited, preview_file, refusal_of
 from relay.config.durations import format_duration
 from relay.config.entries import EndpointEntry, ReceiverEntry
-from relay.config.problems import SECRET_FIELDS
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
-from relay.config.references import is_public, usable_variables
+from relay.config.references import usable_variables
 from relay.config.settings import Settings
+from relay.config.shown import effective, shown_url
 from relay.config.watch import file_stamp
-from relay.domain.secrecy import MASK, masked_url
+from relay.domain.errors import UserError
 from relay.domain.topics import Topics
 from relay.log.port import Log
 
@@ -43,7 +43,11 @@ _callback_option = click.option("--callback", is_flag=True, help="NAME is a sour
 
 @click.group()
 def receivers() -> None:
-    """Look at receivers.yaml and apply it; see how receivers are; pause and resume them."""
+    """Look at receivers.yaml and apply it; register receivers; see how they are; pause and resume them."""
+
+
+for _command in (create, show, patch, delete):
+    receivers.add_command(_command)
 
 
 @receivers.command()
@@ -72,11 +76,30 @@ def check(file: Path | None, config_file: Path | None, output: str) -> None:
 
 @receivers.command(name="list")
 @_file_option
+@click.option("--registered", is_flag=True, help="In place of the file's: all that are in force, from the API.")
+@click.option("--owner", help="Those of this owner, from the API.")
+@click.option("--label", "labels", multiple=True, metavar="NAME[=VALUE]", help="With this label, from the API.")
+@click.option("--state", "states", multiple=True, help="In this condition, as up or offline, from the API.")
+@api_option
 @config_option
 @output_option
-def list_(file: Path | None, config_file: Path | None, output: str) -> None:
-    """List the receivers of the file with their effective settings. Secrets are masked; of private keys (whsk_) the
-    public ones are told, which those who are sent something need."""
+def list_(
+    file: Path | None,
+    registered: bool,
+    owner: str | None,
+    labels: tuple[str, ...],
+    states: tuple[str, ...],
+    api: str | None,
+    config_file: Path | None,
+    output: str,
+) -> None:
+    """List the receivers of the file with their effective settings, or those in force. Secrets are masked; of
+    private keys (whsk_) the public ones are told, which those who are sent something need."""
+    narrowed = [*(("label", each) for each in labels), *(("state", each) for each in states)]
+    narrowed += [("owner", owner)] if owner is not None else []
+    if registered or narrowed:
+        list_registered(config_file, api, output, narrowed)
+        return
     settings = settings_from(config_file)
     known = load_receivers_file(file or settings.receivers_file)
     keys = _public_keys(known, settings)
@@ -119,9 +142,14 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: boo
     diff, rest = asyncio.run(_apply(settings, known, dry_run=dry_run, prune=prune, wait=wait, say=say))
     if output == "json":
         changes = {"added": list(diff.added), "changed": list(diff.changed), "removed": list(diff.removed)}
-        print_json({**changes, "applied": not dry_run, "awaited": rest, "refused": refusals(known, settings)})
-        return
-    tell_refused(known, settings)
+        taken = {key: refusal_of(key) for key in diff.refused}
+        print_json(
+            {**changes, "applied": not dry_run, "awaited": rest, "refused": refusals(known, settings), "taken": taken}
+        )
+    else:
+        tell_refused(known, settings)
+    if diff.refused:
+        raise UserError("\n".join(f"{known.origin}: {refusal_of(key)}" for key in diff.refused))
 
 
 @receivers.command()
@@ -211,15 +239,6 @@ def _paused(known: dict[str, Any]) -> str:
     return f"paused until it is resumed, since {held['since']}, {who[held['reason']]}{detail}"
 
 
-def effective(entry: EndpointEntry) -> dict[str, object]:
-    """Every field of an entry, durations in seconds, with what is written out under a secret field masked.
-
-    `retry` is what holds, also where the entry has the short form `retry_after`, which is left out here.
-    """
-    known = entry.model_dump(mode="json", exclude={"retry", "retry_after"})
-    return {**{name: _masked(name, value) for name, value in known.items()}, "retry": asdict(entry.retry_policy())}
-
-
 def _public_keys(file: ReceiversFile, settings: Settings) -> dict[str, list[str]]:
     """Newest first, by `receivers.<name>` and `sources.<id>`: of all that is signed with private keys, as far as this
     command's environment has these."""
@@ -302,7 +321,7 @@ def _row(name: str, entry: ReceiverEntry, refused: bool) -> tuple[str, ...]:
     return (
         name,
         enabled,
-        masked_url(entry.post_endpoint),
+        shown_url(entry.post_endpoint),
         lane,
         entry.ordering,
         _rate(entry),
@@ -315,7 +334,7 @@ def _in_words(entry: ReceiverEntry) -> str:
     off = "" if entry.enabled else "switched off; "
     subscribed = f"; gets {', '.join(entry.event_types)} of {', '.join(entry.sources)}" if entry.sources else ""
     return (
-        f"{off}POST {masked_url(entry.post_endpoint)}; {entry.lane} lane; order: {entry.ordering}; "
+        f"{off}POST {shown_url(entry.post_endpoint)}; {entry.lane} lane; order: {entry.ordering}; "
         f"rate: {_rate(entry)}; retry: {_retry(entry)}; answer: {_answer(entry)}{subscribed}"
     )
 
@@ -334,17 +353,3 @@ def _retry(entry: EndpointEntry) -> str:
 def _answer(entry: ReceiverEntry) -> str:
     how = "in the response, by status GET or callback" if entry.status_endpoint else "in the response or by callback"
     return f"{how}, {entry.answer} within {format_duration(entry.answer_deadline)}"
-
-
-def _masked(name: str, value: object) -> object:
-    if name in SECRET_FIELDS:
-        return _hidden(value)
-    return masked_url(value) if isinstance(value, str) and "://" in value else value
-
-
-def _hidden(value: object) -> object:
-    if isinstance(value, dict):
-        return {name: _hidden(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_hidden(inner) for inner in value]
-    return MASK if isinstance(value, str) and not is_public(value) else value

@@ -1,0 +1,259 @@
+"""`relay receivers create|show|patch|delete`, and the list of all that are registered: receivers over the API."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import yaml
+
+from relay.cli.config import api_option, config_option, settings_from
+from relay.cli.table import output_option, print_json, print_table
+from relay.config.strict_yaml import parse_mapping
+from relay.domain.errors import UserError
+
+if TYPE_CHECKING:
+    from relay.cli.client import Client
+
+_PAGE = 500
+
+
+def _asked(config_file: Path | None, api: str | None, work: "Callable[[Client], Awaitable[Any]]") -> Any:
+    from relay.cli.client import with_client  # those who only look at a file do without an HTTP client
+
+    return with_client(settings_from(config_file), api, work)
+
+
+def fields_of(document: str | None, given: tuple[str, ...], unset: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Fields from a JSON or YAML mapping in a file, or on stdin (`-`), and `field=value` of the command line, which
+    go before those. A value is YAML; `retry.cap=2h` is a field within another. Raises UserError."""
+    fields: dict[str, Any] = {str(name): value for name, value in _mapping(document).items()}
+    for text in given:
+        name, mark, value = text.partition("=")
+        if not mark or not name:
+            raise UserError(f"--set {text}: write it as field=value, as --set rate_limit=100")
+        try:
+            _put(fields, name, yaml.safe_load(value))
+        except yaml.YAMLError:
+            raise UserError(f"--set {name}=...: the value is not YAML; put it in quotes") from None
+    for name in unset:
+        _put(fields, name, None)
+    return fields
+
+
+def _mapping(document: str | None) -> dict[object, object]:
+    if document is None:
+        return {}
+    try:
+        text = sys.stdin.read() if document == "-" else Path(document).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--from {document}: cannot be read: {getattr(error, 'strerror', 'it is not UTF-8')}") from None
+    return dict(parse_mapping(text, f"--from {document}"))
+
+
+def _put(fields: dict[str, Any], name: str, value: object) -> None:
+    *outer, last = name.split(".")
+    here = fields
+    for step in outer:
+        inner = here.setdefault(step, {})
+        if not isinstance(inner, dict):
+            raise UserError(f"--set {name}: {step} is no mapping")
+        here = inner
+    here[last] = value
+
+
+_from_option = click.option("--from", "document", metavar="FILE", help="Fields, as JSON or YAML; - is stdin.")
+_set_option = click.option("--set", "given", multiple=True, metavar="FIELD=VALUE", help="A field; repeatable.")
+_match_option = click.option("--if-match", "tag", help="Only if its etag is this one.")
+
+
+@click.command()
+@click.argument("name")
+@click.argument("post_endpoint", required=False)
+@click.option("--owner", help="Id of whom it belongs to.")
+@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Repeatable.")
+@_set_option
+@_from_option
+@api_option
+@config_option
+@output_option
+def create(
+    name: str,
+    post_endpoint: str | None,
+    owner: str | None,
+    labels: tuple[str, ...],
+    given: tuple[str, ...],
+    document: str | None,
+    api: str | None,
+    config_file: Path | None,
+    output: str,
+) -> None:
+    """Register NAME, which is POSTed to at POST_ENDPOINT. The fields are those of receivers.yaml; without a secret it
+    gets one, which is shown once. Give secrets with --from, as command lines can be seen."""
+    fields = fields_of(document, given) | {"name": name}
+    if post_endpoint is not None:
+        fields["post_endpoint"] = post_endpoint
+    if owner is not None:
+        fields["owner"] = owner
+    for label in labels:
+        label_name, _, value = label.partition("=")
+        fields.setdefault("labels", {})[label_name] = value
+
+    async def work(client: "Client") -> Any:
+        return await client.register(fields)
+
+    known = _asked(config_file, api, work)
+    if output == "json":
+        print_json(known)
+        return
+    click.echo(f"{name}: registered, in {_lane(known)}")
+    if known["secret"]:
+        click.echo(f"secret, shown only now: {known['secret']}")
+
+
+@click.command()
+@click.argument("name")
+@api_option
+@config_option
+@output_option
+def show(name: str, api: str | None, config_file: Path | None, output: str) -> None:
+    """Show who NAME is, its settings in force, and how it is. Secrets are masked."""
+
+    async def work(client: "Client") -> Any:
+        return await client.endpoint(name)
+
+    known = _asked(config_file, api, work)
+    if output == "json":
+        print_json(known)
+        return
+    labels = ", ".join(f"{label}={value}" for label, value in known["labels"].items())
+    about = [("name", name), ("declared by", known["declared_by"]), ("owner", known["owner"]), ("labels", labels)]
+    shown = [*about, ("condition", known["condition"]), ("etag", known["etag"]), *(known["settings"] or {}).items()]
+    seen: set[str] = set()
+    for field, value in shown:
+        if field not in seen and value not in (None, "", [], {}):
+            click.echo(f"{field}: {_flat(value)}")
+        seen.add(field)
+
+
+@click.command()
+@click.argument("name")
+@_set_option
+@click.option("--unset", multiple=True, metavar="FIELD", help="Back to its default; repeatable.")
+@_from_option
+@_match_option
+@api_option
+@config_option
+@output_option
+def patch(
+    name: str,
+    given: tuple[str, ...],
+    unset: tuple[str, ...],
+    document: str | None,
+    tag: str | None,
+    api: str | None,
+    config_file: Path | None,
+    output: str,
+) -> None:
+    """Change fields of NAME, which was registered over the API; the others stay as they are."""
+    fields = fields_of(document, given, unset)
+    if not fields:
+        raise UserError("nothing to change: give --set, --unset or --from")
+
+    async def work(client: "Client") -> Any:
+        return await client.change_receiver(name, fields, tag)
+
+    known = _asked(config_file, api, work)
+    if output == "json":
+        print_json(known)
+    else:
+        click.echo(f"{name}: changed; in {_lane(known)}; etag {known['etag']}")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Only say what becomes of its messages.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@_match_option
+@api_option
+@config_option
+@output_option
+def delete(
+    name: str, dry_run: bool, yes: bool, tag: str | None, api: str | None, config_file: Path | None, output: str
+) -> None:
+    """Remove NAME, which was registered over the API. What it has accepted is finished first."""
+
+    async def look(client: "Client") -> Any:
+        return await client.remove_receiver(name, tag, dry_run=True)
+
+    async def work(client: "Client") -> Any:
+        return await client.remove_receiver(name, tag)
+
+    known = _asked(config_file, api, look)
+    if not dry_run:
+        if not yes:
+            _ask(f"{name}: {_messages(known)}. Remove it?")
+        known = _asked(config_file, api, work)
+    if output == "json":
+        print_json(known)
+        return
+    click.echo(f"{name}: {'removed; ' if known['removed'] else ''}{_messages(known)}")
+    click.echo(known["messages"]["then"])
+
+
+def list_registered(
+    config_file: Path | None,
+    api: str | None,
+    output: str,
+    narrowed: list[tuple[str, str]],
+) -> None:
+    """All receivers that the API lists, narrowed by its parameters."""
+
+    async def work(client: "Client") -> list[Any]:
+        found: list[Any] = []
+        cursor: str | None = None
+        while True:
+            page = await client.registered([*narrowed, ("limit", str(_PAGE))], cursor)
+            found += page["items"]
+            if (cursor := page["cursor"]) is None:
+                return found
+
+    items = _asked(config_file, api, work)
+    if output == "json":
+        print_json(items)
+        return
+    columns = ("NAME", "CONDITION", "DECLARED BY", "OWNER", "LABELS", "LANE", "POST_ENDPOINT")
+    print_table(columns, [_row(item) for item in items])
+
+
+def _row(item: Any) -> tuple[str, ...]:
+    labels = ",".join(f"{name}={value}" for name, value in item["labels"].items())
+    told = (item["declared_by"], item["owner"], labels, item["lane"], item["post_endpoint"])
+    return (item["name"], item["condition"], *(each or "-" for each in told))
+
+
+def _ask(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise UserError(f"{question} Say so with --yes")
+    if not click.confirm(question):
+        raise click.Abort
+
+
+def _messages(known: Any) -> str:
+    messages = known["messages"]
+    lane, parked = messages["in_lane"], messages["parked"]
+    where = "its partition of the shared lane, with its neighbours'" if lane["lane"] == "shared" else "its lane"
+    return f"{lane['unfinished']} unfinished in {where}, {parked['retries'] + parked['polls']} parked"
+
+
+def _lane(known: Any) -> str:
+    return "the shared lane" if known["settings"]["lane"] == "shared" else "a lane of its own"
+
+
+def _flat(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_flat(inner)}" for name, inner in value.items() if inner not in (None, [], {}))
+    if isinstance(value, list):
+        return ", ".join(map(_flat, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
