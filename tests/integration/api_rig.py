@@ -13,9 +13,13 @@ from yarl import URL
 
 from relay.api.app import ApiContext, ApiServer
 from relay.api.limits import ApiLimits
+from relay.api.registrar import Registrar
 from relay.api.siblings import Siblings
 from relay.api.web_rules import WebRules
+from relay.config.drafts import Rules
+from relay.config.encryption import NO_KEYS
 from relay.config.jobs import Jobs
+from relay.config.registry import Registry
 from relay.config.subscriptions import Subscriptions
 from relay.domain.directory import NobodyMoves
 from relay.domain.errors import StateUnavailable
@@ -218,11 +222,14 @@ async def running_api(
     keys = MemoryKeys(log, topics.receiver_config)
     trouble: dict[str, str | None] = {"log": None, "state": None}
     ids = (f"new-{n}" for n in count())
+    nobody = Registry(topics, {})  # follows nothing: receivers are made in test_api_registration.py
+    registrar = Registrar(log, state, topics, nobody, clock, Rules({}, (), NO_KEYS), lambda: "", owner="rig")
     context = ApiContext(
         log=log,
         state=state,
         topics=topics,
         directory=directory,
+        registrar=registrar,
         metrics_text=metrics,
         ready=lambda: trouble,
         api_key=api_key,
