@@ -45,6 +45,17 @@ ADVICE: Final[dict[str, str]] = {
         " at the message itself to see how it is."
     ),
     "too-many-jobs": "Wait for some of the jobs that are not over, or stop them: `GET /v1/replays` lists them.",
+    "receiver-exists": "Take another name, or change the receiver that there is with a `PATCH`.",
+    "declared-in-file": "What the receivers file declares is changed there, and read-only over the API.",
+    "no-secrets-key": (
+        "Secrets that are given over the API are kept encrypted, and the relay has no key for that. Whoever runs it "
+        "sets `RELAY_SECRETS_KEY`; until then a receiver may have no secret in clear, and `signature` has to be `none`."
+    ),
+    "changed-meanwhile": "Somebody has changed it since you looked. Look again; repeat the change if it still fits.",
+    "invalid-receiver": (
+        "`errors` names each mistake with a JSON pointer into the body. Nothing was stored. The fields are those of"
+        " `receivers.yaml`."
+    ),
     "answer-closed": (
         "The delivery was given up, has its answer, or was begun anew. Nothing is to be done: the answer is not "
         "wanted any more."

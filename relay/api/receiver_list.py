@@ -3,7 +3,7 @@
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, TypedDict, get_args
 
 import msgspec
 from aiohttp import web
@@ -25,6 +25,26 @@ _STEP: Final = 200
 _STATES: Final = ("refused", *get_args(Condition))
 
 
+class ReceiverItem(TypedDict):
+    """A receiver in a list. Null: a newer version wrote what this one cannot read."""
+
+    name: str
+    condition: Condition | Literal["refused"]
+    declared_by: str | None
+    owner: str | None
+    labels: dict[str, str]
+    post_endpoint: str | None
+    lane: Literal["dedicated", "shared"] | None
+    enabled: bool | None
+
+
+class ReceiverPage(TypedDict):
+    """`cursor`: of what follows; null: nothing does. A page may be short, or empty, and still have one."""
+
+    items: list[ReceiverItem]
+    cursor: str | None
+
+
 class _Filter(NamedTuple):
     owner: str | None
     labels: Sequence[tuple[str, str | None]]
@@ -32,7 +52,7 @@ class _Filter(NamedTuple):
     declared_by: str | None
     states: frozenset[str]
 
-    def takes(self, item: dict[str, Any]) -> bool:
+    def takes(self, item: ReceiverItem) -> bool:
         """Judged by all but its condition."""
         labels = item["labels"]
         return (
@@ -57,7 +77,7 @@ class ReceiverListResource:
         good whatever comes and goes. Several `label` have to be met all, of several `state` one."""
         query = query_of(request, "owner", "label", "state", "declared_by", "limit", "cursor")
         wanted, limit = _filter(query), _limit(query)
-        after, items, looked_at = _after(query), list[dict[str, Any]](), 0
+        after, items, looked_at = _after(query), list[ReceiverItem](), 0
         while len(items) < limit and looked_at < _LOOKED_AT:
             names = self._registry.names(after, _STEP, wanted.owner)
             for item in await self._items(names, wanted):
@@ -72,7 +92,7 @@ class ReceiverListResource:
                     return _page(items, None)
         return _page(items, after if self._registry.names(after, 1, wanted.owner) else None)
 
-    async def _items(self, names: Sequence[str], wanted: _Filter) -> list[dict[str, Any]]:
+    async def _items(self, names: Sequence[str], wanted: _Filter) -> list[ReceiverItem]:
         items = [item for name in names if (item := self._item(name)) is not None and wanted.takes(item)]
         health = await self._context.state.endpoints([f"r:{item['name']}" for item in items]) if items else []
         for item, of in zip(items, health, strict=True):
@@ -80,13 +100,14 @@ class ReceiverListResource:
             item["condition"] = "refused" if receiver is None else condition(of, receiver.post)
         return [item for item in items if not wanted.states or item["condition"] in wanted.states]
 
-    def _item(self, name: str) -> dict[str, Any] | None:
+    def _item(self, name: str) -> ReceiverItem | None:
         value = self._registry.record(name)
         if value is None:
             return None  # gone since its name was looked up
         declared_by, entry = entry_of(Written(name, value))
         return {
             "name": name,
+            "condition": "refused",
             "declared_by": declared_by,
             "owner": None if entry is None else entry.owner,
             "labels": {} if entry is None else entry.labels,
@@ -96,9 +117,10 @@ class ReceiverListResource:
         }
 
 
-def _page(items: Sequence[dict[str, Any]], after: str | None) -> web.Response:
+def _page(items: list[ReceiverItem], after: str | None) -> web.Response:
     cursor = None if after is None else base64.urlsafe_b64encode(after.encode()).decode().rstrip("=")
-    return web.Response(body=msgspec.json.encode({"items": items, "cursor": cursor}), content_type="application/json")
+    page: ReceiverPage = {"items": items, "cursor": cursor}
+    return web.Response(body=msgspec.json.encode(page), content_type="application/json")
 
 
 def _filter(query: dict[str, list[str]]) -> _Filter:

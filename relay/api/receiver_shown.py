@@ -1,6 +1,6 @@
 """A receiver as the API tells of it: what is declared, and by whom; nothing that is secret."""
 
-from typing import Any
+from typing import Any, TypedDict
 
 from relay.api.registrar import Written, readable
 from relay.config.entries import ReceiverEntry
@@ -10,9 +10,26 @@ from relay.config.topic import ORIGIN
 from relay.domain.errors import UserError
 
 
-def described(written: Written) -> dict[str, Any]:
-    """Name, who declared it (`file`, `api`), owner, labels, and `settings` in force; None where a newer version wrote
-    what this one cannot read."""
+class ReceiverView(TypedDict):
+    """A receiver. `declared_by`: `file` or `api`. `etag`: changes with every change of it. `settings`: all of them,
+    also those left at their defaults, secrets masked. Null: a newer version wrote what this one cannot read."""
+
+    name: str
+    declared_by: str | None
+    owner: str | None
+    labels: dict[str, str]
+    etag: str
+    settings: dict[str, Any] | None
+
+
+class NewReceiverView(ReceiverView):
+    """A receiver that was just registered. `secret`: the one that was made for it, told only now."""
+
+    secret: str | None
+
+
+def described(written: Written) -> ReceiverView:
+    """A receiver's record for people."""
     declared_by, entry = entry_of(written)
     return {
         "name": written.name,

@@ -1,7 +1,7 @@
 """The health of what is POSTed to, and holding it by hand: the way back for one that said 410, or was disabled."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from math import isinf
 from typing import Final, Literal, NamedTuple, TypedDict
@@ -13,7 +13,7 @@ from relay.api.context import ApiContext
 from relay.api.in_lane import in_lane
 from relay.api.problems import NOT_FOUND, Problem, invalid
 from relay.api.reading import query_of, read_body, source_in_path
-from relay.api.receiver_shown import described
+from relay.api.receiver_shown import ReceiverView, described
 from relay.api.registrar import Unknown
 from relay.api.view import rfc3339
 from relay.domain.errors import LogUnavailable
@@ -43,7 +43,7 @@ class Found(NamedTuple):
     endpoint: Endpoint | None
     refused: str | None = None
     lane: str | None = None
-    declared: Mapping[str, Any] = {}
+    declared: ReceiverView | None = None
 
 
 Condition = Literal["up", "backing_off", "failing", "offline", "paused", "disabled"]
@@ -88,6 +88,10 @@ class EndpointView(TypedDict):
     failures: int
     parked: ParkedView
     in_lane: LaneView | None
+
+
+class ReceiverHealthView(ReceiverView, EndpointView):
+    """Who a receiver is, and how it is."""
 
 
 Find = Callable[[web.Request], Found]
@@ -142,12 +146,12 @@ class ReceiversResource:
             return Found(f"r:{name}", None, refused, None, self._declared(name))
         return Found(f"r:{name}", receiver.post, refused, lane_of(receiver), self._declared(name))
 
-    def _declared(self, name: str) -> Mapping[str, Any]:
+    def _declared(self, name: str) -> ReceiverView | None:
         registrar = self._context.registrar
         try:
-            return {} if registrar is None else described(registrar.written(name))
+            return None if registrar is None else described(registrar.written(name))
         except Unknown:
-            return {}  # just removed
+            return None  # just removed
 
     def _callback(self, request: web.Request) -> Found:
         source_id = source_in_path(request)
@@ -175,9 +179,11 @@ class ReceiversResource:
             "parked": {"retries": parked.retries, "polls": parked.polls},
             "in_lane": await self._in_lane(found),
         }
-        tag = {"ETag": f'"{found.declared["etag"]}"'} if found.declared else {}
-        body = {**body, **found.declared}
-        return web.Response(body=msgspec.json.encode(body), content_type="application/json", headers=tag)
+        if found.declared is None:
+            return web.Response(body=msgspec.json.encode(body), content_type="application/json")
+        whole: ReceiverHealthView = {**body, **found.declared}
+        tag = {"ETag": f'"{whole["etag"]}"'}
+        return web.Response(body=msgspec.json.encode(whole), content_type="application/json", headers=tag)
 
     async def _in_lane(self, found: Found) -> LaneView | None:
         """What its lane has to finish; None where nobody can say that at once, and of a callback."""

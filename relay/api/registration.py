@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final, TypedDict
 
 import msgspec
 from aiohttp import web
@@ -11,9 +11,20 @@ from aiohttp import web
 from relay.api.context import ApiContext
 from relay.api.in_lane import in_lane
 from relay.api.json_body import JSON, MERGE_PATCH, read_object
-from relay.api.problems import NOT_FOUND, Kind, Problem, invalid
+from relay.api.problems import (
+    CHANGED_MEANWHILE,
+    DECLARED_IN_FILE,
+    INVALID_RECEIVER,
+    NO_SECRETS_KEY,
+    NOT_FOUND,
+    RECEIVER_EXISTS,
+    Kind,
+    Problem,
+    invalid,
+)
 from relay.api.reading import query_of
-from relay.api.receiver_shown import described
+from relay.api.receiver_shown import NewReceiverView, ReceiverView, described
+from relay.api.receivers import LaneView, ParkedView
 from relay.api.registrar import ChangedMeanwhile, InFile, Registrar, Taken, Unknown, Written
 from relay.config.drafts import Faulty, NoKey
 from relay.domain.topics import SHARED, lane_of
@@ -22,14 +33,24 @@ from relay.telemetry.logging import get_logger
 
 MOST_BODY: Final = 65_536
 """Bytes of a receiver."""
-INVALID_RECEIVER: Final = Kind("invalid-receiver", 422, "The receiver is not valid")
-NO_SECRETS_KEY: Final = Kind("no-secrets-key", 409, "Secrets cannot be kept")
-RECEIVER_EXISTS: Final = Kind("receiver-exists", 409, "There is such a receiver already")
-DECLARED_IN_FILE: Final = Kind("declared-in-file", 409, "The receiver is declared in the receivers file")
-CHANGED: Final = Kind("changed-meanwhile", 412, "The receiver is another one by now")
-
 _TAG: Final = re.compile(r'\s*(?:"([^"]*)"|(\*))\s*')
 _log = get_logger("relay.api")
+
+
+class MessagesView(TypedDict):
+    """What there is of a receiver's messages, and what becomes of them when it is removed."""
+
+    in_lane: LaneView
+    parked: ParkedView
+    then: str
+
+
+class RemovalView(TypedDict):
+    """`removed`: false: it was only asked."""
+
+    name: str
+    removed: bool
+    messages: MessagesView
 
 
 class RegistrationResource:
@@ -51,7 +72,7 @@ class RegistrationResource:
         with _told():
             written = await self._registrar.create(body)
         _log.info("receiver_registered", receiver=written.name)
-        shown = described(written) | {"secret": written.secret}
+        shown: NewReceiverView = {**described(written), "secret": written.secret}
         return answer_of(written, shown, status=201, headers={"Location": f"/v1/receivers/{written.name}"})
 
     async def change(self, request: web.Request) -> web.Response:
@@ -72,11 +93,10 @@ class RegistrationResource:
             if not dry_run:
                 await self._registrar.remove(name, tag_in(request))
                 _log.warning("receiver_removed", receiver=name)
-        return web.Response(
-            body=msgspec.json.encode({"name": name, "removed": not dry_run, "messages": found}), content_type=JSON
-        )
+        told: RemovalView = {"name": name, "removed": not dry_run, "messages": found}
+        return web.Response(body=msgspec.json.encode(told), content_type=JSON)
 
-    async def _messages(self, name: str) -> dict[str, Any]:
+    async def _messages(self, name: str) -> MessagesView:
         """What there is of a receiver's. Raises Unavailable."""
         context = self._context
         receiver = context.directory.receiver(name)
@@ -97,7 +117,7 @@ _THEN: Final = (
 
 
 def answer_of(
-    written: Written, shown: dict[str, Any], *, status: int = 200, headers: dict[str, str] | None = None
+    written: Written, shown: ReceiverView, *, status: int = 200, headers: dict[str, str] | None = None
 ) -> web.Response:
     """A receiver, with its tag as an ETag."""
     tagged = {"ETag": f'"{written.tag}"', **(headers or {})}
@@ -132,7 +152,7 @@ _KINDS: Final[dict[type[Exception], Kind]] = {
     Unknown: NOT_FOUND,
     Taken: RECEIVER_EXISTS,
     InFile: DECLARED_IN_FILE,
-    ChangedMeanwhile: CHANGED,
+    ChangedMeanwhile: CHANGED_MEANWHILE,
 }
 
 

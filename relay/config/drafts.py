@@ -20,6 +20,12 @@ _PLACE: Final = "receivers"
 _NAME: Final[TypeAdapter[str]] = TypeAdapter(ReceiverName)
 
 
+class NewReceiver(ReceiverEntry):
+    """What a body has that registers a receiver."""
+
+    name: ReceiverName
+
+
 class Fault(NamedTuple):
     """A mistake, and where: `pointer` is a JSON pointer (RFC 6901)."""
 

@@ -222,8 +222,10 @@ async def running_api(
     keys = MemoryKeys(log, topics.receiver_config)
     trouble: dict[str, str | None] = {"log": None, "state": None}
     ids = (f"new-{n}" for n in count())
-    nobody = Registry(topics, {})  # follows nothing: receivers are made in test_api_registration.py
-    registrar = Registrar(log, state, topics, nobody, clock, Rules({}, (), NO_KEYS), lambda: "", owner="rig")
+    variables = {"DEPLOY_SECRET": "s-4711"}
+    registry, rules = Registry(topics, variables), Rules(variables, variables, NO_KEYS)
+    registrar = Registrar(log, state, topics, registry, clock, rules, lambda: "", owner="rig")
+    following = asyncio.create_task(registry.follow(log))
     context = ApiContext(
         log=log,
         state=state,
@@ -275,6 +277,8 @@ async def running_api(
             yield Rig(url, context, server, client, broker, log, state, topics, directory, clock, keys, trouble)
     finally:
         await server.stop()
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
 
 
 def document(reply: Reply) -> Any:

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from relay.api.limits import ApiLimits
+from relay.config.topic import Declared
 from relay.domain.api_key import Key, Secret, encode_key, key_record_key
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop
@@ -29,7 +30,8 @@ KEY_ID: Final = "k5examplekey"
 
 @asynccontextmanager
 async def world() -> AsyncIterator[Rig]:
-    """An API with a key, a message `sent-1`, the dead letter of `failed-1`, a job, a key, and a source `hooks`."""
+    """An API with a key, a message `sent-1`, the dead letter of `failed-1`, a job, a key, a source `hooks`, and the
+    receivers `ci`, of a file, and `made`."""
     async with running_api(api_key=KEY, limits=ApiLimits(wait_s=0.01)) as rig:
         lanes = [rig.topics.to_receiver("ci"), rig.topics.pending("ci")]
         await rig.log.create([TopicSpec(lane, 1) for lane in lanes], {})
@@ -40,8 +42,18 @@ async def world() -> AsyncIterator[Rig]:
         await rig.log.append([NewRecord(rig.topics.receiver_config, order_key(JOB), order.encode())])
         key = Key(KEY_ID, "an older one", frozenset({Scope("metrics")}), NOW, "test", None, (Secret("0" * 64, NOW),))
         await rig.log.append([NewRecord(rig.topics.receiver_config, key_record_key(KEY_ID), encode_key(key))])
+        await _declared(rig, "ci", "file")
+        await _declared(rig, "made", "api")
         await rig.keys.make("admin", now=NOW)  # and all before it is read
         yield rig
+
+
+async def _declared(rig: Rig, name: str, by: str) -> None:
+    entry = {"post_endpoint": "https://receiver.example/hooks", "lane": "shared"}
+    (at,) = await rig.log.append([NewRecord(rig.topics.receiver_config, name.encode(), Declared(by, entry).encode())])
+    registrar = rig.context.registrar
+    assert registrar is not None
+    await registrar.registry.reach(at.offset + 1)
 
 
 async def bury(rig: Rig, message_id: str, *, reason: str = "rejected", status: int | None = 422) -> Coordinate:

@@ -1,24 +1,32 @@
 """The routes of what is POSTed to: receivers, and the callbacks of sources."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final, Literal
 
 from relay.api.openapi.operation import (
     SOURCE,
     Answer,
+    Body,
     Example,
+    Limit,
     Operation,
     Parameter,
     ReceiverName,
     json_of,
 )
-from relay.api.receivers import EndpointView, Why
+from relay.api.problems import CHANGED_MEANWHILE, DECLARED_IN_FILE, INVALID_RECEIVER, NO_SECRETS_KEY, RECEIVER_EXISTS
+from relay.api.receiver_list import ReceiverPage
+from relay.api.receiver_shown import NewReceiverView, ReceiverView
+from relay.api.receivers import Condition, EndpointView, ReceiverHealthView, Why
+from relay.api.registration import RemovalView
+from relay.config.drafts import NewReceiver
 
-_HEALTH: Final = (Answer(200, "How it is now.", json_of(EndpointView)),)
+State = Condition | Literal["refused"]
 _WHY: Final = json_of(Why, required=False)
 
 
-def _of_endpoint(path: str, of: Parameter, word: str, name: str, example: str) -> Iterator[Operation]:
+def _of_endpoint(path: str, of: Parameter, word: str, name: str, example: str, view: type[Any]) -> Iterator[Operation]:
+    health = (Answer(200, "How it is now.", json_of(view)),)
     at = {of.name: example}
     noun = f"{word}s"
     yield Operation(
@@ -28,7 +36,7 @@ def _of_endpoint(path: str, of: Parameter, word: str, name: str, example: str) -
         noun=noun,
         summary=f"How a {word} is",
         parameters=(of,),
-        answers=_HEALTH,
+        answers=health,
         example=Example(200, path=at),
     )
     yield Operation(
@@ -40,7 +48,7 @@ def _of_endpoint(path: str, of: Parameter, word: str, name: str, example: str) -
         description="What is for it waits, and its `max_age` goes on.",
         parameters=(of,),
         body=_WHY,
-        answers=_HEALTH,
+        answers=health,
         example=Example(200, path=at, body={"reason": "it is being moved"}),
     )
     yield Operation(
@@ -51,13 +59,94 @@ def _of_endpoint(path: str, of: Parameter, word: str, name: str, example: str) -
         summary=f"Send to a {word} again",
         description="Its breaker is closed, and its outage forgotten.",
         parameters=(of,),
-        answers=_HEALTH,
+        answers=health,
         example=Example(200, path=at),
     )
 
 
 _NAME: Final = Parameter("name", "path", ReceiverName, "The receiver's name.")
+_IF_MATCH: Final = Parameter("If-Match", "header", str, "An `ETag`: only if the receiver is still that.")
+_ETAG: Final = {"ETag": "Changes with every change of the receiver."}
+_CHANGE: Final = (DECLARED_IN_FILE, CHANGED_MEANWHILE)
+_REGISTRATION: Final = (
+    Operation(
+        method="POST",
+        path="/v1/receivers",
+        id="createReceiver",
+        noun="receivers",
+        summary="Register a receiver",
+        description="The fields are those of `receivers.yaml`, and `name`. `lane` is `shared` unless it is given; "
+        "without a `secret` one is made, which the answer tells, this once.",
+        body=json_of(NewReceiver),
+        answers=(
+            Answer(
+                201,
+                "It is in force here, and everywhere within 2 s.",
+                json_of(NewReceiverView),
+                {"Location": "Of the receiver.", **_ETAG},
+            ),
+        ),
+        problems=(INVALID_RECEIVER, RECEIVER_EXISTS, NO_SECRETS_KEY),
+        example=Example(
+            201,
+            body={
+                "name": "deploy",
+                "post_endpoint": "https://deploy.example/hooks",
+                "secret": "${DEPLOY_SECRET}",
+                "owner": "team-42",
+                "labels": {"env": "production"},
+            },
+        ),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/receivers",
+        id="listReceivers",
+        noun="receivers",
+        summary="The receivers that there are",
+        parameters=(
+            Parameter("owner", "query", str, "Those of this owner."),
+            Parameter("label", "query", list[str], "Those with this label: `name`, or `name=value`; all of several."),
+            Parameter("state", "query", list[State], "Those in this condition; in one of several."),
+            Parameter("declared_by", "query", Literal["file", "api"], "Those that came from there."),
+            Parameter("limit", "query", Limit, "So many at most; usually 50."),
+            Parameter("cursor", "query", str, "Of the page before: what follows it."),
+        ),
+        answers=(Answer(200, "In the order of their names.", json_of(ReceiverPage)),),
+        example=Example(200, query={"declared_by": "api", "limit": "10"}),
+    ),
+    Operation(
+        method="PATCH",
+        path="/v1/receivers/{name}",
+        id="changeReceiver",
+        noun="receivers",
+        summary="Change some settings of a receiver",
+        description="A JSON merge patch (RFC 7396): what it does not name stays, `null` brings the default back.",
+        parameters=(_NAME, _IF_MATCH),
+        body=Body({"application/json": dict[str, Any], "application/merge-patch+json": dict[str, Any]}),
+        answers=(Answer(200, "As it is now.", json_of(ReceiverView), _ETAG),),
+        problems=(INVALID_RECEIVER, NO_SECRETS_KEY, *_CHANGE),
+        example=Example(200, path={"name": "made"}, body={"rate_limit": 100, "retry": {"max_attempts": 5}}),
+    ),
+    Operation(
+        method="DELETE",
+        path="/v1/receivers/{name}",
+        id="removeReceiver",
+        noun="receivers",
+        summary="Remove a receiver",
+        description="What it has accepted is finished; what it has not ends as a dead letter.",
+        parameters=(
+            _NAME,
+            _IF_MATCH,
+            Parameter("dry_run", "query", bool, "Only tell what becomes of its messages."),
+        ),
+        answers=(Answer(200, "What becomes of its messages.", json_of(RemovalView)),),
+        problems=_CHANGE,
+        example=Example(200, path={"name": "made"}, query={"dry_run": "true"}),
+    ),
+)
 OPERATIONS: Final = (
-    *_of_endpoint("/v1/receivers/{name}", _NAME, "receiver", "Receiver", "ci"),
-    *_of_endpoint("/v1/sources/{source_id}/callback", SOURCE, "callback", "Callback", "calls"),
+    *_REGISTRATION,
+    *_of_endpoint("/v1/receivers/{name}", _NAME, "receiver", "Receiver", "ci", ReceiverHealthView),
+    *_of_endpoint("/v1/sources/{source_id}/callback", SOURCE, "callback", "Callback", "calls", EndpointView),
 )
