@@ -49,7 +49,7 @@ async def world() -> AsyncIterator[Rig]:
 
 
 async def _declared(rig: Rig, name: str, by: str) -> None:
-    entry = {"post_endpoint": "https://receiver.example/hooks", "lane": "shared"}
+    entry: dict[str, object] = {"post_endpoint": "https://receiver.example/hooks", "lane": "shared"}
     (at,) = await rig.log.append([NewRecord(rig.topics.receiver_config, name.encode(), Declared(by, entry).encode())])
     registrar = rig.context.registrar
     assert registrar is not None
