@@ -28,6 +28,7 @@ from relay.domain.quota import Quota
 from relay.domain.receiver import Endpoint, Inbound, Receiver, Source
 from relay.domain.replay_job import is_of_job
 from relay.domain.topics import Topics
+from relay.engine.clock import SystemClock
 from relay.log.port import Record
 from relay.replay.desk import Desk
 from relay.state.attempts import Settlement
@@ -224,7 +225,7 @@ async def running_api(
     ids = (f"new-{n}" for n in count())
     variables = {"DEPLOY_SECRET": "s-4711"}
     registry, rules = Registry(topics, variables), Rules(variables, variables, NO_KEYS)
-    registrar = Registrar(log, state, topics, registry, clock, rules, lambda: "", owner="rig")
+    registrar = Registrar(log, state, topics, registry, SystemClock(), rules, lambda: "", owner="rig")
     following = asyncio.create_task(registry.follow(log))
     context = ApiContext(
         log=log,
