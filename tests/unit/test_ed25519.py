@@ -2,12 +2,13 @@
 
 import base64
 import json
-import os
 import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks.webhooks import Webhook
@@ -19,12 +20,6 @@ from relay.domain.errors import UserError
 from relay.domain.inbound import verify
 from relay.domain.receiver import Inbound, SignatureStyle, SigningPolicy
 from relay.domain.signing import check_secret, check_verifier, sign, verify_standard
-
-if not os.environ.get("CI"):
-    pytest.importorskip("cryptography", reason="not installed here: make setup")
-
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 PRIVATE = "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg=="
 PUBLIC = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4="
