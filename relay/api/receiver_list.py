@@ -14,6 +14,7 @@ from relay.api.reading import query_of
 from relay.api.receiver_shown import entry_of
 from relay.api.receivers import Condition, condition
 from relay.api.registrar import Registrar, Written
+from relay.config.apply import API, FILE
 from relay.config.shown import shown_url
 
 _MOST: Final = 1_000
@@ -23,6 +24,7 @@ _LOOKED_AT: Final = 2_000
 none, and say where to go on."""
 _STEP: Final = 200
 _STATES: Final = ("refused", *get_args(Condition))
+_DECLARERS: Final = (FILE, API)
 
 
 class ReceiverItem(TypedDict):
@@ -127,6 +129,9 @@ def _filter(query: dict[str, list[str]]) -> _Filter:
     for state in query.get("state", []):
         if state not in _STATES:
             raise invalid(f"state is {state[:40]!r}; known: {', '.join(_STATES)}", parameter="state")
+    for who in query.get("declared_by", []):
+        if who not in _DECLARERS:
+            raise invalid(f"declared_by is {who[:40]!r}; known: {', '.join(_DECLARERS)}", parameter="declared_by")
     labels = [text.partition("=") for text in query.get("label", [])]
     return _Filter(
         _one(query, "owner"),

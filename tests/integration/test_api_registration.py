@@ -300,7 +300,9 @@ async def test_the_list_is_narrowed(rig: Rig, query: str, names: list[str]) -> N
     assert one_by_one == names
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=1001", "state=x", "cursor=%C3%A9", "cursor=_w", "x=1"])
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=x", "limit=1001", "state=x", "declared_by=x", "cursor=%C3%A9", "cursor=_w", "x=1"]
+)
 async def test_a_list_that_cannot_be(rig: Rig, query: str) -> None:
     problem(await rig.ask("GET", f"/v1/receivers?{query}"), 400, "invalid-request")
 

@@ -151,7 +151,7 @@ async def test_a_job_whose_process_is_killed_twice_sends_each_once_and_in_order(
 
 
 async def _api_of(process: RelayProcess) -> str:
-    return str(json.loads(await process.line_with('"started"'))["api"])
+    return str(json.loads(await process.line_with('"api": "http'))["api"])
 
 
 async def _over(session: aiohttp.ClientSession, id: str) -> Any:

@@ -1,7 +1,9 @@
 """The routes of what is POSTed to: receivers, and the callbacks of sources."""
 
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta
 
 from relay.api.openapi.operation import (
     SOURCE,
@@ -65,7 +67,8 @@ def _of_endpoint(path: str, of: Parameter, word: str, name: str, example: str, v
 
 
 _NAME: Final = Parameter("name", "path", ReceiverName, "The receiver's name.")
-_IF_MATCH: Final = Parameter("If-Match", "header", str, "An `ETag`: only if the receiver is still that.")
+ETag = Annotated[str, Meta(pattern=r'^(\*|"[^"]*")$')]
+_IF_MATCH: Final = Parameter("If-Match", "header", ETag, "An `ETag`: only if the receiver is still that.")
 _ETAG: Final = {"ETag": "Changes with every change of the receiver."}
 _CHANGE: Final = (DECLARED_IN_FILE, CHANGED_MEANWHILE)
 _REGISTRATION: Final = (
