@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
 
 import pytest
 from redis.asyncio import Redis
@@ -31,6 +32,8 @@ from tests.contract.turned_clock import TurnedClock, age_keys
 from tests.fakes.state import MemoryState
 from tests.servers.cluster import ValkeyCluster
 from tests.servers.valkey import ValkeyServer
+
+_numbers = count()
 
 
 class StateContract(
@@ -101,7 +104,8 @@ async def rig_on(url: str, servers: Sequence[ValkeyServer]) -> AsyncIterator[Rig
             await client.flushall()
 
     await lose()
-    state: State = RedisState(url, prefix="t-", dedup_window_s=WINDOW_S, clock=clock)
+    # a cluster passes hints on when it comes to it: those of one test must not be another's
+    state: State = RedisState(url, prefix=f"t{next(_numbers)}-", dedup_window_s=WINDOW_S, clock=clock)
     await state.start()
     assert await state.lost() == frozenset(range(TAGS))
     await state.ready(range(TAGS), in_doubt_s=0)
