@@ -12,6 +12,7 @@ from aiohttp import web
 
 from relay.api.auth import ANSWER_PATH
 from relay.api.context import ApiContext
+from relay.api.json_body import json_response
 from relay.api.problems import ANSWER_CLOSED, NOT_FOUND, Problem, invalid
 from relay.api.reading import plain_header, read_body
 from relay.api.status import StatusReader
@@ -146,5 +147,4 @@ def _closed() -> Problem:
 
 
 def _recorded(*, duplicate: bool) -> web.Response:
-    body = msgspec.json.encode(Recorded("recorded", duplicate))
-    return web.Response(body=body, content_type="application/json")
+    return json_response(200, Recorded("recorded", duplicate))

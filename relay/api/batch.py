@@ -13,6 +13,7 @@ from relay.api.batch_items import Defaults, Item, Refused, read_events, read_lin
 from relay.api.context import ApiContext
 from relay.api.incoming import one_type, own_headers, receivers_in
 from relay.api.intake import Accepted, Fate, Incoming, Intake, Repeated
+from relay.api.json_body import json_response
 from relay.api.problems import UNSUPPORTED, Problem, document_of, invalid
 from relay.api.quotas import Quotas
 from relay.api.reading import BATCH_PATH, plain_header, query_of, read_body, source_in_path
@@ -142,4 +143,4 @@ def _response(items: list[ItemView]) -> web.Response:
     accepted = sum(item.status == _ACCEPTED for item in items)
     duplicates = sum(item.duplicate for item in items)
     view = BatchView(items, accepted, len(items) - accepted, duplicates)
-    return web.Response(body=msgspec.json.encode(view), headers={"Content-Type": "application/json"})
+    return json_response(200, view)

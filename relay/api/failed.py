@@ -5,14 +5,15 @@ import base64
 from collections.abc import Sequence
 from heapq import merge
 from itertools import islice
-from typing import Final, TypedDict
+from typing import TypedDict
 
-import msgspec
 from aiohttp import web
 
 from relay.api.access import check_own, may_see
 from relay.api.context import ApiContext
-from relay.api.problems import NOT_FOUND, Problem, invalid
+from relay.api.json_body import json_response
+from relay.api.paging import limit_in
+from relay.api.problems import NOT_FOUND, Problem
 from relay.api.reading import query_of
 from relay.api.view import rfc3339
 from relay.domain.dead_letter import identity_of, parse_dead_letter
@@ -24,9 +25,6 @@ from relay.replay.plan import is_open
 from relay.state.port import FailedEntry
 from relay.state.replies import answered
 from relay.state.rows import delivery_row
-
-_MOST: Final = 1000
-_USUAL: Final = 50
 
 
 class FailedResource:
@@ -42,14 +40,14 @@ class FailedResource:
     async def list(self, request: web.Request) -> web.Response:
         """The newest first; `receiver` (`-`: those that never had one) and `limit` narrow it."""
         query = query_of(request, "receiver", "limit")
-        limit = _limit(query.get("limit", [str(_USUAL)])[-1])
+        limit = limit_in(query)
         receivers = await self._receivers(request, query.get("receiver", []))
         wanted = limit
         while True:
             entries = await self._newest(receivers, wanted)
             found = await self._open(entries)
             if len(found) >= limit or len(entries) < wanted:
-                return _json(LetterPage(items=[_letter(letter.record) for letter in found[:limit]]))
+                return json_response(200, LetterPage(items=[_letter(letter.record) for letter in found[:limit]]))
             wanted *= 4
 
     async def _open(self, entries: Sequence[FailedEntry]) -> Sequence[Letter]:
@@ -74,7 +72,7 @@ class FailedResource:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {at.partition}/{at.offset} (any more).")
         headers = [[name, value.decode(errors="replace")] for name, value in record.headers]
         whole: WholeLetter = {**_letter(record), "headers": headers, "payload": _payload(record.value or b"")}
-        return _json(whole)
+        return json_response(200, whole)
 
     async def _receivers(self, request: web.Request, asked: Sequence[str]) -> Sequence[str]:
         """Those that were asked for, or all, of what the caller may see."""
@@ -157,13 +155,3 @@ def _payload(value: bytes) -> PayloadView:
         return {"body": value.decode(), "body_base64": None}
     except UnicodeDecodeError:
         return {"body": None, "body_base64": base64.b64encode(value).decode()}
-
-
-def _limit(text: str) -> int:
-    if not (text.isdigit() and 0 < int(text[:9]) <= _MOST):
-        raise invalid(f"limit is {text[:20]!r}; a number from 1 to {_MOST} is allowed", parameter="limit")
-    return int(text)
-
-
-def _json(value: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

@@ -17,6 +17,7 @@ from relay.api.batch_items import read_event as read_structured
 from relay.api.context import ApiContext
 from relay.api.incoming import as_incoming, content_type_of
 from relay.api.intake import Accepted, Incoming, Intake, Repeated
+from relay.api.json_body import json_response
 from relay.api.messages import MessagesResource
 from relay.api.problems import BAD_SIGNATURE, NO_RECEIVER, NOT_FOUND, Problem, invalid
 from relay.api.quotas import Quotas
@@ -171,14 +172,14 @@ class InboundResource:
             return await self._taken(request, policy, as_incoming(message, fresh=event.message_id is None))
         except Problem as problem:
             if event.is_probe and problem.kind is NO_RECEIVER:
-                return _json(200, Probed("nobody subscribes to this probe"))
+                return json_response(200, Probed("nobody subscribes to this probe"))
             raise
 
     async def _taken(self, request: web.Request, policy: Inbound, incoming: Incoming) -> web.Response:
         await self._quotas.charge(request, incoming.message.source_id)
         view = await self._messages.accept(incoming)
         again = await self._redelivery.begin(policy, view) if view.duplicate else {}
-        return _json(202, _told(view, again), Location=message_location(incoming.message.id))
+        return json_response(202, _told(view, again), Location=message_location(incoming.message.id))
 
     # CloudEvents
 
@@ -213,7 +214,7 @@ class InboundResource:
                     duplicates += 1
                 case Accepted():
                     pass
-        return _json(202, BatchTaken(len(events), duplicates))
+        return json_response(202, BatchTaken(len(events), duplicates))
 
 
 def _per_minute(quota: Quota | None) -> str:
@@ -267,9 +268,3 @@ def _detail(view: MessageView, again: Mapping[str, int]) -> str | None:
         return _SENT_AGAIN + ", ".join(again)
     has_failed = view.duplicate and any(one.status == "failed" for one in view.deliveries)
     return _FAILED_BEFORE if has_failed else None
-
-
-def _json(status: int, view: object, **headers: str) -> web.Response:
-    return web.Response(
-        status=status, body=msgspec.json.encode(view), headers={**headers, "Content-Type": "application/json"}
-    )

@@ -1,19 +1,48 @@
-"""A JSON object as the body of a request: read strictly, as nobody may mean two things with one name."""
+"""JSON as a body: of a request, read strictly, and of an answer."""
 
 import json
-from typing import Any, Final, NoReturn
+import re
+from typing import Any, Final, NoReturn, TypeVar
 
+import msgspec
 from aiohttp import web
 
-from relay.api.problems import INVALID, UNSUPPORTED, Problem
+from relay.api.problems import INVALID, UNSUPPORTED, Problem, invalid
 from relay.api.reading import read_body
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
+_PLACE: Final = re.compile(r" - at `\$([^`]*)`$")
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
+_UNKNOWN: Final = re.compile(r"contains unknown field `([^`]*)`")
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+
+def json_response(status: int, view: object, **headers: str) -> web.Response:
+    """`view`: what msgspec encodes. `headers`: names with `_` for `-`."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return web.Response(status=status, body=msgspec.json.encode(view), headers={**named, "Content-Type": JSON})
+
+
+def read_json(body: bytes, kind: type[_T]) -> _T:
+    """Raises a Problem that says where the body is wrong. An empty one says nothing."""
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        place = _PLACE.search(text)
+        pointer = _pointer(place[1]) if place is not None else ""
+        if (unknown := _UNKNOWN.search(text)) is not None:
+            pointer += "/" + _escaped(unknown[1])
+        raise invalid(_PLACE.sub("", text), pointer=pointer) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid(f"the body is not JSON: {error}") from None
 
 
 async def read_object(request: web.Request, cap: int, *media_types: str) -> dict[str, Any]:
-    """The object in a body of at most `cap` bytes, of one of `media_types`. Raises Problem."""
+    """The object in a body of at most `cap` bytes, of one of `media_types`, in which no name stands twice: nobody may
+    mean two things with one. Raises Problem."""
     if request.content_type not in media_types:
         detail = f"The body has to be {' or '.join(media_types)}."
         raise Problem(UNSUPPORTED, detail, errors=({"detail": detail, "header": "Content-Type"},))
@@ -58,3 +87,12 @@ def _why(error: Exception) -> str:
             return "it is nested too deeply"
         case _:
             return "a number in it has too many digits"
+
+
+def _pointer(path: str) -> str:
+    """`.ids[3]` as `/ids/3`."""
+    return "".join("/" + _escaped(name or number) for name, number in _STEP.findall(path))
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")

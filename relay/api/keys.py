@@ -1,6 +1,5 @@
 """The keys of the API: made, listed, rotated, revoked. A key's text is in the answer that made it, and nowhere else."""
 
-import re
 from typing import Final, Literal, TypedDict
 
 import msgspec
@@ -8,9 +7,10 @@ from aiohttp import web
 
 from relay.api.access import access_of
 from relay.api.context import ApiContext
+from relay.api.json_body import json_response, read_json
+from relay.api.paging import NewestFirst
 from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS, Problem, invalid
 from relay.api.reading import query_of, read_body
-from relay.api.replay_request import read_json
 from relay.api.view import rfc3339
 from relay.config.durations import parse_duration
 from relay.config.key_desk import KeyDesk, TooManyKeys
@@ -28,8 +28,7 @@ MOST_NAME: Final = 200
 """Characters."""
 LONGEST_S: Final = 100 * 365 * 86_400.0
 USUAL_OVERLAP_S: Final = 86_400.0
-_USUAL, _MOST = 50, 1000
-_CURSOR: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)_([a-z0-9]{1,32})")
+PAGES: Final = NewestFirst("[a-z0-9]{1,32}")
 
 
 class WantedKey(msgspec.Struct, forbid_unknown_fields=True):
@@ -101,17 +100,13 @@ class KeysResource:
         except TooManyKeys as error:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
         self._told(request, "key_created", made.key, scopes=in_text(scopes))
-        return _json(201, NewKey(**self._view(made.key), key=made.text))
+        return json_response(201, NewKey(**self._view(made.key), key=made.text))
 
     async def list(self, request: web.Request) -> web.Response:
         """Newest first. `cursor`: behind the last one that was seen, whatever came or went since."""
         query = query_of(request, "limit", "cursor")
-        limit = _limit(query.get("limit", [str(_USUAL)])[-1])
-        behind = _behind(query["cursor"][-1]) if "cursor" in query else None
-        keys = [key for key in self._desk.keys.all() if behind is None or rank(key) < behind]
-        page = keys[:limit]
-        cursor = f"{page[-1].made_at}_{page[-1].id}" if len(keys) > limit else None
-        return _json(200, KeyPage(items=[self._view(key) for key in page], cursor=cursor))
+        page, cursor = PAGES.page(query, self._desk.keys.all(), rank)
+        return json_response(200, KeyPage(items=[self._view(key) for key in page], cursor=cursor))
 
     async def revoke(self, request: web.Request) -> web.Response:
         """From the answer on it is refused here, and within 2 s everywhere."""
@@ -120,7 +115,7 @@ class KeysResource:
         await self._desk.revoke(key)
         self._told(request, "key_revoked", key)
         revoked: KeyView = {**self._view(key), "status": "revoked"}
-        return _json(200, revoked)
+        return json_response(200, revoked)
 
     async def rotate(self, request: web.Request) -> web.Response:
         """The same key with a new secret; the old one is good for `overlap` more."""
@@ -135,7 +130,7 @@ class KeysResource:
         except TooManyKeys as error:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
         self._told(request, "key_rotated", key, overlap_s=overlap_s)
-        return _json(200, NewKey(**self._view(made.key), key=made.text))
+        return json_response(200, NewKey(**self._view(made.key), key=made.text))
 
     @property
     def _desk(self) -> KeyDesk:
@@ -201,20 +196,3 @@ def _seconds(value: float | str, pointer: str) -> float:
     if seconds > LONGEST_S:
         raise invalid("longer than 100 years is not allowed", pointer=pointer)
     return seconds
-
-
-def _behind(text: str) -> tuple[float, str]:
-    found = _CURSOR.fullmatch(text)
-    if found is None:
-        raise invalid(f"cursor is {text[:40]!r}, which is none of ours", parameter="cursor")
-    return float(found[1]), found[2]
-
-
-def _limit(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= _MOST):
-        raise invalid(f"limit is {text[:20]!r}; a number from 1 to {_MOST} is allowed", parameter="limit")
-    return int(text)
-
-
-def _json(status: int, value: object) -> web.Response:
-    return web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json")

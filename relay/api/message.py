@@ -4,9 +4,10 @@ from typing import Final
 
 from aiohttp import web
 
+from relay.api.json_body import json_response
 from relay.api.problems import NOT_FOUND, RETRY_AFTER_S, UNAVAILABLE, Problem, invalid
 from relay.api.reading import MESSAGE_PATH, message_in_path, message_location
-from relay.api.status import StatusReader, json_response
+from relay.api.status import StatusReader
 from relay.api.view import MessageView
 from relay.api.wait_asked import WAIT, WaitAsked, wait_asked
 from relay.api.waiters import ASK_AGAIN_S, Waiters

@@ -10,10 +10,11 @@ from msgspec import structs
 from relay.api.context import ApiContext
 from relay.api.incoming import read_message
 from relay.api.intake import Accepted, Incoming, Intake, Repeated
+from relay.api.json_body import json_response
 from relay.api.problems import Problem, invalid
 from relay.api.quotas import Quotas
 from relay.api.reading import SOURCE_PATH, message_location, read_body, source_in_path
-from relay.api.status import KnownMessage, StatusReader, json_response
+from relay.api.status import KnownMessage, StatusReader
 from relay.api.view import MessageView
 from relay.api.wait_asked import WAIT, WaitAsked, wait_asked
 from relay.api.waiters import ASK_AGAIN_S, Waited, Waiters

@@ -5,10 +5,11 @@ import binascii
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple, TypedDict, get_args
 
-import msgspec
 from aiohttp import web
 
 from relay.api.context import ApiContext
+from relay.api.json_body import json_response
+from relay.api.paging import limit_in
 from relay.api.problems import invalid
 from relay.api.reading import query_of
 from relay.api.receiver_shown import entry_of
@@ -17,8 +18,6 @@ from relay.api.registrar import Registrar, Written
 from relay.config.apply import API, FILE
 from relay.config.shown import shown_url
 
-_MOST: Final = 1_000
-_USUAL: Final = 50
 _LOOKED_AT: Final = 2_000
 """Receivers that a request looks at, at most: it costs 0.2 ms of CPU each. A page may have fewer than it could, or
 none, and say where to go on."""
@@ -78,7 +77,7 @@ class ReceiverListResource:
         """`{items, cursor}`: `cursor`, if any, is that of what follows. It is a place in the order of names, and
         good whatever comes and goes. Several `label` have to be met all, of several `state` one."""
         query = query_of(request, "owner", "label", "state", "declared_by", "limit", "cursor")
-        wanted, limit = _filter(query), _limit(query)
+        wanted, limit = _filter(query), limit_in(query)
         after, items, looked_at = _after(query), list[ReceiverItem](), 0
         while len(items) < limit and looked_at < _LOOKED_AT:
             names = self._registry.names(after, _STEP, wanted.owner)
@@ -122,7 +121,7 @@ class ReceiverListResource:
 def _page(items: list[ReceiverItem], after: str | None) -> web.Response:
     cursor = None if after is None else base64.urlsafe_b64encode(after.encode()).decode().rstrip("=")
     page: ReceiverPage = {"items": items, "cursor": cursor}
-    return web.Response(body=msgspec.json.encode(page), content_type="application/json")
+    return json_response(200, page)
 
 
 def _filter(query: dict[str, list[str]]) -> _Filter:
@@ -143,13 +142,6 @@ def _filter(query: dict[str, list[str]]) -> _Filter:
 
 def _one(query: dict[str, list[str]], name: str) -> str | None:
     return query[name][-1] if name in query else None
-
-
-def _limit(query: dict[str, list[str]]) -> int:
-    text = query.get("limit", [str(_USUAL)])[-1]
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= _MOST):
-        raise invalid(f"limit is {text[:20]!r}; a number from 1 to {_MOST} is allowed", parameter="limit")
-    return int(text)
 
 
 def _after(query: dict[str, list[str]]) -> str:

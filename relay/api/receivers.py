@@ -11,6 +11,7 @@ from aiohttp import web
 
 from relay.api.context import ApiContext
 from relay.api.in_lane import in_lane
+from relay.api.json_body import json_response
 from relay.api.problems import NOT_FOUND, Problem, invalid
 from relay.api.reading import query_of, read_body, source_in_path
 from relay.api.receiver_shown import ReceiverView, described
@@ -180,10 +181,9 @@ class ReceiversResource:
             "in_lane": await self._in_lane(found),
         }
         if found.declared is None:
-            return web.Response(body=msgspec.json.encode(body), content_type="application/json")
+            return json_response(200, body)
         whole: ReceiverHealthView = {**body, **found.declared}
-        tag = {"ETag": f'"{whole["etag"]}"'}
-        return web.Response(body=msgspec.json.encode(whole), content_type="application/json", headers=tag)
+        return json_response(200, whole, ETag=f'"{whole["etag"]}"')
 
     async def _in_lane(self, found: Found) -> LaneView | None:
         """What its lane has to finish; None where nobody can say that at once, and of a callback."""

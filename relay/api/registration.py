@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, TypedDict
 
-import msgspec
 from aiohttp import web
 
 from relay.api.context import ApiContext
 from relay.api.in_lane import in_lane
-from relay.api.json_body import JSON, MERGE_PATCH, read_object
+from relay.api.json_body import JSON, MERGE_PATCH, json_response, read_object
 from relay.api.problems import (
     CHANGED_MEANWHILE,
     DECLARED_IN_FILE,
@@ -94,7 +93,7 @@ class RegistrationResource:
                 await self._registrar.remove(name, tag_in(request))
                 _log.warning("receiver_removed", receiver=name)
         told: RemovalView = {"name": name, "removed": not dry_run, "messages": found}
-        return web.Response(body=msgspec.json.encode(told), content_type=JSON)
+        return json_response(200, told)
 
     async def _messages(self, name: str) -> MessagesView:
         """What there is of a receiver's. Raises Unavailable."""
@@ -120,8 +119,7 @@ def answer_of(
     written: Written, shown: ReceiverView, *, status: int = 200, headers: dict[str, str] | None = None
 ) -> web.Response:
     """A receiver, with its tag as an ETag."""
-    tagged = {"ETag": f'"{written.tag}"', **(headers or {})}
-    return web.Response(status=status, body=msgspec.json.encode(shown), content_type=JSON, headers=tagged)
+    return json_response(status, shown, ETag=f'"{written.tag}"', **(headers or {}))
 
 
 def tag_in(request: web.Request) -> str | None:

@@ -1,6 +1,5 @@
 """What the body of a replay or a discard asks for; what is wrong with it is told with a JSON pointer."""
 
-import re
 from datetime import datetime
 from math import isfinite
 from typing import Annotated, Final, TypeVar, get_args
@@ -19,9 +18,6 @@ MOST_BYTES: Final = 512 * 1024
 MOST_VALUES: Final = 1_000
 """Of one field."""
 RATES: Final = (0.01, 100_000.0)
-_PLACE: Final = re.compile(r" - at `\$([^`]*)`$")
-_STEP: Final = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
-_UNKNOWN: Final = re.compile(r"contains unknown field `([^`]*)`")
 
 # told, and not checked: `selection_of` and `check_rate` have better words for it than the decoder
 _RATE: Final = msgspec.Meta(extra_json_schema={"minimum": RATES[0], "maximum": RATES[1]})
@@ -56,24 +52,6 @@ class One(msgspec.Struct, forbid_unknown_fields=True):
     """Of a replay of one delivery. `only_failed` false: also if it was delivered."""
 
     only_failed: bool = True
-
-
-T = TypeVar("T", bound=msgspec.Struct)
-
-
-def read_json(body: bytes, kind: type[T]) -> T:
-    """Raises a Problem that says where the body is wrong. An empty one says nothing."""
-    try:
-        return msgspec.json.decode(body or b"{}", type=kind)
-    except msgspec.ValidationError as error:
-        text = str(error)
-        place = _PLACE.search(text)
-        pointer = _pointer(place[1]) if place is not None else ""
-        if (unknown := _UNKNOWN.search(text)) is not None:
-            pointer += "/" + _escaped(unknown[1])
-        raise invalid(_PLACE.sub("", text), pointer=pointer) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise invalid(f"the body is not JSON: {error}") from None
 
 
 def selection_of(asked: Discards, now: float) -> Selection:
@@ -175,15 +153,6 @@ def _seconds(text: str, now: float) -> float:
             raise ValueError("without its zone")
         return moment.timestamp()
     return max(0.0, now - parse_duration(text))
-
-
-def _pointer(path: str) -> str:
-    """`.ids[3]` as `/ids/3`."""
-    return "".join("/" + _escaped(name or number) for name, number in _STEP.findall(path))
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
 
 
 def problem_of_skip(skip: str) -> str:

@@ -9,6 +9,8 @@ from aiohttp import web
 
 from relay.api.access import access_of, check_own, may_see
 from relay.api.context import ApiContext
+from relay.api.json_body import json_response, read_json
+from relay.api.paging import NewestFirst
 from relay.api.problems import (
     NOT_FAILED,
     NOT_FOUND,
@@ -28,7 +30,6 @@ from relay.api.replay_request import (
     check_delivered,
     check_rate,
     problem_of_skip,
-    read_json,
     selection_of,
 )
 from relay.api.replay_view import JobPage, JobView, OneView, job_view, preview_view
@@ -49,8 +50,7 @@ DRY_RUN_S: Final = 20.0
 """A count that takes longer tells what it has by then."""
 MOST_DRY_RUNS: Final = 2
 """At a time, in a process."""
-_USUAL, _MOST = 50, 1000
-_CURSOR: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)_([0-9a-f]{1,32})")
+PAGES: Final = NewestFirst("[0-9a-f]{1,32}")
 _PLACE: Final = "/v1/failed/{partition:[^/]+}/{offset:[^/]+}"
 _UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
 
@@ -106,12 +106,12 @@ class ReplaysResource:
         try:
             order, gone = await self._desk.order(action, selection, only_failed=only_failed, rate=asked.rate)
             if asked.dry_run:
-                return _json(200, preview_view(order, await self._counted(order), gone))
+                return json_response(200, preview_view(order, await self._counted(order), gone))
             job = await self._desk.submit(order)
         except TooMany as error:
             raise Problem(TOO_MANY_JOBS, str(error)) from error
         _log.info("replay_asked_for", job=order.id, action=action, by=access_of(request).who, remote=request.remote)
-        return _json(202, self._view(job), Location=f"/v1/replays/{order.id}")
+        return json_response(202, self._view(job), Location=f"/v1/replays/{order.id}")
 
     async def _counted(self, order: Order) -> Preview:
         if self._counting >= MOST_DRY_RUNS:
@@ -126,17 +126,13 @@ class ReplaysResource:
     async def list(self, request: web.Request) -> web.Response:
         """Newest first. `cursor`: behind the last one that was seen, whatever came or went since."""
         query = query_of(request, "limit", "cursor")
-        limit = _limit(query.get("limit", [str(_USUAL)])[-1])
-        behind = _behind(query["cursor"][-1]) if "cursor" in query else None
         own = (job for job in self._desk.jobs.all() if may_see(request, job.order.selection.receivers))
-        jobs = [job for job in own if behind is None or _rank(job) < behind]
-        page, more = jobs[:limit], len(jobs) > limit
-        cursor = f"{page[-1].order.made_at}_{page[-1].order.id}" if more else None
-        return _json(200, JobPage(items=[self._view(job) for job in page], cursor=cursor))
+        page, cursor = PAGES.page(query, own, _rank)
+        return json_response(200, JobPage(items=[self._view(job) for job in page], cursor=cursor))
 
     async def get(self, request: web.Request) -> web.Response:
         query_of(request)
-        return _json(200, self._view(_found(request, await self._desk.job(request.match_info["id"]))))
+        return json_response(200, self._view(_found(request, await self._desk.job(request.match_info["id"]))))
 
     async def stop(self, request: web.Request) -> web.Response:
         """What was sent stays sent; of one that is over nothing changes."""
@@ -145,7 +141,7 @@ class ReplaysResource:
         _found(request, await self._desk.job(id))
         job = _found(request, await self._desk.stop(id))
         _log.info("replay_stopped", job=job.order.id, by=access_of(request).who, remote=request.remote)
-        return _json(200 if job.is_over else 202, self._view(job))
+        return json_response(200 if job.is_over else 202, self._view(job))
 
     def _view(self, job: Job) -> JobView:
         return job_view(job, self._context.clock.time())
@@ -209,7 +205,7 @@ class ReplaysResource:
         if not await self._desk.discard_waiting(delivery, row):
             raise Problem(NOT_FAILED, "It has just ended in another way.")
         _log.info("delivery_discarded", receiver=delivery.receiver, source_id=delivery.source_id)
-        return _json(202, _of_one("discard", delivery, row.generation, None))
+        return json_response(202, _of_one("discard", delivery, row.generation, None))
 
     async def _known(self, delivery: DeliveryId) -> KnownMessage:
         """Its message. Raises a Problem where nobody knows of this delivery."""
@@ -224,7 +220,7 @@ class ReplaysResource:
             raise Problem(NOT_REPLAYABLE, problem_of_skip(plan.skip))
         first = plan.out[0]
         _log.info("delivery_replayed" if action == "replay" else "delivery_discarded", stage=first.record.topic)
-        return _json(202, _of_one(action, who, first.generation, first.record.topic))
+        return json_response(202, _of_one(action, who, first.generation, first.record.topic))
 
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True):
@@ -267,21 +263,3 @@ def _found(request: web.Request, job: Job | None) -> Job:
 
 def _rank(job: Job) -> tuple[float, str]:
     return job.order.made_at, job.order.id
-
-
-def _behind(text: str) -> tuple[float, str]:
-    found = _CURSOR.fullmatch(text)
-    if found is None:
-        raise invalid(f"cursor is {text[:40]!r}, which is none of ours", parameter="cursor")
-    return float(found[1]), found[2]
-
-
-def _limit(text: str) -> int:
-    if not (text.isdigit() and text.isascii() and 0 < int(text[:9]) <= _MOST):
-        raise invalid(f"limit is {text[:20]!r}; a number from 1 to {_MOST} is allowed", parameter="limit")
-    return int(text)
-
-
-def _json(status: int, value: object, **headers: str) -> web.Response:
-    body = msgspec.json.encode(value)
-    return web.Response(status=status, body=body, headers={**headers, "Content-Type": "application/json"})

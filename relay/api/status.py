@@ -4,9 +4,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-import msgspec
-from aiohttp import web
-
 from relay.api.surroundings import Surroundings
 from relay.api.view import (
     Found,
@@ -173,11 +170,3 @@ class StatusReader:
         return [
             replace(one, callback=rows.get(one.delivery), callback_letter=letters.get(one.delivery)) for one in found
         ]
-
-
-def json_response(status: int, view: MessageView, **headers: str) -> web.Response:
-    """`headers`: names with `_` for `-`."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return web.Response(
-        status=status, body=msgspec.json.encode(view), headers={**named, "Content-Type": "application/json"}
-    )

@@ -14,12 +14,13 @@ from relay.api.openapi.operation import (
     Limit,
     Operation,
     Parameter,
+    cursor_of,
     json_of,
 )
 from relay.api.problems import NOT_FAILED, NOT_REPLAYABLE, TOO_MANY_JOBS
 from relay.api.replay_request import Discards, One, Replays
 from relay.api.replay_view import JobPage, JobView, OneView, PreviewView
-from relay.api.replays import Nothing
+from relay.api.replays import PAGES, Nothing
 
 _FAILED: Final = "dead letters"
 _REPLAYS: Final = "replays"
@@ -29,8 +30,6 @@ _PLACE: Final = (
 )
 _AT: Final = {"partition": "6", "offset": "0"}
 _LIMIT: Final = Parameter("limit", "query", Limit, "So many at most; usually 50.")
-JobCursor = Annotated[str, Meta(pattern=r"^[0-9]{1,12}(\.[0-9]{1,6})?_[0-9a-f]{1,32}$")]
-_CURSOR: Final = Parameter("cursor", "query", JobCursor, "Of the page before: what follows it.")
 _ID: Final = Parameter("id", "path", Annotated[str, Meta(pattern="^[0-9a-f]{1,32}$")], "Of the job.")
 _DONE: Final = (Answer(202, "It is on its way.", json_of(OneView)),)
 _NOTHING: Final = json_of(Nothing, required=False)
@@ -143,7 +142,7 @@ OPERATIONS: Final = (
         id="listJobs",
         noun=_REPLAYS,
         summary="Jobs that replay or discard",
-        parameters=(_LIMIT, _CURSOR),
+        parameters=(_LIMIT, cursor_of(PAGES)),
         answers=(Answer(200, "The newest first.", json_of(JobPage)),),
         example=Example(200, query={"limit": "10"}),
     ),

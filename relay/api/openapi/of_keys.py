@@ -4,8 +4,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from relay.api.keys import KeyPage, KeyView, NewKey, Rotation, WantedKey
-from relay.api.openapi.operation import Answer, Cursor, Example, Limit, Operation, Parameter, json_of
+from relay.api.keys import PAGES, KeyPage, KeyView, NewKey, Rotation, WantedKey
+from relay.api.openapi.operation import Answer, Example, Limit, Operation, Parameter, cursor_of, json_of
 from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS
 
 _NOUN: Final = "keys"
@@ -35,7 +35,7 @@ OPERATIONS: Final = (
         summary="The keys that there are",
         parameters=(
             Parameter("limit", "query", Limit, "So many at most; usually 50."),
-            Parameter("cursor", "query", Cursor, "Of the page before: what follows it."),
+            cursor_of(PAGES),
         ),
         answers=(Answer(200, "The newest first.", json_of(KeyPage)),),
         problems=(NOT_FOUND,),

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
+from relay.api.paging import MOST, NewestFirst
 from relay.api.problems import Kind
 from relay.domain.identity import MAX_ID_BYTES
 
@@ -16,8 +17,7 @@ SourceId = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES, pattern=r"
 """Bytes of UTF-8 are counted, not characters: JSON Schema has no word for that."""
 MessageIdText = SourceId
 ReceiverName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
-Cursor = Annotated[str, Meta(pattern=r"^[0-9]{1,12}(\.[0-9]{1,6})?_[a-z0-9]{1,32}$")]
-Limit = Annotated[int, Meta(ge=1, le=1000)]
+Limit = Annotated[int, Meta(ge=1, le=MOST)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,11 @@ class Operation:
     answers: tuple[Answer, ...]
     problems: tuple[Kind, ...] = ()
     example: Example
+
+
+def cursor_of(pages: NewestFirst) -> Parameter:
+    cursor = Annotated[str, Meta(pattern=f"^{pages.cursor.pattern}$")]
+    return Parameter("cursor", "query", cursor, "Of the page before: what follows it.")
 
 
 def json_of(kind: Any, *, required: bool = True) -> Body:

@@ -1,0 +1,49 @@
+"""Lists that come page by page: how long a page is, and where the next one begins."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from relay.api.problems import invalid
+
+MOST: Final = 1_000
+_USUAL: Final = 50
+
+_T = TypeVar("_T")
+
+
+def limit_in(query: Mapping[str, Sequence[str]]) -> int:
+    """How many a page may have at most. Raises a Problem."""
+    text = query.get("limit", [str(_USUAL)])[-1]
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 0 < int(text) <= MOST):
+        raise invalid(f"limit is {text[:20]!r}; a number from 1 to {MOST} is allowed", parameter="limit")
+    return int(text)
+
+
+class NewestFirst:
+    """Pages of a list by rank, the moment at which each was made (Unix seconds) and its id. The cursor is the rank of
+    the last one that was seen: so it stays good, whatever comes or goes. `id`: the pattern of an id."""
+
+    def __init__(self, id: str) -> None:
+        self.cursor: Final = re.compile(rf"([0-9]{{1,12}}(?:\.[0-9]{{1,6}})?)_({id})")
+
+    def page(
+        self, query: Mapping[str, Sequence[str]], all_of_them: Iterable[_T], rank: Callable[[_T], tuple[float, str]]
+    ) -> tuple[list[_T], str | None]:
+        """What `query` asks for, and the cursor of what follows, if anything does. `all_of_them`: in their order.
+        Raises a Problem."""
+        limit, behind = limit_in(query), self._behind(query)
+        left = [one for one in all_of_them if behind is None or rank(one) < behind]
+        if len(left) <= limit:
+            return left, None
+        made_at, id = rank(left[limit - 1])
+        return left[:limit], f"{made_at}_{id}"
+
+    def _behind(self, query: Mapping[str, Sequence[str]]) -> tuple[float, str] | None:
+        if "cursor" not in query:
+            return None
+        text = query["cursor"][-1]
+        found = self.cursor.fullmatch(text)
+        if found is None:
+            raise invalid(f"cursor is {text[:40]!r}, which is none of ours", parameter="cursor")
+        return float(found[1]), found[2]
