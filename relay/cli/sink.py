@@ -44,7 +44,8 @@ def sink(
     """Run a test receiver, like a CI with fault knobs.
 
     It takes POSTs at /hooks, answers as --mode says, and knows the status of what it took at /hooks/MESSAGE_ID.
-    Stop it with Ctrl-C.
+    GET /received tells what came; PATCH /behaviour, as with {"mode": "reject"}, changes how it behaves. Stop it with
+    Ctrl-C.
     """
     if secret is not None:
         try:

@@ -1,4 +1,4 @@
-"""The sink as a web server: POST /hooks, GET /hooks/{message_id}."""
+"""The sink as a web server: POST /hooks, GET /hooks/{message_id}, and what `control` adds."""
 
 import asyncio
 import random
@@ -7,59 +7,23 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, TypeVar, Unpack, assert_never
+from dataclasses import replace
+from typing import Final, TypeVar, Unpack, assert_never
 from urllib.parse import quote, unquote
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from relay.domain.errors import UserError
 from relay.domain.signing import verify_standard
+from relay.sink.arrival import Arrival, CallbackSent, Poll, arrival_of
 from relay.sink.behaviour import Behaviour, Job, Knobs, Mode, is_processed, new_job, reaction
+from relay.sink.control import add_control
 
 _REMEMBERED: Final = 100_000
 """Arrivals, polls and jobs kept; older ones are forgotten, so that a sink can run for days."""
 _LARGEST_BODY: Final = 32 * 1024 * 1024
 _JSON: Final = "application/json"
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A POST as it arrived. Ids are decoded; those of a POST without `ce-` headers are empty.
-
-    `verified`: whether the signature was right; None without a secret to check it with. `status`: what was answered;
-    None for `hang` and `reset`. `headers` have lower-case names.
-    """
-
-    webhook_id: str
-    source_id: str
-    message_id: str
-    event_type: str
-    attempt: int
-    generation: int
-    sequence: int | None
-    body: bytes = field(repr=False)
-    headers: Mapping[str, str] = field(repr=False)
-    verified: bool | None
-    met: Mode
-    status: int | None
-    t_monotonic: float
-
-
-class Poll(NamedTuple):
-    """A status GET."""
-
-    message_id: str
-    status: int
-    t_monotonic: float
-
-
-class CallbackSent(NamedTuple):
-    """A POST to a `relay-answer-url`. `status` None: no response came."""
-
-    message_id: str
-    status: int | None
 
 
 class Sink:
@@ -103,6 +67,7 @@ class Sink:
         app.router.add_get("/hooks", self._get_by_query)
         app.router.add_get("/hooks/{message_id:.+}", self._get_by_path)
         app.router.add_route("*", "/elsewhere", self._elsewhere)
+        add_control(app, self)
         self._stopping.clear()
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await self._runner.setup()
@@ -141,7 +106,10 @@ class Sink:
 
     def become(self, mode: Mode | None = None, **knobs: Unpack[Knobs]) -> None:
         """Behave otherwise from the next request on; knobs that are not named stay. Starts `fail_first` anew."""
-        self.behaviour = replace(self.behaviour, mode=mode or self.behaviour.mode, **knobs)
+        self.behave(replace(self.behaviour, mode=mode or self.behaviour.mode, **knobs))
+
+    def behave(self, behaviour: Behaviour) -> None:
+        self.behaviour = behaviour
         self.posts = 0
 
     def knows(self, message_id: str) -> bool:
@@ -180,7 +148,7 @@ class Sink:
         self.posts += 1
         behaviour = self.behaviour
         met = reaction(behaviour, nth=self.posts, chance=self._chance())
-        arrival = _arrival(request, body, met, _status(behaviour, met), self._verified(request, body))
+        arrival = arrival_of(request, body, met, _status(behaviour, met), self._verified(request, body))
         if is_processed(behaviour, met):
             self._process(behaviour, arrival)
         self._note(self.received, arrival)
@@ -284,29 +252,6 @@ class Sink:
     async def _elsewhere(self, request: web.Request) -> web.Response:
         self.redirects_followed += 1
         return _json(200, b'{"error": "a redirect was followed"}')
-
-
-def _arrival(request: web.Request, body: bytes, met: Mode, status: int | None, verified: bool | None) -> Arrival:
-    headers = {name.lower(): value for name, value in request.headers.items()}
-    return Arrival(
-        webhook_id=headers.get("webhook-id", ""),
-        source_id=unquote(headers.get("ce-source", "")),
-        message_id=unquote(headers.get("ce-id", "")),
-        event_type=unquote(headers.get("ce-type", "")),
-        attempt=_number(headers.get("relay-attempt")) or 1,
-        generation=_number(headers.get("relay-generation")) or 0,
-        sequence=_number(headers.get("relay-sequence")),
-        body=body,
-        headers=headers,
-        verified=verified,
-        met=met,
-        status=status,
-        t_monotonic=time.monotonic(),
-    )
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None
 
 
 def _job_key(arrival: Arrival) -> str:

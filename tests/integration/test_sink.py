@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from urllib.parse import quote
 
 import pytest
@@ -268,6 +269,45 @@ async def test_a_receiver_comes_back_on_its_port_and_remembers(client: ClientSes
     await sink.start(port=int(url.split(":")[2].split("/")[0]))
     assert sink.url == url
     assert (await get_status(client, sink)).status == 200
+
+
+async def test_it_is_looked_at_and_changed_over_http(client: ClientSession, sink: Sink) -> None:
+    base = sink.url.removesuffix("/hooks")
+    await post(client, sink)
+    response = await client.patch(f"{base}/behaviour", json={"mode": "reject"})
+    assert (response.status, (await response.json())["mode"]) == (200, "reject")
+    await post(client, sink, relay_generation="1")
+    told = await (await client.get(f"{base}/received")).json()
+    assert (told["posts"], told["messages"]) == (2, 1)
+    assert [(item["answered"], item["generation"], item["body"]) for item in told["items"]] == [
+        (422, 1, BODY.decode()),
+        (200, 0, BODY.decode()),
+    ]
+    assert await (await client.get(f"{base}/behaviour")).json() == asdict(sink.behaviour)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "truncated"),
+        (b"[]", "object"),
+        (b"\xff", "malformed"),
+        (b'{"mode": "shout"}', "mode"),
+        (b'{"moood": "fail"}', "'moood' is none of"),
+        (b'{"fail_status": 99}', "fail_status is 99"),
+        (b'{"delay_s": "1"}', "delay_s"),
+    ],
+)
+async def test_a_change_that_makes_no_sense_changes_nothing(
+    client: ClientSession, sink: Sink, body: bytes, said: str
+) -> None:
+    base, before = sink.url.removesuffix("/hooks"), sink.behaviour
+    headers = {"content-type": "application/json"}
+    response = await client.patch(f"{base}/behaviour", data=body, headers=headers)
+    assert response.status == 400
+    assert said in (await response.json())["error"]
+    assert (await client.patch(f"{base}/behaviour", data=b"{}", headers={"content-type": "text/plain"})).status == 415
+    assert sink.behaviour == before
 
 
 async def test_a_taken_port_is_the_users_mistake(sink: Sink) -> None:

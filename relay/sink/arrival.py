@@ -1,0 +1,72 @@
+"""What came to the sink: POSTs and status GETs, and the callbacks that it made itself."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from relay.sink.behaviour import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A POST as it arrived. Ids are decoded; those of a POST without `ce-` headers are empty.
+
+    `verified`: whether the signature was right; None without a secret to check it with. `status`: what was answered;
+    None for `hang` and `reset`. `headers` have lower-case names.
+    """
+
+    webhook_id: str
+    source_id: str
+    message_id: str
+    event_type: str
+    attempt: int
+    generation: int
+    sequence: int | None
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    verified: bool | None
+    met: Mode
+    status: int | None
+    t_monotonic: float
+
+
+class Poll(NamedTuple):
+    """A status GET."""
+
+    message_id: str
+    status: int
+    t_monotonic: float
+
+
+class CallbackSent(NamedTuple):
+    """A POST to a `relay-answer-url`. `status` None: no response came."""
+
+    message_id: str
+    status: int | None
+
+
+def arrival_of(request: web.Request, body: bytes, met: Mode, status: int | None, verified: bool | None) -> Arrival:
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    return Arrival(
+        webhook_id=headers.get("webhook-id", ""),
+        source_id=unquote(headers.get("ce-source", "")),
+        message_id=unquote(headers.get("ce-id", "")),
+        event_type=unquote(headers.get("ce-type", "")),
+        attempt=_number(headers.get("relay-attempt")) or 1,
+        generation=_number(headers.get("relay-generation")) or 0,
+        sequence=_number(headers.get("relay-sequence")),
+        body=body,
+        headers=headers,
+        verified=verified,
+        met=met,
+        status=status,
+        t_monotonic=time.monotonic(),
+    )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None

@@ -1,0 +1,96 @@
+"""A running sink looked at and changed over HTTP: GET and PATCH /behaviour, GET /received."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any, Final, Protocol
+
+import msgspec
+from aiohttp import web
+
+from relay.domain.errors import UserError
+from relay.sink.arrival import Arrival
+from relay.sink.behaviour import Behaviour
+
+_NAMES: Final = frozenset(field.name for field in fields(Behaviour))
+_SHOWN: Final = 100
+_BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    "delay_s": (0, 3600),
+    "fail_rate": (0, 1),
+    "fail_status": (200, 599),
+    "fail_first": (0, 10**9),
+    "retry_after": (0, 10**9),
+    "later_polls": (0, 10**9),
+    "answer_after_s": (0, 10**9),
+    "answer_size": (0, 32 * 1024 * 1024),
+}
+
+
+class Controlled(Protocol):
+    """A sink, as far as it is looked at and changed from outside."""
+
+    behaviour: Behaviour
+    received: list[Arrival]
+
+    def behave(self, behaviour: Behaviour) -> None: ...
+
+
+def changed(behaviour: Behaviour, body: bytes) -> Behaviour:
+    """`behaviour` with what `body`, a JSON object of some of its fields, says otherwise. Raises UserError."""
+    try:
+        wanted = msgspec.json.decode(body, type=dict[str, Any])
+        if unknown := sorted(wanted.keys() - _NAMES):
+            raise UserError(f"{unknown[0][:40]!r} is none of {', '.join(sorted(_NAMES))}")
+        found = msgspec.convert(asdict(behaviour) | wanted, Behaviour)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(str(error)) from error
+    for name, (least, most) in _BOUNDS.items():
+        value = getattr(found, name)
+        if value is not None and not least <= value <= most:
+            raise UserError(f"{name} is {value}; it goes from {least} to {most}")
+    return found
+
+
+def received_view(received: Sequence[Arrival]) -> dict[str, Any]:
+    """The newest arrivals, the newest first, and how many there were of how many messages."""
+    shown = [
+        {
+            "source_id": arrival.source_id,
+            "message_id": arrival.message_id,
+            "webhook_id": arrival.webhook_id,
+            "attempt": arrival.attempt,
+            "generation": arrival.generation,
+            "answered": arrival.status or arrival.met,
+            "verified": arrival.verified,
+            "body": arrival.body[:1024].decode(errors="replace"),
+        }
+        for arrival in reversed(received[-_SHOWN:])
+    ]
+    messages = {(arrival.source_id, arrival.message_id) for arrival in received}
+    return {"posts": len(received), "messages": len(messages), "items": shown}
+
+
+def add_control(app: web.Application, sink: Controlled) -> None:
+    """Whoever reaches the sink may do this: it is for tests, and listens on loopback unless told otherwise."""
+
+    async def behaviour(_: web.Request) -> web.Response:
+        return _json(200, asdict(sink.behaviour))
+
+    async def change(request: web.Request) -> web.Response:
+        if request.content_type != "application/json":  # a page in a browser cannot send that without being asked
+            return _json(415, {"error": "the content type has to be application/json"})
+        try:
+            sink.behave(changed(sink.behaviour, await request.read()))
+        except UserError as error:
+            return _json(400, {"error": str(error)})
+        return _json(200, asdict(sink.behaviour))
+
+    async def received(_: web.Request) -> web.Response:
+        return _json(200, received_view(sink.received))
+
+    app.router.add_get("/behaviour", behaviour)
+    app.router.add_patch("/behaviour", change)
+    app.router.add_get("/received", received)
+
+
+def _json(status: int, view: object) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(view), content_type="application/json")
