@@ -180,10 +180,12 @@ class FromSender:
         return self._routed(work, names)
 
     def _routed(self, work: Incoming, names: Sequence[str]) -> Done:
+        if len(names) == 1 and (only := self._directory.receiver(names[0])) is not None:
+            return Done((self._hop(work, only, work.message.wait_s),))
         found = [(name, self._directory.receiver(name)) for name in names]
         work.unknown = tuple(name for name, receiver in found if receiver is None)
-        wait_s = work.message.wait_s if len(names) == 1 else 0  # a request waits for one delivery
-        hops = [self._hop(work, receiver, wait_s) for _, receiver in found if receiver is not None]
+        # a request waits for one delivery only
+        hops = [self._hop(work, receiver, 0) for _, receiver in found if receiver is not None]
         return Done((*hops, *(self._unknown(work, name) for name in work.unknown)))
 
     def _turned(self, work: Turn) -> Done | Dead:

@@ -92,7 +92,9 @@ def message_digest(message: Message) -> bytes:
 
     The order of the receivers does not count, nor does the wire form, nor do the message's own headers.
     """
-    receivers = None if message.receivers is None else sorted(message.receivers)
+    receivers = message.receivers
+    if receivers is not None and len(receivers) > 1:
+        receivers = tuple(sorted(receivers))
     head = _encode_json((message.event_type, receivers))
     # a JSON array says itself where it ends, so head and payload cannot run into each other
     return hashlib.sha256(head + message.payload).digest()[:6]
@@ -129,17 +131,17 @@ def _from_headers(value: bytes, named: Mapping[str, bytes]) -> Message:
     if named.get("ce_specversion", b"1.0") != b"1.0":
         raise InvalidRecord("invalid", "ce_specversion must be 1.0")
     fields: dict[str, Any] = {"source_id": "", "message_id": "", "receivers": None}
-    has_own = False
+    others = False
     for name, given in named.items():
         reader = _READERS.get(name)
-        if reader is not None:
-            try:
-                fields[reader[0]] = reader[1](given)
-            except UnicodeDecodeError:
-                raise InvalidRecord("invalid", f"header {name} is not valid UTF-8") from None
-        elif name.startswith(PREFIX):
-            has_own = True
-    if has_own:
+        if reader is None:
+            others = others or name != "ce_specversion"  # its own may be among them; most messages have none
+            continue
+        try:
+            fields[reader[0]] = reader[1](given)
+        except UnicodeDecodeError:
+            raise InvalidRecord("invalid", f"header {name} is not valid UTF-8") from None
+    if others:
         fields["headers"] = _own_headers(named)
     source_id, message_id = fields["source_id"], fields["message_id"]
     if not source_id or not message_id:
@@ -240,13 +242,18 @@ def _reader_of_short(name: str) -> Callable[[bytes], str | None]:
     return lambda value: short_text(value.decode(), name)
 
 
+def _reader_of_few(name: str) -> Callable[[bytes], str | None]:
+    """As `_reader_of_short`, where the same texts come again and again."""
+    return lru_cache(maxsize=1_024)(_reader_of_short(name))
+
+
 _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "ce_id": ("message_id", read_message_id),
     "ce_source": ("source_id", read_source_id),
     "ce_receiver": ("receivers", _read_receivers),
-    "ce_type": ("event_type", _reader_of_short("ce_type")),
+    "ce_type": ("event_type", _reader_of_few("ce_type")),
     "ce_time": ("time", _reader_of_short("ce_time")),
-    "content-type": ("content_type", _reader_of_short("content-type")),
+    "content-type": ("content_type", _reader_of_few("content-type")),
     "traceparent": ("traceparent", _reader_of_short("traceparent")),
     "relay-wait": ("wait_s", _read_wait),
 }
