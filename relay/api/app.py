@@ -97,7 +97,7 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
     intake = Intake(context)
     quotas = Quotas(context, refusals)
     messages = MessagesResource(context, reader, intake, quotas, waiters)
-    replays = None if context.replays is None else ReplaysResource(context, context.replays, reader)
+    replays = None if context.replays is None else ReplaysResource(context, context.replays, reader, waiters)
     for resource in (
         messages,
         InboundResource(context, messages, intake, refusals, quotas, Redelivery(replays)),

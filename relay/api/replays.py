@@ -21,7 +21,7 @@ from relay.api.problems import (
     Problem,
     invalid,
 )
-from relay.api.reading import MESSAGE_PATH, message_in_path, query_of, read_body
+from relay.api.reading import MESSAGE_PATH, message_in_path, message_location, query_of, read_body
 from relay.api.replay_request import (
     MOST_BYTES,
     Discards,
@@ -34,6 +34,8 @@ from relay.api.replay_request import (
 )
 from relay.api.replay_view import JobPage, JobView, OneView, job_view, preview_view
 from relay.api.status import KnownMessage, StatusReader
+from relay.api.wait_asked import WAIT, wait_asked
+from relay.api.waiters import ASK_AGAIN_S, Waiters
 from relay.config.jobs import Job
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import DeliveryId, MessageId, is_receiver_name
@@ -70,10 +72,11 @@ class _Told(NamedTuple):
 class ReplaysResource:
     """`POST /v1/replays` and `/v1/discards`, the jobs that they begin, and the same of one delivery or dead letter."""
 
-    def __init__(self, context: ApiContext, desk: Desk, reader: StatusReader) -> None:
+    def __init__(self, context: ApiContext, desk: Desk, reader: StatusReader, waiters: Waiters) -> None:
         self._context = context
         self._desk = desk
         self._reader = reader
+        self._waiters = waiters
         self._counting = 0
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
@@ -82,10 +85,11 @@ class ReplaysResource:
         router.add_get("/v1/replays", self.list)
         router.add_get("/v1/replays/{id}", self.get)
         router.add_post("/v1/replays/{id:[^/]+}/stop", self.stop)
+        of_one = f"{MESSAGE_PATH}/deliveries/{{receiver:[^/]+}}"
+        router.add_post(f"{of_one}/replay", self.replay_one)
+        router.add_post(f"{of_one}/discard", self.discard_one)
         actions: tuple[Action, ...] = ("replay", "discard")
         for action in actions:
-            of_one = f"{MESSAGE_PATH}/deliveries/{{receiver:[^/]+}}/{action}"
-            router.add_post(of_one, partial(self._one, action))
             router.add_post(f"{_PLACE}/{action}", partial(self._letter, action))
 
     # jobs
@@ -162,15 +166,29 @@ class ReplaysResource:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {partition}/{offset} (any more).")
         return await self._do(action, letter, letter.facts[:3])
 
-    async def _one(self, action: Action, request: web.Request) -> web.Response:
-        asked = await self._read(request, One if action == "replay" else Nothing)
+    async def replay_one(self, request: web.Request) -> web.Response:
+        """202 once it is on its way; with `wait`, the receiver's answer to it."""
+        query_of(request, WAIT)
+        wait = wait_asked(request, self._context.limits.wait_s)
+        asked, delivery = read_json(await read_body(request, MOST_BYTES), One), _delivery(request)
+        plan = await self.again(delivery, only_failed=asked.only_failed)
+        told = self._told(_Told("replay", delivery, plan))
+        if wait is None:
+            return told
+        waited = await self._waiters.wait(request, delivery, wait, generation=plan.out[0].generation)
+        if waited.response is not None:
+            return waited.response
+        identity = MessageId(delivery.source_id, delivery.message_id)
+        told.headers.update({"Location": message_location(identity), "Retry-After": str(ASK_AGAIN_S)})
+        told.headers.update(waited.headers)
+        return told
+
+    async def discard_one(self, request: web.Request) -> web.Response:
+        await self._read(request, Nothing)
         delivery = _delivery(request)
-        if action == "replay":
-            plan = await self.again(delivery, only_failed=asked.only_failed)
-            return self._told(_Told(action, delivery, plan))
         row, letter = await self._row_and_letter(delivery)
         if letter is not None:
-            return await self._do(action, letter, delivery)
+            return await self._do("discard", letter, delivery)
         return await self._discard_waiting(delivery, row)
 
     async def again(self, delivery: DeliveryId, *, only_failed: bool) -> Plan:

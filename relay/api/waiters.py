@@ -80,13 +80,16 @@ class Waiters:
             waiter.leave()
         await end([task for task in (self._looking, self._listening) if task is not None])
 
-    async def wait(self, request: web.Request, delivery: DeliveryId, asked: WaitAsked) -> Waited:
-        """200 with the answer, if it comes in time. Raises a Problem where the delivery failed for good."""
+    async def wait(
+        self, request: web.Request, delivery: DeliveryId, asked: WaitAsked, *, generation: int = 0
+    ) -> Waited:
+        """200 with the answer, if it comes in time; not with that of a life before `generation`. Raises a Problem
+        where the delivery failed for good."""
         if self._closed or self._count >= self._limits.waiters:
             return Waited()
         bounds_of(request).room.shrink(0)  # the body is on the log, and others may need its memory
         try:
-            answer = await self._answer(request, delivery, asked.seconds)
+            answer = await self._answer(request, delivery, generation, asked.seconds)
         except Problem as problem:
             problem.headers |= asked.applied
             raise
@@ -94,14 +97,16 @@ class Waiters:
             return Waited(headers=asked.applied)
         return Waited(web.Response(body=answer.body, headers={**answer.headers, **asked.applied}))
 
-    async def _answer(self, request: web.Request, delivery: DeliveryId, seconds: float) -> AnswerGiven | None:
+    async def _answer(
+        self, request: web.Request, delivery: DeliveryId, generation: int, seconds: float
+    ) -> AnswerGiven | None:
         until = asyncio.get_running_loop().time() + seconds
         with self._place(request, delivery_row(delivery)) as waiter:
             while not waiter.gone:
                 waiter.woken.clear()
                 with suppress(Unavailable):  # the next look may find it
                     row, record = await self._reader.outcome(delivery)
-                    if is_over(row):
+                    if is_over(row) and row.generation >= generation:
                         return ended(delivery, row, record)
                 if not await _woken(waiter, until):
                     return None

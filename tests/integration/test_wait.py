@@ -49,6 +49,11 @@ class Dev:
         async with self.api.get(url, headers={"Prefer": prefer} if prefer else {}) as response:
             return await got(response)
 
+    async def replay(self, path: str, prefer: str | None = None) -> "Got":
+        url = URL(path, encoded=True)
+        async with self.api.post(url, headers={"Prefer": prefer} if prefer else {}) as response:
+            return await got(response)
+
     async def answer(self, nth: int, body: bytes) -> None:
         """The receiver `slow` answers the message that it got as number `nth` (1-based)."""
         arrival = (await self.sinks["slow"].wait_for(nth))[nth - 1]
@@ -170,6 +175,29 @@ async def test_what_failed_says_why_and_where_its_dead_letter_is(dev: Dev) -> No
     assert (letter.document["message_id"], letter.document["payload"]["body"]) == ("m 1", BODY.decode())
     waited = await dev.get(f"{MESSAGE}?wait=25")
     assert (waited.status, waited.document["dead_letter"]) == (502, told["dead_letter"])
+
+
+async def test_who_replays_may_wait_for_the_answer_too_and_gets_none_of_an_earlier_life(dev: Dev) -> None:
+    assert (await dev.post("bad", "&wait=25")).status == 502
+    path = f"{MESSAGE}/deliveries/bad/replay?wait=25"
+    again = await dev.replay(path)
+    assert (again.status, again.headers["relay-generation"], again.document["reason"]) == (502, "1", "rejected")
+    dev.sinks["bad"].become("answer")
+    mended = await dev.replay(path)
+    assert (mended.status, mended.headers["relay-generation"], mended.document["state"]) == (200, "2", "success")
+    refused = await dev.replay(path)
+    assert (refused.status, refused.document["type"]) == (409, "/problems/not-failed")
+    assert (await dev.replay(f"{MESSAGE}/deliveries/bad/replay?wait=x")).status == 400
+    assert len(dev.sinks["bad"].received) == 3
+
+
+async def test_a_replay_that_takes_longer_says_where_to_wait_on(dev: Dev) -> None:
+    assert (await dev.post("bad", "&wait=25")).status == 502
+    dev.sinks["bad"].become("later", later_polls=0)
+    late = await dev.replay(f"{MESSAGE}/deliveries/bad/replay", prefer="wait=1")
+    assert (late.status, late.headers["location"], late.document["generation"]) == (202, MESSAGE, 1)
+    assert late.heeded
+    assert int(late.headers["retry-after"]) > 0
 
 
 @pytest.mark.parametrize(

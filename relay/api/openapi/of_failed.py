@@ -4,7 +4,9 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
+from relay.api.ended import ANSWER_GONE, FAILURES
 from relay.api.failed import LetterPage, WholeLetter
+from relay.api.openapi.of_messages import ANSWERED, PREFER, WAIT
 from relay.api.openapi.operation import (
     MESSAGE,
     RECEIVER,
@@ -95,10 +97,10 @@ OPERATIONS: Final = (
         id="replayDelivery",
         noun=_REPLAYS,
         summary="Send a delivery again",
-        parameters=(SOURCE, MESSAGE, RECEIVER),
+        parameters=(SOURCE, MESSAGE, RECEIVER, WAIT, PREFER),
         body=json_of(One, required=False),
-        answers=_DONE,
-        problems=(NOT_FAILED, NOT_REPLAYABLE),
+        answers=(*_DONE, ANSWERED),
+        problems=(NOT_FAILED, NOT_REPLAYABLE, ANSWER_GONE, *FAILURES),
         example=Example(202, path=_FAILED_ONE, body={"only_failed": True}),
     ),
     Operation(

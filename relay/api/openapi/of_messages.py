@@ -28,10 +28,10 @@ _TEXT: Final = Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
 _Names = Annotated[list[ReceiverName], Meta(min_length=1, max_length=MAX_RECEIVERS)]
 _RECEIVERS: Final = Parameter("receiver", "query", _Names, "Who receives it; without any: whoever subscribes.")
 _TYPE: Final = Parameter("type", "query", _TEXT, "The type of event; as `ce-type`.")
-_WAIT: Final = Parameter(
+WAIT: Final = Parameter(
     "wait", "query", Annotated[float, Meta(ge=0, le=999_999_999)], "Seconds to stay open for the receiver's answer."
 )
-_PREFER: Final = Parameter("Prefer", "header", str, "`wait=10` (RFC 7240): as the query has it, but only a wish.")
+PREFER: Final = Parameter("Prefer", "header", str, "`wait=10` (RFC 7240): as the query has it, but only a wish.")
 _TRACE: Final = Parameter("traceparent", "header", _TEXT, "Goes along to receiver and callback.")
 _RATE: Final = {
     "RateLimit": "What is left of the quotas that hold.",
@@ -42,7 +42,7 @@ _RESULT: Final = {
     "relay-outcome": "`answered` or `delivered`.",
     "relay-answer-status": "The status that the receiver answered with.",
 }
-_ANSWERED: Final = Answer(
+ANSWERED: Final = Answer(
     200,
     "With `wait`: the receiver's answer, its body and content type as they are.",
     Body({"*/*": None}),
@@ -66,8 +66,8 @@ OPERATIONS: Final = (
             SOURCE,
             _RECEIVERS,
             _TYPE,
-            _WAIT,
-            _PREFER,
+            WAIT,
+            PREFER,
             Parameter("ce-id", "header", MessageIdText, "The message's id; without one it gets one."),
             Parameter("webhook-id", "header", MessageIdText, "As `ce-id`."),
             Parameter("Idempotency-Key", "header", MessageIdText, "As `ce-id`."),
@@ -88,7 +88,7 @@ OPERATIONS: Final = (
                     **_RATE,
                 },
             ),
-            _ANSWERED,
+            ANSWERED,
         ),
         problems=(*_PROBLEMS, ID_CONFLICT, ANSWER_GONE, *FAILURES),
         example=Example(
@@ -131,7 +131,7 @@ OPERATIONS: Final = (
         id="getMessage",
         noun=_NOUN,
         summary="What became of a message",
-        parameters=(SOURCE, MESSAGE, _WAIT, _PREFER),
+        parameters=(SOURCE, MESSAGE, WAIT, PREFER),
         answers=(
             Answer(
                 200,
