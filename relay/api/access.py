@@ -100,6 +100,7 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("POST", "/v1/receivers"): ADMIN,
     ("PATCH", "/v1/receivers/{name}"): ADMIN,
     ("DELETE", "/v1/receivers/{name}"): ADMIN,
+    ("POST", "/v1/receivers/{name}/rotate"): ADMIN,
     ("GET", "/v1/receivers/{name}"): RECEIVER,
     ("POST", "/v1/receivers/{name}/pause"): RECEIVER,
     ("POST", "/v1/receivers/{name}/resume"): RECEIVER,

@@ -35,6 +35,7 @@ from relay.api.redelivery import Redelivery
 from relay.api.refusals import Refusals
 from relay.api.registration import RegistrationResource
 from relay.api.replays import ReplaysResource
+from relay.api.rotation import RotationResource
 from relay.api.status import StatusReader
 from relay.api.strangers import refuse_strangers
 from relay.api.waiters import Waiters
@@ -117,11 +118,15 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
     return app
 
 
-def _registration(context: ApiContext) -> list[RegistrationResource | ReceiverListResource]:
+def _registration(context: ApiContext) -> list[RegistrationResource | RotationResource | ReceiverListResource]:
     registrar = context.registrar
     if registrar is None:
         return []
-    return [RegistrationResource(context, registrar), ReceiverListResource(context, registrar)]
+    return [
+        RegistrationResource(context, registrar),
+        RotationResource(registrar),
+        ReceiverListResource(context, registrar),
+    ]
 
 
 class ApiServer:

@@ -16,6 +16,7 @@ from relay.config.apply import API, FILE, LEASE, Diff, bring_about
 from relay.config.drafts import Fault, Faulty, Rules, check_name, checked, encrypted, merge_patch, opened
 from relay.config.receivers_file import Raw
 from relay.config.registry import Registry
+from relay.config.rotation import without_expired
 from relay.config.topic import Declared, decode
 from relay.domain.errors import LogUnavailable, RelayError, StateUnavailable, UserError
 from relay.domain.topics import SHARED, Topics
@@ -28,6 +29,8 @@ _LOOK_S: Final = 0.05
 _PATIENCE_S: Final = 10.0
 """For the lease, and then for the log: a failover takes seconds, and a client does not wait for ever."""
 _ORIGIN: Final = "the request"
+Alter = Callable[[Raw, float], object]
+"""An entry in clear, and the time (Unix seconds), to the entry that it is to become."""
 
 
 class Unknown(RelayError):
@@ -83,13 +86,13 @@ class Registrar:
         *,
         owner: str,
     ) -> None:
+        self.new_secret = new_secret
         self._log = log
         self._state = state
         self._topics = topics
         self.registry = registry
         self._clock = clock
         self._rules = rules
-        self._new_secret = new_secret
         self._owner = f"{owner}-api"  # not who applies the file in this process
         self._turn = asyncio.Lock()
 
@@ -107,7 +110,7 @@ class Registrar:
         draft: Raw = {"lane": SHARED} | {key: value for key, value in body.items() if key != "name"}
         secret = None
         if "secret" not in draft and draft.get("signature") != "none":
-            secret = draft["secret"] = self._new_secret()
+            secret = draft["secret"] = self.new_secret()
         declared = self._sealed(name, draft)
         async with self._alone():
             if (there := self.registry.record(name)) is not None:
@@ -118,10 +121,14 @@ class Registrar:
     async def change(self, name: str, patch: Mapping[str, object], tag: str | None = None) -> Written:
         """Merge `patch` into the receiver's entry (RFC 7396); with `tag`, only if it is what that stands for. Raises
         Unknown, InFile, ChangedMeanwhile, Faulty, NoKey."""
+        return await self.alter(name, lambda there, _now: merge_patch(there, dict(patch)), tag)
+
+    async def alter(self, name: str, altered: Alter, tag: str | None = None) -> Written:
+        """Declare what `altered` makes of the receiver's entry in clear. Raises as `change` does, and as `altered`."""
         async with self._alone():
-            there = self.own(name, tag)
-            merged = merge_patch(opened(name, there.entry, self._rules), dict(patch))
-            declared = self._sealed(name, merged)
+            there, now = self.own(name, tag), self._clock.time()
+            entry = without_expired(opened(name, there.entry, self._rules), now)
+            declared = self._sealed(name, altered(entry, now))
             value = await self._declare(name, declared, Diff(changed=(name,)))
         return Written(name, value)
 

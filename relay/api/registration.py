@@ -68,7 +68,7 @@ class RegistrationResource:
         """201 when it is in force here, and on the log for everybody."""
         query_of(request)
         body = await read_object(request, MOST_BODY, JSON)
-        with _told():
+        with told():
             written = await self._registrar.create(body)
         _log.info("receiver_registered", receiver=written.name)
         shown: NewReceiverView = {**described(written), "secret": written.secret}
@@ -78,7 +78,7 @@ class RegistrationResource:
         """A JSON merge patch (RFC 7396)."""
         query_of(request)
         patch = await read_object(request, MOST_BODY, MERGE_PATCH, JSON)
-        with _told():
+        with told():
             written = await self._registrar.change(request.match_info["name"], patch, tag_in(request))
         _log.info("receiver_changed", receiver=written.name)
         return answer_of(written, described(written))
@@ -86,14 +86,14 @@ class RegistrationResource:
     async def remove(self, request: web.Request) -> web.Response:
         """What happens to its messages, told before it is done with `dry_run=true`, or else along with it."""
         name, dry_run = request.match_info["name"], _flag(query_of(request, "dry_run"), "dry_run")
-        with _told():
+        with told():
             self._registrar.own(name, tag_in(request))
             found = await self._messages(name)
             if not dry_run:
                 await self._registrar.remove(name, tag_in(request))
                 _log.warning("receiver_removed", receiver=name)
-        told: RemovalView = {"name": name, "removed": not dry_run, "messages": found}
-        return json_response(200, told)
+        removal: RemovalView = {"name": name, "removed": not dry_run, "messages": found}
+        return json_response(200, removal)
 
     async def _messages(self, name: str) -> MessagesView:
         """What there is of a receiver's. Raises Unavailable."""
@@ -134,7 +134,7 @@ def tag_in(request: web.Request) -> str | None:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def told() -> Iterator[None]:
     """What cannot be done becomes the problem that says why."""
     try:
         yield

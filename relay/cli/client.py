@@ -236,6 +236,12 @@ class Client:
         changed = self.call("PATCH", f"/v1/receivers/{_quoted(name)}", body=body, headers=headers)
         return await self._wanted(changed, "settings", "etag")
 
+    async def rotate_receiver(self, name: str, asked: Mapping[str, str], tag: str | None = None) -> Any:
+        """The receiver with its new secret, which is told only here; with `tag`, only if that is its etag."""
+        body, headers = json.dumps(asked).encode(), {"content-type": "application/json"} | _if_match(tag)
+        path = f"/v1/receivers/{_quoted(name)}/rotate"
+        return await self._wanted(self.call("POST", path, body=body, headers=headers), "secret", "former_until")
+
     async def remove_receiver(self, name: str, tag: str | None = None, *, dry_run: bool = False) -> Any:
         """What becomes of its messages; `dry_run`: it stays."""
         path, params = f"/v1/receivers/{_quoted(name)}", [("dry_run", "true")] if dry_run else []

@@ -19,6 +19,7 @@ from relay.cli.config import (
 )
 from relay.cli.paths import FILE
 from relay.cli.registering import create, delete, list_registered, patch, show
+from relay.cli.rotating import rotate
 from relay.cli.table import output_option, print_json, print_table
 from relay.config.apply import Diff, apply_file, awaited, preview_file, refusal_of
 from relay.config.durations import format_duration
@@ -46,7 +47,7 @@ def receivers() -> None:
     """Look at receivers.yaml and apply it; register receivers; see how they are; pause and resume them."""
 
 
-for _command in (create, show, patch, delete):
+for _command in (create, show, patch, rotate, delete):
     receivers.add_command(_command)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PAGE = 500
 
 
-def _asked(config_file: Path | None, api: str | None, work: "Callable[[Client], Awaitable[Any]]") -> Any:
+def asked(config_file: Path | None, api: str | None, work: "Callable[[Client], Awaitable[Any]]") -> Any:
     from relay.cli.client import with_client  # those who only look at a file do without an HTTP client
 
     return with_client(settings_from(config_file), api, work)
@@ -65,7 +65,7 @@ def _put(fields: dict[str, Any], name: str, value: object) -> None:
 
 _from_option = click.option("--from", "document", metavar="FILE", help="Fields, as JSON or YAML; - is stdin.")
 _set_option = click.option("--set", "given", multiple=True, metavar="FIELD=VALUE", help="A field; repeatable.")
-_match_option = click.option("--if-match", "tag", help="Only if its etag is this one.")
+match_option = click.option("--if-match", "tag", help="Only if its etag is this one.")
 
 
 @click.command()
@@ -103,7 +103,7 @@ def create(
     async def work(client: "Client") -> Any:
         return await client.register(fields)
 
-    known = _asked(config_file, api, work)
+    known = asked(config_file, api, work)
     if output == "json":
         print_json(known)
         return
@@ -123,7 +123,7 @@ def show(name: str, api: str | None, config_file: Path | None, output: str) -> N
     async def work(client: "Client") -> Any:
         return await client.endpoint(name)
 
-    known = _asked(config_file, api, work)
+    known = asked(config_file, api, work)
     if output == "json":
         print_json(known)
         return
@@ -142,7 +142,7 @@ def show(name: str, api: str | None, config_file: Path | None, output: str) -> N
 @_set_option
 @click.option("--unset", multiple=True, metavar="FIELD", help="Back to its default; repeatable.")
 @_from_option
-@_match_option
+@match_option
 @api_option
 @config_option
 @output_option
@@ -164,7 +164,7 @@ def patch(
     async def work(client: "Client") -> Any:
         return await client.change_receiver(name, fields, tag)
 
-    known = _asked(config_file, api, work)
+    known = asked(config_file, api, work)
     if output == "json":
         print_json(known)
     else:
@@ -175,7 +175,7 @@ def patch(
 @click.argument("name")
 @click.option("--dry-run", is_flag=True, help="Only say what becomes of its messages.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@_match_option
+@match_option
 @api_option
 @config_option
 @output_option
@@ -190,11 +190,11 @@ def delete(
     async def work(client: "Client") -> Any:
         return await client.remove_receiver(name, tag)
 
-    known = _asked(config_file, api, look)
+    known = asked(config_file, api, look)
     if not dry_run:
         if not yes:
             _ask(f"{name}: {_messages(known)}. Remove it?")
-        known = _asked(config_file, api, work)
+        known = asked(config_file, api, work)
     if output == "json":
         print_json(known)
         return
@@ -219,7 +219,7 @@ def list_registered(
             if (cursor := page["cursor"]) is None:
                 return found
 
-    items = _asked(config_file, api, work)
+    items = asked(config_file, api, work)
     if output == "json":
         print_json(items)
         return

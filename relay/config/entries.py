@@ -20,7 +20,7 @@ from relay.config.entry import Entry, Labels, OwnerId, ReceiverName, Text
 from relay.config.inbound_entry import InboundEntry
 from relay.config.quota_text import QuotaText
 from relay.config.references import has_reference
-from relay.config.signature_entry import Secrets, Signature, check_agreement, has_only_private_keys
+from relay.config.signature_entry import FormerSecrets, Secrets, Signature, check_agreement, has_only_private_keys
 from relay.domain.ed25519 import is_private_key
 from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import check_pattern
@@ -199,6 +199,7 @@ class EndpointEntry(Entry):
     """What it takes to POST somewhere: a receiver's endpoint, or a source's callback."""
 
     secret: Secrets = ()
+    former_secrets: FormerSecrets = ()
     signature: Signature = "standard"
     signature_digest: Literal["sha256", "sha512"] = "sha256"
     bearer_token: HeaderValue | None = None
@@ -237,6 +238,13 @@ class EndpointEntry(Entry):
         if self.retry_after is not None:
             return RetryPolicy(base=self.retry_after, factor=1.0, cap=self.retry_after, jitter=False)
         return RetryPolicy(**self.retry.model_dump()) if self.retry else RetryPolicy()
+
+    @field_validator("former_secrets")
+    @classmethod
+    def _beside_a_present_one(cls, former: FormerSecrets, info: ValidationInfo) -> FormerSecrets:
+        if former and _secrets_in(info) == ():
+            raise ValueError("former secrets sign along with a present one: give a secret, or leave these out")
+        return former
 
     @field_validator("signature")
     @classmethod

@@ -13,7 +13,7 @@ from relay.domain.errors import UserError
 Place = tuple[str | int, ...]
 """Keys and list positions that lead to a value, outermost first."""
 
-SECRET_FIELDS: Final = frozenset({"secret", "bearer_token", "headers"})
+SECRET_FIELDS: Final = frozenset({"secret", "former_secrets", "bearer_token", "headers"})
 """Fields of receivers.yaml whose values no message may repeat."""
 
 _Wording = Callable[[str, Mapping[str, object]], str]

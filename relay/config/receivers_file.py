@@ -23,6 +23,7 @@ from relay.domain.receiver import (
     BreakerPolicy,
     CodeClasses,
     Endpoint,
+    FormerSecret,
     Inbound,
     OfflinePolicy,
     PollPolicy,
@@ -245,7 +246,7 @@ def _endpoint(
     bearer = (("authorization", f"Bearer {entry.bearer_token}"),) if entry.bearer_token else ()
     return Endpoint(
         url=url,
-        signing=SigningPolicy(entry.signature_styles, entry.hmac_secrets, entry.signature_digest, entry.private_keys),
+        signing=_signing(entry),
         rate_limit=entry.rate_limit,
         window_size=entry.window_size,
         max_in_flight=entry.max_in_flight,
@@ -256,6 +257,11 @@ def _endpoint(
         codes=CodeClasses(**{kind: frozenset(listed) for kind, listed in codes.items()}),
         secrets=secrets,
     )
+
+
+def _signing(entry: EndpointEntry) -> SigningPolicy:
+    former = tuple(FormerSecret(each.secret, each.until) for each in entry.former_secrets)
+    return SigningPolicy(entry.signature_styles, entry.hmac_secrets, entry.signature_digest, entry.private_keys, former)
 
 
 def _inbound(entry: InboundEntry) -> Inbound:

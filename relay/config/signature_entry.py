@@ -1,10 +1,11 @@
 """What may be written in receivers.yaml about signatures of what is sent: the secrets, and the styles that use them."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, Tag
 
-from relay.config.entry import TEXT_OR_LIST, Text
+from relay.config.entry import TEXT_OR_LIST, Entry, Text
+from relay.config.moments import Moment
 from relay.config.references import has_reference
 from relay.domain.ed25519 import is_private_key
 from relay.domain.receiver import SignatureStyle
@@ -22,6 +23,17 @@ Secrets = Annotated[
     Annotated[Secret, Tag("(text)")] | Annotated[tuple[Secret, ...], Field(strict=False), Tag("(list)")],
     TEXT_OR_LIST,
 ]
+MAX_FORMER: Final = 3
+
+
+class FormerSecretEntry(Entry):
+    """A secret that was replaced: it signs along until that moment."""
+
+    secret: Secret
+    until: Moment
+
+
+FormerSecrets = Annotated[tuple[FormerSecretEntry, ...], Field(strict=False, max_length=MAX_FORMER)]
 Signature = Annotated[
     Annotated[Literal["standard", "github", "stripe", "none"], Tag("(text)")]
     | Annotated[tuple[SignatureStyle, ...], Field(strict=False, min_length=1), Tag("(list)")],

@@ -68,15 +68,24 @@ class StatusMap:
 
 
 @dataclass(frozen=True, slots=True)
+class FormerSecret:
+    """A secret that was replaced, and signs along before `until` (Unix seconds)."""
+
+    secret: str = field(repr=False)
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class SigningPolicy:
     """How POSTs are signed: in each of `styles`, as while a receiver changes from one to another. `secrets`: newest
     first; during rotation each of them signs. `digest`: of the HMAC. `private_keys`: of Ed25519 (`whsk_`); each of them
-    signs, too, in the style `standard`."""
+    signs, too, in the style `standard`. `former`: of either kind; only beside present ones."""
 
     styles: tuple[SignatureStyle, ...] = ("standard",)
     secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
     digest: Literal["sha256", "sha512"] = "sha256"
     private_keys: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    former: tuple[FormerSecret, ...] = field(default=(), repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

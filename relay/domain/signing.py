@@ -10,6 +10,7 @@ import binascii
 import hmac
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final, Literal, assert_never
 
@@ -26,16 +27,18 @@ from relay.domain.receiver import SignatureStyle, SigningPolicy
 _Digest = Literal["sha256", "sha512"]
 _SCHEMES: Final[dict[_Digest, str]] = {"sha256": "v1", "sha512": "v1-sha512"}
 _V1A: Final = b"v1a,"
-_WHSEC: Final = "whsec_"
+WHSEC: Final = "whsec_"
 _NEW_SECRET_BYTES: Final = 32
 
 
 def sign(policy: SigningPolicy, *, webhook_id: str, timestamp: int, body: bytes) -> tuple[tuple[str, str], ...]:
     """`webhook-id`, `webhook-timestamp` (Unix seconds of the attempt), and the signature header of each style.
 
-    Every secret signs, so that receivers may rotate; only `github` has room for one, the newest. Without secrets
-    nothing is signed. Raises ValueError for a secret that `check_secret` refuses.
+    Every secret signs, so that receivers may rotate, and former ones until their time is over; only `github` has room
+    for one, the newest. Without secrets nothing is signed. Raises ValueError for a secret that `check_secret` refuses.
     """
+    if policy.former:
+        policy = _with_former(policy, timestamp)
     stamp = str(timestamp)
     headers = (("webhook-id", webhook_id), ("webhook-timestamp", stamp))
     if not (policy.secrets or policy.private_keys):
@@ -67,7 +70,7 @@ def check_verifier(secret: str) -> None:
 
 def generate_secret(random_bytes: Callable[[int], bytes]) -> str:
     """A new secret. `random_bytes(n)` returns n unpredictable bytes."""
-    return _WHSEC + base64.b64encode(random_bytes(_NEW_SECRET_BYTES)).decode()
+    return WHSEC + base64.b64encode(random_bytes(_NEW_SECRET_BYTES)).decode()
 
 
 def verify_standard(
@@ -90,6 +93,17 @@ def verify_standard(
     keys = [secret for secret in secrets if is_public_key(secret)]
     content = _content(webhook_id, stamp, body) if keys else b""
     return any(is_signature(key, theirs, content) for key in keys for theirs in _asymmetric(given))
+
+
+def _with_former(policy: SigningPolicy, now: int) -> SigningPolicy:
+    """`policy` with the former secrets that still sign, behind the present ones."""
+    signing = [former.secret for former in policy.former if now < former.until]
+    return replace(
+        policy,
+        secrets=(*policy.secrets, *(secret for secret in signing if not is_private_key(secret))),
+        private_keys=(*policy.private_keys, *filter(is_private_key, signing)),
+        former=(),
+    )
 
 
 def _signature_header(
@@ -155,9 +169,9 @@ def _hex(secret: str, content: bytes, digest: _Digest) -> str:
 def _key(secret: str) -> bytes:
     if not secret:
         raise ValueError("the secret is empty")
-    if not secret.startswith(_WHSEC):
+    if not secret.startswith(WHSEC):
         return secret.encode()
-    text = secret[len(_WHSEC) :].rstrip("=")
+    text = secret[len(WHSEC) :].rstrip("=")
     try:
         key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except ValueError:

@@ -73,6 +73,7 @@ MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
     ("GET", "/v1/receivers"): frozenset(),
     ("POST", "/v1/receivers"): frozenset(),
     ("PATCH", "/v1/receivers/{name}"): frozenset(),
+    ("POST", "/v1/receivers/{name}/rotate"): frozenset(),
     ("DELETE", "/v1/receivers/{name}"): frozenset(),
     ("GET", "/v1/receivers/{name}"): frozenset({"receiver:ci", "owner:alice"}),
     ("POST", "/v1/receivers/{name}/pause"): frozenset({"receiver:ci", "owner:alice"}),

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,7 +68,7 @@ class Rig:
 
 
 @asynccontextmanager
-async def running(ring: KeyRing = RING) -> AsyncIterator[Rig]:
+async def running(ring: KeyRing = RING, new_secret: Callable[[], str] = lambda: MADE) -> AsyncIterator[Rig]:
     async with running_api() as api:
         tasks, servers, rig = [], [], Rig(api, [], [])
         for number in range(2):
@@ -77,7 +77,7 @@ async def running(ring: KeyRing = RING) -> AsyncIterator[Rig]:
             await registry.ready.wait()
             rules = Rules({"CI_SECRET": "s-4711", "OTHER": "o"}, {"CI_SECRET"}, ring)
             registrar = Registrar(
-                api.log, api.state, api.topics, registry, SystemClock(), rules, lambda: MADE, owner=f"p-{number}"
+                api.log, api.state, api.topics, registry, SystemClock(), rules, new_secret, owner=f"p-{number}"
             )
             server = ApiServer(replace(api.context, directory=registry, registrar=registrar))
             servers.append(server)

@@ -40,6 +40,10 @@ async def test_a_receiver_registered_by_hand_is_sent_to_and_outlives_a_restart(t
             assert (code, "409" in output and "declared already" in output) == (1, True), output
             code, output = await relay(dev, "receivers", "patch", "ci", "--set", "retry.cap=2h", "--set", "timeout=7")
             assert (code, "ci: changed" in output) == (0, True), output
+            code, output = await relay(
+                dev, "receivers", "rotate", "ci", "--grace", "10m"
+            )  # the sink verifies the former
+            assert (code, "along until" in output, "shown only now: whsec_" in output) == (0, True, True), output
             code, output = await relay(dev, "receivers", "show", "ci")
             assert "cap=7200.0" in output
             assert "owner: team-1" in output

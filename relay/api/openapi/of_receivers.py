@@ -21,6 +21,7 @@ from relay.api.receiver_list import ReceiverPage
 from relay.api.receiver_shown import NewReceiverView, ReceiverView
 from relay.api.receivers import Condition, EndpointView, ReceiverHealthView, Why
 from relay.api.registration import RemovalView
+from relay.api.rotation import RotatedView, SecretRotation
 from relay.config.drafts import NewReceiver
 
 State = Condition | Literal["refused"]
@@ -130,6 +131,20 @@ _REGISTRATION: Final = (
         answers=(Answer(200, "As it is now.", json_of(ReceiverView), _ETAG),),
         problems=(INVALID_RECEIVER, NO_SECRETS_KEY, *_CHANGE),
         example=Example(200, path={"name": "made"}, body={"rate_limit": 100, "retry": {"max_attempts": 5}}),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/receivers/{name}/rotate",
+        id="rotateReceiverSecret",
+        noun="receivers",
+        summary="Give a receiver a new signing secret",
+        description="The former one signs along for the `grace` time, and then no longer. In a style that has room for "
+        "one signature (`github`) the new one signs alone.",
+        parameters=(_NAME, _IF_MATCH),
+        body=json_of(SecretRotation, required=False),
+        answers=(Answer(200, "The new secret signs here, and everywhere within 2 s.", json_of(RotatedView), _ETAG),),
+        problems=(INVALID_RECEIVER, NO_SECRETS_KEY, *_CHANGE),
+        example=Example(200, path={"name": "made"}, body={"grace": "1d", "secret": "${DEPLOY_SECRET}"}),
     ),
     Operation(
         method="DELETE",

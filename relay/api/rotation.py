@@ -1,0 +1,102 @@
+"""`POST /v1/receivers/{name}/rotate`: a new signing secret, beside which the former one signs along for a while."""
+
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from relay.api.json_body import read_json
+from relay.api.problems import invalid
+from relay.api.reading import query_of, read_body
+from relay.api.receiver_shown import NewReceiverView, described
+from relay.api.registrar import Registrar
+from relay.api.registration import answer_of, tag_in, told
+from relay.api.view import rfc3339
+from relay.config.durations import parse_duration
+from relay.config.receivers_file import Raw
+from relay.config.rotation import as_private_key, present_secrets, rotated, signs_until
+from relay.config.signature_entry import has_only_private_keys
+from relay.domain.ed25519 import is_private_key, public_key
+from relay.telemetry.logging import get_logger
+
+MOST_BYTES: Final = 4_096
+USUAL_GRACE_S: Final = 86_400.0
+LONGEST_GRACE_S: Final = 365 * 86_400.0
+_log = get_logger("relay.api")
+
+
+class SecretRotation(msgspec.Struct, forbid_unknown_fields=True):
+    """`grace`: for so long the former secret signs along: seconds, or as `1d`. `secret`: the new one; null: one is
+    made, of the same kind as the present one."""
+
+    grace: float | str = USUAL_GRACE_S
+    secret: str | None = None
+
+
+class RotatedView(NewReceiverView):
+    """`secret`: the one that was made, told only now; null where it was given, or is a private key, which nobody else
+    needs. `public_key`: what verifies its signatures then. `former_until`: when the former one signs for the last time;
+    null: it does not sign any more. RFC 3339."""
+
+    public_key: str | None
+    former_until: str | None
+
+
+class RotationResource:
+    """The route; see the module's first line."""
+
+    def __init__(self, registrar: Registrar) -> None:
+        self._registrar = registrar
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_post("/v1/receivers/{name}/rotate", self.rotate)
+
+    async def rotate(self, request: web.Request) -> web.Response:
+        """200 when the new secret is in force here, and on the log for everybody."""
+        query_of(request)
+        name, asked = request.match_info["name"], read_json(await read_body(request, MOST_BYTES), SecretRotation)
+        turn = _Turn(asked, _grace_s(asked.grace), self._registrar)
+        with told():
+            written = await self._registrar.alter(name, turn.rotated, tag_in(request))
+        _log.info("receiver_secret_rotated", receiver=name, grace_s=turn.grace_s)
+        is_key = is_private_key(turn.secret)
+        shown: RotatedView = {
+            **described(written),
+            "secret": None if is_key or asked.secret is not None else turn.secret,
+            "public_key": public_key(turn.secret) if is_key else None,
+            "former_until": turn.former_until,
+        }
+        return answer_of(written, shown)
+
+
+class _Turn:
+    """One rotation: which secret it made, and until when the former one signs, is known when it has been made."""
+
+    def __init__(self, asked: SecretRotation, grace_s: float, registrar: Registrar) -> None:
+        self._asked = asked
+        self.grace_s = grace_s
+        self._registrar = registrar
+        self.secret = ""
+        self.former_until: str | None = None
+
+    def rotated(self, entry: Raw, now: float) -> Raw:
+        present = present_secrets(entry)
+        self.secret = self._made(present) if self._asked.secret is None else self._asked.secret
+        changed = rotated(entry, self.secret, grace_s=self.grace_s, now=now)
+        until = signs_until(changed, present)
+        self.former_until = None if until is None else rfc3339(until)
+        return changed
+
+    def _made(self, present: list[str]) -> str:
+        made = self._registrar.new_secret()
+        return as_private_key(made) if has_only_private_keys(tuple(present)) else made
+
+
+def _grace_s(value: float | str) -> float:
+    try:
+        seconds = parse_duration(value)
+    except ValueError as error:
+        raise invalid(str(error), pointer="/grace") from None
+    if seconds > LONGEST_GRACE_S:
+        raise invalid("longer than 365 days is not allowed; what is to sign for ever is a list", pointer="/grace")
+    return seconds
