@@ -21,7 +21,7 @@ from relay.config.topic import Declared, decode
 from relay.domain.errors import LogUnavailable, RelayError, StateUnavailable, UserError
 from relay.domain.topics import SHARED, Topics
 from relay.engine.clock import Clock
-from relay.engine.recovery import LEASE_S, keeping_lease
+from relay.engine.recovery import keeping_lease, take_lease
 from relay.log.port import Log, TopicPartition
 from relay.state.port import State
 
@@ -175,11 +175,9 @@ class Registrar:
                 yield
 
     async def _hold(self) -> None:
-        end = self._clock.monotonic() + _PATIENCE_S
-        while not await self._state.lease(LEASE, self._owner, LEASE_S):
-            if self._clock.monotonic() >= end:
-                raise StateUnavailable("another process has been changing receivers for too long")
-            await self._clock.sleep(_LOOK_S)
+        lease = take_lease(self._state, self._clock, LEASE, self._owner, patience_s=_PATIENCE_S, look_s=_LOOK_S)
+        if not await lease:
+            raise StateUnavailable("another process has been changing receivers for too long")
 
     async def _reach_end(self) -> None:
         try:

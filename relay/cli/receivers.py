@@ -1,13 +1,12 @@
 """`relay receivers`: what a receivers file declares, whether it is right, and making it so."""
 
-import asyncio
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
+from relay.cli.applying import apply, file_option
 from relay.cli.config import (
     api_option,
     config_option,
@@ -21,23 +20,12 @@ from relay.cli.paths import FILE
 from relay.cli.registering import create, delete, list_registered, patch, show
 from relay.cli.rotating import rotate
 from relay.cli.table import output_option, print_json, print_table
-from relay.config.apply import Diff, apply_file, awaited, preview_file, refusal_of
 from relay.config.durations import format_duration
 from relay.config.entries import EndpointEntry, ReceiverEntry
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.references import usable_variables
 from relay.config.settings import Settings
 from relay.config.shown import effective, shown_url
-from relay.config.watch import file_stamp
-from relay.domain.errors import UserError
-from relay.domain.topics import Topics
-from relay.log.port import Log
-
-_AWAIT_S: Final = 1.0
-_LARGE_BYTES: Final = 1_000_000
-_TOLD_EVERY: Final = 10_000
-
-_file_option = click.option("--file", "-f", type=FILE, help="Receivers file; default: the setting receivers_file.")
 
 _callback_option = click.option("--callback", is_flag=True, help="NAME is a source_id: its callback is meant.")
 
@@ -47,7 +35,7 @@ def receivers() -> None:
     """Look at receivers.yaml and apply it; register receivers; see how they are; pause and resume them."""
 
 
-for _command in (create, show, patch, rotate, delete):
+for _command in (apply, create, show, patch, rotate, delete):
     receivers.add_command(_command)
 
 
@@ -76,7 +64,7 @@ def check(file: Path | None, config_file: Path | None, output: str) -> None:
 
 
 @receivers.command(name="list")
-@_file_option
+@file_option
 @click.option("--registered", is_flag=True, help="In place of the file's: all that are in force, from the API.")
 @click.option("--owner", help="Those of this owner, from the API.")
 @click.option("--label", "labels", multiple=True, metavar="NAME[=VALUE]", help="With this label, from the API.")
@@ -121,36 +109,6 @@ def list_(
     print_table(columns, [_row(name, entry, f"receivers.{name}" in refused) for name, entry in known.receivers.items()])
     _tell_public_keys(keys)
     tell_refused(known, settings)
-
-
-@receivers.command()
-@_file_option
-@config_option
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("--prune", is_flag=True, help="Also when the file has no receivers any more.")
-@click.option("--wait", is_flag=True, help="Until moves and removals have come to their end.")
-@output_option
-def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: bool, wait: bool, output: str) -> None:
-    """Create the topics of new receivers, and announce the file's receivers and sources to all processes.
-
-    A receiver whose lane changes, or that gets more partitions, moves by itself, in order, while the relay runs; a
-    removed one leaves when nothing of it is left. The command says what is awaited, and does not wait for it without
-    --wait.
-    """
-    settings = settings_from(config_file)
-    known = _loaded(file or settings.receivers_file)
-    say: Callable[[str], None] = click.echo if output != "json" else _nothing_said
-    diff, rest = asyncio.run(_apply(settings, known, dry_run=dry_run, prune=prune, wait=wait, say=say))
-    if output == "json":
-        changes = {"added": list(diff.added), "changed": list(diff.changed), "removed": list(diff.removed)}
-        taken = {key: refusal_of(key) for key in diff.refused}
-        print_json(
-            {**changes, "applied": not dry_run, "awaited": rest, "refused": refusals(known, settings), "taken": taken}
-        )
-    else:
-        tell_refused(known, settings)
-    if diff.refused:
-        raise UserError("\n".join(f"{known.origin}: {refusal_of(key)}" for key in diff.refused))
 
 
 @receivers.command()
@@ -250,70 +208,6 @@ def _tell_public_keys(keys: dict[str, list[str]]) -> None:
     for name, listed in keys.items():
         for key in listed:
             click.echo(f"public key of {name}: {key}")
-
-
-async def _apply(
-    settings: Settings, file: ReceiversFile, *, dry_run: bool, prune: bool, wait: bool, say: Callable[[str], None]
-) -> tuple[Diff, dict[str, str]]:
-    """The changes, and what is still awaited at the end."""
-    from relay.cli.waiting import REPEAT_S, patiently  # costs the clients' imports, which the others do without
-    from relay.composition import open_log
-
-    topics = Topics(settings.topic_prefix)
-    async with open_log(settings, repeat_s=REPEAT_S) as log:
-        if dry_run:
-            diff = await preview_file(log, file, topics)
-            _tell_changes(diff, "not applied: dry run", say)
-            return diff, {}
-
-        diff = await patiently(
-            lambda: apply_file(log, file, topics, prune=prune, announced=_tell_announced), settings.kafka_wait
-        )
-        _tell_changes(diff, "applied", say)
-        return diff, await _tell_awaited(log, topics, say, wait=wait)
-
-
-def _loaded(path: Path) -> ReceiversFile:
-    """The file; of one that takes a while it is said what is being done. Raises UserError."""
-    stamp = file_stamp(path)
-    is_large = stamp is not None and stamp.size > _LARGE_BYTES
-    if is_large:
-        click.echo(f"reading {path} ...", err=True)
-    known = load_receivers_file(path)
-    if is_large:
-        click.echo(f"{len(known.receivers)} receivers; comparing them with what is in force ...", err=True)
-    return known
-
-
-def _tell_announced(records: int) -> None:
-    if records % _TOLD_EVERY == 0:
-        click.echo(f"{records} changes are announced ...", err=True)
-
-
-async def _tell_awaited(log: Log, topics: Topics, say: Callable[[str], None], *, wait: bool) -> dict[str, str]:
-    told: dict[str, str] = {}
-    while True:
-        now = await awaited(log, topics)
-        for name in sorted(told.keys() - now.keys()):
-            say(f"done     {name}")
-        for name, text in now.items():
-            if told.get(name) != text:
-                say(f"awaited  {name} {text}")
-        if not (wait and now):
-            return now
-        told = now
-        await asyncio.sleep(_AWAIT_S)
-
-
-def _tell_changes(diff: Diff, done: str, say: Callable[[str], None]) -> None:
-    for sign, keys in (("+", diff.added), ("~", diff.changed), ("-", diff.removed)):
-        for key in keys:
-            say(f"{sign} {key}")
-    say(done if diff else "nothing to change")
-
-
-def _nothing_said(text: str) -> None:
-    return
 
 
 def _row(name: str, entry: ReceiverEntry, refused: bool) -> tuple[str, ...]:

@@ -1,11 +1,12 @@
 """Makes the log's `receiver_config` say what a receivers file says: `relay receivers apply`, and every start."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
+from relay.config.differences import FieldChange, field_changes
 from relay.config.problems import raise_all
 from relay.config.receivers_file import Raw, ReceiversFile
 from relay.config.topic import Declarations, Declared, Topic, lane_of_entry, read_topic, source_key
@@ -94,13 +95,29 @@ def refusal_of(key: str) -> str:
     return f"{key} was made over the API, and stays as that says; delete it there first, or take another name"
 
 
-async def preview_file(log: Log, file: ReceiversFile, topics: Topics) -> Diff:
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """`fields`: of each key that would be changed, what. `refusal`: why nothing would be applied, if so."""
+
+    diff: Diff
+    fields: Mapping[str, Sequence[FieldChange]]
+    refusal: str | None = None
+
+
+async def preview_file(log: Log, file: ReceiversFile, topics: Topics, *, prune: bool = False) -> Preview:
     """What `apply_file` would do, without doing it."""
     exists = await log.describe([topics.receiver_config])
     if not exists:
-        return compare(None, _wanted(file))
-    _, diff = await _compared(await read_topic(log, topics), file)
-    return diff
+        return Preview(compare(None, _wanted(file)), {})
+    there = await read_topic(log, topics)
+    wanted, diff = await _compared(there, file)
+    fields = {key: field_changes(there.declared[key].entry, wanted[key].entry) for key in diff.changed}
+    try:
+        if not prune:
+            _refuse_emptied(file, diff)
+    except UserError as error:
+        return Preview(diff, fields, str(error))
+    return Preview(diff, fields)
 
 
 async def awaited(log: Log, topics: Topics) -> dict[str, str]:

@@ -199,6 +199,17 @@ class Recovery:
         return [_would_be(copy, rows.get(id(copy))) for copy in copies]
 
 
+async def take_lease(state: State, clock: Clock, name: str, owner: str, *, patience_s: float, look_s: float) -> bool:
+    """Ask for a lease until it is given: then True. False: somebody else had it for `patience_s` (inf: wait for ever).
+    Raises StateUnavailable."""
+    end = clock.monotonic() + patience_s
+    while not await state.lease(name, owner, LEASE_S):
+        if clock.monotonic() >= end:
+            return False
+        await clock.sleep(look_s)
+    return True
+
+
 @contextlib.asynccontextmanager
 async def keeping_lease(state: State, clock: Clock, name: str, owner: str) -> AsyncIterator[None]:
     """Renew a lease that was just given, and give it back at the end: what is done meanwhile takes long."""

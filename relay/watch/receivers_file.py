@@ -1,6 +1,7 @@
 """The receivers file of a running process: brought into force at the start, and again whenever it changes."""
 
 import asyncio
+from math import inf
 from typing import Final
 
 from relay.config.apply import LEASE, apply_file, refusal_of
@@ -11,7 +12,7 @@ from relay.config.watch import Stamp, file_stamp, watch_file
 from relay.domain.errors import Unavailable, UserError
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
-from relay.engine.recovery import LEASE_S, keeping_lease
+from relay.engine.recovery import keeping_lease, take_lease
 from relay.log.port import Log, TopicPartition
 from relay.plan import Plan
 from relay.state.port import State
@@ -62,8 +63,7 @@ class FileWatch:
         """
         if self._file is None:
             return
-        while not await self._state.lease(LEASE, self._owner, LEASE_S):
-            await self._clock.sleep(LEASE_LOOK_S)
+        await take_lease(self._state, self._clock, LEASE, self._owner, patience_s=inf, look_s=LEASE_LOOK_S)
         async with keeping_lease(self._state, self._clock, LEASE, self._owner):
             await self._reach_end()
             diff = await apply_file(self._log, self._file, self._topics, there=self._registry.topic())

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from relay.config.apply import Diff, apply_file, awaited, preview_file, refusal_of
+from relay.config.differences import FieldChange
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.registry import Registry
 from relay.config.topic import Declared
@@ -260,14 +261,32 @@ async def test_the_difference_is_added_changed_and_removed(log: _TopicLog) -> No
     await apply_file(log.as_log(), _file("sources: {a: {}, b: {}}"), TOPICS)
     second = _file("sources: {b: {failures: false}, c: {}}")
     expected = Diff(added=("source:c",), changed=("source:b",), removed=("source:a",))
-    assert await preview_file(log.as_log(), second, TOPICS) == expected
+    assert (await preview_file(log.as_log(), second, TOPICS)).diff == expected
     assert await apply_file(log.as_log(), second, TOPICS) == expected
     assert log.records[-1].key == b"source:a"
     assert log.records[-1].value is None
 
 
+async def test_a_preview_tells_what_of_an_entry_would_change(log: _TopicLog) -> None:
+    await apply_file(log.as_log(), _one(timeout=3, secret="old-secret-12345"), TOPICS)
+    count = len(log.records)
+    second = _one(timeout=4, secret="new-secret-12345")
+    fields = (await preview_file(log.as_log(), second, TOPICS)).fields
+    assert fields == {"ci": [FieldChange("secret", None, None, secret=True), FieldChange("timeout", 3.0, 4.0)]}
+    assert len(log.records) == count
+
+
+async def test_a_preview_says_that_an_emptied_file_would_be_refused(log: _TopicLog) -> None:
+    await apply_file(log.as_log(), _one(), TOPICS)
+    preview = await preview_file(log.as_log(), _file(""), TOPICS)
+    assert preview.diff.removed == ("ci",)
+    assert preview.refusal is not None
+    assert "would remove all 1" in preview.refusal
+    assert (await preview_file(log.as_log(), _file(""), TOPICS, prune=True)).refusal is None
+
+
 async def test_a_preview_works_before_there_is_a_topic(log: _TopicLog) -> None:
-    assert await preview_file(log.as_log(), _one(), TOPICS) == Diff(added=("ci",))
+    assert (await preview_file(log.as_log(), _one(), TOPICS)).diff == Diff(added=("ci",))
     assert log.calls == []
 
 
@@ -421,7 +440,7 @@ async def test_a_hold_is_none_of_the_registrys_business_nor_of_the_files(log: _T
         assert list(registry.receivers()) == ["ci"]
         for file in (_one(timeout=3), _file("receivers: {}"), _one()):
             foreseen = await preview_file(log.as_log(), file, TOPICS)
-            assert await apply_file(log.as_log(), file, TOPICS, prune=True) == foreseen
+            assert await apply_file(log.as_log(), file, TOPICS, prune=True) == foreseen.diff
             await anext(changes)
         assert registry.problems == {}
     newest = {record.key: record.value for record in log.records}

@@ -1,0 +1,72 @@
+"""What has changed between two versions of an entry, field by field, for people: nothing that is secret."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from relay.config.encryption import ENCRYPTED
+from relay.config.problems import SECRET_FIELDS, Place, dotted
+from relay.config.receivers_file import Raw
+from relay.config.references import SEALED_PREFIX
+from relay.domain.secrecy import MASK, masked_url
+
+_HIDDEN: Final = re.compile(rf"\$\{{(?:{ENCRYPTED}|{SEALED_PREFIX})[^}}]*\}}")
+_ABSENT: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """A field whose value has changed, as `retry.cap`. None: it was, or is, left at its default. `secret`: what was
+    changed must not be shown; both values are None."""
+
+    field: str
+    old: object
+    new: object
+    secret: bool = False
+
+
+def field_changes(old: Raw, new: Raw) -> list[FieldChange]:
+    """In the order of the fields' names."""
+    return sorted(_changes(old, new, ()), key=lambda change: change.field)
+
+
+def _changes(old: object, new: object, place: Place) -> Iterator[FieldChange]:
+    if old == new:
+        return
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in {**old, **new}:
+            yield from _changes(old.get(key, _ABSENT), new.get(key, _ABSENT), (*place, str(key)))
+        return
+    inner = _within(old, new)
+    if inner is not None:
+        for key, (before, after) in inner.items():
+            yield from _changes(before, after, (*place, key))
+        return
+    shown = _shown(old), _shown(new)
+    if SECRET_FIELDS.intersection(place) or shown[0] == shown[1]:
+        yield FieldChange(dotted(place), None, None, secret=True)
+    else:
+        yield FieldChange(dotted(place), *shown)
+
+
+def _within(old: object, new: object) -> dict[str, tuple[object, object]] | None:
+    """Of a mapping that came or went, its fields: one of them may be a secret. None: it is none."""
+    if isinstance(new, Mapping) and old is _ABSENT and new:
+        return {str(key): (_ABSENT, value) for key, value in new.items()}
+    if isinstance(old, Mapping) and new is _ABSENT and old:
+        return {str(key): (value, _ABSENT) for key, value in old.items()}
+    return None
+
+
+def _shown(value: object) -> object:
+    if value is _ABSENT:
+        return None
+    if isinstance(value, Mapping):
+        return {key: MASK if key in SECRET_FIELDS else _shown(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(inner) for inner in value]
+    if isinstance(value, str):
+        text = _HIDDEN.sub(MASK, value)
+        return masked_url(text) if "://" in text else text
+    return value
