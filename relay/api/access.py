@@ -108,6 +108,7 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("POST", "/v1/keys"): ADMIN,
     ("DELETE", "/v1/keys/{id}"): ADMIN,
     ("POST", "/v1/keys/{id}/rotate"): ADMIN,
+    ("GET", "/v1/audit"): ADMIN,
 }
 
 OwnerOf = Callable[[str], str | None]
@@ -135,6 +136,11 @@ def need_of(request: web.Request) -> Need | None:
 def access_of(request: web.Request) -> Access:
     """Who calls, and what they may do."""
     return request[_ACCESS]
+
+
+def is_known(request: web.Request) -> bool:
+    """Whether it is known who calls: `access_of` says it."""
+    return _ACCESS in request
 
 
 def may_see(request: web.Request, receivers: Iterable[str]) -> bool:

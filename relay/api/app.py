@@ -13,6 +13,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
 from relay.api.answers import AnswersResource
+from relay.api.audit import AuditResource
+from relay.api.audit_trail import AuditTrail
+from relay.api.audited import keep_audit
 from relay.api.auth import require_access, require_no_key
 from relay.api.batch import BatchResource
 from relay.api.bounds import refuse_excess, take_seat
@@ -74,11 +77,12 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
 
     `health_only`: just what monitoring asks, for processes that only work. `private`: nobody else can reach it.
     """
-    refusals = Refusals(context.clock)
+    refusals, trail = Refusals(context.clock), AuditTrail(context.log, context.topics.audit)
     app = web.Application(
         middlewares=[
             take_seat(context.limits),
             problem_details,
+            keep_audit(context, trail),
             after(
                 refuse_excess,
                 refuse_strangers(context.web, refusals),
@@ -95,6 +99,8 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
     waiters = Waiters(reader, context.state, context.limits)
     app.on_startup.append(waiters.start)
     app.on_shutdown.append(waiters.close)
+    app.on_startup.append(trail.start)
+    app.on_cleanup.append(trail.close)  # when the last request is over
     intake = Intake(context)
     quotas = Quotas(context, refusals)
     messages = MessagesResource(context, reader, intake, quotas, waiters)
@@ -108,6 +114,7 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
         FailedResource(context),
         ReceiversResource(context),
         KeysResource(context),
+        AuditResource(context),
         *_registration(context),
         Health(context),
         PagesResource(app.router),

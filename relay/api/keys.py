@@ -6,6 +6,7 @@ import msgspec
 from aiohttp import web
 
 from relay.api.access import access_of
+from relay.api.audited import tell_audit
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response, read_json
 from relay.api.paging import NewestFirst
@@ -17,10 +18,7 @@ from relay.config.key_desk import KeyDesk, TooManyKeys
 from relay.config.keys import rank
 from relay.domain.api_key import Key
 from relay.domain.scope import Scope, in_text, parse_scope
-from relay.telemetry.logging import get_logger
 from relay.telemetry.redaction import escape_control
-
-_log = get_logger("relay.api")
 
 MOST_BYTES: Final = 64 * 1024
 MOST_SCOPES: Final = 100
@@ -99,7 +97,7 @@ class KeysResource:
             made = await self._desk.create(_name(wanted.name), scopes, expires_at, by=who, now=now)
         except TooManyKeys as error:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
-        self._told(request, "key_created", made.key, scopes=in_text(scopes))
+        tell_audit(request, made.key.id, name=made.key.name, scopes=in_text(scopes))
         return json_response(201, NewKey(**self._view(made.key), key=made.text))
 
     async def list(self, request: web.Request) -> web.Response:
@@ -113,7 +111,7 @@ class KeysResource:
         query_of(request)
         key = self._found(request)
         await self._desk.revoke(key)
-        self._told(request, "key_revoked", key)
+        tell_audit(request, name=key.name)
         revoked: KeyView = {**self._view(key), "status": "revoked"}
         return json_response(200, revoked)
 
@@ -129,7 +127,7 @@ class KeysResource:
             made = await self._desk.rotate(key, overlap_s, now)
         except TooManyKeys as error:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
-        self._told(request, "key_rotated", key, overlap_s=overlap_s)
+        tell_audit(request, name=key.name, overlap_s=overlap_s)
         return json_response(200, NewKey(**self._view(made.key), key=made.text))
 
     @property
@@ -149,10 +147,6 @@ class KeysResource:
         if self._context.api_key is None and not self._desk.keys.closed and Scope("admin") not in scopes:
             detail = "The first key has to have the scope admin: from then on no other could be made without one."
             raise invalid(detail, pointer="/scopes")
-
-    def _told(self, request: web.Request, event: str, key: Key, **facts: object) -> None:
-        who = access_of(request).who
-        _log.info(event, key=key.id, name=key.name, by=who, remote=request.remote, **facts)
 
     def _view(self, key: Key) -> KeyView:
         now = self._context.clock.time()

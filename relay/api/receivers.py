@@ -9,6 +9,7 @@ from typing import Final, Literal, NamedTuple, TypedDict
 import msgspec
 from aiohttp import web
 
+from relay.api.audited import has_changed, tell_audit
 from relay.api.context import ApiContext
 from relay.api.in_lane import in_lane
 from relay.api.json_body import json_response
@@ -24,10 +25,7 @@ from relay.domain.topics import SHARED, lane_of
 from relay.engine.holding import Holding
 from relay.state.port import EndpointHealth
 from relay.state.replies import answered
-from relay.telemetry.logging import get_logger
 from relay.telemetry.redaction import escape_control
-
-_log = get_logger("relay.api")
 
 LANE_LOOK_S: Final = 2.0
 """How an endpoint is can be said without the log; and who holds one must not wait for it."""
@@ -125,18 +123,18 @@ class ReceiversResource:
         found = find(request)
         if act is not None:
             await act(found.owner, request)
+            has_changed(request)
         return await self._health(found)
 
     async def _pause(self, owner: str, request: web.Request) -> None:
         """Send it nothing until it is resumed; its messages wait, and their max_age goes on."""
         why = await _why(request)
         await self._holding.hold(owner, hold("paused", self._context.clock.time(), why))
-        _log.info("endpoint_paused", endpoint=owner, reason=why)
+        tell_audit(request, reason=why)
 
     async def _resume(self, owner: str, request: web.Request) -> None:
         """Send to it again, close its breaker, and forget its outage."""
         await self._holding.resume(owner)
-        _log.info("endpoint_resumed", endpoint=owner)
 
     def _receiver(self, request: web.Request) -> Found:
         name = request.match_info["name"]

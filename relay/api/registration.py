@@ -7,6 +7,7 @@ from typing import Final, TypedDict
 
 from aiohttp import web
 
+from relay.api.audited import changed_nothing, tell_audit
 from relay.api.context import ApiContext
 from relay.api.in_lane import in_lane
 from relay.api.json_body import JSON, MERGE_PATCH, json_response, read_object
@@ -28,12 +29,10 @@ from relay.api.registrar import ChangedMeanwhile, InFile, Registrar, Taken, Unkn
 from relay.config.drafts import Faulty, NoKey
 from relay.domain.topics import SHARED, lane_of
 from relay.state.replies import answered
-from relay.telemetry.logging import get_logger
 
 MOST_BODY: Final = 65_536
 """Bytes of a receiver."""
 _TAG: Final = re.compile(r'\s*(?:"([^"]*)"|(\*))\s*')
-_log = get_logger("relay.api")
 
 
 class MessagesView(TypedDict):
@@ -68,9 +67,9 @@ class RegistrationResource:
         """201 when it is in force here, and on the log for everybody."""
         query_of(request)
         body = await read_object(request, MOST_BODY, JSON)
+        tell_audit(request, str(body.get("name", "")), fields=sorted(body))
         with told():
             written = await self._registrar.create(body)
-        _log.info("receiver_registered", receiver=written.name)
         shown: NewReceiverView = {**described(written), "secret": written.secret}
         return answer_of(written, shown, status=201, headers={"Location": f"/v1/receivers/{written.name}"})
 
@@ -78,9 +77,9 @@ class RegistrationResource:
         """A JSON merge patch (RFC 7396)."""
         query_of(request)
         patch = await read_object(request, MOST_BODY, MERGE_PATCH, JSON)
+        tell_audit(request, fields=sorted(patch))
         with told():
             written = await self._registrar.change(request.match_info["name"], patch, tag_in(request))
-        _log.info("receiver_changed", receiver=written.name)
         return answer_of(written, described(written))
 
     async def remove(self, request: web.Request) -> web.Response:
@@ -89,9 +88,10 @@ class RegistrationResource:
         with told():
             self._registrar.own(name, tag_in(request))
             found = await self._messages(name)
-            if not dry_run:
+            if dry_run:
+                changed_nothing(request)
+            else:
                 await self._registrar.remove(name, tag_in(request))
-                _log.warning("receiver_removed", receiver=name)
         removal: RemovalView = {"name": name, "removed": not dry_run, "messages": found}
         return json_response(200, removal)
 

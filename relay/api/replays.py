@@ -7,7 +7,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from aiohttp import web
 
-from relay.api.access import access_of, check_own, may_see
+from relay.api.access import check_own, may_see
+from relay.api.audited import changed_nothing, has_changed, tell_audit
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response, read_json
 from relay.api.paging import NewestFirst
@@ -44,9 +45,6 @@ from relay.replay.desk import Desk, Preview, TooMany
 from relay.replay.letter import Letter
 from relay.replay.plan import Plan
 from relay.state.rows import Row, Stage
-from relay.telemetry.logging import get_logger
-
-_log = get_logger("relay.api")
 
 DRY_RUN_S: Final = 20.0
 """A count that takes longer tells what it has by then."""
@@ -110,11 +108,12 @@ class ReplaysResource:
         try:
             order, gone = await self._desk.order(action, selection, only_failed=only_failed, rate=asked.rate)
             if asked.dry_run:
+                changed_nothing(request)
                 return json_response(200, preview_view(order, await self._counted(order), gone))
             job = await self._desk.submit(order)
         except TooMany as error:
             raise Problem(TOO_MANY_JOBS, str(error)) from error
-        _log.info("replay_asked_for", job=order.id, action=action, by=access_of(request).who, remote=request.remote)
+        tell_audit(request, order.id, receivers=sorted(selection.receivers))
         return json_response(202, self._view(job), Location=f"/v1/replays/{order.id}")
 
     async def _counted(self, order: Order) -> Preview:
@@ -144,7 +143,6 @@ class ReplaysResource:
         id = request.match_info["id"]
         _found(request, await self._desk.job(id))
         job = _found(request, await self._desk.stop(id))
-        _log.info("replay_stopped", job=job.order.id, by=access_of(request).who, remote=request.remote)
         return json_response(200 if job.is_over else 202, self._view(job))
 
     def _view(self, job: Job) -> JobView:
@@ -173,6 +171,7 @@ class ReplaysResource:
         asked, delivery = read_json(await read_body(request, MOST_BYTES), One), _delivery(request)
         plan = await self.again(delivery, only_failed=asked.only_failed)
         told = self._told(_Told("replay", delivery, plan))
+        has_changed(request)
         if wait is None:
             return told
         waited = await self._waiters.wait(request, delivery, wait, generation=plan.out[0].generation)
@@ -222,7 +221,6 @@ class ReplaysResource:
             raise Problem(NOT_FAILED, "It was delivered: there is nothing to discard.")
         if not await self._desk.discard_waiting(delivery, row):
             raise Problem(NOT_FAILED, "It has just ended in another way.")
-        _log.info("delivery_discarded", receiver=delivery.receiver, source_id=delivery.source_id)
         return json_response(202, _of_one("discard", delivery, row.generation, None))
 
     async def _known(self, delivery: DeliveryId) -> KnownMessage:
@@ -237,7 +235,6 @@ class ReplaysResource:
         if plan.skip is not None:
             raise Problem(NOT_REPLAYABLE, problem_of_skip(plan.skip))
         first = plan.out[0]
-        _log.info("delivery_replayed" if action == "replay" else "delivery_discarded", stage=first.record.topic)
         return json_response(202, _of_one(action, who, first.generation, first.record.topic))
 
 

@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from relay.api.audited import tell_audit
 from relay.api.json_body import read_json
 from relay.api.problems import invalid
 from relay.api.reading import query_of, read_body
@@ -17,12 +18,10 @@ from relay.config.receivers_file import Raw
 from relay.config.rotation import as_private_key, present_secrets, rotated, signs_until
 from relay.config.signature_entry import has_only_private_keys
 from relay.domain.ed25519 import is_private_key, public_key
-from relay.telemetry.logging import get_logger
 
 MOST_BYTES: Final = 4_096
 USUAL_GRACE_S: Final = 86_400.0
 LONGEST_GRACE_S: Final = 365 * 86_400.0
-_log = get_logger("relay.api")
 
 
 class SecretRotation(msgspec.Struct, forbid_unknown_fields=True):
@@ -58,7 +57,7 @@ class RotationResource:
         turn = _Turn(asked, _grace_s(asked.grace), self._registrar)
         with told():
             written = await self._registrar.alter(name, turn.rotated, tag_in(request))
-        _log.info("receiver_secret_rotated", receiver=name, grace_s=turn.grace_s)
+        tell_audit(request, grace_s=turn.grace_s)
         is_key = is_private_key(turn.secret)
         shown: RotatedView = {
             **described(written),

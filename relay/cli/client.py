@@ -224,6 +224,11 @@ class Client:
         target = f"/v1/keys/{quoted}".removesuffix("/")
         return await self._wanted(self.call(method, target, body=body, headers=headers, params=params))
 
+    async def audit(self, *, limit: int, cursor: str | None) -> Any:
+        """A page of who changed what, newest first."""
+        params = [("limit", str(limit))] + ([("cursor", cursor)] if cursor else [])
+        return await self._wanted(self.call("GET", "/v1/audit", params=params), "items", "cursor")
+
     async def register(self, fields: Mapping[str, Any]) -> Any:
         """A new receiver; its `secret`, if one was made, is told only here."""
         body, headers = json.dumps(fields, default=str).encode(), {"content-type": "application/json"}

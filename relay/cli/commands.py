@@ -3,6 +3,7 @@
 from typing import Final
 
 COMMANDS: Final = {
+    "audit": ("relay.cli.audit", "Show who changed what over the API."),
     "bench": ("relay.cli.bench", "Measure throughput, latency and CPU per message. Needs a checkout."),
     "config": ("relay.cli.config", "Look at the settings."),
     "demo": ("relay.cli.demo", "Send real payloads to three kinds of receiver, and show each message's way."),

@@ -10,6 +10,7 @@ SHARED: Final = "shared"
 """The lane of receivers without a topic of their own. No receiver may take this name."""
 
 DAY_S: Final = 86_400
+AUDIT_KEPT_S: Final = 90 * DAY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Topics:
         self.failed_messages = f"{prefix}failed_messages"
         self.parked_messages = f"{prefix}parked_messages"
         self.receiver_config = f"{prefix}receiver_config"
+        self.audit = f"{prefix}audit"
 
     def to_receiver(self, lane: str) -> str:
         """`lane`: a receiver's name, or SHARED."""
@@ -66,6 +68,7 @@ class Topics:
             TopicSpec(self.failed_messages, 10, retention_s=30 * DAY_S),
             self.parked(),
             TopicSpec(self.receiver_config, 1, "compact", None),
+            TopicSpec(self.audit, 1, retention_s=AUDIT_KEPT_S),
         )
 
     def parked(self) -> TopicSpec:

@@ -40,25 +40,28 @@ class Expected:
     """What a topic has to be like. `record_bytes`: the largest record that it has to take.
 
     `all_read`: every partition beyond those of `spec` would be read by nobody. `must_fit`: a record that is too large
-    would be tried for ever, as there is nowhere else to put it.
+    would be tried for ever, as there is nowhere else to put it. `only_told`: no message depends on it; how long it
+    keeps what people are told is theirs to say.
     """
 
     spec: TopicSpec
     record_bytes: int = 0
     all_read: bool = False
     must_fit: bool = False
+    only_told: bool = False
 
 
 def expected_fixed(topics: Topics, *, payload_bytes: int, answer_bytes: int) -> list[Expected]:
     """The topics that exist whatever receivers there are, given the caps of payloads and answers."""
     largest, answer = payload_bytes + HEADROOM_BYTES, answer_bytes + HEADROOM_BYTES
-    sizes = {topics.to_sender: answer, topics.receiver_config: 0}
+    sizes = {topics.to_sender: answer, topics.receiver_config: 0, topics.audit: 0}
     return [
         Expected(
             spec,
             record_bytes=sizes.get(spec.name, largest),
-            all_read=spec.name in (topics.parked_messages, topics.receiver_config),
+            all_read=spec.name in (topics.parked_messages, topics.receiver_config, topics.audit),
             must_fit=spec.name in (topics.parked_messages, topics.failed_messages),
+            only_told=spec.name == topics.audit,
         )
         for spec in topics.fixed()
     ]
@@ -77,7 +80,8 @@ def findings(expected: Iterable[Expected], there: Mapping[str, TopicState]) -> l
         if name in there:
             found += (Finding(name, problem, grade) for problem, grade in _problems(each, there[name]))
         else:
-            found.append(Finding(name, "is missing; run `relay topics apply`", Grade.REFUSE))
+            grade = Grade.WARN if each.only_told else Grade.REFUSE
+            found.append(Finding(name, "is missing; run `relay topics apply`", grade))
     return found
 
 
@@ -108,7 +112,7 @@ def _of_cleanup(expected: Expected, state: TopicState) -> Iterator[tuple[str, Gr
         shown = "compact,delete" if state.mixed_cleanup else there.cleanup
         fate = "compacted away unread" if spec.cleanup == "delete" else "deleted for its age while it is needed"
         yield f"cleanup.policy is {shown}: what is in it is {fate}; set cleanup.policy={spec.cleanup}", grade
-    if spec.cleanup == "compact":
+    if spec.cleanup == "compact" or expected.only_told:
         return
     if state.retention_bytes is not None:
         yield (

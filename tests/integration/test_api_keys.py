@@ -82,6 +82,7 @@ MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
     ("POST", "/v1/keys"): frozenset(),
     ("DELETE", "/v1/keys/{id}"): frozenset(),
     ("POST", "/v1/keys/{id}/rotate"): frozenset(),
+    ("GET", "/v1/audit"): frozenset(),
 }
 """Route -> the scopes that it takes beside `admin`; `-`: no key at all."""
 
@@ -391,7 +392,7 @@ async def test_a_secret_is_told_once_and_kept_nowhere() -> None:
         digests = [json.loads(each.value)["digest"] for each in records if each.value and b"digest" in each.value]
         assert len(digests) == 2
         assert not any(digest in each for digest in digests for each in seen[1:])
-        assert [each["event"] for each in logged if each["event"].startswith("key_")] == [
-            *("key_created", "key_rotated", "key_revoked"),
+        assert [each["what"] for each in logged if each["event"] == "audit"] == [
+            *("key.created", "key.rotated", "key.revoked"),
         ]
         assert "\x1b" not in repr(seen)

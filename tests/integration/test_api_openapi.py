@@ -11,6 +11,7 @@ from schemathesis.specs.openapi.definitions import OPENAPI_31
 
 from relay.api import problems
 from relay.api.app import create_app
+from relay.api.audited import NOT_AUDITED, VERBS
 from relay.api.ended import ANSWER_GONE, FAILURES
 from relay.api.openapi.document import problems_of, routes_of
 from relay.api.openapi.operation import Operation
@@ -54,6 +55,17 @@ async def test_every_route_is_described_and_every_description_has_a_route() -> N
         found = document(await rig.get("/openapi.json"))
     told = {(method.upper(), path) for path, item in found["paths"].items() for method in item}
     assert told == routes
+
+
+async def test_every_route_that_changes_something_has_a_verb() -> None:
+    """A new one needs an entry in `VERBS`, or, if it brings messages, in `NOT_AUDITED`."""
+    changing = {route for route in OPERATIONS if route[0] not in ("GET", "OPTIONS")}
+    assert changing == set(VERBS) | NOT_AUDITED
+    assert not set(VERBS) & NOT_AUDITED
+    for verb in VERBS.values():
+        noun, _, done = verb.partition(".")
+        assert noun.isalpha(), verb
+        assert done.isalpha(), verb
 
 
 async def test_it_is_valid() -> None:

@@ -28,6 +28,13 @@ async def command(cwd: Path, url: str, key: str | None, *arguments: str) -> Any:
     return json.loads(output)
 
 
+async def audit(cwd: Path, url: str, key: str) -> Any:
+    """What `relay audit` says."""
+    environ = {"RELAY_API_URL": url, "RELAY_API_KEY": key}
+    async with RelayProcess("audit", "-o", "json", cwd=cwd, environ=environ) as running:
+        return json.loads(await running.finish())
+
+
 async def status(url: str, key: str | None, path: str = "/metrics") -> int:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with ClientSession() as session, session.get(url + path, headers=headers) as response:
@@ -67,6 +74,13 @@ async def test_a_key_is_in_force_and_out_of_it_in_every_process(rig: Rig) -> Non
             short["id"]: "expired",
             admin.split("_")[1]: "active",
         }
+        told = (await audit(rig.cwd, urls[1], admin))["items"]
+        assert [(line["what"], line["whom"]) for line in told[:3]] == [
+            ("key.revoked", made["id"]),
+            ("key.rotated", made["id"]),
+            ("key.created", short["id"]),
+        ]
+        assert {line["outcome"] for line in told} == {"done"}
         output = "\n".join((*one.lines, *other.lines))
     # a process that starts now knows them, too, and may be reached by others, as there is a key
     rig.environ["RELAY_API_HOST"] = "0.0.0.0"  # noqa: S104
@@ -87,6 +101,8 @@ async def test_a_relay_of_its_own_starts_again_with_its_keys(tmp_path: Path) -> 
         admin = (await command(tmp_path, url, None, "create", "--scope", "admin"))["key"]
         made = await command(tmp_path, url, admin, "create", "--scope", "metrics")
         await command(tmp_path, url, admin, "revoke", made["id"])
+        told = (await audit(tmp_path, url, admin))["items"]
+        assert [line["what"] for line in told] == ["key.revoked", "key.created", "key.created"]
     async with RelayProcess(*arguments, cwd=tmp_path) as dev:
         await dev.line_with("Ready")
         url = dev.value_of("API")

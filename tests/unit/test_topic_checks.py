@@ -77,6 +77,7 @@ def test_nothing_is_said_about_a_topic_that_is_right(topic: str) -> None:
         ("from_sender", {"replication": 1}, Grade.WARN, "losing a broker"),
         ("from_sender", {"min_insync": 1}, Grade.WARN, "set min.insync.replicas=2"),
         ("from_sender", {"sender_timed": True}, Grade.WARN, "senders' clocks decide when a message is too old"),
+        ("audit", {"cleanup": "compact", "retention_s": None}, Grade.REFUSE, "set cleanup.policy=delete"),
         ("parked_messages", {"sender_timed": True}, Grade.WARN, "set message.timestamp.type=LogAppendTime"),
     ],
 )
@@ -96,6 +97,8 @@ def test_what_loses_messages_by_itself_is_refused(
         ("from_sender", {"retention_s": None}),
         ("from_sender", {"retention_s": 30 * DAY_S}),
         ("receiver_config", {"max_message_bytes": 1000}),
+        ("audit", {"retention_s": DAY_S}),  # how long people want to look back
+        ("audit", {"retention_bytes": 10**9}),
     ],
 )
 def test_what_does_no_harm_is_not_said(topic: str, changes: Mapping[str, object]) -> None:
@@ -112,6 +115,11 @@ def test_a_missing_topic_is_refused_with_what_to_do() -> None:
     with pytest.raises(UserError) as raised:
         refuse(missing)
     assert str(raised.value) == "topic t-from_sender, t-to_sender: is missing; run `relay topics apply`"
+
+
+def test_a_missing_topic_that_no_message_depends_on_is_only_told() -> None:
+    [finding] = findings([EXPECTED["audit"]], {})
+    assert (finding.grade, "relay topics apply" in finding.problem) == (Grade.WARN, True)
 
 
 def test_a_line_for_each_problem_and_not_for_each_topic() -> None:

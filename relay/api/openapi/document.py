@@ -11,6 +11,7 @@ from aiohttp import web
 
 from relay import __version__
 from relay.api.access import ADMIN, MONITOR, OPEN, ROUTES, Need
+from relay.api.audited import VERBS
 from relay.api.openapi.operation import Body, Example, Operation, Parameter
 from relay.api.openapi.schemas import Schemas, is_json
 from relay.api.openapi.sent import Sent
@@ -149,6 +150,8 @@ def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
         "responses": dict(sorted({**_answers(operation, schemas), **_problems(operation)}.items())),
         "security": _security(_need(operation)),
     }
+    if (verb := VERBS.get((operation.method, operation.path))) is not None:
+        found["x-audit"] = verb
     if operation.body is not None:
         content = _content(operation.body, schemas)
         if example.body is not None:

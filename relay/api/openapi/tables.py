@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from relay.api.openapi import of_exchange, of_failed, of_keys, of_messages, of_monitoring, of_receivers
+from relay.api.openapi import of_audit, of_exchange, of_failed, of_keys, of_messages, of_monitoring, of_receivers
 from relay.api.openapi.operation import Operation
 
 _TABLES: Final[tuple[tuple[Operation, ...], ...]] = (
@@ -11,6 +11,7 @@ _TABLES: Final[tuple[tuple[Operation, ...], ...]] = (
     of_failed.OPERATIONS,
     of_receivers.OPERATIONS,
     of_keys.OPERATIONS,
+    of_audit.OPERATIONS,
     of_monitoring.OPERATIONS,
 )
 OPERATIONS: Final = {

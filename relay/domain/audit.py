@@ -1,0 +1,80 @@
+"""Lines of the audit: who changed what, whom that was about, and what came of it. Pure.
+
+They are on the topic `audit`, each written once. No line has a secret, and each has a bounded size.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from relay.domain.errors import InvalidRecord
+
+Outcome = Literal["done", "refused", "unknown"]
+Fact = str | int | float | bool | list[str]
+
+MOST_TEXT: Final = 300
+"""Characters of a text; what is longer ends with an ellipsis."""
+MOST_ITEMS: Final = 20
+
+
+class AuditLine(msgspec.Struct, frozen=True, rename={"remote": "from"}):
+    """`at`: RFC 3339. `who`: `key:<id>` with its `who_name`, `RELAY_API_KEY`, or `anybody` while there are no keys.
+    `what`: a verb, such as `receiver.paused`. `whom`: a name, an id, or ids as in the path. `from`: the address that
+    the request came from. `outcome`: `done`; `refused`: the key lacks the scope; `unknown`: the relay failed, and
+    nobody knows whether it was done. `status`: of the answer, null where none was given. `facts`: more about it."""
+
+    id: str
+    at: str
+    who: str
+    who_name: str | None
+    what: str
+    whom: str
+    remote: str | None
+    outcome: Outcome
+    status: int | None
+    facts: dict[str, Fact] = {}
+
+
+_decode = msgspec.json.Decoder(AuditLine).decode
+
+
+def bounded(line: AuditLine) -> AuditLine:
+    """`line` with each of its texts cut to what it may have."""
+    return msgspec.structs.replace(
+        line,
+        who_name=None if line.who_name is None else _cut(line.who_name),
+        whom=_cut(line.whom),
+        facts=bounded_facts(line.facts),
+    )
+
+
+def bounded_facts(facts: Mapping[str, Fact]) -> dict[str, Fact]:
+    return {name: _fact(value) for name, value in list(facts.items())[:MOST_ITEMS]}
+
+
+def encode_line(line: AuditLine) -> bytes:
+    return msgspec.json.encode(line)
+
+
+def decode_line(value: bytes | None) -> AuditLine:
+    """Raises InvalidRecord unless it is one."""
+    try:
+        return _decode(value or b"")
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidRecord("invalid", "no line of the audit") from error
+
+
+def _fact(value: Fact) -> Fact:
+    if isinstance(value, str):
+        return _cut(value)
+    return _items(value) if isinstance(value, list) else value
+
+
+def _items(texts: Sequence[str]) -> list[str]:
+    shown = [_cut(text) for text in texts[:MOST_ITEMS]]
+    return shown if len(texts) <= MOST_ITEMS else [*shown, f"and {len(texts) - MOST_ITEMS} more"]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…"
