@@ -17,7 +17,7 @@ from tests.integration.api_world import KEY, KEY_ID, bury, world
 
 ADMIN = {"Authorization": f"Bearer {KEY}"}
 JSON = {"Content-Type": "application/json"}
-ROTATION = {"grace": "1h", "secret": "another-one-4711"}
+ROTATION = {"grace": "1h", "secret": "${DEPLOY_SECRET}"}
 RECEIVER = {"name": "new", "post_endpoint": "https://receiver.example/new", "signature": "none"}
 
 
