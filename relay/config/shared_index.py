@@ -8,7 +8,9 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from functools import lru_cache
+from itertools import chain
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from relay.config.glance import DEFAULT_WAIT_S, Glance, glance
@@ -41,8 +43,9 @@ CREATE TABLE gone (offset INTEGER PRIMARY KEY);
 _SEAL: Final = """
 CREATE INDEX by_name ON entries (name);
 DELETE FROM entries WHERE offset IN (
-    SELECT offset FROM (SELECT offset, lead(offset) OVER (PARTITION BY name ORDER BY offset) AS newer FROM entries)
-    WHERE newer IS NOT NULL
+    SELECT entries.offset
+    FROM (SELECT name, max(offset) AS newest FROM entries GROUP BY name HAVING count(*) > 1) JOIN entries USING (name)
+    WHERE entries.offset < newest
 );
 DELETE FROM entries WHERE offset IN (SELECT offset FROM gone);
 DROP TABLE gone;
@@ -50,7 +53,15 @@ CREATE INDEX by_pattern ON subscriptions (pattern, offset);
 CREATE INDEX by_owner ON entries (owner, name) WHERE owner IS NOT NULL;
 """
 
-_ADD: Final = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+# What is usual binds neither None nor a bool or bytes: the library looks for an adapter of each, which takes longer
+# than the row does. Nor is each row a statement of its own.
+_ADD: Final = "INSERT OR REPLACE INTO entries (offset, name, value, refused, by, owner, wait_s, former) VALUES "
+_AS_LOADED: Final = f"(?, ?, ?, ?, ?, nullif(?, ''), nullif(?, {DEFAULT_WAIT_S!r}), NULL)"
+_AS_PUT: Final = f"(?, ?, ?, ?, ?, nullif(?, ''), nullif(?, {DEFAULT_WAIT_S!r}), ?)"
+_AS_GONE: Final = "(?, ?, NULL, 0, NULL, NULL, NULL, NULL)"
+_SUBSCRIBE: Final = "INSERT INTO subscriptions VALUES "
+_TOGETHER: Final = 100
+"""Rows of one statement."""
 _GET: Final = "SELECT offset, name, value, former, refused FROM entries WHERE name = ?"
 _MATCH: Final = "SELECT name FROM subscriptions JOIN entries USING (offset) WHERE pattern IN ({}) LIMIT ?"
 
@@ -95,15 +106,13 @@ class SharedIndex:
 
     def load(self, rows: Sequence[Loaded], gone: Sequence[tuple[int, str]]) -> None:
         """Add records in any order; `gone`: offset and name of those that say that there is no such receiver."""
+        told = []
+        for offset, name, value, refused, seen in rows:
+            entry = seen.entry
+            told += (offset, name, bytearray(value), int(refused), seen.declared_by, entry.owner or "", seen.wait_s)
         with _errors():
-            self._db.executemany(
-                _ADD,
-                [
-                    (offset, name, value, refused, seen.declared_by, seen.entry.owner, _kept_wait_s(seen), None)
-                    for offset, name, value, refused, seen in rows
-                ],
-            )
-            self._db.executemany(_ADD, [(offset, name, None, False, None, None, None, None) for offset, name in gone])
+            self._add(_ADD, _AS_LOADED, told)
+            self._add(_ADD, _AS_GONE, [*chain.from_iterable(gone)])
             self._db.executemany("INSERT OR REPLACE INTO gone VALUES (?)", [(offset,) for offset, _ in gone])
             self._subscribe((row[0], row[4]) for row in rows)
 
@@ -119,8 +128,8 @@ class SharedIndex:
         """In place of the receiver's row. `seen`: what its newest record says."""
         with _errors():
             self.drop(row.name)
-            told = (seen.declared_by, seen.entry.owner, _kept_wait_s(seen))
-            self._db.execute(_ADD, (row.offset, row.name, row.value, row.refused, *told, row.former))
+            told = (seen.declared_by, seen.entry.owner or "", seen.wait_s)
+            self._add(_ADD, _AS_PUT, [row.offset, row.name, row.value, row.refused, *told, row.former])
             former = None if row.former is None else glance(row.former)
             self._subscribe((row.offset, each) for each in (seen, former) if each is not None)
 
@@ -206,20 +215,26 @@ class SharedIndex:
         with _errors():
             return int(self._db.execute(query).fetchone()[0])
 
+    def _add(self, into: str, one: str, told: Sequence[Any]) -> None:
+        """`one`: how the statement that begins with `into` goes on for one row. `told`: what all rows bind."""
+        width = one.count("?")
+        for at in range(0, len(told), width * _TOGETHER):
+            some = told[at : at + width * _TOGETHER]
+            self._db.execute(into + ",".join([one] * (len(some) // width)), some)
+
     def _subscribe(self, entries: Iterable[tuple[int, Glance]]) -> None:
         """`entries`: with their offsets."""
-        subscribed = []
+        told = []
         for offset, seen in entries:
             entry = seen.entry
             if entry.sources:
-                subscribed += [(pattern, offset) for pattern in _patterns(seen)]
+                for pattern in _patterns(seen):
+                    told += (pattern, offset)
+                self._type_lengths |= _of_types(entry.event_types).lengths
                 for source in entry.sources:
                     if source[-1:] == "*":
                         self._source_lengths.add(len(source) - 1)
-                for event_type in entry.event_types:
-                    if event_type[-1:] == "*":
-                        self._type_lengths.add(len(event_type) - 1)
-        self._db.executemany("INSERT INTO subscriptions VALUES (?, ?)", subscribed)
+        self._add(_SUBSCRIBE, "(?, ?)", told)
 
 
 class Loading:
@@ -257,12 +272,6 @@ class Loading:
         self.gone.clear()
 
 
-def _kept_wait_s(seen: Glance) -> float | None:
-    """None: the usual, which needs no index."""
-    entry = seen.entry
-    return None if entry.retry is None and entry.answer_deadline is None else seen.wait_s
-
-
 def _told(row: Row) -> list[Glance]:
     """What the records of a row say."""
     return [seen for value in (row.value, row.former) if value is not None and (seen := glance(value)) is not None]
@@ -273,8 +282,22 @@ def _patterns(seen: Glance) -> list[int]:
     if not seen.entry.enabled:
         return []
     entry = seen.entry
-    sources = [crc32(source.encode()) << 31 for source in entry.sources]
-    return [source ^ crc32(each.encode()) for each in entry.event_types for source in sources]
+    types = _of_types(entry.event_types).numbers
+    return [crc32(source.encode()) << 31 ^ each for source in entry.sources for each in types]
+
+
+class _Types(NamedTuple):
+    """Patterns of event types. `lengths`: of those that end in a `*`, without it."""
+
+    numbers: list[int]
+    lengths: frozenset[int]
+
+
+@lru_cache(maxsize=256)
+def _of_types(patterns: tuple[str, ...]) -> _Types:
+    """Kept, as almost all want the same few."""
+    lengths = frozenset(len(each) - 1 for each in patterns if each[-1:] == "*")
+    return _Types([crc32(each.encode()) for each in patterns], lengths)
 
 
 def _candidates(text: str, lengths: Iterable[int]) -> list[str]:
