@@ -1,17 +1,18 @@
 """The receivers and sources in force: what the compacted topic `receiver_config` says, resolved for this process.
 
-What its records are like is in `topic.py`. This module follows them; `apply.py` writes what a receivers file declares.
+What its records are like is in `topic.py`. `following.py` reads them and tells this module; `apply.py` writes what a
+receivers file declares.
+
 Sources, routes, and receivers with a lane of their own or a route are in memory, ready for use. All others are in the
 shared lane and may be millions: `shared.py` has them in a file, and makes ready who is asked for.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
 
 from relay.config.changes import Changes
 from relay.config.encryption import NO_KEYS, KeyRing
+from relay.config.following import Following
 from relay.config.glance import glance
 from relay.config.jobs import Jobs
 from relay.config.keys import Keys
@@ -19,22 +20,19 @@ from relay.config.made_ready import last_settings, receiver_of, source_of, wante
 from relay.config.receivers_file import ReceiversFile
 from relay.config.routes import Routes, is_of_route
 from relay.config.shared import SharedReceivers, tell_refused
-from relay.config.shared_index import AT_ONCE, IndexBroken, Loading
+from relay.config.shared_index import Loading
 from relay.config.sources import Sources
 from relay.config.subscribers import Subscribers
 from relay.config.subscriptions import Subscriptions
 from relay.config.topic import SOURCE_PREFIX, Declarations, Topic, key_of
 from relay.domain.api_key import is_of_key
-from relay.domain.errors import LogUnavailable, OffsetMissing, UserError
+from relay.domain.errors import UserError
 from relay.domain.hold import held_owner
 from relay.domain.receiver import LaneKind, Receiver, Source
 from relay.domain.replay_job import is_of_job
 from relay.domain.route import Cut, Marker, Route
 from relay.domain.topics import SHARED, Topics
-from relay.log.port import LogReader, Record, TopicPartition
-
-RESUMED_S: Final = 6 * 3600.0
-"""For so long after a break in following it is gone on with where it was: tombstones stay on a log for a day."""
+from relay.log.port import LogReader, Record
 
 
 class Registry:
@@ -55,7 +53,6 @@ class Registry:
         ring: KeyRing = NO_KEYS,
     ) -> None:
         self._resumed = resumed
-        self._topic = topics.receiver_config
         self._environ = dict(environ)
         self._ring = ring
         self._values: dict[str, bytes] = {}
@@ -70,20 +67,14 @@ class Registry:
         self.jobs = Jobs()
         self.keys = Keys()
         """Of the API."""
-        self._log: LogReader | None = None
-        self._routes_to = 0  # the offset before which every route is known here
-        self._position: int | None = None  # the offset before which all is taken; None: not even what was there
-        self._left_at = 0.0  # when it was known to be so, on the event loop's clock
-        self._reads = 0
-        self._reading = asyncio.Lock()
         self._sources = Sources()
         self._subscriptions: Subscriptions | None = None
         self._subscribers = Subscribers(lambda: self.subscriptions, self.shared)
         self._changes = Changes()
         self._lane_changes = Changes()
-        self._taken = Changes()
         self.problems: dict[str, str] = {}
-        self.ready = asyncio.Event()
+        self._following = Following(topics.receiver_config, self)
+        self.ready = self._following.ready
 
     def receiver(self, name: str) -> Receiver | None:
         return self._receivers.get(name) or self.shared.receiver(name)
@@ -201,40 +192,13 @@ class Registry:
 
     async def reach(self, offset: int) -> None:
         """Return when all that the topic has before `offset` is known here. Raises LogUnavailable."""
-        await self.ready.wait()
-        newest, log = 0, self._log
-        if log is not None and self._position is not None and self._position < offset:
-            async for records in log.scan(self._topic, 0, start=self._position, end=offset):
-                newest = records[-1].offset + 1 if records else newest  # behind it all may be compacted away
-        async for _ in self._taken.follow():
-            if self._position is not None and self._position >= newest:
-                return
+        await self._following.reach(offset)
 
     # moves
 
     async def catch_up(self) -> None:
         """Return when every move that was announced before this call is known here. Raises LogUnavailable."""
-        asked_at = self._reads
-        async with self._reading:
-            if self._reads == asked_at:  # else one has begun since, on somebody else's behalf
-                self._reads += 1
-                await self._read_routes()
-
-    async def _read_routes(self) -> None:
-        if self._log is None:
-            raise LogUnavailable("receiver_config is not read yet")
-        [end] = (await self._log.ends([TopicPartition(self._topic, 0)])).values()
-        if self._routes_to > end:  # it was made anew
-            self._routes_to = 0
-        if self._routes_to == end:
-            return
-        async for records in self._log.scan(self._topic, 0, start=self._routes_to, end=end):
-            for record in records:
-                key = key_of(record)
-                if key is not None and is_of_route(key) and record.value is not None:
-                    self._apply(record, key)
-        self._routes_to = max(self._routes_to, end)
-        self._announce()
+        await self._following.catch_up()
 
     def announced(self, marker: Marker) -> bool:
         return self._routes.announced(marker)
@@ -251,57 +215,30 @@ class Registry:
     def note(self, cut: Cut) -> None:
         self._routes.note(cut)
 
-    # the topic
-
     async def follow(self, log: LogReader) -> None:
         """Read the topic, for ever. Raises LogUnavailable; then call it again: what was there stays in force."""
-        lately = asyncio.get_running_loop().time() - self._left_at < RESUMED_S
-        start = self._position if lately and log is self._log else None
-        self._log = log
-        try:
-            if start is None:
-                await self._follow_anew(log)
-            else:
-                await self._go_on(log.follow(self._topic, start=start), in_touch=False)
-        except (OffsetMissing, IndexBroken) as error:
-            self._position = None
-            raise LogUnavailable(f"{self._topic} has to be read anew: {error}") from error
+        await self._following.follow(log)
 
-    async def _follow_anew(self, log: LogReader) -> None:
-        self._position = None
-        # Of tombstones at the end, a reading from the beginning may show nothing: all the same they are behind it.
-        [there] = (await log.ends([TopicPartition(self._topic, 0)])).values()
-        records = log.follow(self._topic)
-        await self._load(records, there)
-        self.ready.set()
+    # the topic, as `following.py` tells of it
+
+    def take(self, record: Record) -> None:
+        if (key := key_of(record)) is not None:
+            self._announce(lanes=self._apply(record, key))
+        else:
+            self._hear(record)
+
+    def take_routes(self, records: Sequence[Record]) -> None:
+        for record in records:
+            key = key_of(record)
+            if key is not None and is_of_route(key) and record.value is not None:
+                self._announce(lanes=self._apply(record, key))
+
+    def loaded(self) -> None:
         self._announce()
-        await self._go_on(records, in_touch=True)
 
-    async def _go_on(self, records: AsyncIterator[Record | None], *, in_touch: bool) -> None:
-        """`in_touch`: all that was on the topic when `records` began has been taken."""
-        taken = 0
-        try:
-            async for record in records:
-                if record is None:
-                    in_touch = True
-                    continue
-                if (key := key_of(record)) is not None:
-                    self._announce(lanes=self._apply(record, key))
-                else:
-                    self._hear(record)
-                self._position = record.offset + 1
-                self._routes_to = max(self._routes_to, self._position)
-                self._taken.tell()
-                taken += 1
-                if taken % AT_ONCE == 0:
-                    await asyncio.sleep(0)
-        finally:
-            if in_touch:
-                self._left_at = asyncio.get_running_loop().time()
-
-    async def _load(self, records: AsyncIterator[Record | None], end: int) -> None:
-        """Take what is there by now, at least all before `end`. Who is in memory changes record by record, and those in
-        the shared lane when all has been read: until then the former ones are in force."""
+    async def load(self, records: AsyncIterator[Record | None], end: int) -> int:
+        """Who is in memory changes record by record, those in the shared lane when all has been read: until then the
+        former ones are in force."""
         self.keys.begin()
         unseen = set(self._values)  # a tombstone that came between two calls may be compacted away
         moved = set[str]()
@@ -329,9 +266,7 @@ class Registry:
         for name in self._routes.all():
             self._take_out(name)
         self._gone = {name for name in self._routes.removed if not self.is_declared(name)}
-        self._position = end
-        self._routes_to = max(self._routes_to, end)
-        self._taken.tell()
+        return end
 
     def _take_first(self, loading: Loading, record: Record, key: str) -> bool:
         """Whether it is of a receiver in the shared lane."""

@@ -106,7 +106,7 @@ class SharedIndex:
 
     def load(self, rows: Sequence[Loaded], gone: Sequence[tuple[int, str]]) -> None:
         """Add records in any order; `gone`: offset and name of those that say that there is no such receiver."""
-        told = []
+        told: list[Any] = []
         for offset, name, value, refused, seen in rows:
             entry = seen.entry
             told += (offset, name, bytearray(value), int(refused), seen.declared_by, entry.owner or "", seen.wait_s)
@@ -224,7 +224,7 @@ class SharedIndex:
 
     def _subscribe(self, entries: Iterable[tuple[int, Glance]]) -> None:
         """`entries`: with their offsets."""
-        told = []
+        told: list[int] = []
         for offset, seen in entries:
             entry = seen.entry
             if entry.sources:
