@@ -25,6 +25,7 @@ from relay.api.failed import FailedResource
 from relay.api.health import Health, require_start
 from relay.api.inbound import InboundResource
 from relay.api.intake import Intake
+from relay.api.key_use import KeyUse
 from relay.api.keys import KeysResource
 from relay.api.limits import ApiLimits
 from relay.api.message import MessageResource
@@ -78,6 +79,7 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
     `health_only`: just what monitoring asks, for processes that only work. `private`: nobody else can reach it.
     """
     refusals, trail = Refusals(context.clock), AuditTrail(context.log, context.topics.audit)
+    uses = KeyUse(context.state, context.clock)
     app = web.Application(
         middlewares=[
             take_seat(context.limits),
@@ -86,7 +88,7 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
             after(
                 refuse_excess,
                 refuse_strangers(context.web, refusals),
-                require_no_key if private else require_access(context, refusals),
+                require_no_key if private else require_access(context, refusals, uses),
                 require_start(context),
             ),
         ]
@@ -99,8 +101,8 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
     waiters = Waiters(reader, context.state, context.limits)
     app.on_startup.append(waiters.start)
     app.on_shutdown.append(waiters.close)
-    app.on_startup.append(trail.start)
-    app.on_cleanup.append(trail.close)  # when the last request is over
+    app.on_startup.extend((trail.start, uses.start))
+    app.on_cleanup.extend((trail.close, uses.close))  # when the last request is over
     intake = Intake(context)
     quotas = Quotas(context, refusals)
     messages = MessagesResource(context, reader, intake, quotas, waiters)
@@ -113,7 +115,7 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
         AnswersResource(context, reader),
         FailedResource(context),
         ReceiversResource(context),
-        KeysResource(context),
+        KeysResource(context, uses),
         AuditResource(context),
         *_registration(context),
         Health(context),

@@ -15,6 +15,7 @@ from relay.api.access import INBOUND_ROUTE as INBOUND_ROUTE
 from relay.api.access import MONITOR, OPEN, let_in, need_of
 from relay.api.context import ApiContext
 from relay.api.failed_keys import FailedKeys
+from relay.api.key_use import KeyUse
 from relay.api.problems import TOO_MANY, UNAUTHORIZED, Check, Problem
 from relay.api.refusals import Refusals
 from relay.domain.api_key import id_of
@@ -30,9 +31,9 @@ _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="relay"'}
 _NOBODY: Final = Access("anybody", frozenset())
 
 
-def require_access(context: ApiContext, refusals: Refusals) -> Check:
+def require_access(context: ApiContext, refusals: Refusals, uses: KeyUse) -> Check:
     """Only who has what the route takes passes."""
-    known = _Callers(context, refusals)
+    known = _Callers(context, refusals, uses)
 
     def owner_of(name: str) -> str | None:
         receiver = context.directory.receiver(name) or context.directory.removed(name)
@@ -61,9 +62,10 @@ class _Callers:
     matter of its length.
     """
 
-    def __init__(self, context: ApiContext, refusals: Refusals) -> None:
+    def __init__(self, context: ApiContext, refusals: Refusals, uses: KeyUse) -> None:
         self._context = context
         self._refusals = refusals
+        self._uses = uses
         self._made = context.keys.keys if context.keys is not None else None
         given = ((may_do_everything(SETTING, "api"), context.api_key), (may_do_everything("relay"), context.own_key))
         self._given = [(access, _digest(key)) for access, key in given if key is not None]
@@ -97,6 +99,7 @@ class _Callers:
             return None
         if key.is_over(now):
             raise Problem(UNAUTHORIZED, "This key has expired.", headers=_CHALLENGE)
+        self._uses.note(key.id)
         return key.access
 
     def _refused(self, request: web.Request) -> Problem:

@@ -9,6 +9,7 @@ from relay.api.access import access_of
 from relay.api.audited import tell_audit
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response, read_json
+from relay.api.key_use import KeyUse
 from relay.api.paging import NewestFirst
 from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS, Problem, invalid
 from relay.api.reading import query_of, read_body
@@ -45,7 +46,8 @@ class Rotation(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class KeyView(TypedDict):
-    """A key, without its text. Moments are RFC 3339."""
+    """A key, without its text. `last_used_at`: to the minute; null: never, not for a year, or nobody can say now.
+    Moments are RFC 3339."""
 
     id: str
     name: str
@@ -56,6 +58,7 @@ class KeyView(TypedDict):
     expires_at: str | None
     rotated_at: str | None
     old_secret_until: str | None
+    last_used_at: str | None
 
 
 class NewKey(KeyView):
@@ -74,8 +77,9 @@ class KeyPage(TypedDict):
 class KeysResource:
     """`/v1/keys`, for administrators."""
 
-    def __init__(self, context: ApiContext) -> None:
+    def __init__(self, context: ApiContext, uses: KeyUse) -> None:
         self._context = context
+        self._uses = uses
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_post("/v1/keys", self.create)
@@ -104,7 +108,9 @@ class KeysResource:
         """Newest first. `cursor`: behind the last one that was seen, whatever came or went since."""
         query = query_of(request, "limit", "cursor")
         page, cursor = PAGES.page(query, self._desk.keys.all(), rank)
-        return json_response(200, KeyPage(items=[self._view(key) for key in page], cursor=cursor))
+        used = await self._uses.last([key.id for key in page])
+        views = [self._view(key, at) for key, at in zip(page, used, strict=True)]
+        return json_response(200, KeyPage(items=views, cursor=cursor))
 
     async def revoke(self, request: web.Request) -> web.Response:
         """From the answer on it is refused here, and within 2 s everywhere."""
@@ -112,7 +118,8 @@ class KeysResource:
         key = self._found(request)
         await self._desk.revoke(key)
         tell_audit(request, name=key.name)
-        revoked: KeyView = {**self._view(key), "status": "revoked"}
+        [used] = await self._uses.last([key.id])
+        revoked: KeyView = {**self._view(key, used), "status": "revoked"}
         return json_response(200, revoked)
 
     async def rotate(self, request: web.Request) -> web.Response:
@@ -128,7 +135,8 @@ class KeysResource:
         except TooManyKeys as error:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
         tell_audit(request, name=key.name, overlap_s=overlap_s)
-        return json_response(200, NewKey(**self._view(made.key), key=made.text))
+        [used] = await self._uses.last([key.id])
+        return json_response(200, NewKey(**self._view(made.key, used), key=made.text))
 
     @property
     def _desk(self) -> KeyDesk:
@@ -148,7 +156,7 @@ class KeysResource:
             detail = "The first key has to have the scope admin: from then on no other could be made without one."
             raise invalid(detail, pointer="/scopes")
 
-    def _view(self, key: Key) -> KeyView:
+    def _view(self, key: Key, used: float | None = None) -> KeyView:
         now = self._context.clock.time()
         old_until = key.old_until(now)
         return {
@@ -161,6 +169,7 @@ class KeysResource:
             "expires_at": None if key.expires_at is None else rfc3339(key.expires_at),
             "rotated_at": rfc3339(key.secrets[-1].made_at) if len(key.secrets) > 1 else None,
             "old_secret_until": None if old_until is None else rfc3339(old_until),
+            "last_used_at": None if used is None else rfc3339(used),
         }
 
 

@@ -10,7 +10,7 @@ from relay.cli.client import Client, with_client
 from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.table import output_option, print_json, print_table
 
-_COLUMNS: Final = ("ID", "NAME", "SCOPES", "STATUS", "CREATED", "BY", "EXPIRES", "OLD SECRET UNTIL")
+_COLUMNS: Final = ("ID", "NAME", "SCOPES", "STATUS", "CREATED", "BY", "EXPIRES", "LAST USED", "OLD SECRET UNTIL")
 _PAGE: Final = 1000
 
 
@@ -124,5 +124,6 @@ def _row(item: Any) -> tuple[str, ...]:
         item["created_at"] or "-",
         item["created_by"],
         item["expires_at"] or "never",
+        item["last_used_at"] or "-",
         item["old_secret_until"] or "-",
     )

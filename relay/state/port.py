@@ -359,6 +359,16 @@ class State(Protocol):
         is repeated counts again. Works while tags are not ready."""
         ...
 
+    # keys of the API
+    async def use_keys(self, used: Mapping[str, float]) -> None:
+        """Each key, by its id, was used so many seconds ago; the latest use is kept, for 400 days. Works while tags
+        are not ready."""
+        ...
+
+    async def keys_used(self, ids: Sequence[str]) -> list[float | None]:
+        """Seconds since the last use of each; None: none is known. Works while tags are not ready."""
+        ...
+
     # for those who only look
     async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
         """As `peek`, with more about each."""

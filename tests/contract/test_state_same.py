@@ -199,6 +199,8 @@ calls = st.one_of(
     call("openings", st.just(OWNERS)),
     call("sign", st.lists(signs, max_size=2)),
     call("signs", st.just([TopicPartition("topic", 0), TopicPartition("topic", 1)])),
+    call("use_keys", st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from([0.0, 1.0, 100.0]))),
+    call("keys_used", st.just(["a", "b"])),
     call("parked_heads", st.just(TopicPartition("topic", 0)), st.lists(st.tuples(st.sampled_from(OWNERS), keys))),
     call("parked", st.just(OWNERS)),
 )

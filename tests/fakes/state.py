@@ -30,6 +30,7 @@ from tests.fakes.state_rows import remember
 
 _NEWEST_FAILED = 10_000
 _SIGN_KEPT_S = 7 * 86_400
+_KEY_USE_KEPT_S = 400 * 86_400
 
 
 class MemoryState(Records):
@@ -219,6 +220,14 @@ class MemoryState(Records):
     async def openings(self, owners: Sequence[str]) -> list[Openings]:
         self._reach_owners(owners)
         return [self._of(owner).rows.endpoint(owner).openings(self.now) for owner in owners]
+
+    async def use_keys(self, used: Mapping[str, float]) -> None:
+        for id, ago_s in used.items():
+            self._key_uses[id] = max(self._key_uses.get(id, -math.inf), self.now - ago_s)
+
+    async def keys_used(self, ids: Sequence[str]) -> list[float | None]:
+        ago = [self.now - self._key_uses.get(id, -math.inf) for id in ids]
+        return [ago_s if ago_s < _KEY_USE_KEPT_S else None for ago_s in ago]
 
     async def sign(self, signs: Sequence[Sign]) -> None:
         self._signs |= {TopicPartition(sign.topic, sign.partition): (self.now, sign.heads) for sign in signs}

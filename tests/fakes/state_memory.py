@@ -80,6 +80,7 @@ class Memory:
         """Lose everything, as FLUSHALL does."""
         self._tags = [Tag(Rows(self._window_s)) for _ in range(TAGS)]
         self._signs: dict[TopicPartition, tuple[float, tuple[LineHead, ...]]] = {}
+        self._key_uses: dict[str, float] = {}
         self._leases.clear()
         self._taken: dict[tuple[str, int], Taken] = {}
         self._charged: dict[tuple[str, int], tuple[int, float]] = {}

@@ -72,6 +72,12 @@ class AwayState(MemoryState):
     async def charge(self, charges: Sequence[Charge]) -> list[Balance]:
         return await self._unless_away("charge", super().charge(charges))
 
+    async def use_keys(self, used: Mapping[str, float]) -> None:
+        return await self._unless_away("use_keys", super().use_keys(used))
+
+    async def keys_used(self, ids: Sequence[str]) -> list[float | None]:
+        return await self._unless_away("keys_used", super().keys_used(ids))
+
     async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
         return await self._unless_away("watch", super().watch(rows))
 

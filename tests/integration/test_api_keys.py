@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from relay.api.access import ROUTES
-from relay.api.app import create_app
+from relay.api.app import ApiServer, create_app
 from relay.api.auth import MOST_FAILED
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.log.port import NewRecord
@@ -321,6 +321,29 @@ async def test_a_new_secret_takes_the_place_of_the_old_one_when_its_overlap_is_o
         rig.clock.now += 60
         assert [(await rig.request("GET", "/metrics", b"", each)).status for each in keys] == [401, 200]
         assert document(await rig.request("POST", target, b"", ADMIN))["old_secret_until"] is not None
+
+
+# --- when a key was used last ---------------------------------------------------------------------------------------
+
+
+async def test_a_list_says_when_each_key_was_used_last() -> None:
+    async with running_api(api_key=SETTING) as rig:
+        used, unused = [await rig.keys.make("metrics", now=NOW) for _ in range(2)]
+        for _ in range(2):
+            assert (await rig.request("GET", "/metrics", b"", bearer(used))).status == 200
+        assert (await rig.request("GET", "/v1/keys", b"", bearer(used))).status == 403  # it was used all the same
+        assert (await rig.request("GET", "/metrics", b"", bearer(unused + "x"))).status == 401
+        await rig.server.stop()  # it tells what is untold, as every second
+        server = ApiServer(rig.context)
+        url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
+        async with rig.client.get(f"{url}/v1/keys", headers=ADMIN) as response:
+            found = {item["id"]: item["last_used_at"] for item in (await response.json())["items"]}
+        rig.state.away.add("keys_used")
+        async with rig.client.get(f"{url}/v1/keys", headers=ADMIN) as response:
+            assert [item["last_used_at"] for item in (await response.json())["items"]] == [None, None]
+        await server.stop()
+        assert found == {used.split("_")[1]: "2023-11-14T22:13:20.000Z", unused.split("_")[1]: None}
+        assert rig.state.asked.count("use_keys") == 1
 
 
 # --- bad input, lists, canary ---------------------------------------------------------------------------------------

@@ -41,6 +41,10 @@ def _tag_of_lane(topic: str, partition: int) -> int:
     return tag_of(f"l:{topic}/{partition}")
 
 
+def _tag_of_key(id: str) -> int:
+    return tag_of(f"k:{id}")
+
+
 class RedisState(Records):
     """Implements `relay.state.port.State`.
 
@@ -165,6 +169,18 @@ class RedisState(Records):
         batch = Batch(charges, [tag_of(one.name) for one in charges])
         parts = [(tag, encode(list(map(wire.encode_charge, part)))) for tag, part in batch.parts()]
         return batch.join(await self._calls.run("charge", parts, wire.decode_balances), wire.WireBalance.balance)
+
+    # keys of the API
+    async def use_keys(self, used: Mapping[str, float]) -> None:
+        parts = Batch(list(used.items()), [_tag_of_key(id) for id in used]).parts()
+        told = [(tag, encode([(id, round(ago_s * 1000)) for id, ago_s in part])) for tag, part in parts]
+        await self._calls.run("use_keys", told, numbers)
+
+    async def keys_used(self, ids: Sequence[str]) -> list[float | None]:
+        batch = Batch(ids, [_tag_of_key(id) for id in ids])
+        parts = [(tag, encode(part)) for tag, part in batch.parts()]
+        found = await self._calls.run("keys_used", parts, numbers)
+        return batch.join(found, lambda ago_ms: None if ago_ms < 0 else ago_ms / 1000)
 
     # for those who only look
     def hints(self) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
