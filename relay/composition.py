@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from relay.config.settings import Settings
 from relay.log.kafka.log import MAX_MESSAGE_BYTES, KafkaLog
@@ -25,9 +26,15 @@ def kafka_log(settings: Settings, *, repeat_s: float | None = None) -> KafkaLog:
             mechanism=settings.kafka_sasl_mechanism or "SCRAM-SHA-512",
             user=settings.kafka_sasl_username,
             password=password.get_secret_value() if password else None,
-            ca_file=str(settings.kafka_ca_file) if settings.kafka_ca_file else None,
+            ca_file=_text(settings.kafka_ca_file),
+            certificate_file=_text(settings.kafka_certificate_file),
+            key_file=_text(settings.kafka_key_file),
         ),
     )
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def redis_state(settings: Settings) -> RedisState:

@@ -5,7 +5,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -59,6 +59,7 @@ from relay.watch.mover import Mover
 from relay.watch.parked import ParkedWatch
 from relay.watch.parts import tell_draining, watch_part
 from relay.watch.receivers_file import FileWatch
+from relay.watch.rights import check_rights
 from relay.watch.shared_clock import ClockWatch, SharedClock
 from relay.watch.topics import TopicWatch
 from relay.way_out import requests_of, transport_of
@@ -96,6 +97,8 @@ class Relay:
         self._plan = plan
         self._clock = shared = SharedClock(clock, state)
         self._member = member
+        self._keeps = True
+        """Whether this process takes part in what one of all does for the others."""
         self._topics = Topics(settings.topic_prefix)
         self._sentry = SentryReporter()
         self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -196,6 +199,8 @@ class Relay:
 
     async def _connect(self) -> None:
         await self._patience.until_done("connect to the log", self._log.start)
+        look = partial(check_rights, self._log, self._topics, self._plan.roles)
+        self._keeps = await self._patience.until_done("check the rights", look)
         await self._patience.until_done("check the topics", self._topic_watch.check_fixed)
         await self._patience.until_done("connect to the state", self._state.start)
         for problem in await self._patience.until_done("look at the state's server", self._state.problems):
@@ -229,18 +234,14 @@ class Relay:
             tell_unknown(self.registry, self._plan.receivers or ())
             some = {**self.registry.receivers(), **self.registry.shared.some(NAMES_SHOWN)}
             tell_answer_urls(self._settings, self._plan, self._answer_urls(), some)
-            if self._plan.apply_file:
-                background.append(start("receivers file watch", self._file.run()))
             background += [
                 start("stop watch", tell_draining(self._trouble, stop)),
                 start("lane checks", self._topic_watch.run()),
-                start("moves", self._mover().run()),
-                start("replays", self._replays().run()),
                 start("refused receivers", count_refused(self.registry, self.metrics)),
-                start("backlog watch", self._backlog_watch().run()),
                 start("parked watch", self._parked_watch.run()),
-                start("rebuilding", self._rebuilding().run()),
             ]
+            if self._keeps:
+                background += [start(name, work) for name, work in self._shared_work()]
             if await self._unless_stopped(self._recovery.healed.wait(), stop):
                 keep_startup_heap()
                 self._loop_watch.arm()
@@ -251,7 +252,7 @@ class Relay:
     async def _know_receivers(self) -> None:
         """With those of the receivers file, where this process brings it into force. Raises UserError."""
         await self.registry.ready.wait()
-        if self._plan.apply_file:
+        if self._plan.apply_file and self._keeps:
             await self._patience.until_done("apply the receivers file", self._file.bring_into_force)
 
     async def _run_lanes(self, stop: asyncio.Event) -> None:
@@ -284,6 +285,15 @@ class Relay:
                     await each
 
     # what looks after the rest
+
+    def _shared_work(self) -> Iterator[tuple[str, Awaitable[None]]]:
+        """What a lease gives to one process of all."""
+        if self._plan.apply_file:
+            yield "receivers file watch", self._file.run()
+        yield "moves", self._mover().run()
+        yield "replays", self._replays().run()
+        yield "backlog watch", self._backlog_watch().run()
+        yield "rebuilding", self._rebuilding().run()
 
     def _mover(self) -> Mover:
         return Mover(

@@ -13,6 +13,7 @@ COMMANDS: Final = {
     "receivers": ("relay.cli.receivers", "Check, list and apply receivers."),
     "recover": ("relay.cli.recover", "Put back into the state what it lost, from the log."),
     "replay": ("relay.cli.replay", "Send again what failed, or was delivered; follow and stop such jobs."),
+    "rights": ("relay.cli.rights", "Print the commands that give each role its rights on Kafka and Redis."),
     "run": ("relay.cli.run", "Run workers and API on Kafka and Redis."),
     "send": ("relay.cli.send", "Send one message from a file."),
     "sink": ("relay.cli.sink", "Run a test receiver, like a CI with fault knobs."),

@@ -69,6 +69,11 @@ class Settings(BaseSettings):
     kafka_sasl_username: str | None = None
     kafka_sasl_password: Secret | None = None
     kafka_ca_file: Path | None = None
+    """Certificates that the brokers' certificates are checked with, in place of the system's."""
+    kafka_certificate_file: Path | None = None
+    """Our certificate, for brokers that ask for one."""
+    kafka_key_file: Path | None = None
+    """Its key. None: it is in the same file."""
     kafka_replication_factor: Count | None = None
     """None: the broker's own default."""
     kafka_session_timeout: PositiveDuration = 15.0
@@ -165,6 +170,17 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"contradicts kafka_security_protocol {protocol}; that has to be SASL_SSL or SASL_PLAINTEXT"
             )
+        return value
+
+    @field_validator("kafka_certificate_file", "kafka_key_file")
+    @classmethod
+    def _is_for_tls(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        protocol = info.data.get("kafka_security_protocol")
+        if value is not None and protocol in ("PLAINTEXT", "SASL_PLAINTEXT"):
+            raise ValueError(f"contradicts kafka_security_protocol {protocol}; that has to be SASL_SSL or SSL")
+        is_alone = info.field_name == "kafka_key_file" and info.data.get("kafka_certificate_file", "") is None
+        if value is not None and is_alone:
+            raise ValueError("needs kafka_certificate_file, whose key it is")
         return value
 
     @field_validator("api_key_quota")

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from relay.domain.coordinate import Coordinate as Coordinate
 from relay.domain.coordinate import Headers as Headers
+from relay.domain.rights import Right
 from relay.domain.topics import TopicSpec
 
 
@@ -242,6 +243,11 @@ class LogAdmin(Protocol):
 
     async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
         """`groups`: topic -> the group that reads it. One for each partition of those topics that exist."""
+        ...
+
+    async def lacking(self, rights: Sequence[Right]) -> list[Right]:
+        """What of `rights` the log does not let us do, each with the operations that are refused; none where it knows
+        no users. What it does not tell counts as allowed."""
         ...
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from dataclasses import replace
 
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
+from relay.domain.rights import Right
 from relay.domain.topics import TopicSpec
 from relay.log.group_consumer import Commit, GroupConsumer, Taken
 from relay.log.groups import Group
@@ -273,6 +274,9 @@ class MemoryLog:
             for topic in there
             for at in broker.partitions_of(topic)
         ]
+
+    async def lacking(self, rights: Sequence[Right]) -> list[Right]:
+        return []
 
     # what GroupConsumer needs
 

@@ -4,10 +4,17 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from relay.domain.errors import UserError
 from relay.log.kafka.log import KafkaLog
 from relay.log.kafka.settings import KafkaSecurity
+from tests.servers.certificates import Authority
 
 
 def test_a_password_is_not_sent_in_the_clear() -> None:
@@ -43,3 +50,19 @@ def test_host_names_are_checked() -> None:
     assert context is not None
     assert context.check_hostname
     assert context.verify_mode is ssl.CERT_REQUIRED
+
+
+def test_a_certificate_of_ours_that_is_none_is_named(tmp_path: Path) -> None:
+    wrong = tmp_path / "relay.pem"
+    wrong.write_text("not a certificate")
+    with pytest.raises(UserError, match=str(wrong)):
+        KafkaSecurity("SSL", certificate_file=str(wrong)).ssl_context()
+
+
+def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
+    file = Authority(tmp_path).issue("relay")
+    secret = tmp_path / "secret.pem"
+    key = load_pem_private_key(file.read_bytes(), None)
+    secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"passphrase")))
+    with pytest.raises(UserError, match="without a passphrase"):
+        KafkaSecurity("SSL", certificate_file=str(file), key_file=str(secret)).ssl_context()

@@ -15,6 +15,7 @@ from aiokafka.errors import (
     InvalidReplicationFactorError,
     InvalidRequestError,
     InvalidTopicError,
+    KafkaError,
     NoError,
     PolicyViolationError,
     TopicAlreadyExistsError,
@@ -143,7 +144,7 @@ class KafkaAdmin:
             if error is NoError:
                 created.append(name)
             elif error in _REFUSALS:
-                raise UserError(f"Kafka refuses to create topic {name}: {text or error.__name__}")
+                raise UserError(f"Kafka refuses to create topic {name}: {text or error.__name__}{_advice(error)}")
             elif error is not TopicAlreadyExistsError:  # another process was faster
                 raise LogUnavailable(f"Kafka: creating topic {name}: {text or error.__name__}")
         return created
@@ -232,6 +233,11 @@ async def _configs(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> dict[st
             raise LogUnavailable(f"Kafka: describing topic {name}: {text or error.__name__}")
         found[name] = {key: value for key, value, *_ in entries}
     return found
+
+
+def _advice(error: type[KafkaError]) -> str:
+    is_forbidden = error in (ClusterAuthorizationFailedError, TopicAuthorizationFailedError)
+    return " `relay rights --role operator` prints the commands that allow it" if is_forbidden else ""
 
 
 def _state(name: str, partitions: Sequence[Replicas], configs: Mapping[str, str]) -> TopicState:

@@ -11,6 +11,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
     GroupCoordinatorNotAvailableError,
     KafkaConnectionError,
     KafkaError,
@@ -18,6 +20,7 @@ from aiokafka.errors import (
     NodeNotReadyError,
     NoError,
     OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
     for_code,
 )
@@ -47,6 +50,9 @@ _NO_COORDINATOR: Final = (
     "offsets.topic.replication.factor it never comes)"
 )
 
+_FORBIDDEN: Final = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError)
+_NO_RIGHT: Final = "this user lacks the right; `relay rights` prints the commands that give it"
+
 _T = TypeVar("_T")
 
 
@@ -71,6 +77,8 @@ def described(error: BaseException) -> str:
     """An error in words: many of the library's have a name and no text."""
     if isinstance(error, GroupCoordinatorNotAvailableError):
         return _NO_COORDINATOR
+    if isinstance(error, _FORBIDDEN):
+        return f"{type(error).__name__}: {_NO_RIGHT}"
     text = str(error)
     name = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
     return f"{name}: {text}" if text and text != name else name
@@ -107,12 +115,7 @@ class KafkaClient:
 
     async def layout(self, names: Sequence[str]) -> Layout:
         """The partitions of these topics; a topic that cannot be told about does not hold up the others."""
-
-        async def ask(client: AIOKafkaClient) -> Layout:
-            nodes = [broker.nodeId for broker in client.cluster.brokers()]
-            return layout_of(await self._first_to_answer(client, random.sample(nodes, len(nodes)), LayoutAsk(names)))
-
-        return await self._repeated("reading metadata", ask)
+        return await self.asked("reading metadata", LayoutAsk(names), layout_of)
 
     async def offsets(
         self, partitions: Iterable[TopicPartition], which: Literal["earliest", "latest"]
@@ -132,6 +135,15 @@ class KafkaClient:
             f"reading {partition.topic}/{partition.partition} at {offset}",
             lambda client: self._fetch(client, partition, offset, max_bytes, max_wait_ms),
         )
+
+    async def asked(self, doing: str, request: object, read: Callable[[Any], _T]) -> _T:
+        """What `read` makes of the answer of any broker; as `coordinated`."""
+
+        async def ask(client: AIOKafkaClient) -> _T:
+            nodes = [broker.nodeId for broker in client.cluster.brokers()]
+            return read(await self._first_to_answer(client, random.sample(nodes, len(nodes)), request))
+
+        return await self._repeated(doing, ask)
 
     async def coordinated(self, group: str, doing: str, request: object, read: Callable[[Any], _T]) -> _T:
         """What `read` makes of the answer of the group's coordinator. It may raise the library's errors, of which the

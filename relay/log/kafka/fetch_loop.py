@@ -150,9 +150,9 @@ class FetchLoop:
 
         A call that returned `max_records` may have left more, of which nothing will tell. Raises OffsetMissing for
         those that were asked for where their log has no records: each time, until they are opened anew or shut; and
-        LogUnavailable, once, for an error of one partition that does not pass by itself: it is asked for again. The
-        others lose nothing by that. Raises ConsumerBroken when nothing will ever come again, ConsumerClosed when this
-        is closed.
+        LogUnavailable, once, for errors of partitions that do not pass by themselves, of which it names one: they are
+        asked for again. The others lose nothing by that. Raises ConsumerBroken when nothing will ever come again,
+        ConsumerClosed when this is closed.
         """
         self._check()
         among = partitions if isinstance(partitions, Set) else frozenset(partitions)
@@ -196,12 +196,13 @@ class FetchLoop:
         if missing:
             names = ", ".join(f"{at.topic}/{at.partition} at {self._feeds[at].position}" for at in missing)
             raise OffsetMissing(f"Kafka: there is no record to go on with: {names}", missing)
-        for feed in over:
-            trouble, feed.trouble = feed.trouble, None
+        troubles = [feed.trouble for feed in over if feed.trouble is not None]
+        for feed in over:  # all at once: told one by one, the last would be asked for again long after it is well
+            feed.trouble = None
             del self._ready[feed.at]
             self._look_again(feed.at)
-            if trouble is not None:
-                raise trouble
+        for trouble in troubles:
+            raise trouble
 
     def _check(self) -> None:
         now = _now()
@@ -231,7 +232,7 @@ class FetchLoop:
         else:
             if part.error not in _PASSING:
                 where = f"{at.topic}/{at.partition}"
-                feed.trouble = LogUnavailable(f"Kafka: {where} cannot be read: {for_code(part.error).__name__}")
+                feed.trouble = LogUnavailable(f"Kafka: {where} cannot be read: {described(for_code(part.error)())}")
             self._strike(feed, f"{at.topic}/{at.partition}: {for_code(part.error).__name__} ({part.error})")
         if feed.has_some:
             self._ready[at] = feed

@@ -9,15 +9,18 @@ from weakref import WeakSet
 from aiokafka import codec
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from relay.domain.errors import UserError
+from relay.domain.errors import LogUnavailable, UserError
+from relay.domain.rights import Right
 from relay.domain.topics import TopicSpec
 from relay.log.checks import HEADROOM_BYTES
 from relay.log.kafka.admin import KafkaAdmin
+from relay.log.kafka.admission import refusal
 from relay.log.kafka.client import KafkaClient, no_topic
 from relay.log.kafka.consumer import KafkaConsumer
 from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.producer import KafkaProducer
 from relay.log.kafka.reader import KafkaReader
+from relay.log.kafka.rights import lacking
 from relay.log.kafka.settings import Cluster, GroupTiming, KafkaSecurity
 from relay.log.port import (
     Backlog,
@@ -89,9 +92,15 @@ class KafkaLog:
         self._followers: set[KafkaClient] = set()
 
     async def start(self) -> None:
-        """Raises LogUnavailable when no broker answers, UserError when the client library is incomplete."""
+        """Raises LogUnavailable when no broker answers, UserError when one does not let us in, or the client library is
+        incomplete."""
         _check_library()
-        await self._producer.start()
+        try:
+            await self._producer.start()
+        except LogUnavailable as error:
+            if (why := await refusal(self._cluster)) is not None:
+                raise UserError(why) from error
+            raise
         self._fetching.start()
 
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
@@ -176,6 +185,9 @@ class KafkaLog:
 
     async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
         return await self._admin.backlogs(groups)
+
+    async def lacking(self, rights: Sequence[Right]) -> list[Right]:
+        return await lacking(self._client, rights)
 
     async def close(self) -> None:
         """Consumers that are still open leave their groups; what is being appended gets 5 s."""

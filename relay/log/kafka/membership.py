@@ -210,6 +210,7 @@ class GroupMember:
                     self._trouble = None
             except KafkaError as error:
                 self._trouble = error
+                coordinator.beat_again()
             if coordinator.generation >= 0 and _now() - coordinator.accepted_at > 2 * beat_s:
                 with suppress(LogUnavailable):
                     await self.confirm()
@@ -243,6 +244,12 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
     def apply_again(self) -> None:
         self.news += 1
         self.request_rejoin()
+
+    def beat_again(self) -> None:
+        """An error that the library takes for final, such as a right that is missing, has ended its heartbeats: it
+        would tell of it for ever, and begin them again only with the next rebalance."""
+        if self._heartbeat_task is not None and self._heartbeat_task.done():
+            self.request_rejoin()
 
     def reset_generation(self) -> None:
         super().reset_generation()

@@ -17,7 +17,8 @@ FETCH_ALL_BYTES: Final = 1_048_576
 
 @dataclass(frozen=True, slots=True)
 class KafkaSecurity:
-    """Who we are to the cluster, and how the connection is protected. `ca_file`: PEM; None: the system's own.
+    """Who we are to the cluster, and how the connection is protected. Files are PEM. `ca_file` None: the system's own
+    authorities. `certificate_file`: ours, for a cluster that knows users by theirs; `key_file` None: it is in there.
 
     Raises UserError for combinations that cannot work, or that would send the password in the clear.
     """
@@ -27,6 +28,8 @@ class KafkaSecurity:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
 
     def __post_init__(self) -> None:
         if self.protocol.startswith("SASL") and (self.user is None or self.password is None):
@@ -42,7 +45,21 @@ class KafkaSecurity:
             context: SSLContext = create_ssl_context(cafile=self.ca_file)
         except OSError as error:
             raise UserError(f"Kafka CA file {self.ca_file} cannot be read: {error}") from error
+        if self.certificate_file is not None:
+            self._present_itself(context, self.certificate_file)
         return context
+
+    def _present_itself(self, context: SSLContext, certificate: str) -> None:
+        files = certificate if self.key_file is None else f"{certificate} with key file {self.key_file}"
+        try:
+            context.load_cert_chain(certificate, self.key_file, password=_no_passphrase)
+        except (OSError, ValueError) as error:
+            raise UserError(f"Kafka certificate file {files} cannot be used: {error}") from error
+
+
+def _no_passphrase() -> str:
+    """Else the library would ask for one on the terminal, and wait."""
+    raise ValueError("the key is encrypted; give one without a passphrase")
 
 
 class ClientArguments(TypedDict):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from relay.domain.errors import OffsetMissing, RecordTooLarge
+from relay.domain.rights import Right
 from relay.domain.topics import TopicSpec
 from relay.log.group_consumer import GroupConsumer
 from relay.log.groups import Group
@@ -264,6 +265,9 @@ class StreamsLog:
             for at, offset in zip(await self._store.partitions([topic]), offsets, strict=True):
                 found.append(Backlog(groups[topic], at, *await self._store.span(at), offset))
         return found
+
+    async def lacking(self, rights: Sequence[Right]) -> list[Right]:
+        return []
 
 
 @dataclass(slots=True)

@@ -47,6 +47,11 @@ class Calls:
         self._making: set[asyncio.Task[None]] = set()
 
     @property
+    def spare_key(self) -> bytes:
+        """One that no script uses."""
+        return self._keys[0] + b"rights"
+
+    @property
     def channels(self) -> list[bytes]:
         """Where the scripts publish hints: `hint` in `_raising.lua`."""
         return [key + b"hints" for key in self._keys]

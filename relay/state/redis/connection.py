@@ -1,6 +1,7 @@
 """Connections that know which server run they lead to."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from redis.asyncio.connection import (
@@ -17,6 +18,9 @@ from redis.exceptions import ConnectionError, ResponseError
 from relay.domain.errors import UserError
 
 Command = Sequence[bytes]
+
+_TLS_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+"""Options of a rediss:// URL that name a file. The client library would look for it at each connection."""
 
 WHO_ARE_YOU: Final[Sequence[Command]] = (
     (b"INFO", b"server"),
@@ -166,6 +170,9 @@ def maker_of(url: str) -> Maker:
         options: dict[str, Any] = dict(parse_url(url))
     except ValueError as error:
         raise UserError(f"Redis URL: {error}") from error
+    for name in _TLS_FILES:
+        if (path := options.get(name)) is not None and not Path(path).is_file():
+            raise UserError(f"Redis URL: {name}={path}: there is no such file")
     defaults: dict[str, Any] = {
         "socket_timeout": 1,
         "socket_connect_timeout": 3,

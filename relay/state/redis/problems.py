@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Final, NamedTuple, TypeVar, cast
 
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
 from relay.domain.errors import StateUnavailable, UserError
 from relay.state.redis.connection import field, unix_seconds
+from relay.state.redis.rights import forbidden
 from relay.state.redis.servers import Servers
 from relay.state.redis.shared import SharedConnection
 
@@ -40,8 +42,9 @@ class Facts(NamedTuple):
         return int(self.text(name) or 0)
 
 
-async def check(servers: Servers) -> None:
-    """Refuse servers that may evict, let us not in, or are not what the URL says: UserError."""
+async def check(servers: Servers, key: bytes) -> None:
+    """Refuse servers that may evict, let us not in, or are not what the URL says, and a login that may do too little:
+    UserError. `key`: one that is ours and that nobody has."""
     for facts in (await _each(servers, _facts)).values():
         mode, policy = facts.mode, facts.text("maxmemory_policy")
         if mode == "sentinel":
@@ -55,6 +58,9 @@ async def check(servers: Servers) -> None:
                 f"Redis: maxmemory-policy is {policy}, so it may drop what keeps messages from being delivered twice;"
                 " set `maxmemory-policy noeviction`"
             )
+    for lacking in (await _each(servers, partial(forbidden, key=key))).values():
+        if lacking is not None:
+            raise UserError(f"Redis: this user may not {lacking}; `relay rights` prints the ACL rule that allows it")
 
 
 async def problems_of(servers: Servers) -> list[str]:
@@ -104,7 +110,8 @@ async def _each(servers: Servers, ask: Callable[[SharedConnection], Awaitable[T]
     except StateUnavailable as error:
         cause = error.__cause__
         if isinstance(cause, AuthenticationError | NoPermissionError):
-            raise UserError(f"{error}; see the user and password in the Redis URL, and the user's ACL") from error
+            advice = "see the user and password in the Redis URL; `relay rights` prints the user's ACL rule"
+            raise UserError(f"{error}; {advice}") from error
         if isinstance(cause, ResponseError) and "cluster support disabled" in str(cause):
             raise UserError("Redis: the URL leads to no cluster; write redis://host:6379/0") from error
         raise

@@ -53,7 +53,7 @@ class RedisState(Records):
     """
 
     async def start(self) -> None:
-        await check(self._servers)
+        await check(self._servers, self._calls.spare_key)
 
     async def problems(self) -> list[str]:
         return await problems_of(self._servers)

@@ -1,0 +1,169 @@
+"""What each role needs to be allowed on Kafka and Redis: the one truth for the check at the start, for `relay rights`,
+and for docs/least-rights.md."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, NamedTuple
+
+from relay.domain.topics import SHARED, Topics
+
+Operation = Literal["Read", "Write", "Create", "Alter", "Describe", "DescribeConfigs"]
+Kind = Literal["topic", "group"]
+
+API: Final = "api"
+OPERATOR: Final = "operator"
+"""Who runs the commands that go to Kafka and Redis themselves: `relay topics apply`, `relay recover` and the like."""
+SENDER: Final = "sender"
+"""Who puts messages on `from_sender`. No role of the relay."""
+RESULTS: Final = "results"
+"""A sender who takes its results from `to_sender` (`callback: kafka`). No role of the relay."""
+
+ORDER: Final[tuple[Operation, ...]] = ("Read", "Write", "Create", "Alter", "Describe", "DescribeConfigs")
+_IMPLY_DESCRIBE: Final = frozenset({"Read", "Write", "Alter"})
+"""Kafka gives Describe to whoever has one of these."""
+
+
+_LATER: Final = frozenset({"Create", "Alter"})
+"""Somebody else may create topics, and give them partitions."""
+
+
+class Right(NamedTuple):
+    """Operations on a topic or group of this name, or `prefixed`: on all whose names begin so.
+
+    `probe`: a name that shows whether it was given; None where that is not looked at.
+    """
+
+    kind: Kind
+    name: str
+    prefixed: bool
+    operations: tuple[Operation, ...]
+    probe: str | None
+
+    def only(self, operations: tuple[Operation, ...]) -> "Right":
+        return self._replace(operations=operations)
+
+    def without_implied(self) -> "Right":
+        """Fewer words that say the same."""
+        if not _IMPLY_DESCRIBE & set(self.operations):
+            return self
+        return self.only(tuple(each for each in self.operations if each != "Describe"))
+
+    def at_once(self, topics: Topics) -> "Right | None":
+        """What of it no process can do without; None: it is all for things that may never come."""
+        operations = tuple(each for each in self.operations if each not in _LATER)
+        return self.only(operations) if operations and self.name != topics.audit else None
+
+
+_LANES: Final = ("to_receiver_*", "pending_*")
+_TOPICS: Final = (
+    "from_sender",
+    *_LANES,
+    "to_sender",
+    "failed_messages",
+    "parked_messages",
+    "receiver_config",
+    "audit",
+)
+_LOOK: Final[tuple[Operation, ...]] = ("Describe", "DescribeConfigs")
+_EVERY_PROCESS: Final[Mapping[str, tuple[Operation, ...]]] = {
+    **dict.fromkeys(_TOPICS, _LOOK),  # it looks at the topics before it uses them
+    "parked_messages": (*_LOOK, "Read", "Write"),  # whichever process puts back what Redis has lost
+    "receiver_config": (*_LOOK, "Read"),
+}
+_HOLDS: Final[Mapping[str, tuple[Operation, ...]]] = {"receiver_config": ("Write",)}
+"""Those that send to somebody pause who is gone, or down for days."""
+
+_OF_ROLE: Final[Mapping[str, Mapping[str, tuple[Operation, ...]]]] = {
+    OPERATOR: dict.fromkeys(_TOPICS, ("Read", "Write", "Create", "Alter")),
+    API: {
+        **dict.fromkeys(_TOPICS, ("Read", "Write")),
+        **dict.fromkeys(_LANES, ("Read", "Write", "Create", "Alter")),
+    },
+    "from-sender": {"from_sender": ("Read",), "to_receiver_*": ("Write",), "failed_messages": ("Write",)},
+    "to-receiver": {
+        **_HOLDS,
+        "to_receiver_*": ("Read",),
+        "pending_*": ("Write",),
+        "to_sender": ("Write",),
+        "failed_messages": ("Write",),
+    },
+    "from-receiver-async": {
+        **_HOLDS,
+        "pending_*": ("Read",),
+        "to_receiver_*": ("Write",),
+        "to_sender": ("Write",),
+        "failed_messages": ("Write",),
+    },
+    "to-sender": {**_HOLDS, "to_sender": ("Read",), "failed_messages": ("Write",)},
+    "failed-messages": {"failed_messages": ("Read",), "to_sender": ("Write",)},
+}
+_OF_OTHERS: Final[Mapping[str, Mapping[str, tuple[Operation, ...]]]] = {
+    SENDER: {"from_sender": ("Write",)},
+    RESULTS: {"to_sender": ("Read",)},
+}
+WHO: Final = (*_OF_ROLE, *_OF_OTHERS)
+
+REDIS_COMMANDS: Final = (
+    *("EVALSHA", "SCRIPT|LOAD", "INFO", "TIME", "CONFIG|GET", "CLUSTER|SLOTS", "SUBSCRIBE", "PING", "SELECT"),
+    *("DEL", "EXISTS", "PEXPIRE", "GET", "MGET", "SET", "PUBLISH"),
+    *("HDEL", "HEXISTS", "HGET", "HGETALL", "HINCRBY", "HKEYS", "HMGET", "HSET", "HSETNX"),
+    *("SADD", "SCARD", "SISMEMBER", "SMEMBERS", "SREM"),
+    *("ZADD", "ZCARD", "ZRANGE", "ZRANGEBYSCORE", "ZREM", "ZREVRANGE", "ZSCORE"),
+)
+"""What the relay's processes call, and its scripts, of whom a server asks the same rights."""
+
+
+def rights_of(topics: Topics, roles: Iterable[str]) -> list[Right]:
+    """Of one user, for a process with these roles, or for SENDER or RESULTS."""
+    needs: dict[str, set[Operation]] = {}
+    groups: list[Right] = []
+    for role in roles:
+        of_role = [_OF_OTHERS[role]] if role in _OF_OTHERS else [_EVERY_PROCESS, _OF_ROLE[role]]
+        for topic, some in ((topic, some) for each in of_role for topic, some in each.items()):
+            needs.setdefault(topic, set()).update(some)
+        groups += _groups(topics, role)
+    names = {"to_receiver_*": topics.to_receiver(""), "pending_*": topics.pending("")}
+    probes = {"to_receiver_*": topics.to_receiver(SHARED), "pending_*": topics.pending(SHARED)}
+    found = []
+    for topic in _TOPICS:
+        if operations := needs.get(topic):
+            name = names.get(topic, topics.prefix + topic)
+            in_order = tuple(each for each in ORDER if each in operations)
+            found.append(Right("topic", name, topic in names, in_order, probes.get(topic, name)).without_implied())
+    return [*found, *groups]
+
+
+def _groups(topics: Topics, role: str) -> list[Right]:
+    if role in _OF_OTHERS:
+        return []  # it has a group of its own name
+    if role in (API, OPERATOR):  # gives each group its first offsets, and sees how far they are
+        return [Right("group", topics.group(""), True, ("Read",), None)]
+    group = topics.group(role)  # with those beside it for topics that are new, and for lanes of older releases
+    return [Right("group", group, True, ("Read",), group)]
+
+
+def kafka_commands(rights: Iterable[Right], principal: str) -> list[str]:
+    """A command of Kafka's own tool for each kind of right; topics with the same rights share one."""
+    together: dict[tuple[Kind, bool, tuple[Operation, ...]], list[str]] = {}
+    for right in rights:
+        together.setdefault((right.kind, right.prefixed, right.operations), []).append(right.name)
+    commands = []
+    for (kind, prefixed, operations), names in together.items():
+        words = [f"--allow-principal {principal}", *(f"--{kind} {name}" for name in names)]
+        words += ["--resource-pattern-type prefixed"] if prefixed else []
+        words += [f"--operation {operation}" for operation in operations]
+        commands.append(" ".join(["kafka-acls.sh $KAFKA --add", *words]))
+    return commands
+
+
+def redis_rule(topics: Topics, user: str) -> list[str]:
+    """The words behind ACL SETUSER for a user with what the relay needs: every role the same, for they share rows."""
+    names = f"{topics.prefix}relay:*"
+    return [
+        user,
+        "reset",
+        "on",
+        ">PASSWORD",
+        f"~{names}",
+        f"&{names}",
+        *(f"+{name.lower()}" for name in REDIS_COMMANDS),
+    ]

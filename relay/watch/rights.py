@@ -1,0 +1,44 @@
+"""What this process's user may do on the log: looked at before anything else is, so that a right that is missing is
+said in words, and not found out by the first message that needs it."""
+
+from collections.abc import Collection
+
+from relay.domain.errors import UserError
+from relay.domain.rights import API, Right, rights_of
+from relay.domain.topics import Topics
+from relay.log.port import Log
+from relay.telemetry.logging import get_logger
+
+_SHARED_WORK = "moves, replays, rebuilding, the backlog watch, and what the receivers file declares"
+
+_log = get_logger("relay.process")
+
+
+async def check_rights(log: Log, topics: Topics, roles: Collection[str]) -> bool:
+    """Refuse to start where a role could not do its work. Raises UserError, and LogUnavailable.
+
+    Whether the process may also do what one process of all does for the others: that takes the rights of the API.
+    """
+    lacking = await log.lacking(rights_of(topics, roles))
+    refuse([right for each in lacking if (right := each.at_once(topics))], roles)
+    for line in _lines(lacking, roles):
+        _log.warning("right_missing", problem=line)
+    keeps = not any(each.at_once(topics) for each in await log.lacking(rights_of(topics, [API])))
+    if not keeps:
+        _log.info("shared_work_left", what=_SHARED_WORK, to="processes whose user has the rights of the API")
+    return keeps
+
+
+def refuse(lacking: Collection[Right], roles: Collection[str]) -> None:
+    """Raises UserError with a line for each topic or group."""
+    if lacking:
+        raise UserError("\n".join(_lines(lacking, roles)))
+
+
+def _lines(lacking: Collection[Right], roles: Collection[str]) -> list[str]:
+    of_one = "".join(f" --role {role}" for role in roles) if len(roles) == 1 else ""
+    return [
+        f"Kafka: this user may not {', '.join(each.operations)} on {each.kind} {each.probe}; "
+        f"`relay rights{of_one}` prints the commands that allow it"
+        for each in lacking
+    ]
