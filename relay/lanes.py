@@ -27,7 +27,7 @@ from relay.plan import Plan
 from relay.state.port import Lane as LaneId
 from relay.state.port import State
 from relay.state.rows import TAGS, tag_of
-from workers.failed_messages import FailedMessages, Reporter
+from workers.failed_messages import NOBODY_GATHERS, FailedMessages, Gatherer, Reporter
 from workers.from_receiver_async import FromReceiverAsync
 from workers.from_sender import FromSender
 from workers.letters import Letters
@@ -82,6 +82,7 @@ class Lanes:
         observer: Observer,
         patience: Patience,
         reporter: Reporter,
+        gatherer: Gatherer = NOBODY_GATHERS,
     ) -> None:
         self._settings = settings
         self._plan = plan
@@ -105,7 +106,7 @@ class Lanes:
                 topics, known, state, letters, outside, max_payload_bytes=settings.max_payload_bytes, moves=known
             ),
             "to-sender": ToSender(known, state, letters, outside),
-            "failed-messages": FailedMessages(topics, state, letters, reporter),
+            "failed-messages": FailedMessages(topics, state, letters, reporter, gatherer),
             "to-receiver": ToReceiver(topics, known, state, letters, outside, known),
             "from-receiver-async": FromReceiverAsync(topics, known, state, letters, outside),
         }

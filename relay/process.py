@@ -56,6 +56,7 @@ from relay.watch.backlog import BacklogWatch
 from relay.watch.event_loop import LoopWatch
 from relay.watch.known import NAMES_SHOWN, count_refused, follow_registry, tell_unknown
 from relay.watch.mover import Mover
+from relay.watch.own_events import OwnEvents
 from relay.watch.parked import ParkedWatch
 from relay.watch.parts import tell_draining, watch_part
 from relay.watch.receivers_file import FileWatch
@@ -122,12 +123,14 @@ class Relay:
             self._sentry,
             lambda: self._recovery.ask(),
             tells_attempts=lambda gate: tells_all or plan.tells_attempts(gate),
+            turned=lambda turn, receiver, since: self._events.turned(turn, receiver, since),
         )
         # A member that sends no heartbeat for its session timeout is put out; heartbeats come from the loop.
         self._loop_watch = LoopWatch(self.metrics, settings.kafka_session_timeout / 2 if exit_when_stuck else None)
         told = observer.parked_in_all if plan.index == 0 else lambda _count, _cap: None
         self._parked_watch = ParkedWatch(state, shared, settings.parked_total, told)
         self._patience = patience = Patience(shared, observer)
+        self._events = OwnEvents(log, state, self._topics, self.registry, shared, patience, self.metrics)
         self._topic_watch = TopicWatch(log, self._topics, settings, self.registry, shared, patience)
         self._file = FileWatch(settings, plan, self.registry, log, state, self._topics, shared, owner=self._owner)
         self.hangup = self._file.hangup
@@ -166,6 +169,7 @@ class Relay:
             observer,
             self._patience,
             self._sentry,
+            self._events,
         )
         self._desk = Desk(
             log,
@@ -239,6 +243,7 @@ class Relay:
                 start("lane checks", self._topic_watch.run()),
                 start("refused receivers", count_refused(self.registry, self.metrics)),
                 start("parked watch", self._parked_watch.run()),
+                start("own events", self._events.run()),
             ]
             if self._keeps:
                 background += [start(name, work) for name, work in self._shared_work()]
@@ -247,6 +252,7 @@ class Relay:
                 self._loop_watch.arm()
                 started()
                 await self._run_lanes(stop)
+            await self._events.end()
             await end(background)
 
     async def _know_receivers(self) -> None:

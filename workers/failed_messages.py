@@ -4,13 +4,13 @@
 2. report it (Sentry groups it by receiver and reason, and is rate-limited);
 3. append a failure notice for the sender (problem details, as JSON), unless its own callback is what failed, or nobody
    knows who sent it;
-4. acknowledged: index it for listing.
+4. acknowledged: index it for listing, and tell those who gather what has failed.
 
 One that somebody discarded is neither reported nor listed: nobody has to look at it any more.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from relay.domain.dead_letter import DeadLetter, identity_of, parse_dead_letter
 from relay.domain.hop import NO_RECEIVER, Hop, result_headers
@@ -34,6 +34,22 @@ class Reporter(Protocol):
     ) -> None: ...
 
 
+class Gatherer(Protocol):
+    """Gathers failures, to tell of many at a time; never raises, never blocks, and may drop."""
+
+    def failed(self, entry: FailedEntry) -> None: ...
+
+
+class NobodyGathers:
+    """`Gatherer` that has nobody to tell."""
+
+    def failed(self, entry: FailedEntry) -> None:
+        return
+
+
+NOBODY_GATHERS: Final = NobodyGathers()
+
+
 class Failure(Work):
     """A dead letter."""
 
@@ -48,8 +64,9 @@ class Failure(Work):
 class FailedIndex(LookedUpFirst):
     """Nothing is looked up: to index a dead letter twice is to index it once."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, gatherer: Gatherer) -> None:
         self._state = state
+        self._gatherer = gatherer
 
     async def intake(self, lane: Lane, works: Sequence[Failure]) -> list[Seen]:
         return [Seen.READY] * len(works)
@@ -58,6 +75,8 @@ class FailedIndex(LookedUpFirst):
         listed = [entry_of(work) for work, _ in works if is_listed(work)]
         if listed:
             await self._state.index_failed(listed)
+        for entry in listed:
+            self._gatherer.failed(entry)
 
 
 def entry_of(work: Failure) -> FailedEntry:
@@ -85,11 +104,18 @@ class FailedMessages:
     parks = False
     capped = False
 
-    def __init__(self, topics: Topics, state: State, letters: Letters, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        state: State,
+        letters: Letters,
+        reporter: Reporter,
+        gatherer: Gatherer = NOBODY_GATHERS,
+    ) -> None:
         self._topics = topics
         self._letters = letters
         self._reporter = reporter
-        self.table = FailedIndex(state)
+        self.table = FailedIndex(state, gatherer)
 
     def admit(self, record: Record) -> Failure:
         return Failure(record, parse_dead_letter(record.headers))

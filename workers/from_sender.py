@@ -4,7 +4,8 @@
    `too_large`);
 2. look up the message: a known id with all hop records acknowledged is a duplicate and skipped, one with other bytes
    is a dead letter (`id_conflict`);
-3. find its receivers: those it names, or those that subscribe; one that is switched off gets it later;
+3. find its receivers: those it names, or those that subscribe; one that is switched off gets it later. What the
+   relay says itself goes to those that may hear it;
 4. append one hop record per receiver, and a dead letter for each receiver nobody knows;
 5. acknowledged: remember the message as enqueued.
 
@@ -20,8 +21,9 @@ from msgspec import structs
 from relay.domain.directory import Directory, Moves, NobodyMoves, why_unknown
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import encode_hop
-from relay.domain.identity import DeliveryId
+from relay.domain.identity import OWN_SOURCE, DeliveryId
 from relay.domain.message import Message, message_digest, parse_message, sender_headers
+from relay.domain.own_events import hearers_of
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Receiver
 from relay.domain.route import Cut, Marker, lane_at, marker_in
@@ -172,12 +174,19 @@ class FromSender:
         if work.conflict:
             return Dead("id_conflict", "this id came before with another payload, type or receivers")
         try:
-            names = message.receivers or self._directory.subscribers(message.source_id, message.event_type)
+            names = self._names(message)
         except InvalidRecord as error:
             return Dead(error.reason, error.detail)
-        if not names:
-            return Dead("unknown_receiver", "the message names no receiver, and none subscribes to it")
         return self._routed(work, names)
+
+    def _names(self, message: Message) -> Sequence[str]:
+        """The receivers that it goes to; of an event of our own there may be none any more. Raises InvalidRecord."""
+        if message.source_id == OWN_SOURCE:
+            return hearers_of(self._directory, message)
+        names = message.receivers or self._directory.subscribers(message.source_id, message.event_type)
+        if not names:
+            raise InvalidRecord("unknown_receiver", "the message names no receiver, and none subscribes to it")
+        return names
 
     def _routed(self, work: Incoming, names: Sequence[str]) -> Done:
         if len(names) == 1 and (only := self._directory.receiver(names[0])) is not None:

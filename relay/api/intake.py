@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from relay.api.context import ApiContext
-from relay.api.problems import ID_CONFLICT, Problem, problem_of
+from relay.api.problems import ID_CONFLICT, RESERVED_SOURCE, Problem, problem_of
 from relay.api.recipients import Recipients
 from relay.api.shared import Shared
 from relay.domain.coordinate import Headers
 from relay.domain.directory import Directory
 from relay.domain.errors import RecordTooLarge, Unavailable
-from relay.domain.identity import MessageId
+from relay.domain.identity import OWN_SOURCE, MessageId
 from relay.domain.message import Message, message_digest
 from relay.log.port import Coordinate, NewRecord
 from relay.state.replies import answered
@@ -111,8 +111,10 @@ class Intake:
         """What becomes of each message, all of `source_id`; the accepted ones are on the log in their order.
 
         Raises LogUnavailable: then it is not known which are; nothing of them is in the state, so a repeat with the
-        same ids is taken as if it were the first.
+        same ids is taken as if it were the first. Raises a Problem where nobody may send as that source.
         """
+        if source_id == OWN_SOURCE:
+            raise Problem(RESERVED_SOURCE, f"The source {OWN_SOURCE!r} is the relay's own; no message was accepted.")
         context = self._context
         sorting = _Sorting(context.directory, Accepted(int(context.clock.time() * 1000)))
         for incoming, row in zip(batch, await self._known(batch), strict=True):

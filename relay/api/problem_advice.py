@@ -26,6 +26,10 @@ ADVICE: Final[dict[str, str]] = {
         "A browser sent it for a page of another site. Programs send neither `Origin` nor `Sec-Fetch-Site`; pages"
         " of this API's own public URL may call it."
     ),
+    "reserved-source": (
+        "`relay` is the source of what the relay itself has to tell: receivers may subscribe to it, and nobody else "
+        "sends as it. Send as a source with an id of your own."
+    ),
     "not-found": (
         "There is nothing at that path: a wrong path, or what it names never was, is not there yet, or is long "
         "gone. `detail` says which."

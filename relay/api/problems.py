@@ -57,6 +57,7 @@ UNKNOWN_HOST: Final = Kind("unknown-host", 421, "The request is for another host
 INVALID_RECEIVER: Final = Kind("invalid-receiver", 422, "The receiver is not valid")
 UNKNOWN_RECEIVER: Final = Kind("unknown-receiver", 422, "There is no such receiver")
 UNFIT_ID: Final = Kind("unfit-id", 422, "The id cannot be asked about")
+RESERVED_SOURCE: Final = Kind("reserved-source", 422, "Nobody sends as this source")
 NO_RECEIVER: Final = Kind("no-receiver", 422, "Nobody is to receive this message")
 TOO_MANY: Final = Kind("too-many-requests", 429, "Too many requests")
 OVER_QUOTA: Final = Kind("quota-exceeded", 429, "The quota is used up")

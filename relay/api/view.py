@@ -6,7 +6,6 @@ The API, and whatever else shows a message, gives exactly the fields of `Message
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from msgspec import UNSET, UnsetType
@@ -17,6 +16,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.handover import Handover, from_code, handover
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId, MessageId, webhook_id
+from relay.domain.moment import rfc3339 as rfc3339
 from relay.domain.progress import CallbackStatus, Status, least_advanced
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Source
@@ -216,17 +216,6 @@ def is_owed(found: Found, source: Source) -> bool:
 def has_failed(row: Row) -> bool:
     """Whether the delivery was given up, or is about to be."""
     return row.stage is Stage.FAILED or (row.stage is Stage.RESULT and _is_dead(row.result))
-
-
-def rfc3339(seconds: float) -> str | None:
-    """Unix seconds as text, to the millisecond; None for what is no time (a producer may write any timestamp)."""
-    if seconds <= 0:
-        return None
-    try:
-        moment = datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _has_answer(row: Row) -> bool:

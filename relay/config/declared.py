@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 
 from relay.config.entries import ReceiverEntry, SourceEntry
 from relay.config.receivers_file import ANY_SOURCE, Raw, check_entry
+from relay.config.sources import OWN
 from relay.config.topic import ORIGIN, SOURCE_PREFIX, read_topic
 from relay.domain.errors import UserError
+from relay.domain.identity import OWN_SOURCE
 from relay.domain.receiver import Endpoint, Source
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import LogReader
@@ -27,6 +29,8 @@ class Declared:
 
     def source(self, source_id: str) -> Source:
         """Its own entry, else that of `*`, else a source without callback."""
+        if source_id == OWN_SOURCE:
+            return OWN
         found = self.sources.get(source_id) or self.sources.get(ANY_SOURCE) or Source(source_id)
         return replace(found, source_id=source_id)
 

@@ -25,7 +25,7 @@ from relay.domain.ed25519 import is_private_key
 from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import check_pattern
 from relay.domain.headers import check_header_name, check_header_value
-from relay.domain.identity import check_id
+from relay.domain.identity import OWN_SOURCE, check_id
 from relay.domain.receiver import RetryPolicy, SignatureStyle
 from relay.domain.status import check_template
 
@@ -72,6 +72,8 @@ def _pattern(value: str) -> str:
 
 
 def _source_id(value: str) -> str:
+    if value == OWN_SOURCE:
+        raise ValueError(f"{OWN_SOURCE!r} is the source of the relay's own events; no other can have this id")
     try:
         return check_id(value, "source_id")
     except InvalidRecord as error:

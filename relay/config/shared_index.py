@@ -15,6 +15,7 @@ from zlib import crc32
 
 from relay.config.glance import DEFAULT_WAIT_S, Glance, glance
 from relay.domain.errors import LogUnavailable
+from relay.domain.own_events import is_feed, subscribed
 
 AT_ONCE: Final = 200
 """Records that are taken before other tasks get a turn: a few ms."""
@@ -167,7 +168,7 @@ class SharedIndex:
         query = _MATCH.format(",".join("?" * len(types)))
         found: set[str] = set()
         with _errors():
-            for candidate in _candidates(source, self._source_lengths):
+            for candidate in [source] if is_feed(source) else _candidates(source, self._source_lengths):
                 above = crc32(candidate.encode()) << 31
                 wanted = [above ^ each for each in types]
                 found.update(name for (name,) in self._db.execute(query, (*wanted, most)))
@@ -283,7 +284,8 @@ def _patterns(seen: Glance) -> list[int]:
         return []
     entry = seen.entry
     types = _of_types(entry.event_types).numbers
-    return [crc32(source.encode()) << 31 ^ each for source in entry.sources for each in types]
+    sources = subscribed(entry.sources, entry.owner)
+    return [crc32(source.encode()) << 31 ^ each for source in sources for each in types]
 
 
 class _Types(NamedTuple):

@@ -5,9 +5,14 @@ from dataclasses import replace
 from typing import Final
 
 from relay.config.receivers_file import ANY_SOURCE
+from relay.domain.identity import OWN_SOURCE
 from relay.domain.receiver import Source
 
 OTHERS_KEPT: Final = 16_384
+
+
+OWN: Final = Source(OWN_SOURCE, answers="none", failures=False)
+"""Nobody is told what came of the relay's own events: that would be told to whoever `*` is."""
 
 
 class Sources:
@@ -19,6 +24,8 @@ class Sources:
 
     def source(self, source_id: str) -> Source:
         """Its own entry, else that of `*` under this id, else a source without callback."""
+        if source_id == OWN_SOURCE:
+            return OWN
         if (own := self._sources.get(source_id)) is not None:
             return own
         other = self._others.get(source_id)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Generic, TypeVar
 
 from relay.domain.errors import InvalidRecord
+from relay.domain.own_events import is_feed, subscribed
 from relay.domain.receiver import Receiver
 
 MAX_MATCHES: Final = 1_000
@@ -22,20 +23,22 @@ class Subscriptions:
                 self._add(receiver)
 
     def _add(self, receiver: Receiver) -> None:
-        for source in receiver.sources:
+        for source in subscribed(receiver.sources, receiver.owner):
             by_type = self._by_source.setdefault(source, _Patterns)
             for event_type in receiver.event_types:
                 by_type.setdefault(event_type, list).append(receiver.name)
 
     def match(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
-        """Names of the receivers that subscribe, sorted. A message without a type matches the type `*` only.
+        """Names of the receivers that subscribe, sorted. A message without a type matches the type `*` only; a feed of
+        our own is in no pattern of sources.
 
         Raises InvalidRecord (reason `invalid`) when there are more than MAX_MATCHES.
         """
         names: set[str] = set()
-        for by_type in self._by_source.matching(source_id):
-            for subscribed in by_type.matching(event_type or ""):
-                names.update(subscribed)
+        found = self._by_source.exactly(source_id) if is_feed(source_id) else self._by_source.matching(source_id)
+        for by_type in found:
+            for wanted in by_type.matching(event_type or ""):
+                names.update(wanted)
         if len(names) > MAX_MATCHES:
             raise too_many(str(len(names)))
         return tuple(sorted(names))
@@ -58,10 +61,14 @@ class _Patterns(Generic[_T]):
             self._lengths = sorted({*self._lengths, len(prefix)})
         return self._prefixes[prefix]
 
-    def matching(self, text: str) -> Iterator[_T]:
-        """The values of all patterns that `text` matches. Costs one look-up per *length* of prefix in use."""
+    def exactly(self, text: str) -> Iterator[_T]:
+        """The value of the pattern that is `text`."""
         if text in self._exact:
             yield self._exact[text]
+
+    def matching(self, text: str) -> Iterator[_T]:
+        """The values of all patterns that `text` matches. Costs one look-up per *length* of prefix in use."""
+        yield from self.exactly(text)
         for length in self._lengths:
             if length > len(text):
                 return
@@ -78,9 +85,13 @@ def subscribes(receiver: Receiver, source_id: str, event_type: str) -> bool:
     """Whether one receiver wants such messages; `event_type` is empty where they have none."""
     return (
         receiver.enabled
-        and any(_matches(pattern, source_id) for pattern in receiver.sources)
+        and any(_of_source(pattern, source_id) for pattern in subscribed(receiver.sources, receiver.owner))
         and any(_matches(pattern, event_type) for pattern in receiver.event_types)
     )
+
+
+def _of_source(pattern: str, source_id: str) -> bool:
+    return pattern == source_id if is_feed(source_id) else _matches(pattern, source_id)
 
 
 def _matches(pattern: str, text: str) -> bool:

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 from relay.domain.errors import InvalidRecord
 
 MAX_ID_BYTES: Final = 256
+OWN_SOURCE: Final = "relay"
+"""The source of what the relay itself has to say; nobody else sends as it."""
 _RECEIVER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 

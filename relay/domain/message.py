@@ -11,7 +11,7 @@ from msgspec import Struct
 from relay.domain.coordinate import Headers
 from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import PREFIX, Pairs, as_record_headers, in_record, read_headers
-from relay.domain.identity import MessageId, check_id, is_receiver_name, read_message_id, read_source_id
+from relay.domain.identity import OWN_SOURCE, MessageId, check_id, is_receiver_name, read_message_id, read_source_id
 
 MAX_RECEIVERS: Final = 1_000
 """Receivers that one message may go to."""
@@ -90,8 +90,11 @@ def parse_message(value: bytes | None, headers: Headers) -> Message:
 def message_digest(message: Message) -> bytes:
     """6 bytes of SHA-256 over payload, receivers and type: tells a repeated message from a reused id.
 
-    The order of the receivers does not count, nor does the wire form, nor do the message's own headers.
+    The order of the receivers does not count, nor does the wire form, nor do the message's own headers. Of an event of
+    our own the id says all: two processes that notice the same thing put it in slightly different words.
     """
+    if message.source_id == OWN_SOURCE:
+        return hashlib.sha256(message.message_id.encode()).digest()[:6]
     receivers = message.receivers
     if receivers is not None and len(receivers) > 1:
         receivers = tuple(sorted(receivers))

@@ -122,10 +122,11 @@ class Attempting(Settling[W]):
         match verdict:
             case Go(attempt, start_in_s):
                 self._go(work, attempt, start_in_s, now)
-            case Ping(down_for_s):
+            case Ping(down_for_s, since):
                 advance(work, Event.VERDICT, Phase.PINGING)
-                self._observer.offline(work.gate, down_for_s)
+                self._observer.offline(work.gate, down_for_s, since)
                 work.pinging, work.down_for_s, work.begun_at = True, down_for_s, self._asked_at
+                work.down_since = since
                 self._run(work)
             case Ambiguous(attempts, doubt):
                 work.token = b""

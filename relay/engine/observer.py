@@ -89,10 +89,11 @@ class Observer:
     def held(self, gate: str, why: WaitReason) -> None:
         """The endpoint is to be sent nothing now, and not for its rate. Told often while something waits for it."""
 
-    def offline(self, gate: str, down_for_s: float) -> None:
-        """A long outage: a throw-away ping is about to be sent. Told for each."""
+    def offline(self, gate: str, down_for_s: float, since: float) -> None:
+        """A long outage: a throw-away ping is about to be sent. Told for each. `since`: when it began, in Unix seconds,
+        the same in all processes."""
 
-    def back(self, gate: str, down_for_s: float) -> None:
+    def back(self, gate: str, down_for_s: float, since: float) -> None:
         """A ping was answered: the outage is over."""
 
     def unanswered(self, gate: str) -> None:

@@ -175,7 +175,7 @@ class Settling(Waiting[W]):
         if held:
             observer.shut(gate, work.down_for_s, settlement.last_status, gone=held.reason == "gone")
         elif healthy:
-            observer.back(gate, work.down_for_s)
+            observer.back(gate, work.down_for_s, work.down_since)
         elif healthy is False:
             observer.unanswered(gate)
 

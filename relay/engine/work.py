@@ -93,6 +93,7 @@ class Work:
         "crashes",
         "doubt",
         "down_for_s",
+        "down_since",
         "due",
         "end",
         "forms",
@@ -147,6 +148,7 @@ class Work:
         self.pinging = False
         """Its endpoint is offline: the step is run to send a throw-away ping in its place."""
         self.down_for_s = 0.0
+        self.down_since = 0.0
         """So long, then."""
         self.crashes = 0
         self.suspect = False

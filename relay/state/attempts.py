@@ -98,6 +98,8 @@ class Ping(NamedTuple):
     """
 
     down_for_s: float
+    since: float
+    """Unix seconds by the state's clock: it names the outage, in every process."""
 
 
 class Ambiguous(NamedTuple):

@@ -314,7 +314,8 @@ class State(Protocol):
         ...
 
     async def hold(self, owner: str, hold: Hold) -> None:
-        """Send it nothing until `resume`; the log has it already. Works while tags are not ready."""
+        """Send it nothing until `resume`; the log has it already. What was found out before, as that it is gone, keeps
+        its `since`. Works while tags are not ready."""
         ...
 
     async def hold_again(self, holds: Mapping[str, Hold], *, tags: Collection[int] = (), before: float = 0.0) -> None:

@@ -70,6 +70,14 @@ class Metrics:
         self.over_quota_total = self._counter(
             "relay_over_quota_total", "Messages refused over HTTP for a quota: of a key, or of a source", "of"
         )
+        self.own_events_total = self._counter(
+            "relay_own_events_total", "Events of the relay itself that were put on from_sender, by type", "type"
+        )
+        self.own_events_dropped_total = self._counter(
+            "relay_own_events_dropped_total",
+            "Events of the relay itself that are told to nobody, as too many wait for the log, by type",
+            "type",
+        )
         self.failed_total = self._counter("relay_failed_total", "Dead letters", "receiver", "reason")
         self.end_to_end_seconds = self._histogram(
             "relay_end_to_end_seconds",

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from relay.domain.errors import OffsetMissing, PartitionLost, RelayError, StateRecovering, StateUnavailable, Unavailable
+from relay.domain.own_events import Turn
 from relay.engine.intake import WorkerFault
 from relay.engine.observer import Memory, Observer, Recovered
 from relay.engine.phases import IllegalTransition
@@ -34,6 +35,7 @@ class TelemetryObserver(Observer):
     """`ask_recovery` is called when the state is not ready.
 
     `tells_attempts`: at which endpoints each attempt gets a line: far too much where messages come by the hundred.
+    `turned`: called with what has become of a receiver, its name, and since when its outage lasts (Unix seconds).
     """
 
     def __init__(
@@ -43,7 +45,9 @@ class TelemetryObserver(Observer):
         ask_recovery: Callable[[], None],
         *,
         tells_attempts: Callable[[str], bool] = lambda _gate: False,
+        turned: Callable[[Turn, str, float | None], None] = lambda _turn, _receiver, _since: None,
     ) -> None:
+        self._turned = turned
         self._tells_attempts = tells_attempts
         self._metrics = metrics
         self._sentry = sentry
@@ -175,11 +179,13 @@ class TelemetryObserver(Observer):
         if self._outages.hold(gate, why, time.monotonic()):
             self._metrics.endpoints_held.labels(_receiver_of(gate), why).add(1)
 
-    def offline(self, gate: str, down_for_s: float) -> None:
+    def offline(self, gate: str, down_for_s: float, since: float) -> None:
+        self._tell("receiver.offline", gate, since)
         if self._outages.begins(gate, time.monotonic(), down_for_s):
             self._log.warning("endpoint_offline", endpoint=gate, down_for_s=round(down_for_s))
 
-    def back(self, gate: str, down_for_s: float) -> None:
+    def back(self, gate: str, down_for_s: float, since: float) -> None:
+        self._tell("receiver.back", gate, since)
         self._metrics.pings_total.labels(_receiver_of(gate), "answered").inc()
         self._is_back(gate)
 
@@ -187,16 +193,22 @@ class TelemetryObserver(Observer):
         self._metrics.pings_total.labels(_receiver_of(gate), "unanswered").inc()
 
     def gone(self, gate: str, detail: str) -> None:
+        self._tell("receiver.gone", gate)
         self._outages.ends(gate)
         self._log.error("endpoint_gone", endpoint=gate, detail=detail, paused="until it is resumed")
 
     def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
         receiver = _receiver_of(gate)
         event = "endpoint_gone" if gone else "endpoint_disabled"
+        self._tell("receiver.gone" if gone else "receiver.disabled", gate)
         self._outages.ends(gate)
         self._metrics.pings_total.labels(receiver, "gone" if gone else "unanswered").inc()
         self._log.error(event, endpoint=gate, down_for_s=round(down_for_s), paused="until it is resumed")
         self._sentry.report_failure(receiver, "gone" if gone else "disabled", "receiver", "ping", 0, last_status)
+
+    def _tell(self, turn: Turn, gate: str, since: float | None = None) -> None:
+        if gate[:2] == "r:":
+            self._turned(turn, gate[2:], since)
 
     def _is_back(self, gate: str) -> None:
         began = self._outages.ends(gate)

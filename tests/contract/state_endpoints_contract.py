@@ -116,6 +116,18 @@ class EndpointsContract:
         await rig.elapse(30)
         assert (await self.health(rig)).hold == held
 
+    async def test_what_was_found_out_twice_is_so_since_the_first_time(self, rig: Rig) -> None:
+        first = Hold("gone", round(await rig.state.time(), 3), "it said 410")
+        await rig.state.hold("r:ci", first)
+        await rig.elapse(3)
+        later = round(await rig.state.time(), 3)
+        await rig.state.hold("r:ci", Hold("gone", later, "said 410 to another one"))
+        assert (await self.health(rig)).hold == first
+        by_hand = Hold("paused", later, "by hand")
+        await rig.state.hold("r:ci", by_hand)
+        await rig.state.hold("r:ci", again := Hold("paused", later, "for another reason"))
+        assert (await self.health(rig)).hold == again
+
     async def test_what_is_read_again_counts_where_nothing_newer_is_known(self, rig: Rig) -> None:
         before = await rig.state.time()
         old = Hold("gone", round(before - 100, 3))
@@ -218,14 +230,18 @@ class EndpointsContract:
         await rig.elapse(600)
 
     async def test_in_a_long_outage_one_is_told_to_ping_and_no_row_is_touched(self, rig: Rig) -> None:
+        since = round(await rig.state.time(), 3)
         await self.long_outage(rig)
         limits = replace(LIMITS, interval_s=10)
-        assert await begun(rig.state, row(9), b"p", limits=limits) == Ping(600.0)
-        assert await begun(rig.state, row(9), b"p", limits=limits) == Ping(600.0), "the same verdict when repeated"
+        first = await begun(rig.state, row(9), b"p", limits=limits)
+        assert isinstance(first, Ping)
+        assert first.down_for_s == 600.0
+        assert first.since == pytest.approx(since, abs=5), "when it failed first"
+        assert await begun(rig.state, row(9), b"p", limits=limits) == first, "the same verdict when repeated"
         assert await begun(rig.state, row(10), limits=limits) == Wait(1.0, "offline")
         assert await peeked(rig.state, row(9)) == Row()
         await rig.elapse(20)  # its lease ends
-        assert await begun(rig.state, row(10), b"next", limits=limits) == Ping(620.0)
+        assert await begun(rig.state, row(10), b"next", limits=limits) == Ping(620.0, first.since)
         verdicts = await asyncio.gather(*(begun(rig.state, row(100 + number)) for number in range(50)))
         assert all(verdict == Wait(1.0, "offline") for verdict in verdicts)
 
@@ -245,7 +261,9 @@ class EndpointsContract:
         found = await self.health(rig)
         assert (found.breaker, found.failing_for_s, found.failures) == ("open", 600.0, 3)
         await rig.elapse(60)
-        assert await begun(rig.state, row(10), b"p2") == Ping(660.0)
+        found_again = await begun(rig.state, row(10), b"p2")
+        assert isinstance(found_again, Ping)
+        assert found_again.down_for_s == 660.0
 
     async def test_a_ping_that_was_not_sent_makes_room_for_the_next(self, rig: Rig) -> None:
         await self.long_outage(rig)

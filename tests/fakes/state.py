@@ -173,7 +173,10 @@ class MemoryState(Records):
             rows.there_at = self.now
 
     async def hold(self, owner: str, hold: Hold) -> None:
-        self._of(owner).rows.endpoint(owner).keep(hold, max(self.now, hold.since))
+        endpoint = self._of(owner).rows.endpoint(owner)
+        if endpoint.hold is not None and endpoint.hold.reason == hold.reason != "paused":
+            hold = endpoint.hold
+        endpoint.keep(hold, max(self.now, hold.since))
 
     async def hold_again(self, holds: Mapping[str, Hold], *, tags: Collection[int] = (), before: float = 0.0) -> None:
         for owner, hold in holds.items():

@@ -41,15 +41,15 @@ class Endpoint:
         after, verdict = ask(self.breaker, now, limits.breaker, limits.probe_s)
         if verdict == "go" or isinstance(self.breaker, Closed):
             return None
-        down_for_s = self.breaker.outage.age_s(now)
+        down_for_s, since = self.breaker.outage.age_s(now), self.breaker.outage.since
         offline = down_for_s >= limits.breaker.offline.after
         if isinstance(verdict, float):
             if offline and self.probe == token:
-                return Ping(down_for_s)
+                return Ping(down_for_s, since)
             return Wait(min(verdict, PROBE_WAIT_S) if self.probe else verdict, "offline" if offline else "breaker")
         if verdict == "ping":
             self.breaker, self.probe = after, token
-            return Ping(down_for_s)
+            return Ping(down_for_s, since)
         return None
 
     def take_probe(self, now: float, token: bytes, limits: Limits) -> None:

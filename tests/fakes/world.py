@@ -128,7 +128,7 @@ class Told(Observer):
     def stalled(self, partition: TopicPartition, offset: int, seconds: float) -> None:
         self.stalled_at.append((partition, offset))
 
-    def back(self, gate: str, down_for_s: float) -> None:
+    def back(self, gate: str, down_for_s: float, since: float) -> None:
         self.outages.append((gate, "back"))
 
     def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:

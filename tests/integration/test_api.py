@@ -355,3 +355,16 @@ async def test_a_repeat_of_a_message_whose_record_is_gone(rig: Rig) -> None:
 async def settle(rig: Rig, receiver: str, change: Change, result: Result) -> None:
     row = delivery_row(DeliveryId(receiver, "app", "m-1"))
     await answered(rig.state.settle([Settlement(row, 0, b"", change, last_status=result.status, result=result)]))
+
+
+# --- the relay's own source -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type"), [("messages?receiver=ci", "text/plain"), ("messages:batch", "application/x-ndjson")]
+)
+async def test_nobody_sends_as_the_relay(rig: Rig, path: str, content_type: str) -> None:
+    body = b'{"payload":1,"receiver":"ci"}'
+    response = await rig.post(f"/v1/sources/relay/{path}", body, content_type=content_type)
+    assert problem(response, 422, "reserved-source")["title"] == "Nobody sends as this source"
+    assert rig.records(rig.topics.from_sender) == []

@@ -23,7 +23,9 @@ from relay.api.problem_advice import ADVICE
 from relay.domain.exchange import Request
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
+from relay.domain.moment import rfc3339
 from relay.domain.notice import notice_body
+from relay.domain.own_events import message_of, turn_of
 from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
 from relay.domain.requests import callback_request, ping_request, post_request
 from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
@@ -212,13 +214,17 @@ def test_what_is_sent_has_the_headers_that_are_described(kind: int) -> None:
 async def test_bodies_that_are_sent_are_as_described() -> None:
     found = await openapi()
     hooks = found["webhooks"]
-    assert set(hooks) == {"delivery", "result", "failure", "ping"}
+    own = {f"receiver.{turn}" for turn in ("offline", "back", "disabled", "gone")} | {"message.failed"}
+    assert set(hooks) == {"delivery", "result", "failure", "ping"} | own
     content = hooks["ping"]["post"]["requestBody"]["content"]["application/json"]
     body = ping_request(Endpoint("https://receiver.example/"), "1", now=NOW, user_agent="relay").body
     conforms(json.loads(body), content["schema"], found)
     notice = notice_body(DeliveryId("-", "github", "m-1"), 0, reason="invalid", detail="", attempts=0, last_status=None)
     content = hooks["failure"]["post"]["requestBody"]["content"]["application/problem+json"]
     conforms(json.loads(notice), content["schema"], found)
+    turned = message_of(turn_of("receiver.gone", "ci", "acme", rfc3339(NOW), rfc3339(NOW)), "1").payload
+    content = hooks["receiver.gone"]["post"]["requestBody"]["content"]["application/json"]
+    conforms(json.loads(turned), content["schema"], found)
 
 
 # --- problems -------------------------------------------------------------------------------------------------------

@@ -66,3 +66,10 @@ async def test_a_hold_is_nobody() -> None:
 async def test_what_a_newer_version_wrote_of_a_source_calls_nobody() -> None:
     declared = await _declared(FILE, {"source:newer": b"?"})
     assert declared.source("newer").callback is None
+
+
+@virtually
+async def test_our_own_source_is_none_of_those_that_have_no_entry() -> None:
+    declared = await _declared("sources: {'*': {callback: {url: 'https://s.example/', signature: none}}}", {})
+    assert declared.source("other").callback is not None
+    assert declared.source("relay").callback is None

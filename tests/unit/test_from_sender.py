@@ -13,6 +13,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, message_headers
+from relay.domain.own_events import message_of, turn_of
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.route import Cut, Marker, Route, route_key
@@ -359,3 +360,35 @@ async def test_a_delivery_to_nobody_has_failed(rig: Rig) -> None:
     )
     assert (nobody.stage, nobody.at, nobody.code) == (Stage.FAILED, (2, 1), REASON_CODES["unknown_receiver"])
     assert ci.stage is Stage.NONE
+
+
+# what the relay says itself
+
+OWN = message_of(turn_of("receiver.offline", "ci", None, None, None), "1")
+
+
+def test_an_event_of_our_own_goes_to_those_that_may_hear_it_but_not_to_whom_it_is_about(rig: Rig) -> None:
+    rig.known.subscribed = ("cd", "ci")
+    [hop] = routed(rig, OWN)
+    assert hop_of(hop).delivery == DeliveryId("cd", "relay", "receiver.offline:ci:1")
+
+
+def test_an_event_of_our_own_that_nobody_wants_to_hear_any_more_is_no_failure(rig: Rig) -> None:
+    assert routed(rig, OWN) == []
+
+
+def test_who_sends_as_us_is_refused(rig: Rig) -> None:
+    for forged in (structs.replace(PUSH, source_id="relay"), structs.replace(OWN, receivers=("cd",))):
+        dead = ended(rig, forged)
+        assert dead.reason == "invalid"
+        assert "'relay' is the relay's own source" in dead.detail
+
+
+async def test_the_same_event_from_two_processes_is_sent_once_and_no_conflict(rig: Rig) -> None:
+    step = worker(rig)
+    again = structs.replace(OWN, payload=OWN.payload + b" ", time="2026-01-01T00:00:01Z")
+    (first, second), _ = await seen(step, sent(OWN), sent(again, offset=8))
+    await finish(step, first)
+    assert not second.conflict
+    _, known = await seen(step, sent(again, offset=8))
+    assert known == [Seen.FINISHED]

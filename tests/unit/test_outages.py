@@ -84,12 +84,12 @@ def test_who_is_not_told_of_any_more_is_held_no_longer() -> None:
 
 def test_one_line_when_it_goes_and_one_when_it_comes_back(rig: Rig) -> None:
     for down_for_s in (600.0, 600.0, 600.1):
-        rig.observer.offline("r:ci", down_for_s)
+        rig.observer.offline("r:ci", down_for_s, 0.0)
         rig.observer.unanswered("r:ci")
     rig.observer.attempt("pending", CI, DONE)
     rig.observer.attempt("to_receiver", CI, Later(1.0, "refused"))
     assert rig.events() == ["endpoint_offline"]
-    rig.observer.back("r:ci", 700.0)
+    rig.observer.back("r:ci", 700.0, 0.0)
     rig.observer.attempt("to_receiver", CI, DONE)
     first, last = rig.lines()
     assert (first["endpoint"], first["down_for_s"]) == ("r:ci", 600)
@@ -100,14 +100,14 @@ def test_one_line_when_it_goes_and_one_when_it_comes_back(rig: Rig) -> None:
 
 
 def test_what_another_process_found_out_shows_in_the_next_delivery(rig: Rig) -> None:
-    rig.observer.offline("r:ci", 600.0)
+    rig.observer.offline("r:ci", 600.0, 0.0)
     rig.observer.attempt("to_receiver", CI, DONE)
     assert rig.events() == ["endpoint_offline", "endpoint_back"]
 
 
 @pytest.mark.parametrize(("gone", "word"), [(False, "disabled"), (True, "gone")])
 def test_an_alert_when_it_is_paused(rig: Rig, gone: bool, word: str) -> None:
-    rig.observer.offline("r:ci", 432_000.0)
+    rig.observer.offline("r:ci", 432_000.0, 0.0)
     rig.observer.shut("r:ci", 432_000.0, 410 if gone else None, gone=gone)
     assert rig.events() == ["endpoint_offline", f"endpoint_{word}"]
     assert rig.lines()[1]["level"] == "error"

@@ -128,6 +128,7 @@ async def test_what_a_file_declares_is_in_force_in_every_process(log: _TopicLog)
         assert registry.receivers() == {"ci": ci}
         assert registry.source("github") == Source("github", kafka=True)
         assert registry.source("other") == Source("other", answers="none")
+        assert registry.source("relay") == Source("relay", answers="none", failures=False), "none of `*`"
         assert registry.subscriptions.match("a", "push") == ("ci",)
         assert registry.problems == {}
     assert b"s-1" not in b"".join(record.value or b"" for record in log.records)

@@ -18,6 +18,7 @@ from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.registry import Registry
 from relay.config.topic import Declared
 from relay.domain.errors import InvalidRecord, LogUnavailable
+from relay.domain.own_events import feed, hearers
 from relay.domain.route import Route, removed_key, route_key
 from relay.domain.topics import Topics
 from relay.log.port import Coordinate, NewRecord, Record, TopicPartition
@@ -400,3 +401,23 @@ async def test_what_is_applied_is_told_as_it_goes(log: _Log) -> None:
     told: list[int] = []
     await apply_file(log, _file(1_100), TOPICS, announced=told.append)
     assert told == [500, 1_000, 1_100]
+
+
+async def test_our_own_source_has_to_be_named_and_each_owner_s_events_are_a_feed(log: _Log) -> None:
+    many = {f"all-{number}": entry(sources=["*"], event_types=["*"]) for number in range(1_001)}
+    ours: dict[str, Any] = {"sources": ["relay"], "event_types": ["receiver.*"]}
+    watching = {
+        "ops": entry(**ours),
+        "own-ops": entry(lane="dedicated", **ours),
+        "of-acme": entry(**ours, owner="acme"),
+        "of-beta": entry(**ours, owner="beta"),
+        "spy": entry(sources=[feed("acme")], event_types=["*"], owner="beta"),
+        "ci": entry(owner="acme"),
+    }
+    await log.say(many | watching)
+    async with following(log) as registry:
+        assert hearers(registry, "receiver.gone", "ci") == ("of-acme", "ops", "own-ops")
+        assert hearers(registry, "receiver.gone", "of-acme") == ("ops", "own-ops")
+        assert hearers(registry, "message.failed", "ci") == ()
+        await log.say({"of-acme": entry(**ours, owner="gamma")})
+        await until(lambda: hearers(registry, "receiver.gone", "ci") == ("ops", "own-ops"))

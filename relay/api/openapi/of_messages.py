@@ -19,7 +19,7 @@ from relay.api.openapi.operation import (
     ReceiverName,
     json_of,
 )
-from relay.api.problems import ID_CONFLICT, NO_RECEIVER, OVER_QUOTA, UNFIT_ID, UNKNOWN_RECEIVER
+from relay.api.problems import ID_CONFLICT, NO_RECEIVER, OVER_QUOTA, RESERVED_SOURCE, UNFIT_ID, UNKNOWN_RECEIVER
 from relay.api.view import MessageView
 from relay.domain.message import MAX_RECEIVERS, MAX_TEXT_BYTES
 
@@ -51,7 +51,7 @@ ANSWERED: Final = Answer(
 _VIEW_OR_ANSWER: Final = Annotated[
     Any, Meta(extra_json_schema={"anyOf": [{"$ref": "#/components/schemas/MessageView"}, {}]})
 ]
-_PROBLEMS: Final = (NO_RECEIVER, UNKNOWN_RECEIVER, UNFIT_ID, OVER_QUOTA)
+_PROBLEMS: Final = (NO_RECEIVER, RESERVED_SOURCE, UNKNOWN_RECEIVER, UNFIT_ID, OVER_QUOTA)
 
 OPERATIONS: Final = (
     Operation(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypedDict
 
 from relay.domain.notice import MEDIA_TYPE, Notice
+from relay.domain.own_events import FAILED, MessagesFailed, ReceiverEvent, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,4 +148,42 @@ PING: Final = Sent(
     ("application/json",),
     Ping,
 )
-SENT: Final = (DELIVERY, RESULT, FAILURE, PING)
+_OWN_EVENTS: Final[Mapping[Turn | Literal["message.failed"], tuple[str, str]]] = {
+    "receiver.offline": (
+        "A receiver is down for long, to those that subscribe",
+        "It is sent nothing but pings until it answers one; or, after `offline.disable_after`, nothing at all.",
+    ),
+    "receiver.back": ("A receiver has answered a ping, to those that subscribe", "Its backlog follows, in order."),
+    "receiver.disabled": (
+        "A receiver was down for too long, to those that subscribe",
+        "It is sent nothing until somebody resumes it.",
+    ),
+    "receiver.gone": (
+        "A receiver has said that it is gone, to those that subscribe",
+        "It is sent nothing until somebody resumes it.",
+    ),
+    "message.failed": (
+        "Messages have failed for good, to those that subscribe",
+        "Those of one receiver that failed within ten seconds, with ten of them as examples.",
+    ),
+}
+
+
+def _own_event(name: Turn | Literal["message.failed"]) -> Sent:
+    summary, description = _OWN_EVENTS[name]
+    whom = "To receivers that have `relay` in `sources`; with an `owner`, about receivers of the same owner only."
+    headers = tuple(_OF_OWN_EVENTS.get(header.name, header) for header in DELIVERY.headers)
+    body = MessagesFailed if name == FAILED else ReceiverEvent
+    return Sent(name, summary, f"{description} {whom}", headers, _RETRIED, ("application/json",), body)
+
+
+_OF_OWN_EVENTS: Final = {
+    header.name: header
+    for header in (
+        Header("ce-id", "Made of the type, the receiver, and what tells it from others."),
+        Header("ce-source", "`relay`."),
+        Header("ce-type", "The name of this event."),
+        Header("ce-time", "When it was noticed."),
+    )
+}
+SENT: Final = (DELIVERY, RESULT, FAILURE, PING, *map(_own_event, _OWN_EVENTS))

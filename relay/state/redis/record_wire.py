@@ -116,7 +116,7 @@ class WireVerdict(msgspec.Struct, array_like=True):
             case 4:
                 return Have(row_of(self.row))
             case 6:
-                return Ping(seconds(self.first))
+                return Ping(seconds(self.first), seconds(self.second))
             case 7:
                 return LookedUp(row_of(self.row))
             case _:

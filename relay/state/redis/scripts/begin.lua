@@ -165,13 +165,13 @@ local function general()
     local offline = down >= ask.limits[5]
     if left > 0 then
       if offline and e.k == ask.token then
-        return { PING, down } -- the reply was lost
+        return { PING, down, e.s } -- the reply was lost
       end
       return { WAIT, e.k and math.min(left, PROBE_WAIT_MS) or left, offline and OFFLINE or BREAKER }
     end
     if offline then
       take_probe(ask, e)
-      return { PING, down }
+      return { PING, down, e.s }
     end
   end
 

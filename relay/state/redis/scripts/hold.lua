@@ -10,7 +10,9 @@ return serve(function(arguments)
     local e = endpoint(owner)
     named[owner] = true
     if again == 0 or decided(e) < since then
-      e.h, e.w, e.a, e.x = -1, reason, since, detail
+      if again == 1 or e.h ~= -1 or e.w ~= reason or reason == 'paused' then
+        e.h, e.w, e.a, e.x = -1, reason, since, detail
+      end -- else requests that were under way together found out the same: it is held since the first of them
       e.v = again == 0 and math.max(now, since) or since
       call('SADD', P .. 'held', owner)
       touch(owner)

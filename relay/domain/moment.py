@@ -1,0 +1,14 @@
+"""Moments in text, for people and documents."""
+
+from datetime import UTC, datetime
+
+
+def rfc3339(seconds: float) -> str | None:
+    """Unix seconds as text, to the millisecond; None for what is no time (a producer may write any timestamp)."""
+    if seconds <= 0:
+        return None
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,246 @@
+"""Tells receivers that subscribe to the relay's own events of what happens to others: as messages on `from_sender`.
+
+It is told from within the engine, so it takes note and does the rest in a task of its own. What it tells may be lost:
+beyond `MOST` events that wait for the log, and with a process that dies; how receivers are and what has failed is known
+elsewhere.
+"""
+
+import asyncio
+from collections import Counter, OrderedDict, deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from relay.domain.directory import Directory
+from relay.domain.errors import InvalidRecord, RelayError, Unavailable
+from relay.domain.hop import NO_RECEIVER
+from relay.domain.identity import OWN_SOURCE
+from relay.domain.message import Message, message_headers
+from relay.domain.moment import rfc3339
+from relay.domain.own_events import FAILED, MessagesFailed, Turn, hearers, message_of, turn_of
+from relay.domain.topics import Topics
+from relay.engine.clock import Clock
+from relay.engine.supervision import Patience
+from relay.log.port import Log, NewRecord
+from relay.state.port import FailedEntry, State
+from relay.telemetry.logging import get_logger
+from relay.telemetry.metrics import Metrics
+
+GATHER_S: Final = 10.0
+"""Failures of a receiver within so long make one event."""
+MOST: Final = 1_000
+"""Events that wait to be told; and receivers of which failures are being gathered."""
+EXAMPLES: Final = 10
+LAST_S: Final = 2.0
+"""For what is left when the process ends."""
+_KNOWN: Final = 10_000
+
+_log = get_logger("relay.events")
+
+
+@dataclass(frozen=True, slots=True)
+class _Turned:
+    """`since`: of its outage; None: of its hold, which the state knows. Unix seconds."""
+
+    turn: Turn
+    receiver: str
+    since: float | None
+    at: float
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Failures of one receiver; None: of nobody who is known. `due`: when it is told, on the monotonic clock."""
+
+    receiver: str | None
+    due: float
+    first: FailedEntry
+    count: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    times: tuple[float, float] = (float("inf"), 0.0)
+    examples: list[FailedEntry] = field(default_factory=list)
+
+    def add(self, entry: FailedEntry) -> None:
+        self.count += 1
+        self.reasons[entry.reason] += 1
+        self.times = min(self.times[0], entry.failed_at), max(self.times[1], entry.failed_at)
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(entry)
+
+
+class OwnEvents:
+    """One per process; `run` has to run."""
+
+    def __init__(
+        self,
+        log: Log,
+        state: State,
+        topics: Topics,
+        directory: Directory,
+        clock: Clock,
+        patience: Patience,
+        metrics: Metrics,
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._topic = topics.from_sender
+        self._directory = directory
+        self._clock = clock
+        self._patience = patience
+        self._metrics = metrics
+        self._queue: deque[_Turned | _Batch] = deque()
+        self._gathering: dict[str | None, _Batch] = {}
+        self._told: OrderedDict[str, None] = OrderedDict()
+        self._news = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._ending = False
+        self._dropping = False
+
+    # told: does not block, does not raise
+
+    def turned(self, turn: Turn, receiver: str, since: float | None) -> None:
+        """A receiver is another one than before; may be told often."""
+        if self._is_wanted(turn, receiver):
+            self._put(_Turned(turn, receiver, since, self._clock.time()))
+
+    def failed(self, entry: FailedEntry) -> None:
+        """A message has failed for good, and is listed."""
+        if entry.source_id == OWN_SOURCE:
+            return
+        receiver = self._known(entry.receiver)
+        if not self._is_wanted(FAILED, receiver):
+            return
+        batch = self._gathering.get(receiver)
+        if batch is None:
+            if len(self._gathering) >= MOST:
+                self._drop(FAILED)
+                return
+            batch = self._gathering[receiver] = _Batch(receiver, self._clock.monotonic() + GATHER_S, entry)
+            self._news.set()
+        batch.add(entry)
+
+    def _known(self, name: str) -> str | None:
+        """Senders make up names, which are nobody's."""
+        try:
+            known = name != NO_RECEIVER and (self._directory.receiver(name) or self._directory.removed(name))
+        except Unavailable:
+            return None
+        return name if known else None
+
+    def _is_wanted(self, event_type: str, receiver: str | None) -> bool:
+        try:
+            return bool(hearers(self._directory, event_type, receiver))
+        except InvalidRecord:  # too many: its dead letter says so
+            return True
+        except Unavailable:
+            self._drop(event_type)
+            return False
+
+    def _put(self, event: _Turned | _Batch) -> None:
+        if len(self._queue) >= MOST:
+            self._drop(event.turn if isinstance(event, _Turned) else FAILED)
+            return
+        self._queue.append(event)
+        self._news.set()
+
+    def _drop(self, event_type: str) -> None:
+        self._metrics.own_events_dropped_total.labels(event_type).inc()
+        if not self._dropping:
+            self._dropping = True
+            _log.warning("own_events_dropped", type=event_type, problem=f"{MOST} wait already, or nobody can be asked")
+
+    # tells
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await self._clock.wait(self._news, self._until_due_s())
+            self._news.clear()
+            self._idle.clear()
+            self._close_batches()
+            while self._queue:
+                await self._tell(self._queue[0])
+                self._queue.popleft()
+            self._dropping = False
+            if not self._news.is_set():
+                self._idle.set()
+
+    async def end(self) -> None:
+        """What is being gathered is told now, as far as that takes no longer than `LAST_S`."""
+        self._ending = True
+        self._idle.clear()
+        self._news.set()
+        await self._clock.wait(self._idle, LAST_S)
+
+    def _until_due_s(self) -> float | None:
+        if not self._gathering:
+            return None
+        return max(0.0, min(batch.due for batch in self._gathering.values()) - self._clock.monotonic())
+
+    def _close_batches(self) -> None:
+        now = self._clock.monotonic()
+        for batch in [each for each in self._gathering.values() if self._ending or each.due <= now]:
+            del self._gathering[batch.receiver]
+            self._put(batch)
+
+    async def _tell(self, event: _Turned | _Batch) -> None:
+        try:
+            message = await self._patience.until_done("look at a receiver", partial(self._message, event))
+            if message is None or message.message_id in self._told:
+                return
+            record = NewRecord(self._topic, OWN_SOURCE.encode(), message.payload, message_headers(message))
+            await self._patience.until_done("tell an event", partial(self._log.append, [record]))
+        except RelayError as error:  # as where the log takes no record of that size
+            self._drop(event.turn if isinstance(event, _Turned) else FAILED)
+            _log.warning("own_event_not_told", problem=str(error))
+            return
+        self._remember(message)
+
+    def _remember(self, message: Message) -> None:
+        self._told[message.message_id] = None
+        if len(self._told) > _KNOWN:
+            self._told.popitem(last=False)
+        self._metrics.own_events_total.labels(message.event_type or "").inc()
+
+    async def _message(self, event: _Turned | _Batch) -> Message | None:
+        """None: it is not so any more. Raises Unavailable."""
+        if isinstance(event, _Batch):
+            return self._of_batch(event)
+        since = event.since
+        if since is None:
+            [health] = await self._state.endpoints([f"r:{event.receiver}"])
+            if health.hold is None or event.turn != f"receiver.{health.hold.reason}":
+                return None
+            since = health.hold.since
+        owner = self._owner_of(event.receiver)
+        told = turn_of(event.turn, event.receiver, owner, rfc3339(since), rfc3339(event.at))
+        return message_of(told, str(round(since * 1000)))
+
+    def _of_batch(self, batch: _Batch) -> Message:
+        first, last = batch.times
+        told: MessagesFailed = {
+            "type": "message.failed",
+            "receiver": batch.receiver,
+            "owner": self._owner_of(batch.receiver),
+            "count": batch.count,
+            "reasons": dict(sorted(batch.reasons.items())),
+            "first_failed_at": rfc3339(first),
+            "last_failed_at": rfc3339(last),
+            "at": rfc3339(self._clock.time()),
+            "examples": [
+                {
+                    "source_id": each.source_id,
+                    "message_id": each.message_id,
+                    "reason": each.reason,
+                    "path": f"/v1/failed/{each.at.partition}/{each.at.offset}",
+                }
+                for each in batch.examples
+            ],
+        }
+        at = batch.first.at
+        return message_of(told, f"{at.partition}-{at.offset}-{batch.count}")
+
+    def _owner_of(self, name: str | None) -> str | None:
+        """Raises Unavailable."""
+        known = None if name is None else self._directory.receiver(name) or self._directory.removed(name)
+        return known.owner if known else None

@@ -1,0 +1,136 @@
+"""Events of the relay's own, as receivers get them: who is told what, once and signed; and that nothing goes round."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.sink import Sink
+from tests.integration.test_demo import relay
+from tests.servers.process import RelayProcess
+
+SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
+DOWN_SOON = {
+    "retry": {"base": "200ms", "cap": "200ms", "max_attempts": 1000},
+    "breaker": {"failures": 2, "open_for": "300ms"},
+    "offline": {"after": "1s", "ping_every": "1s", "disable_after": "5s"},
+}
+OURS = {"sources": ["relay"], "event_types": ["*"], "secret": SECRET}
+
+
+@pytest.fixture
+async def sinks() -> AsyncIterator[dict[str, Sink]]:
+    found = {name: Sink("answer", secret=SECRET) for name in ("ops", "acme", "beta", "all", "weak", "shut")}
+    for sink in found.values():
+        await sink.start()
+    yield found
+    for sink in found.values():
+        await sink.stop()
+
+
+def _told(sink: Sink) -> list[dict[str, Any]]:
+    """Bodies of the events that it was sent, not of pings."""
+    return [json.loads(arrival.body) for arrival in sink.received if arrival.event_type != "relay.ping"]
+
+
+async def _until_told(sink: Sink, *types: str) -> list[dict[str, Any]]:
+    async with asyncio.timeout(40):
+        while Counter(types) - Counter(each["type"] for each in _told(sink)):
+            await sink.wait_for(len(sink.received) + 1)
+    return _told(sink)
+
+
+async def test_operators_hear_of_all_and_owners_of_their_own(tmp_path: Path, sinks: dict[str, Sink]) -> None:
+    receivers: dict[str, dict[str, Any]] = {
+        "ops": {**OURS},
+        "acme-hears": {**OURS, "owner": "acme"},
+        "beta-hears": {**OURS, "owner": "beta"},
+        "all": {**OURS, "sources": ["*"]},
+        "weak": {**DOWN_SOON, "owner": "acme"},
+        "shut": {"retry": {"max_attempts": 1}},
+    }
+    urls = {"acme-hears": "acme", "beta-hears": "beta"}
+    for name, entry in receivers.items():
+        entry["post_endpoint"] = sinks[urls.get(name, name)].url
+    sources = {"*": {"callback": {"url": sinks["all"].url, "signature": "none"}}}
+    (tmp_path / "receivers.yaml").write_text(json.dumps({"receivers": receivers, "sources": sources}))
+    sinks["weak"].become("fail", fail_status=500)
+    sinks["shut"].become("fail", fail_status=410)
+    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
+        await dev.line_with("Ready")
+        for name in ("weak", "shut"):
+            await relay(dev, "send", "--source", "github", "--receiver", name, "--id", f"to-{name}", "-", stdin=b"{}")
+        await _until_told(sinks["ops"], "receiver.offline", "receiver.gone")
+        sinks["weak"].become("answer")
+        await _until_told(sinks["ops"], "receiver.back")
+        sinks["weak"].become("fail")
+        await relay(dev, "send", "--source", "github", "--receiver", "weak", "--id", "again", "-", stdin=b"{}")
+        await _until_told(sinks["ops"], "receiver.disabled", "message.failed")
+        await _until_told(sinks["acme"], "receiver.disabled")
+        told = _told(sinks["ops"])
+        found = Counter((each["type"], each["receiver"]) for each in told)
+        assert found == {
+            ("receiver.offline", "weak"): 2,
+            ("receiver.back", "weak"): 1,
+            ("receiver.disabled", "weak"): 1,
+            ("receiver.gone", "shut"): 1,
+            ("message.failed", "shut"): 1,
+        }
+        failed = next(each for each in told if each["type"] == "message.failed")
+        assert (failed["count"], failed["reasons"], failed["owner"]) == (1, {"gone": 1}, None)
+        [example] = failed["examples"]
+        assert (example["source_id"], example["message_id"]) == ("github", "to-shut")
+        code, output = await relay(dev, "failed", "show", example["path"].removeprefix("/v1/failed/"))
+        assert (code, "to-shut" in output) == (0, True), output
+        assert Counter(each["type"] for each in _told(sinks["acme"])) == {
+            "receiver.offline": 2,
+            "receiver.back": 1,
+            "receiver.disabled": 1,
+        }
+        assert {each["owner"] for each in _told(sinks["acme"])} == {"acme"}
+        assert all(arrival.verified for sink in ("ops", "acme") for arrival in sinks[sink].received)
+        assert _told(sinks["beta"]) == []
+        # who subscribes to all sources, or is the callback of all, hears nothing of it
+        assert {arrival.source_id for arrival in sinks["all"].received} <= {"github", ""}
+        assert not any(arrival.headers.get("relay-source") == "relay" for arrival in sinks["all"].received)
+
+
+async def test_two_that_are_told_of_everything_and_are_both_down_lead_to_no_event_about_each_other(
+    tmp_path: Path, sinks: dict[str, Sink]
+) -> None:
+    receivers = {
+        "ops": {**OURS, **DOWN_SOON, "post_endpoint": sinks["ops"].url},
+        "ops-2": {**OURS, **DOWN_SOON, "post_endpoint": sinks["all"].url},
+        "shut": {"post_endpoint": sinks["shut"].url},
+    }
+    (tmp_path / "receivers.yaml").write_text(json.dumps({"receivers": receivers}))
+    sinks["shut"].become("fail", fail_status=410)
+    for name in ("ops", "all"):
+        sinks[name].become("fail", fail_status=500)
+    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
+        await dev.line_with("Ready")
+        await relay(dev, "send", "--source", "github", "--receiver", "shut", "--id", "m-1", "-", stdin=b"{}")
+        # both are disabled in the end, and each is to be told that of the other, but is down itself
+        await dev.lines_with("endpoint_disabled", 2)
+        for name in ("ops", "ops-2"):
+            await relay(dev, "receivers", "resume", name)
+        for name in ("ops", "all"):
+            sinks[name].become("answer")
+        wanted = ("receiver.gone", "message.failed", "receiver.disabled")
+        for name in ("ops", "all"):
+            await _until_told(sinks[name], *wanted)
+        ids = {
+            arrival.message_id
+            for name in ("ops", "all")
+            for arrival in sinks[name].received
+            if arrival.source_id == "relay" and arrival.event_type != "relay.ping"
+        }
+        assert Counter(id.split(":")[0] for id in ids) == {
+            "receiver.gone": 1,
+            "message.failed": 1,
+            "receiver.disabled": 2,
+        }
