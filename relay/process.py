@@ -71,6 +71,8 @@ STATE_LOOK_S: Final = 1.0
 NOBODY: Final = MessageId("-", "-")
 """Looked up to see whether the state answers."""
 
+_USER_AGENT: Final = f"relay/{__version__}"
+
 _log = get_logger("relay.process")
 
 
@@ -161,7 +163,7 @@ class Relay:
                 self._transport,
                 shared,
                 random.random,
-                f"relay/{__version__}",
+                _USER_AGENT,
                 self._answer_url,
                 self._meter,
                 turnstile=self._turnstile,
@@ -379,6 +381,8 @@ class Relay:
             warnings=lambda: {"parked": self._parked_watch.warning},
             replays=self._desk,
             keys=self._keys,
+            transport=self._transport,
+            user_agent=_USER_AGENT,
             own_key=self._plan.own_key,
             may_be_open=may_be_open(settings),
         )

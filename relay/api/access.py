@@ -104,6 +104,7 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/v1/receivers/{name}"): RECEIVER,
     ("POST", "/v1/receivers/{name}/pause"): RECEIVER,
     ("POST", "/v1/receivers/{name}/resume"): RECEIVER,
+    ("POST", "/v1/receivers/{name}/test"): RECEIVER,
     ("GET", "/v1/keys"): ADMIN,
     ("POST", "/v1/keys"): ADMIN,
     ("DELETE", "/v1/keys/{id}"): ADMIN,

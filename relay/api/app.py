@@ -42,6 +42,7 @@ from relay.api.replays import ReplaysResource
 from relay.api.rotation import RotationResource
 from relay.api.status import StatusReader
 from relay.api.strangers import refuse_strangers
+from relay.api.trial import TrialResource
 from relay.api.waiters import Waiters
 from relay.domain.errors import UserError
 from relay.engine.supervision import end
@@ -124,6 +125,8 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
         resource.add_routes(app.router)
     if replays is not None:
         replays.add_routes(app.router)
+    if context.transport is not None:
+        TrialResource(context, context.transport).add_routes(app.router)
     return app
 
 

@@ -30,6 +30,7 @@ VERBS: Final[Mapping[tuple[str, str], str]] = {
     ("POST", "/v1/receivers/{name}/rotate"): "receiver.rotated",
     ("POST", "/v1/receivers/{name}/pause"): "receiver.paused",
     ("POST", "/v1/receivers/{name}/resume"): "receiver.resumed",
+    ("POST", "/v1/receivers/{name}/test"): "receiver.tested",
     ("POST", "/v1/sources/{source_id}/callback/pause"): "callback.paused",
     ("POST", "/v1/sources/{source_id}/callback/resume"): "callback.resumed",
     ("POST", "/v1/failed/{partition}/{offset}/replay"): "delivery.replayed",

@@ -8,6 +8,7 @@ from relay.api.registrar import Registrar
 from relay.api.siblings import Siblings
 from relay.api.web_rules import WebRules
 from relay.config.key_desk import KeyDesk
+from relay.delivery.port import Transport
 from relay.domain.directory import Directory
 from relay.domain.quota import Quota
 from relay.domain.topics import Topics
@@ -54,5 +55,8 @@ class ApiContext:
     warnings: Callable[[], Mapping[str, str | None]] = dict
     replays: Desk | None = None
     keys: KeyDesk | None = None
+    transport: Transport | None = None
+    """The one of deliveries; None: nothing is sent from here."""
+    user_agent: str = "relay"
     own_key: str | None = field(default=None, repr=False)
     may_be_open: bool = True

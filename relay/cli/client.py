@@ -215,6 +215,10 @@ class Client:
         body, headers = json.dumps(said or {}).encode(), {"content-type": "application/json"}
         return await self._wanted(self.call("POST", f"{path}/{action}", body=body, headers=headers), "condition")
 
+    async def test_receiver(self, name: str) -> Any:
+        """What was sent to it, and what came back."""
+        return await self._wanted(self._post(f"/v1/receivers/{_quoted(name)}/test"), "request", "response", "failure")
+
     async def keys(
         self, method: str, path: str = "", body: bytes | None = None, *, params: list[tuple[str, str]] | None = None
     ) -> Any:
@@ -299,13 +303,15 @@ def api_base(settings: Settings, api: str | None) -> str:
         raise UserError(f"--api: {api!r}: {error}; for example http://127.0.0.1:{settings.api_port}") from None
 
 
-def with_client(settings: Settings, api: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
-    """Run `work(client)` against the API at `api`, or where the settings say it is."""
+def with_client(
+    settings: Settings, api: str | None, work: Callable[[Client], Awaitable[T]], *, patience_s: float = _TIMEOUT_S
+) -> T:
+    """Run `work(client)` against the API at `api`, or where the settings say it is; a request takes `patience_s`."""
     base = api_base(settings, api)
     key = settings.api_key.get_secret_value() if settings.api_key else None
 
     async def main() -> T:
-        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=patience_s)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             return await work(Client(base, key, session))
 

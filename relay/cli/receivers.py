@@ -20,6 +20,7 @@ from relay.cli.paths import FILE
 from relay.cli.registering import create, delete, list_registered, patch, show
 from relay.cli.rotating import rotate
 from relay.cli.table import output_option, print_json, print_table
+from relay.cli.trying import test
 from relay.config.durations import format_duration
 from relay.config.entries import EndpointEntry, ReceiverEntry
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
@@ -35,7 +36,7 @@ def receivers() -> None:
     """Look at receivers.yaml and apply it; register receivers; see how they are; pause and resume them."""
 
 
-for _command in (apply, create, show, patch, rotate, delete):
+for _command in (apply, create, show, patch, rotate, test, delete):
     receivers.add_command(_command)
 
 

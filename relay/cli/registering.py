@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 _PAGE = 500
 
 
-def asked(config_file: Path | None, api: str | None, work: "Callable[[Client], Awaitable[Any]]") -> Any:
+def asked(
+    config_file: Path | None, api: str | None, work: "Callable[[Client], Awaitable[Any]]", **patience: float
+) -> Any:
+    """What `work` has of the API. `patience_s`: how long a request may take, if not as usual."""
     from relay.cli.client import with_client  # those who only look at a file do without an HTTP client
 
-    return with_client(settings_from(config_file), api, work)
+    return with_client(settings_from(config_file), api, work, **patience)
 
 
 def fields_of(document: str | None, given: tuple[str, ...], unset: tuple[str, ...] = ()) -> dict[str, Any]:

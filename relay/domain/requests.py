@@ -83,21 +83,26 @@ def post_request(
     return _post(receiver.post, headers, payload, user_agent)
 
 
-def ping_request(endpoint: Endpoint, ping_id: str, *, now: float, user_agent: str) -> Request:
-    """A throw-away event of type `relay.ping`, for an endpoint that is offline: like any POST to it, but of nobody.
+def trial_body(receiver: str) -> bytes:
+    """Of a ping that somebody asked for, to see what becomes of it."""
+    return b'{"type":"relay.ping","test":true,"receiver":"%b"}' % receiver.encode()
+
+
+def ping_request(endpoint: Endpoint, ping_id: str, *, now: float, user_agent: str, body: bytes = PING_BODY) -> Request:
+    """A throw-away event of type `relay.ping`, as for an endpoint that is offline: like any POST to it, but of nobody.
 
     `ping_id`: unique, made of what a header may hold. Raises ValueError where a secret of the endpoint cannot sign.
     """
     identity = f"ping_{ping_id}"
     headers = [
         ("content-type", DEFAULT_CONTENT_TYPE),
-        *_signed(endpoint, identity, now, PING_BODY),
+        *_signed(endpoint, identity, now, body),
         ("ce-specversion", "1.0"),
         ("ce-id", identity),
         ("ce-source", "relay"),
         ("ce-type", PING_TYPE),
     ]
-    return _post(endpoint, headers, PING_BODY, user_agent)
+    return _post(endpoint, headers, body, user_agent)
 
 
 def is_of_receiver(url: str, receiver: Receiver) -> bool:

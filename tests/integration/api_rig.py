@@ -21,8 +21,10 @@ from relay.config.encryption import NO_KEYS
 from relay.config.jobs import Jobs
 from relay.config.registry import Registry
 from relay.config.subscriptions import Subscriptions
+from relay.delivery.port import Transport
 from relay.domain.directory import NobodyMoves
 from relay.domain.errors import StateUnavailable
+from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.identity import MessageId
 from relay.domain.quota import Quota
 from relay.domain.receiver import Endpoint, Inbound, Receiver, Source
@@ -119,6 +121,33 @@ class Known:
         return Subscriptions(self.receivers.values()).match(source_id, event_type)
 
 
+class OneReply(Transport):
+    """Answers every request with `reply`, after `seconds` of `clock`; None: not yet, what is asked is `waiting`."""
+
+    def __init__(self, clock: "StandingClock") -> None:
+        self._clock = clock
+        self.seconds = 0.0
+        self.reply: Exchange | None = Response(204, {}, b"")
+        self.requests: list[Request] = []
+        self.waiting: list[Callable[[Exchange], None]] = []
+        self.asked = asyncio.Event()
+
+    async def start(self) -> None:
+        return
+
+    def send(self, request: Request, done: Callable[[Exchange], None]) -> None:
+        self.requests.append(request)
+        self._clock.now += self.seconds
+        self.asked.set()
+        if self.reply is None:
+            self.waiting.append(done)
+        else:
+            asyncio.get_running_loop().call_soon(done, self.reply)
+
+    async def close(self) -> None:
+        return
+
+
 class StandingClock:
     """Time stands still at NOW, unless it is set."""
 
@@ -169,6 +198,7 @@ class Rig:
     directory: Known
     clock: StandingClock
     keys: MemoryKeys
+    transport: OneReply
     trouble: dict[str, str | None] = field(default_factory=dict)
 
     async def request(
@@ -223,7 +253,7 @@ async def running_api(
 ) -> AsyncIterator[Rig]:
     """An API on a free port, over an empty log and an empty, ready state."""
     broker, topics, state, clock, directory = MemoryBroker(), Topics("t-"), AwayState(), StandingClock(), Known()
-    log = MemoryLog(broker)
+    log, transport = MemoryLog(broker), OneReply(clock)
     await log.start()
     await log.create(topics.fixed(), {})
     keys = MemoryKeys(log, topics.receiver_config)
@@ -254,6 +284,7 @@ async def running_api(
         key_quota=key_quota,
         source_quota=source_quota,
         keys=keys,
+        transport=transport,
         own_key=own_key,
         may_be_open=may_be_open,
     )
@@ -281,7 +312,9 @@ async def running_api(
     try:
         async with ClientSession(timeout=ClientTimeout(total=20)) as client:
             url = f"http://127.0.0.1:{port}"
-            yield Rig(url, context, server, client, broker, log, state, topics, directory, clock, keys, trouble)
+            yield Rig(
+                url, context, server, client, broker, log, state, topics, directory, clock, keys, transport, trouble
+            )
     finally:
         await server.stop()
         following.cancel()

@@ -44,6 +44,7 @@ async def test_each_change_is_told_with_who_what_whom_and_from_where() -> None:
             ("DELETE", "/v1/receivers/new", None, "receiver.removed", "new", {}),
             ("POST", "/v1/receivers/ci/pause", {"reason": "why"}, "receiver.paused", "ci", {"reason": "why"}),
             ("POST", "/v1/receivers/ci/resume", None, "receiver.resumed", "ci", {}),
+            ("POST", "/v1/receivers/ci/test", None, "receiver.tested", "ci", {}),
             ("POST", "/v1/sources/calls/callback/pause", None, "callback.paused", "calls", {}),
             ("POST", "/v1/sources/calls/callback/resume", None, "callback.resumed", "calls", {}),
             ("POST", f"{letters[0]}/replay", None, "delivery.replayed", letters[0][11:], {}),

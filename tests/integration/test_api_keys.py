@@ -77,6 +77,7 @@ MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
     ("DELETE", "/v1/receivers/{name}"): frozenset(),
     ("GET", "/v1/receivers/{name}"): frozenset({"receiver:ci", "owner:alice"}),
     ("POST", "/v1/receivers/{name}/pause"): frozenset({"receiver:ci", "owner:alice"}),
+    ("POST", "/v1/receivers/{name}/test"): frozenset({"receiver:ci", "owner:alice"}),
     ("POST", "/v1/receivers/{name}/resume"): frozenset({"receiver:ci", "owner:alice"}),
     ("GET", "/v1/keys"): frozenset(),
     ("POST", "/v1/keys"): frozenset(),

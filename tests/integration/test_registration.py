@@ -44,6 +44,8 @@ async def test_a_receiver_registered_by_hand_is_sent_to_and_outlives_a_restart(t
                 dev, "receivers", "rotate", "ci", "--grace", "10m"
             )  # the sink verifies the former
             assert (code, "along until" in output, "shown only now: whsec_" in output) == (0, True, True), output
+            code, output = await relay(dev, "receivers", "test", "ci")
+            assert (code, "< 200 in " in output, "> authorization: ********" in output) == (0, True, True), output
             code, output = await relay(dev, "receivers", "show", "ci")
             assert "cap=7200.0" in output
             assert "owner: team-1" in output
@@ -60,7 +62,8 @@ async def test_a_receiver_registered_by_hand_is_sent_to_and_outlives_a_restart(t
             send = ("send", "--source", "s", "--receiver", "ci", "--wait", "20", "-")
             code, output = await relay(dev, *send, stdin=b"{}")
             assert code == 0, output
-            [arrival] = sink.received
+            ping, arrival = sink.received
+            assert (ping.verified, ping.headers["ce-type"]) == (True, "relay.ping")
             assert (arrival.verified, arrival.headers["authorization"]) == (True, f"Bearer {TOKEN}")
             code, output = await relay(dev, "receivers", "delete", "ci")
             assert (code, "ci: 0 unfinished" in output and "Say so with --yes" in output) == (2, True), output

@@ -22,6 +22,7 @@ from relay.api.receiver_shown import NewReceiverView, ReceiverView
 from relay.api.receivers import Condition, EndpointView, ReceiverHealthView, Why
 from relay.api.registration import RemovalView
 from relay.api.rotation import RotatedView, SecretRotation
+from relay.api.trial import TrialView
 from relay.config.drafts import NewReceiver
 
 State = Condition | Literal["refused"]
@@ -163,8 +164,22 @@ _REGISTRATION: Final = (
         example=Example(200, path={"name": "made"}, query={"dry_run": "true"}),
     ),
 )
+_TRIAL: Final = Operation(
+    method="POST",
+    path="/v1/receivers/{name}/test",
+    id="testReceiver",
+    noun="receivers",
+    summary="Send a receiver one signed ping, and see what comes back",
+    description="A `relay.ping`, sent as deliveries are, also to one that is paused or offline; it counts for nothing. "
+    "One at a time, and one a second; else 429.",
+    parameters=(_NAME,),
+    answers=(Answer(200, "What was sent, and what came of it.", json_of(TrialView)),),
+    problems=(INVALID_RECEIVER,),
+    example=Example(200, path={"name": "ci"}),
+)
 OPERATIONS: Final = (
     *_REGISTRATION,
+    _TRIAL,
     *_of_endpoint("/v1/receivers/{name}", _NAME, "receiver", "Receiver", "ci", ReceiverHealthView),
     *_of_endpoint("/v1/sources/{source_id}/callback", SOURCE, "callback", "Callback", "calls", EndpointView),
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, NotRequired, TypedDict
 
 from relay.domain.notice import MEDIA_TYPE, Notice
 from relay.domain.own_events import FAILED, MessagesFailed, ReceiverEvent, Turn
@@ -31,9 +31,11 @@ class Sent:
 
 
 class Ping(TypedDict):
-    """The whole body of a ping."""
+    """The whole body of a ping. `test`: somebody asked for it, to see what becomes of it; `receiver`: then, whom."""
 
     type: Literal["relay.ping"]
+    test: NotRequired[Literal[True]]
+    receiver: NotRequired[str]
 
 
 _SIGNED: Final = (
@@ -133,7 +135,7 @@ FAILURE: Final = Sent(
 PING: Final = Sent(
     "ping",
     "Are you back?, to an endpoint that was down",
-    "A throw-away event in place of messages, until one is answered with 2xx. Ignore it.",
+    "A throw-away event in place of messages, until one is answered with 2xx; or a test. Ignore it.",
     (
         Header("webhook-id", "`ping_`, and what is of no meaning."),
         *_SIGNED,

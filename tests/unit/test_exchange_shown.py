@@ -1,0 +1,73 @@
+"""What people see of a request and its response: bounded, and nothing that is secret."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from relay.api.exchange_shown import MOST_HEADERS, MOST_VALUE, SHOWN_BYTES, failure_view, request_view, response_view
+from relay.domain.exchange import NoResponse, Response
+from relay.domain.receiver import Endpoint
+from relay.domain.requests import ping_request
+
+SECRET = "s3cret-token"
+CI = Endpoint(
+    f"https://me:pass@ci.example/hooks?token={SECRET}&page=1",
+    headers=(("X-Team", "team-1"), ("authorization", f"Bearer {SECRET}")),
+    secrets=(SECRET,),
+)
+
+
+def shown(body: bytes = b"", headers: Mapping[str, str] = MappingProxyType({}), *, cut: bool = False) -> dict[str, Any]:
+    view = response_view(Response(200, headers, body, cut), CI)
+    assert view is not None
+    return dict(view)
+
+
+def test_a_request_is_shown_without_its_secrets() -> None:
+    view = request_view(ping_request(CI, "1", now=1, user_agent=f"relay/{SECRET}"), CI)
+    assert view["url"] == "https://********@ci.example/hooks?token=********&page=1"
+    assert view["headers"]["X-Team"] == view["headers"]["authorization"] == "********"
+    assert view["headers"]["webhook-id"] == "ping_1"
+    assert SECRET not in str(view)
+
+
+def test_a_response_is_shown_without_the_secrets_that_it_repeats() -> None:
+    headers = {"server": "nginx", "location": f"https://x.example/?sig={'a1' * 9}", "echo": SECRET}
+    view = shown(b"no " + SECRET.encode(), headers)
+    assert (view["status"], view["body"], view["truncated"]) == (200, "no ********", False)
+    assert view["headers"] == {
+        "server": "nginx",
+        "location": "https://x.example/?sig=********",
+        "echo": "********",
+    }
+    assert shown(b"", {"set-cookie": "session=1"})["headers"] == {"set-cookie": "********"}
+
+
+@pytest.mark.parametrize("start", [0, SHOWN_BYTES - 5, SHOWN_BYTES - 1, SHOWN_BYTES, 2 * SHOWN_BYTES - 5])
+def test_of_a_large_body_the_beginning_is_shown_and_no_part_of_a_secret(start: int) -> None:
+    view = shown(b"x" * start + SECRET.encode() + b"y" * 100_000)
+    assert len(view["body"].encode()) <= SHOWN_BYTES
+    assert "s3c" not in view["body"]
+    assert view["truncated"]
+
+
+def test_bytes_that_are_no_text_and_a_body_that_was_cut() -> None:
+    assert shown(b"\xff\x00ok") == {"status": 200, "headers": {}, "body": "\ufffd\x00ok", "truncated": False}
+    assert shown(b"{", cut=True)["truncated"] is True
+
+
+def test_headers_are_few_and_short() -> None:
+    headers = shown(b"", {f"x-{number}": "v" * 10_000 for number in range(500)})["headers"]
+    assert (len(headers), {len(value) for value in headers.values()}) == (MOST_HEADERS, {MOST_VALUE})
+
+
+def test_a_failure_is_told_as_deliveries_tell_it() -> None:
+    failed = NoResponse("connect_timeout", f"no connection within 5 s, {SECRET}", sent=False)
+    assert response_view(failed, CI) is None
+    view = failure_view(failed, CI)
+    assert view is not None
+    assert (view["kind"], view["sent"]) == ("connect_timeout", False)
+    assert view["detail"].endswith("connect timeout: no connection within 5 s, ********")
+    assert failure_view(Response(500, {}, b""), CI) is None
