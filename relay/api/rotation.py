@@ -15,7 +15,7 @@ from relay.api.registration import answer_of, tag_in, told
 from relay.api.view import rfc3339
 from relay.config.durations import parse_duration
 from relay.config.receivers_file import Raw
-from relay.config.rotation import as_private_key, present_secrets, rotated, signs_until
+from relay.config.rotation import as_private_key, former_until, present_secrets, rotated
 from relay.config.signature_entry import has_only_private_keys
 from relay.domain.ed25519 import is_private_key, public_key
 
@@ -82,7 +82,7 @@ class _Turn:
         present = present_secrets(entry)
         self.secret = self._made(present) if self._asked.secret is None else self._asked.secret
         changed = rotated(entry, self.secret, grace_s=self.grace_s, now=now)
-        until = signs_until(changed, present)
+        until = former_until(entry, changed)
         self.former_until = None if until is None else rfc3339(until)
         return changed
 

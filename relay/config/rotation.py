@@ -1,6 +1,6 @@
 """A new signing secret in an entry, beside which the former one signs along for a while. Pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from math import ceil
 from typing import Any, Final
 
@@ -16,18 +16,18 @@ _FORMER: Final = "former_secrets"
 
 def rotated(entry: Raw, new: str, *, grace_s: float, now: float) -> Raw:
     """`entry`, in clear, with the secret `new`. It takes the place of those of its kind, HMAC or Ed25519 (of all, where
-    none is), which sign along for `grace_s`. Raises Faulty."""
+    none is), which sign along for `grace_s`. Where it is there already, as with a repeated request, it stays. Raises
+    Faulty."""
     present = present_secrets(entry)
-    if new in present:
-        raise Faulty([Fault("/secret", "it is the present secret already")])
-    replaced = [secret for secret in present if is_private_key(secret) == is_private_key(new)] or present
+    alike = [secret for secret in present if is_private_key(secret) == is_private_key(new)] or present
+    replaced = [secret for secret in alike if secret != new]
     former = [known for known in _former(entry) if _is_usable(known) and known["secret"] != new]
     if grace_s > 0:
         until = ceil(now + grace_s)
         former = [*({"secret": each, "until": until} for each in replaced if not has_encrypted(each)), *former]
     if len(former) > MAX_FORMER:
         raise Faulty([Fault("/grace", _too_many(former))])
-    kept = [secret for secret in present if secret not in replaced]
+    kept = [secret for secret in present if secret not in alike]
     return {**_without(entry, _FORMER), "secret": [new, *kept] if kept else new} | ({_FORMER: former} if former else {})
 
 
@@ -43,9 +43,12 @@ def present_secrets(entry: Raw) -> list[str]:
     return [secret] if isinstance(secret, str) else list(secret)
 
 
-def signs_until(entry: Raw, secrets: Collection[str]) -> float | None:
-    """Until when those of `secrets` sign that are former ones of `entry`; None: none is."""
-    return max((former["until"] for former in _former(entry) if former["secret"] in secrets), default=None)
+def former_until(before: Raw, after: Raw) -> float | None:
+    """Until when the secrets sign that a rotation has replaced, or where it replaced none, all former ones; None: not
+    at all."""
+    replaced = set(present_secrets(before)) - set(present_secrets(after))
+    known = [former for former in _former(after) if not replaced or former["secret"] in replaced]
+    return max((former["until"] for former in known), default=None)
 
 
 def as_private_key(secret: str) -> str:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from relay.config.drafts import Faulty
 from relay.config.entries import ReceiverEntry
 from relay.config.receivers_file import Raw, resolve
-from relay.config.rotation import as_private_key, rotated, signs_until, without_expired
+from relay.config.rotation import as_private_key, former_until, rotated, without_expired
 from relay.domain.ed25519 import is_private_key, public_key
 from relay.domain.receiver import SigningPolicy
 from relay.domain.signing import check_secret, generate_secret, sign, verify_standard
@@ -54,14 +54,15 @@ def test_the_new_secret_takes_the_place_of_those_of_its_kind(entry: Raw, secret:
 def test_without_grace_the_former_one_ends_at_once() -> None:
     changed = made({"secret": "a"}, grace_s=0)
     assert changed == {"secret": "new"}
-    assert signs_until(changed, ["a"]) is None
-    assert signs_until(made({"secret": "a"}), ["a"]) == NOW + 60
+    assert former_until({"secret": "a"}, changed) is None
+    assert former_until({"secret": "a"}, made({"secret": "a"})) == NOW + 60
 
 
-def test_the_present_secret_is_no_new_one() -> None:
-    with pytest.raises(Faulty) as caught:
-        made({"secret": ["a", "new"]})
-    assert [fault.pointer for fault in caught.value.faults] == ["/secret"]
+def test_a_repeated_rotation_to_the_same_secret_changes_nothing() -> None:
+    changed = made({"secret": ["a", "b"]})
+    assert made(changed, now=NOW + 9) == changed
+    assert former_until(changed, changed) == NOW + 60
+    assert made({"secret": ["a", "new"]}) == {"secret": "new", "former_secrets": former("a")}
 
 
 def test_three_former_secrets_sign_along_at_most_and_none_is_dropped_before_its_time() -> None:
