@@ -36,6 +36,10 @@ def _read(access: Access, request: web.Request) -> bool:
     return access.may("read", source_in_path(request))
 
 
+def _message(access: Access, request: web.Request) -> bool:
+    return _read(access, request) or access.has_some("receiver", "owner")
+
+
 def _receiver(access: Access, request: web.Request) -> bool:
     return _sees(access, request, request.match_info["name"])
 
@@ -62,6 +66,10 @@ DELIVERY: Final = Need(RECEIVER.scopes, _delivery)
 MONITOR: Final = Need(("metrics",), lambda access, _request: access.may("metrics"))
 OWN: Final = Need(RECEIVER.scopes, lambda access, _request: access.has_some("receiver", "owner"))
 """What is about its own receivers: the handler sees to that."""
+MESSAGE: Final = Need((*READ.scopes, *RECEIVER.scopes), _message)
+"""Of a message that goes to their receivers, they see those deliveries: the handler sees to that."""
+LETTERS: Final = Need(MESSAGE.scopes, lambda access, _request: access.has_some("read", "receiver", "owner"))
+"""What is about their sources, or their receivers: the handler sees to that."""
 
 _MESSAGES: Final = "/v1/sources/{source_id}/messages"
 _DELIVERY: Final = f"{_MESSAGES}/{{message_id}}/deliveries/{{receiver}}"
@@ -81,12 +89,12 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("POST", ANSWER_PATH): OPEN,
     ("POST", _MESSAGES): INGEST,
     ("POST", f"{_MESSAGES}:batch"): INGEST,
-    ("GET", f"{_MESSAGES}/{{message_id}}"): READ,
+    ("GET", f"{_MESSAGES}/{{message_id}}"): MESSAGE,
     ("GET", _CALLBACK): READ,
     ("POST", f"{_CALLBACK}/pause"): ADMIN,
     ("POST", f"{_CALLBACK}/resume"): ADMIN,
-    ("GET", "/v1/failed"): OWN,
-    ("GET", "/v1/failed/{partition}/{offset}"): OWN,
+    ("GET", "/v1/failed"): LETTERS,
+    ("GET", "/v1/failed/{partition}/{offset}"): LETTERS,
     ("POST", "/v1/failed/{partition}/{offset}/replay"): OWN,
     ("POST", "/v1/failed/{partition}/{offset}/discard"): OWN,
     ("POST", f"{_DELIVERY}/replay"): DELIVERY,
@@ -148,6 +156,12 @@ def may_see(request: web.Request, receivers: Iterable[str]) -> bool:
     """Whether the caller may see what is about these receivers; if there are none of them, about any."""
     access, names = access_of(request), list(receivers)
     return access.may("admin") or (bool(names) and all(_sees(access, request, name) for name in names))
+
+
+def may_read(request: web.Request, source_id: str | None) -> bool:
+    """Whether the caller may see what is about this source; None: about one that nobody knows."""
+    access = access_of(request)
+    return access.may("admin") if source_id is None else access.may("read", source_id)
 
 
 def check_own(request: web.Request, receivers: Iterable[str]) -> None:

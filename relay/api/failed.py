@@ -5,11 +5,11 @@ import base64
 from collections.abc import Sequence
 from heapq import merge
 from itertools import islice
-from typing import TypedDict
+from typing import Final, TypedDict
 
 from aiohttp import web
 
-from relay.api.access import check_own, may_see
+from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
 from relay.api.paging import limit_in
@@ -25,6 +25,9 @@ from relay.replay.plan import is_open
 from relay.state.port import FailedEntry
 from relay.state.replies import answered
 from relay.state.rows import delivery_row
+
+MOST_LOOKED_AT: Final = 10_000
+"""So many of the newest are looked at, at most, for a page of what the caller may see, and nobody has seen to."""
 
 
 class FailedResource:
@@ -45,10 +48,11 @@ class FailedResource:
         wanted = limit
         while True:
             entries = await self._newest(receivers, wanted)
-            found = await self._open(entries)
-            if len(found) >= limit or len(entries) < wanted:
+            own = [entry for entry in entries if _sees(request, entry.receiver, entry.source_id)]
+            found = [letter for letter in await self._open(own) if _sees_letter(request, letter.record)]
+            if len(found) >= limit or len(entries) < wanted or wanted == MOST_LOOKED_AT:
                 return json_response(200, LetterPage(items=[_letter(letter.record) for letter in found[:limit]]))
-            wanted *= 4
+            wanted = min(4 * wanted, MOST_LOOKED_AT)
 
     async def _open(self, entries: Sequence[FailedEntry]) -> Sequence[Letter]:
         """Those that nobody has replayed or discarded. The index forgets these, if not at once."""
@@ -67,7 +71,8 @@ class FailedResource:
             int(request.match_info["offset"]),
         )
         [record] = await self._context.log.read([(at, None)])
-        check_own(request, [] if record is None else [_letter(record)["receiver"]])  # nor tell that there is none
+        if not _sees_letter(request, record):
+            raise forbidden(LETTERS)  # nor is it told that there is none
         if record is None:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {at.partition}/{at.offset} (any more).")
         headers = [[name, value.decode(errors="replace")] for name, value in record.headers]
@@ -75,11 +80,14 @@ class FailedResource:
         return json_response(200, whole)
 
     async def _receivers(self, request: web.Request, asked: Sequence[str]) -> Sequence[str]:
-        """Those that were asked for, or all, of what the caller may see."""
+        """Those that were asked for, or all, of what the caller may see; who reads sources sees some of any."""
+        reads = access_of(request).has_some("read")
         if asked:
-            check_own(request, asked)
+            if not reads:
+                check_own(request, asked)
             return asked
-        return [name for name in await self._context.state.failed_receivers() if may_see(request, [name])]
+        names = await self._context.state.failed_receivers()
+        return [name for name in names if reads or may_see(request, [name])]
 
     async def _newest(self, receivers: Sequence[str], limit: int) -> Sequence[FailedEntry]:
         state = self._context.state
@@ -128,6 +136,18 @@ class LetterPage(TypedDict):
     """Newest first."""
 
     items: list[LetterView]
+
+
+def _sees(request: web.Request, receiver: str, source_id: str | None) -> bool:
+    return may_see(request, [receiver]) or may_read(request, source_id)
+
+
+def _sees_letter(request: web.Request, record: Record | None) -> bool:
+    """By the letter itself: the index may be wrong. None: there is no letter."""
+    if record is None:
+        return may_see(request, [])
+    receiver, source_id, _ = identity_of(record.value, record.headers)
+    return _sees(request, receiver or NO_RECEIVER, source_id)
 
 
 def _letter(record: Record) -> LetterView:

@@ -4,11 +4,12 @@ from typing import Final
 
 from aiohttp import web
 
+from relay.api.access import MESSAGE, forbidden, may_read, may_see
 from relay.api.json_body import json_response
 from relay.api.problems import NOT_FOUND, RETRY_AFTER_S, UNAVAILABLE, Problem, invalid
 from relay.api.reading import MESSAGE_PATH, message_in_path, message_location
-from relay.api.status import StatusReader
-from relay.api.view import MessageView
+from relay.api.status import KnownMessage, StatusReader
+from relay.api.view import MessageView, of_receivers
 from relay.api.wait_asked import WAIT, WaitAsked, wait_asked
 from relay.api.waiters import ASK_AGAIN_S, Waiters
 from relay.domain.identity import DeliveryId, MessageId
@@ -18,7 +19,8 @@ _LOST: Final = "What was known of finished messages was lost, and is being read 
 
 
 class MessageResource:
-    """One message of a source. `longest_s`: for which a request may wait."""
+    """One message of a source: whole to who may read that, and to others as far as it goes to their receivers.
+    `longest_s`: for which a request may wait."""
 
     def __init__(self, reader: StatusReader, waiters: Waiters, longest_s: float) -> None:
         self._reader = reader
@@ -30,35 +32,44 @@ class MessageResource:
 
     async def get(self, request: web.Request) -> web.Response:
         asked, identity = wait_asked(request, self._longest_s), message_in_path(request)
-        delivery = None if asked is None else await self._only(identity, asked)
+        delivery = None if asked is None else await self._only(request, identity, asked)
         if asked is None or delivery is None:
-            return json_response(200, await self._view(identity))
+            return json_response(200, await self._view(request, identity))
         waited = await self._waiters.wait(request, delivery, asked)
         if waited.response is not None:
             return waited.response
-        view, location = await self._view(identity), message_location(identity)
+        view, location = await self._view(request, identity), message_location(identity)
         response = json_response(202, view, Location=location, Retry_After=str(ASK_AGAIN_S))
         response.headers.update(waited.headers)
         return response
 
-    async def _only(self, identity: MessageId, asked: WaitAsked) -> DeliveryId | None:
+    async def _only(self, request: web.Request, identity: MessageId, asked: WaitAsked) -> DeliveryId | None:
         """The delivery to wait for. None: nothing is known of the message, or it has several, and need not be waited
         for. Raises a Problem where it has to be."""
         known = await self._reader.find(identity)
         if known is None:
             return None
-        deliveries = self._reader.deliveries(known.message)
+        deliveries = self._seen(request, known)
         if len(deliveries) == 1:
             return deliveries[0]
-        if asked.preferred:
+        if asked.preferred or not (deliveries or may_read(request, identity.source_id)):
             return None
         detail = f"wait is for a message to one receiver; this one goes to {len(deliveries)}: ask without it"
         raise invalid(detail, parameter=WAIT)
 
-    async def _view(self, identity: MessageId) -> MessageView:
-        view = await self._reader.view(identity)
-        if view is None and await self._reader.has_gap([f"s:{identity.source_id}"]):
+    async def _view(self, request: web.Request, identity: MessageId) -> MessageView:
+        known, whole = await self._reader.find(identity), may_read(request, identity.source_id)
+        deliveries = [] if known is None else self._seen(request, known)
+        if known is not None and (whole or deliveries):
+            view = await self._reader.view_of(known, deliveries)
+            return view if whole else of_receivers(view)
+        if await self._reader.has_gap([f"s:{identity.source_id}"]):
             raise Problem(UNAVAILABLE, _LOST, headers={"Retry-After": str(RETRY_AFTER_S)})
-        if view is None:
-            raise Problem(NOT_FOUND, _UNKNOWN)
-        return view
+        raise Problem(NOT_FOUND, _UNKNOWN) if whole else forbidden(MESSAGE)
+
+    def _seen(self, request: web.Request, known: KnownMessage) -> list[DeliveryId]:
+        """Those that the caller may see."""
+        deliveries = self._reader.deliveries(known.message)
+        if may_read(request, known.message.source_id):
+            return deliveries
+        return [delivery for delivery in deliveries if may_see(request, [delivery.receiver])]

@@ -1,6 +1,6 @@
 """What became of a message. Nothing is kept for this; it is read from the rows and the records."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -51,11 +51,6 @@ class StatusReader:
         self._clock = clock
         self._surroundings = Surroundings(log, state, topics, directory)
 
-    async def view(self, identity: MessageId) -> MessageView | None:
-        """The message and its deliveries; None where nothing is known of it."""
-        known = await self.find(identity)
-        return None if known is None else await self.view_of(known)
-
     async def find(self, identity: MessageId) -> KnownMessage | None:
         """The message by its row and its first record; None where either is missing, or gone."""
         row = (await self._state.messages([identity]))[0]
@@ -75,9 +70,12 @@ class StatusReader:
             return None
         return KnownMessage(message, record.timestamp_ms, row.stage is MessageStage.ENQUEUED, at)
 
-    async def view_of(self, known: KnownMessage, *, duplicate: bool = False) -> MessageView:
-        """The message with its deliveries as they are now."""
-        deliveries = self.deliveries(known.message)
+    async def view_of(
+        self, known: KnownMessage, deliveries: Sequence[DeliveryId] | None = None, *, duplicate: bool = False
+    ) -> MessageView:
+        """The message with its deliveries, or some of them, as they are now."""
+        if deliveries is None:
+            deliveries = self.deliveries(known.message)
         seen = await self._state.watch([delivery_row(delivery) for delivery in deliveries]) if deliveries else []
         now = self._clock.time()
         found = [Found(delivery, one) for delivery, one in zip(deliveries, seen, strict=True)]

@@ -5,7 +5,7 @@ The API, and whatever else shows a message, gives exactly the fields of `Message
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from msgspec import UNSET, UnsetType
@@ -25,6 +25,7 @@ from relay.state.onlooker import Watched
 from relay.state.rows import Result, Row, Stage
 
 _REASONS: Final = {code: reason for reason, code in REASON_CODES.items()}
+_ON_THE_WAY: Final = frozenset({"arrived", "delivered_to_receiver"})
 _UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
 
 
@@ -133,6 +134,15 @@ def message_view(
         duplicate=duplicate,
         deliveries=tuple(deliveries),
     )
+
+
+def of_receivers(view: MessageView) -> MessageView:
+    """As those see it whose receivers its deliveries are for: how its answers come back is a matter of its sender."""
+    own = (
+        replace(one, callback=None, waiting_for=one.waiting_for if one.status in _ON_THE_WAY else None)
+        for one in view.deliveries
+    )
+    return replace(view, deliveries=tuple(own))
 
 
 def delivery_view(found: Found, source: Source, now: float) -> DeliveryView:

@@ -53,11 +53,12 @@ MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
     ("POST", "/v1/answers/{token}"): OPEN,
     ("POST", "/v1/sources/{source_id}/messages"): frozenset({"ingest:github"}),
     ("POST", "/v1/sources/{source_id}/messages:batch"): frozenset({"ingest:github"}),
+    # there is no such message, which is only told to who may read its source
     ("GET", "/v1/sources/{source_id}/messages/{message_id}"): frozenset({"read:github"}),
     ("GET", "/v1/sources/{source_id}/callback"): frozenset({"read:github"}),
     ("POST", "/v1/sources/{source_id}/callback/pause"): frozenset(),
     ("POST", "/v1/sources/{source_id}/callback/resume"): frozenset(),
-    ("GET", "/v1/failed"): frozenset({"receiver:ci", "receiver:cd", *OWNERS}),
+    ("GET", "/v1/failed"): frozenset({"read:github", "read:other", "receiver:ci", "receiver:cd", *OWNERS}),
     # there is no such letter, which is only told to who may see all of them
     ("GET", "/v1/failed/{partition}/{offset}"): frozenset(),
     ("POST", "/v1/failed/{partition}/{offset}/replay"): frozenset(),
@@ -136,7 +137,8 @@ async def test_a_key_gets_what_its_scope_says_and_nothing_else(scope: str) -> No
 
 async def test_nothing_tells_whether_there_is_what_a_key_may_not_see() -> None:
     async with running_api(api_key=SETTING) as rig:
-        headers = bearer(await rig.keys.make("receiver:cd", "read:other", "owner:alice", now=NOW))
+        headers = bearer(await rig.keys.make("receiver:cd", "ingest:github", "owner:alice", now=NOW))
+        reader = bearer(await rig.keys.make("receiver:cd", "read:other", now=NOW))
         sent = await rig.request("POST", "/v1/sources/github/messages?receiver=ci", b"{}", ADMIN | {"ce-id": "m-1"})
         assert sent.status == 202
         [at] = await rig.log.append([letter(rig, "ci")])
@@ -150,6 +152,9 @@ async def test_nothing_tells_whether_there_is_what_a_key_may_not_see() -> None:
             replies = [await rig.request("GET", target, b"", headers) for target in (there, not_there)]
             told = [problem(reply, 403, "forbidden") for reply in replies]
             assert told[0] | {"instance": ""} == told[1] | {"instance": ""}
+            replies = [await rig.request("GET", target, b"", reader) for target in (there, not_there)]
+            assert replies[0].status == replies[1].status
+            assert replies[0].body.replace(there.encode(), not_there.encode()) == replies[1].body
         # what there is no route for is no secret, and what is wrong with a request is told as before
         problem(await rig.request("GET", "/v1/nothing", b"", headers), 404, "not-found")
         problem(await rig.request("PUT", "/v1/keys", b"", headers), 405, "method-not-allowed")
@@ -169,13 +174,40 @@ async def test_a_path_spelled_otherwise_is_the_same_to_keys() -> None:
 # --- dead letters ---------------------------------------------------------------------------------------------------
 
 
-def letter(rig: Rig, receiver: str) -> NewRecord:
+def letter(rig: Rig, receiver: str, source: str = "github") -> NewRecord:
     dead = DeadLetter("rejected", "no", rig.topics.to_receiver(receiver), None, 1, int(NOW * 1000), 400)
-    headers = dead_letter_headers((*LETTER_HEADERS, ("relay-receiver", receiver.encode())), dead)
-    return NewRecord(rig.topics.failed_messages, b"github", b"{}", headers)
+    headers = dead_letter_headers(
+        (*LETTER_HEADERS, ("ce_source", source.encode()), ("relay-receiver", receiver.encode())), dead
+    )
+    return NewRecord(rig.topics.failed_messages, source.encode(), b"{}", headers)
 
 
-LETTER_HEADERS = (("ce_specversion", b"1.0"), ("ce_id", b"m-1"), ("ce_source", b"github"))
+LETTER_HEADERS = (("ce_specversion", b"1.0"), ("ce_id", b"m-1"))
+
+
+async def test_who_reads_a_source_sees_its_dead_letters_whichever_receiver_they_were_for() -> None:
+    async with running_api(api_key=SETTING) as rig:
+        letters = [letter(rig, "ci"), letter(rig, "ci", "other"), letter(rig, "cd"), letter(rig, "cd", "gitea")]
+        places = await rig.log.append(letters)
+        await rig.state.index_failed(
+            [
+                FailedEntry(name, at, NOW - n, "rejected", source, "m-1")
+                for n, (name, source, at) in enumerate(
+                    zip(("ci", "ci", "cd", "cd"), ("github", "other", "github", "github"), places, strict=True)
+                )  # of the last one the index is wrong
+            ]
+        )
+        headers = bearer(await rig.keys.make("read:git*", "read:nothing", now=NOW))
+        for query, expected in (("", ["ci", "cd", "cd"]), ("?receiver=ci", ["ci"]), ("?receiver=nobody", [])):
+            listed = document(await rig.request("GET", f"/v1/failed{query}", b"", headers))["items"]
+            assert [each["receiver"] for each in listed] == expected
+        exact = bearer(await rig.keys.make("read:github", now=NOW))
+        listed = document(await rig.request("GET", "/v1/failed", b"", exact))["items"]
+        assert [(each["receiver"], each["source_id"]) for each in listed] == [("ci", "github"), ("cd", "github")]
+        for at, status in zip(places, (200, 403, 200, 403), strict=True):
+            target = f"/v1/failed/{at.partition}/{at.offset}"
+            assert (await rig.request("GET", target, b"", exact)).status == status
+            problem(await rig.request("POST", f"{target}/replay", b"", exact), 403, "forbidden")
 
 
 @pytest.mark.parametrize("scope", ["receiver:cd", "owner:alice"])
