@@ -8,7 +8,6 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -63,8 +62,10 @@ _AS_GONE: Final = "(?, ?, NULL, 0, NULL, NULL, NULL, NULL)"
 _SUBSCRIBE: Final = "INSERT INTO subscriptions VALUES "
 _TOGETHER: Final = 100
 """Rows of one statement."""
+LISTS_KEPT: Final = 32
+"""Lists of event types that have a number each."""
 _GET: Final = "SELECT offset, name, value, former, refused FROM entries WHERE name = ?"
-_MATCH: Final = "SELECT name FROM subscriptions JOIN entries USING (offset) WHERE pattern IN ({}) LIMIT ?"
+_MATCH: Final = "SELECT DISTINCT name FROM subscriptions JOIN entries USING (offset) WHERE pattern IN ({}) LIMIT ?"
 
 
 class IndexBroken(LogUnavailable):
@@ -97,6 +98,7 @@ class SharedIndex:
             self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
             self._db.executescript(_SCHEMA)
             self._db.execute("BEGIN")  # and never committed: nobody else reads it, and what fails is made anew
+        self._lists: dict[tuple[str, ...], list[int]] = {}
         self._source_lengths: set[int] = set()
         self._type_lengths: set[int] = set()
 
@@ -140,7 +142,7 @@ class SharedIndex:
         if row is not None:
             with _errors():
                 self._db.execute("DELETE FROM entries WHERE offset = ?", (row.offset,))
-                old = [(pattern, row.offset) for each in _told(row) for pattern in _patterns(each)]
+                old = [(pattern, row.offset) for each in _told(row) for pattern in self._patterns(each)]
                 self._db.executemany("DELETE FROM subscriptions WHERE pattern = ? AND offset = ?", old)
         return row
 
@@ -163,8 +165,11 @@ class SharedIndex:
 
     def matching(self, source: str, event_type: str, most: int) -> set[str]:
         """Names of those whose patterns match (of any record that the row holds), at most `most`: then there may be
-        more. Now and then one that does not. Costs a look-up for each pair of lengths of patterns in use."""
-        types = [crc32(each.encode()) for each in _candidates(event_type, self._type_lengths)]
+        more. Now and then one that does not. Costs a look-up for each length of sources' patterns in use, with each of
+        types' patterns, and with each list that one of them is in."""
+        patterns = set(_candidates(event_type, self._type_lengths))
+        types = [crc32(each.encode()) for each in patterns]
+        types += [number for known, [number] in self._lists.items() if not patterns.isdisjoint(known)]
         query = _MATCH.format(",".join("?" * len(types)))
         found: set[str] = set()
         with _errors():
@@ -227,15 +232,31 @@ class SharedIndex:
         """`entries`: with their offsets."""
         told: list[int] = []
         for offset, seen in entries:
-            entry = seen.entry
-            if entry.sources:
-                for pattern in _patterns(seen):
-                    told += (pattern, offset)
-                self._type_lengths |= _of_types(entry.event_types).lengths
-                for source in entry.sources:
-                    if source[-1:] == "*":
-                        self._source_lengths.add(len(source) - 1)
+            for source in seen.entry.sources:
+                if source[-1:] == "*":
+                    self._source_lengths.add(len(source) - 1)
+            for pattern in self._patterns(seen):
+                told += (pattern, offset)
         self._add(_SUBSCRIBE, "(?, ?)", told)
+
+    def _patterns(self, seen: Glance) -> list[int]:
+        """A number for each source, and list or type of events, that it subscribes to; others may have the same, if
+        rarely."""
+        entry = seen.entry
+        if not entry.sources or not entry.enabled:
+            return []
+        types = self._lists.get(entry.event_types) or self._numbers(entry.event_types)
+        sources = subscribed(entry.sources, entry.owner)
+        return [crc32(source.encode()) << 31 ^ each for source in sources for each in types]
+
+    def _numbers(self, event_types: tuple[str, ...]) -> list[int]:
+        """Almost all want one of the same few lists of types: each of the first that come has one number, any other
+        list those of its types. That never changes, so what was told can be taken back."""
+        self._type_lengths.update(len(each) - 1 for each in event_types if each[-1:] == "*")
+        if len(self._lists) < LISTS_KEPT:
+            self._lists[event_types] = [crc32("\n".join(event_types).encode())]
+            return self._lists[event_types]
+        return [crc32(each.encode()) for each in event_types]
 
 
 class Loading:
@@ -276,30 +297,6 @@ class Loading:
 def _told(row: Row) -> list[Glance]:
     """What the records of a row say."""
     return [seen for value in (row.value, row.former) if value is not None and (seen := glance(value)) is not None]
-
-
-def _patterns(seen: Glance) -> list[int]:
-    """A number for each pair of patterns that it subscribes to; another pair may have the same, if rarely."""
-    if not seen.entry.enabled:
-        return []
-    entry = seen.entry
-    types = _of_types(entry.event_types).numbers
-    sources = subscribed(entry.sources, entry.owner)
-    return [crc32(source.encode()) << 31 ^ each for source in sources for each in types]
-
-
-class _Types(NamedTuple):
-    """Patterns of event types. `lengths`: of those that end in a `*`, without it."""
-
-    numbers: list[int]
-    lengths: frozenset[int]
-
-
-@lru_cache(maxsize=256)
-def _of_types(patterns: tuple[str, ...]) -> _Types:
-    """Kept, as almost all want the same few."""
-    lengths = frozenset(len(each) - 1 for each in patterns if each[-1:] == "*")
-    return _Types([crc32(each.encode()) for each in patterns], lengths)
 
 
 def _candidates(text: str, lengths: Iterable[int]) -> list[str]:

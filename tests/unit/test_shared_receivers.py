@@ -6,12 +6,13 @@ import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.config import shared
+from relay.config import shared, shared_index
 from relay.config.apply import Diff, apply_file
 from relay.config.glance import glance, lacks
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
@@ -247,24 +248,27 @@ SUBSCRIBED = st.tuples(st.lists(PATTERNS, min_size=1, max_size=3), st.lists(PATT
     after=st.dictionaries(st.sampled_from("pqrs"), st.none() | SUBSCRIBED),
     source=TEXTS,
     event_type=TEXTS,
+    lists=st.sampled_from([0, 1, 32]),
 )
 async def test_subscribers_are_those_that_a_naive_matcher_finds(
     before: Mapping[str, tuple[list[str], list[str]]],
     after: Mapping[str, tuple[list[str], list[str]] | None],
     source: str,
     event_type: str,
+    lists: int,
 ) -> None:
     log = _Log(MemoryBroker())
     await log.start()
     await log.create(TOPICS.fixed(), {})
     await log.say({name: entry(sources=each[0], event_types=each[1]) for name, each in before.items()})
-    async with following(log) as registry:
-        assert registry.subscribers(source, event_type) == _naive(before, source, event_type)
-        await log.say({name: each and entry(sources=each[0], event_types=each[1]) for name, each in after.items()})
-        await log.say({"last": entry()})
-        await until(lambda: registry.receiver("last") is not None)
-        now = {name: each for name, each in {**before, **after}.items() if each}
-        assert registry.subscribers(source, event_type) == _naive(now, source, event_type)
+    with patch.object(shared_index, "LISTS_KEPT", lists):
+        async with following(log) as registry:
+            assert registry.subscribers(source, event_type) == _naive(before, source, event_type)
+            await log.say({name: each and entry(sources=each[0], event_types=each[1]) for name, each in after.items()})
+            await log.say({"last": entry()})
+            await until(lambda: registry.receiver("last") is not None)
+            now = {name: each for name, each in {**before, **after}.items() if each}
+            assert registry.subscribers(source, event_type) == _naive(now, source, event_type)
 
 
 def _naive(there: Mapping[str, tuple[list[str], list[str]]], source: str, event_type: str) -> tuple[str, ...]:
@@ -298,6 +302,15 @@ async def test_a_message_that_too_many_subscribe_to_is_a_mistake(log: _Log) -> N
         await log.say({"r-7": None})
         await until(lambda: registry.receiver("r-7") is None)
         assert len(registry.subscribers("a", "push")) == 1_000
+
+
+async def test_who_subscribes_by_several_patterns_counts_once(log: _Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_index, "LISTS_KEPT", 0)
+    patterns = ["push", "pus*", "*"]
+    await log.say({f"all-{number}": entry(sources=["a"], event_types=patterns) for number in range(400)})
+    await log.say({f"one-{number}": entry(sources=["a"], event_types=[patterns[number % 3]]) for number in range(300)})
+    async with following(log) as registry:
+        assert len(registry.subscribers("a", "push")) == 700
 
 
 # breaks
