@@ -63,6 +63,7 @@ from relay.watch.receivers_file import FileWatch
 from relay.watch.rights import check_rights
 from relay.watch.shared_clock import ClockWatch, SharedClock
 from relay.watch.topics import TopicWatch
+from relay.watch.verifier import Verifier, origin_of
 from relay.way_out import requests_of, transport_of
 from workers.outside import Outside
 
@@ -153,6 +154,18 @@ class Relay:
         seats = requests_of(settings)
         self._turnstile = Turnstile(shared, observer, seats)
         self._transport = transport_of(settings, seats)
+        self._verifier = Verifier(
+            log,
+            state,
+            self._topics,
+            self.registry,
+            self._transport,
+            shared,
+            secrets.token_bytes,
+            owner=self._owner,
+            user_agent=f"relay/{__version__}",
+            origin=origin_of(settings.public_url),
+        )
         self._lanes = Lanes(
             settings,
             plan,
@@ -249,6 +262,8 @@ class Relay:
             ]
             if self._keeps:
                 background += [start(name, work) for name, work in self._shared_work()]
+            if "to-receiver" in self._plan.roles:
+                background.append(start("verifications", self._verifier.run()))
             if await self._unless_stopped(self._recovery.healed.wait(), stop):
                 keep_startup_heap()
                 self._loop_watch.arm()
@@ -378,6 +393,7 @@ class Relay:
             key_quota=settings.api_key_quota,
             source_quota=settings.source_quota,
             registrar=self._registrar(),
+            verify=self._verifier.try_now,
             warnings=lambda: {"parked": self._parked_watch.warning},
             replays=self._desk,
             keys=self._keys,
@@ -389,7 +405,8 @@ class Relay:
 
     def _registrar(self) -> Registrar:
         allowed = self._settings.api_secrets_from
-        rules = Rules(self._variables, usable_variables(self._variables, allowed) if allowed else (), self._ring)
+        usable = usable_variables(self._variables, allowed) if allowed else ()
+        rules = Rules(self._variables, usable, self._ring, self._settings.api_verification)
         return Registrar(
             self._log,
             self._state,

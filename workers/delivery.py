@@ -21,6 +21,8 @@ MOST_OFFSETS = 10**12
 OFF_S = 5.0
 SWITCHED_OFF = Later(OFF_S, "the receiver is switched off", Change.RELEASED, pause_s=OFF_S)
 """As a pause, renewed until the receiver is enabled again: nothing is sent, no attempt counts, but time passes."""
+UNVERIFIED = Later(OFF_S, "the receiver has yet to be verified", Change.RELEASED, pause_s=OFF_S)
+"""Likewise, until its URL has proved that it wants what is sent there."""
 
 
 class Delivery(Work):
@@ -85,6 +87,13 @@ def receiver_or_stand_in(directory: Directory, name: str) -> Receiver:
 def still_there(directory: Directory, name: str) -> Receiver | Dead:
     """The receiver with its settings of now, or how its deliveries end."""
     return directory.receiver(name) or Dead("unknown_receiver", f"there is no receiver named {name!r} any more")
+
+
+def not_sendable(receiver: Receiver) -> Later | None:
+    """Why the receiver is sent nothing now, no POST, no GET and no ping, by its settings; None: it is."""
+    if not receiver.enabled:
+        return SWITCHED_OFF
+    return None if receiver.verified else UNVERIFIED
 
 
 def can_be_asked(receiver: Receiver) -> bool:

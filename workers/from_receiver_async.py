@@ -37,7 +37,7 @@ from relay.state.attempts import Kind, Limits
 from relay.state.port import State
 from relay.state.rows import Result, Stage, delivery_row
 from workers.asking import ask, ask_again_s
-from workers.delivery import SWITCHED_OFF, can_be_asked, in_flight_per_lane, receiver_or_stand_in, still_there
+from workers.delivery import can_be_asked, in_flight_per_lane, not_sendable, receiver_or_stand_in, still_there
 from workers.letters import Letters
 from workers.outside import Outside
 from workers.results import answered
@@ -151,8 +151,8 @@ class FromReceiverAsync:
         return self._at_deadline(work) if work.rest_s(self._outside.clock.time()) <= 0 else None
 
     def step(self, work: Awaited) -> Step:
-        if not work.receiver.enabled:
-            return SWITCHED_OFF
+        if (off := not_sendable(work.receiver)) is not None:
+            return off
         url = work.status_url
         if url is None:
             return self._later(work, inf, "waiting for the receiver's callback")

@@ -2,7 +2,7 @@
 
 1. read the record; a receiver that was removed: dead letter (`unknown_receiver`);
 2. too old: dead letter (`expired`); ids that must not go into the status endpoint's path: likewise (`invalid`); a
-   receiver that is switched off, or comes from another lane that has not finished: wait;
+   receiver that is switched off, has yet to be verified, or comes from another lane that has not finished: wait;
 3. an earlier attempt in doubt, or one of the life before a replay: ask the receiver whether it has the message
    (`doubt.py`);
 4. POST (the engine has written the intent right before); to one that is offline, a ping in its place (`ping.py`);
@@ -48,7 +48,7 @@ from relay.log.port import NewRecord, Record
 from relay.state.attempts import Change, Kind
 from relay.state.port import Lane, State
 from relay.state.rows import Result, Stage
-from workers.delivery import SWITCHED_OFF, Delivery, can_be_asked, receiver_or_stand_in, still_there
+from workers.delivery import Delivery, can_be_asked, not_sendable, receiver_or_stand_in, still_there
 from workers.doubt import Doubt
 from workers.letters import Letters
 from workers.outside import Outside
@@ -136,8 +136,8 @@ class ToReceiver:
         return Later(wait_s, "the receiver's other lane has to finish first", Change.RELEASED)
 
     def step(self, work: Delivery) -> Step:
-        if not work.receiver.enabled:
-            return SWITCHED_OFF
+        if (off := not_sendable(work.receiver)) is not None:
+            return off
         if work.pinging:
             return ping(self._outside, work.gate, work.receiver.post, work.token)
         if work.in_doubt:

@@ -43,6 +43,7 @@ from relay.api.rotation import RotationResource
 from relay.api.status import StatusReader
 from relay.api.strangers import refuse_strangers
 from relay.api.trial import TrialResource
+from relay.api.verification import VerificationResource
 from relay.api.waiters import Waiters
 from relay.domain.errors import UserError
 from relay.engine.supervision import end
@@ -130,13 +131,16 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
     return app
 
 
-def _registration(context: ApiContext) -> list[RegistrationResource | RotationResource | ReceiverListResource]:
+def _registration(
+    context: ApiContext,
+) -> list[RegistrationResource | RotationResource | VerificationResource | ReceiverListResource]:
     registrar = context.registrar
     if registrar is None:
         return []
     return [
         RegistrationResource(context, registrar),
         RotationResource(registrar),
+        VerificationResource(context, registrar),
         ReceiverListResource(context, registrar),
     ]
 

@@ -28,6 +28,7 @@ VERBS: Final[Mapping[tuple[str, str], str]] = {
     ("PATCH", "/v1/receivers/{name}"): "receiver.changed",
     ("DELETE", "/v1/receivers/{name}"): "receiver.removed",
     ("POST", "/v1/receivers/{name}/rotate"): "receiver.rotated",
+    ("POST", "/v1/receivers/{name}/verify"): "receiver.verified",
     ("POST", "/v1/receivers/{name}/pause"): "receiver.paused",
     ("POST", "/v1/receivers/{name}/resume"): "receiver.resumed",
     ("POST", "/v1/receivers/{name}/test"): "receiver.tested",

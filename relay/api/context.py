@@ -1,6 +1,6 @@
 """What the HTTP API needs of the process it runs in: ports, names, limits, and time."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relay.api.limits import ApiLimits
@@ -11,7 +11,9 @@ from relay.config.key_desk import KeyDesk
 from relay.delivery.port import Transport
 from relay.domain.directory import Directory
 from relay.domain.quota import Quota
+from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
+from relay.domain.verification import Trial
 from relay.engine.clock import Clock
 from relay.log.port import Log
 from relay.replay.desk import Desk
@@ -52,6 +54,8 @@ class ApiContext:
     source_quota: Quota | None = None
     registrar: Registrar | None = None
     """None: receivers cannot be changed here."""
+    verify: Callable[[Receiver], Awaitable[Trial | None]] | None = None
+    """Makes a handshake with a receiver, and tells what came of it; None: one is under way."""
     warnings: Callable[[], Mapping[str, str | None]] = dict
     replays: Desk | None = None
     keys: KeyDesk | None = None

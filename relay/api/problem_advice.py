@@ -51,6 +51,10 @@ ADVICE: Final[dict[str, str]] = {
     "too-many-jobs": "Wait for some of the jobs that are not over, or stop them: `GET /v1/replays` lists them.",
     "receiver-exists": "Take another name, or change the receiver that there is with a `PATCH`.",
     "declared-in-file": "What the receivers file declares is changed there, and read-only over the API.",
+    "receiver-unverified": (
+        "Nothing is sent there before its URL has proved that it wants it. `POST /v1/receivers/{name}/verify` tries at "
+        "once, and says what is missing."
+    ),
     "no-secrets-key": (
         "Secrets that are given over the API are kept encrypted, and the relay has no key for that. Whoever runs it "
         "sets `RELAY_SECRETS_KEY`; until then a receiver may have no secret in clear, and `signature` has to be `none`."

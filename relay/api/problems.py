@@ -46,6 +46,7 @@ NOT_REPLAYABLE: Final = Kind("not-replayable", 409, "It cannot be done with this
 TOO_MANY_JOBS: Final = Kind("too-many-jobs", 409, "Too many jobs are not over")
 RECEIVER_EXISTS: Final = Kind("receiver-exists", 409, "There is such a receiver already")
 DECLARED_IN_FILE: Final = Kind("declared-in-file", 409, "The receiver is declared in the receivers file")
+UNVERIFIED: Final = Kind("receiver-unverified", 409, "The receiver has yet to be verified")
 NO_SECRETS_KEY: Final = Kind("no-secrets-key", 409, "Secrets cannot be kept")
 ANSWER_CLOSED: Final = Kind("answer-closed", 410, "The time to answer is over")
 TOO_MANY_KEYS: Final = Kind("too-many-keys", 409, "There are as many keys as there may be")

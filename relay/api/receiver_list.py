@@ -98,7 +98,7 @@ class ReceiverListResource:
         health = await self._context.state.endpoints([f"r:{item['name']}" for item in items]) if items else []
         for item, of in zip(items, health, strict=True):
             receiver = self._registry.receiver(item["name"])
-            item["condition"] = "refused" if receiver is None else condition(of, receiver.post)
+            item["condition"] = "refused" if receiver is None else condition(of, receiver.post, receiver.verified)
         return [item for item in items if not wanted.states or item["condition"] in wanted.states]
 
     def _item(self, name: str) -> ReceiverItem | None:

@@ -17,6 +17,7 @@ from relay.api.problems import NOT_FOUND, Problem, invalid
 from relay.api.reading import query_of, read_body, source_in_path
 from relay.api.receiver_shown import ReceiverView, described
 from relay.api.registrar import Unknown
+from relay.api.verification import VerificationView, verification_of
 from relay.api.view import rfc3339
 from relay.domain.errors import LogUnavailable
 from relay.domain.hold import Hold, HoldReason, hold
@@ -36,16 +37,21 @@ MOST_WORDS: Final = 4_096
 class Found(NamedTuple):
     """`owner`: of the endpoint in the state. `endpoint`: its settings; None where there are none but refused ones.
     `refused`: why its newest settings are not in force. `lane`: where a receiver's messages are; None of a source.
-    `declared`: what is known of who it is."""
+    `declared`: what is known of who it is. `verification`: what it has proved; None of a source."""
 
     owner: str
     endpoint: Endpoint | None
     refused: str | None = None
     lane: str | None = None
     declared: ReceiverView | None = None
+    verification: VerificationView | None = None
+
+    @property
+    def is_verified(self) -> bool:
+        return self.verification is None or self.verification["state"] in ("not_required", "verified")
 
 
-Condition = Literal["up", "backing_off", "failing", "offline", "paused", "disabled"]
+Condition = Literal["up", "backing_off", "failing", "offline", "paused", "disabled", "unverified"]
 
 
 class HoldView(TypedDict):
@@ -90,7 +96,9 @@ class EndpointView(TypedDict):
 
 
 class ReceiverHealthView(ReceiverView, EndpointView):
-    """Who a receiver is, and how it is."""
+    """Who a receiver is, and how it is. `verification`: null where its settings are refused."""
+
+    verification: VerificationView | None
 
 
 Find = Callable[[web.Request], Found]
@@ -143,7 +151,9 @@ class ReceiversResource:
             raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}.")
         if receiver is None:
             return Found(f"r:{name}", None, refused, None, self._declared(name))
-        return Found(f"r:{name}", receiver.post, refused, lane_of(receiver), self._declared(name))
+        registrar = self._context.registrar
+        seen = None if registrar is None else verification_of(registrar.registry, receiver)
+        return Found(f"r:{name}", receiver.post, refused, lane_of(receiver), self._declared(name), seen)
 
     def _declared(self, name: str) -> ReceiverView | None:
         registrar = self._context.registrar
@@ -166,7 +176,7 @@ class ReceiversResource:
         held = health.hold
         body: EndpointView = {
             "name": owner[2:],
-            "condition": "refused" if found.endpoint is None else condition(health, found.endpoint),
+            "condition": "refused" if found.endpoint is None else condition(health, found.endpoint, found.is_verified),
             "refused": found.refused,
             "failing_since": rfc3339(now - health.failing_for_s) if health.failing_for_s else None,
             "disabled_since": rfc3339(held.since) if held and held.reason == "disabled" else None,
@@ -180,7 +190,7 @@ class ReceiversResource:
         }
         if found.declared is None:
             return json_response(200, body)
-        whole: ReceiverHealthView = {**body, **found.declared}
+        whole: ReceiverHealthView = {**body, **found.declared, "verification": found.verification}
         return json_response(200, whole, ETag=f'"{whole["etag"]}"')
 
     async def _in_lane(self, found: Found) -> LaneView | None:
@@ -214,13 +224,15 @@ async def _why(request: web.Request) -> str:
         raise invalid(f'the body is not {{"reason": "..."}}: {error}') from None
 
 
-def condition(health: EndpointHealth, endpoint: Endpoint) -> Condition:
+def condition(health: EndpointHealth, endpoint: Endpoint, verified: bool = True) -> Condition:
     """What is sent to an endpoint now. `backing_off`: nothing for a moment, as it asked for; `failing`: likewise, its
-    breaker is open; `offline`: pings; `paused`: nothing until it is resumed."""
+    breaker is open; `offline`: pings; `paused`: nothing until it is resumed; `unverified`: until it is `verified`."""
     if health.hold is not None and health.hold.reason == "disabled":
         return "disabled"
     if isinf(health.paused_for_s):
         return "paused"
+    if not verified:
+        return "unverified"
     if health.breaker == "closed":
         return "backing_off" if health.paused_for_s > 0 else "up"
     return "offline" if health.failing_for_s >= endpoint.breaker.offline.after else "failing"

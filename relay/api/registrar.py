@@ -13,7 +13,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from relay.config.apply import API, FILE, LEASE, Diff, bring_about
-from relay.config.drafts import Fault, Faulty, Rules, check_name, checked, encrypted, merge_patch, opened
+from relay.config.drafts import (
+    Fault,
+    Faulty,
+    Rules,
+    check_name,
+    checked,
+    encrypted,
+    merge_patch,
+    opened,
+    with_verification,
+)
 from relay.config.receivers_file import Raw
 from relay.config.registry import Registry
 from relay.config.rotation import without_expired
@@ -111,7 +121,7 @@ class Registrar:
         secret = None
         if "secret" not in draft and draft.get("signature") != "none":
             secret = draft["secret"] = self.new_secret()
-        declared = self._sealed(name, draft)
+        declared = self._sealed(name, draft, {})
         async with self._alone():
             if (there := self.registry.record(name)) is not None:
                 raise Taken(_taken(name, there))
@@ -128,7 +138,7 @@ class Registrar:
         async with self._alone():
             there, now = self.own(name, tag), self._clock.time()
             entry = without_expired(opened(name, there.entry, self._rules), now)
-            declared = self._sealed(name, altered(entry, now))
+            declared = self._sealed(name, altered(entry, now), entry)
             value = await self._declare(name, declared, Diff(changed=(name,)))
         return Written(name, value)
 
@@ -148,7 +158,9 @@ class Registrar:
             raise ChangedMeanwhile(f"The receiver {name} was changed meanwhile: look at it again.")
         return there
 
-    def _sealed(self, name: str, draft: object) -> Declared:
+    def _sealed(self, name: str, draft: object, former: Raw) -> Declared:
+        if isinstance(draft, dict):
+            draft = with_verification(draft, former, self._rules)
         return Declared(API, encrypted(name, checked(draft, self._rules), self._rules))
 
     async def _declare(self, name: str, declared: Declared, diff: Diff) -> bytes:

@@ -20,7 +20,7 @@ from relay.api.exchange_shown import (
     response_view,
 )
 from relay.api.json_body import json_response
-from relay.api.problems import INVALID_RECEIVER, NOT_FOUND, TOO_MANY, Problem
+from relay.api.problems import INVALID_RECEIVER, NOT_FOUND, TOO_MANY, UNVERIFIED, Problem
 from relay.api.reading import query_of
 from relay.delivery.port import Transport
 from relay.domain.receiver import Receiver
@@ -99,6 +99,10 @@ class TrialResource:
 
     def _receiver(self, name: str) -> Receiver:
         receiver = self._context.directory.receiver(name)
+        if receiver is not None and not receiver.verified:
+            raise Problem(
+                UNVERIFIED, f"The receiver {name} is sent nothing before its URL has proved that it wants it."
+            )
         if receiver is not None:
             return receiver
         refused = self._context.directory.refusal(name)

@@ -27,6 +27,7 @@ WaitKind = Literal[
     "no_worker",
     "settling",
     "switched_off",
+    "verification",
 ]
 _NEXT: Final = frozenset({"retry", "rate", "paused", "breaker", "settling", "in_doubt"})
 """What is waited for before the next attempt; it is made when that is over."""
@@ -97,6 +98,11 @@ def of_delivery(seen: Watched, around: Around, received: float | None, now: floa
     since = received if seen.since_s is None else now - seen.since_s
     if not around.receiver.enabled:
         return Wait("switched_off", since, None, "the receiver is switched off (enabled: false)")
+    if not around.receiver.verified:
+        unproven = (
+            f"the receiver's URL has yet to prove that it wants this (verification: {around.receiver.verification})"
+        )
+        return Wait("verification", since, None, unproven)
     if around.receiver.moving and row.stage < Stage.AWAITING:
         moving = "the receiver moves to another lane, which begins when the old one has finished what it has"
         return _own(seen, around.receiver.post, now) or Wait("order", since, None, moving)

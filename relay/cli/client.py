@@ -251,6 +251,10 @@ class Client:
         path = f"/v1/receivers/{_quoted(name)}/rotate"
         return await self._wanted(self.call("POST", path, body=body, headers=headers), "secret", "former_until")
 
+    async def verify_receiver(self, name: str) -> Any:
+        """What came of a handshake with the receiver's URL."""
+        return await self._wanted(self._post(f"/v1/receivers/{_quoted(name)}/verify"), "proved", "verification")
+
     async def remove_receiver(self, name: str, tag: str | None = None, *, dry_run: bool = False) -> Any:
         """What becomes of its messages; `dry_run`: it stays."""
         path, params = f"/v1/receivers/{_quoted(name)}", [("dry_run", "true")] if dry_run else []

@@ -17,10 +17,11 @@ from relay.cli.config import (
     verdict_on,
 )
 from relay.cli.paths import FILE
-from relay.cli.registering import create, delete, list_registered, patch, show
+from relay.cli.registering import create, delete, list_registered, patch, show, verified_in_words
 from relay.cli.rotating import rotate
 from relay.cli.table import output_option, print_json, print_table
 from relay.cli.trying import test
+from relay.cli.verifying import verify
 from relay.config.durations import format_duration
 from relay.config.entries import EndpointEntry, ReceiverEntry
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
@@ -36,7 +37,7 @@ def receivers() -> None:
     """Look at receivers.yaml and apply it; register receivers; see how they are; pause and resume them."""
 
 
-for _command in (apply, create, show, patch, rotate, test, delete):
+for _command in (apply, create, show, patch, rotate, test, verify, delete):
     receivers.add_command(_command)
 
 
@@ -179,6 +180,8 @@ def _health(known: dict[str, Any]) -> str:
     parked = known["parked"]["retries"] + known["parked"]["polls"]
     waiting = _waiting(parked, known.get("in_lane"))
     refused = f"refused: {known['refused']}; " if known["refused"] else ""
+    if known["condition"] == "unverified":
+        refused += f"sent nothing, as it is {verified_in_words(known['verification'])}; "
     return f"{refused}{condition.get(known['condition'], '')}{paused}; breaker {known['breaker']}; {waiting}"
 
 

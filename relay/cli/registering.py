@@ -132,7 +132,9 @@ def show(name: str, api: str | None, config_file: Path | None, output: str) -> N
         return
     labels = ", ".join(f"{label}={value}" for label, value in known["labels"].items())
     about = [("name", name), ("declared by", known["declared_by"]), ("owner", known["owner"]), ("labels", labels)]
-    shown = [*about, ("condition", known["condition"]), ("etag", known["etag"]), *(known["settings"] or {}).items()]
+    proved = verified_in_words(known["verification"]) if known["verification"] else None
+    about += [("condition", known["condition"]), ("verification", proved)]
+    shown = [*about, ("etag", known["etag"]), *(known["settings"] or {}).items()]
     seen: set[str] = set()
     for field, value in shown:
         if field not in seen and value not in (None, "", [], {}):
@@ -248,6 +250,21 @@ def _messages(known: Any) -> str:
     lane, parked = messages["in_lane"], messages["parked"]
     where = "its partition of the shared lane, with its neighbours'" if lane["lane"] == "shared" else "its lane"
     return f"{lane['unfinished']} unfinished in {where}, {parked['retries'] + parked['polls']} parked"
+
+
+def verified_in_words(seen: dict[str, Any]) -> str:
+    """What a receiver has proved."""
+    match seen["state"]:
+        case "verified":
+            rate = f", for {seen['allowed_rate']} requests a minute" if seen["allowed_rate"] else ""
+            return f"verified by {seen['kind']} at {seen['verified_at']}{rate}"
+        case "failed":
+            again = f"tried again at {seen['next_try_at']}" if seen["next_try_at"] else "not tried again by itself"
+            return f"not verified by {seen['kind']}: {seen['detail']}; {again}"
+        case "pending":
+            return f"not verified by {seen['kind']} yet"
+        case _:
+            return "not required"
 
 
 def _lane(known: Any) -> str:

@@ -26,6 +26,7 @@ from relay.telemetry.redaction import escape_control
     "--answer-after", default=0.0, type=click.FloatRange(0), help="Earliest answer in mode later, in seconds."
 )
 @click.option("--callback", is_flag=True, help="POST the answer to the relay-answer-url as well.")
+@click.option("--handshakes/--no-handshakes", default=True, show_default=True, help="Whether it proves that it is one.")
 @click.option("--secret", help="Check signatures with this secret, or public key (whpk_).")
 def sink(
     host: str,
@@ -39,6 +40,7 @@ def sink(
     later_polls: int,
     answer_after: float,
     callback: bool,
+    handshakes: bool,
     secret: str | None,
 ) -> None:
     """Run a test receiver, like a CI with fault knobs.
@@ -61,6 +63,7 @@ def sink(
         later_polls=later_polls,
         answer_after_s=answer_after,
         callback=callback,
+        handshakes=handshakes,
     )
     asyncio.run(_serve(Sink(mode, secret=secret, on_arrival=_tell, **knobs), host, port))
 

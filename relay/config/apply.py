@@ -14,6 +14,7 @@ from relay.domain.errors import UserError
 from relay.domain.receiver import LaneKind
 from relay.domain.route import Route, next_move, removed_key, route_key
 from relay.domain.topics import SHARED, Topics
+from relay.domain.verification import verification_key
 from relay.log.port import Log, NewRecord
 
 FILE: Final = "file"
@@ -204,6 +205,9 @@ def _records(
             yield NewRecord(topic, route_key(name).encode(), route.encode())
     for name in filter(_is_receiver, diff.removed):
         yield NewRecord(topic, removed_key(name).encode(), there.declared[name].encode())
+    for name in filter(_is_receiver, diff.added):
+        if wanted[name].entry.get("verification", "none") != "none":  # what its namesake proved was another's
+            yield NewRecord(topic, verification_key(name), None)
     for key in (*diff.added, *diff.changed):
         yield NewRecord(topic, key.encode(), wanted[key].encode())
     for key in diff.removed:

@@ -14,6 +14,7 @@ from relay.config.problems import Place, explain
 from relay.config.receivers_file import Raw, raw_entry, with_secrets_replaced
 from relay.config.references import SEALED_PREFIX, references_in, substitute, texts_in
 from relay.domain.errors import UserError
+from relay.domain.receiver import Verification
 from relay.domain.secrecy import MASK
 
 _PLACE: Final = "receivers"
@@ -48,11 +49,12 @@ class NoKey(UserError):
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What a draft may refer to, and what encrypts its secrets. `variables`: all that entries may refer to here;
-    `allowed`: names of those that a draft may."""
+    `allowed`: names of those that a draft may. `verification`: what a draft has to say; `none`: anything."""
 
     variables: Mapping[str, str]
     allowed: Collection[str]
     ring: KeyRing
+    verification: Verification = "none"
 
 
 def merge_patch(target: object, patch: object) -> object:
@@ -82,6 +84,18 @@ def opened(name: str, raw: Raw, rules: Rules) -> Raw:
     """An entry of the log with its secrets in clear, as far as they can be read here: to be merged and checked."""
     found = open_some(raw, rules.ring, (_PLACE, name))
     return dict(found) if isinstance(found, dict) else {}
+
+
+def with_verification(draft: Raw, former: Raw, rules: Rules) -> Raw:
+    """`draft` with the verification that it has to have: it says nothing about that, and is new, or is to be sent
+    somewhere else than `former`. Raises Faulty where it says another one."""
+    required = rules.verification
+    stays = all(draft.get(field) == former.get(field) for field in ("post_endpoint", "verification"))
+    if required == "none" or (former and stays):
+        return draft
+    if draft.get("verification", required) != required:
+        raise Faulty([Fault("/verification", f"has to be {required!r}: whoever runs the relay asks for that")])
+    return draft | {"verification": required}
 
 
 def checked(draft: object, rules: Rules) -> ReceiverEntry:

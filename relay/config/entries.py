@@ -21,12 +21,13 @@ from relay.config.inbound_entry import InboundEntry
 from relay.config.quota_text import QuotaText
 from relay.config.references import has_reference
 from relay.config.signature_entry import FormerSecrets, Secrets, Signature, check_agreement, has_only_private_keys
+from relay.config.verification_entry import check_provable
 from relay.domain.ed25519 import is_private_key
 from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import check_pattern
 from relay.domain.headers import check_header_name, check_header_value
 from relay.domain.identity import OWN_SOURCE, check_id
-from relay.domain.receiver import RetryPolicy, SignatureStyle
+from relay.domain.receiver import RetryPolicy, SignatureStyle, Verification
 from relay.domain.status import check_template
 
 
@@ -307,6 +308,7 @@ class ReceiverEntry(EndpointEntry):
     sources: Patterns = ()
     event_types: Annotated[Patterns, Field(validate_default=True)] = ()
     forward_headers: ForwardHeaders = ()
+    verification: Verification = "none"
     enabled: bool = True
     owner: OwnerId | None = None
     labels: Labels = Field(default_factory=dict)
@@ -334,6 +336,12 @@ class ReceiverEntry(EndpointEntry):
         if both := sorted(own.intersection(patterns)):
             raise ValueError(f"{both[0]!r} contradicts headers, which set it; leave one of the two out")
         return patterns
+
+    @field_validator("verification")
+    @classmethod
+    def _can_be_proved(cls, kind: Verification, info: ValidationInfo) -> Verification:
+        check_provable(kind, _secrets_in(info), info.data.get("post_endpoint"), info.data.get("status_endpoint"))
+        return kind
 
     @field_validator("event_types")
     @classmethod

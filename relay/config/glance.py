@@ -16,6 +16,8 @@ class _Retry(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Entry(msgspec.Struct, frozen=True, gc=False):
+    post_endpoint: str = ""
+    verification: str = "none"
     lane: str = "dedicated"
     sources: tuple[str, ...] = ()
     event_types: tuple[str, ...] = ()

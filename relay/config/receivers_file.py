@@ -161,6 +161,8 @@ def resolve(
         forward_headers=known.forward_headers,
         owner=known.owner,
         labels=tuple(sorted(known.labels.items())),
+        verification=known.verification,
+        verified=known.verification == "none",  # a proof is no part of an entry
     )
 
 

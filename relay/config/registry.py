@@ -8,7 +8,6 @@ shared lane and may be millions: `shared.py` has them in a file, and makes ready
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from functools import partial
 
 from relay.config.changes import Changes
 from relay.config.encryption import NO_KEYS, KeyRing
@@ -17,6 +16,7 @@ from relay.config.glance import glance
 from relay.config.jobs import Jobs
 from relay.config.keys import Keys
 from relay.config.made_ready import last_settings, receiver_of, source_of, wanted_lane
+from relay.config.proofs import Proofs
 from relay.config.receivers_file import ReceiversFile
 from relay.config.routes import Routes, is_of_route
 from relay.config.shared import SharedReceivers, tell_refused
@@ -32,6 +32,7 @@ from relay.domain.receiver import LaneKind, Receiver, Source
 from relay.domain.replay_job import is_of_job
 from relay.domain.route import Cut, Marker, Route
 from relay.domain.topics import SHARED, Topics
+from relay.domain.verification import verified_receiver
 from relay.log.port import LogReader, Record
 
 
@@ -62,7 +63,9 @@ class Registry:
         self._routes = Routes()
         self._removed: dict[str, Receiver] = {}
         self._gone: set[str] = set()
-        self.shared = SharedReceivers(partial(receiver_of, ring=ring), self._environ, ring)
+        self.proofs = Proofs()
+        """Of receivers that have to be verified."""
+        self.shared = SharedReceivers(self._shared_receiver, self._environ, ring)
         """Receivers in the shared lane without a route."""
         self.jobs = Jobs()
         self.keys = Keys()
@@ -100,6 +103,7 @@ class Registry:
         if known is None and (last := self._routes.removed.get(name)) is not None:
             try:
                 known = self._routes.route(name).applied_to(last_settings(name, last, self._environ, self._ring))
+                known = self.proofs.applied_to(known)
             except UserError:
                 return None  # a newer version wrote it
             self._removed[name] = known
@@ -240,6 +244,7 @@ class Registry:
         """Who is in memory changes record by record, those in the shared lane when all has been read: until then the
         former ones are in force."""
         self.keys.begin()
+        self.proofs.begin()
         unseen = set(self._values)  # a tombstone that came between two calls may be compacted away
         moved = set[str]()
         loading = Loading()
@@ -257,6 +262,7 @@ class Registry:
             if loading.is_due:
                 await loading.write()
         self.keys.finish()
+        self.proofs.finish()
         index = await loading.sealed()
         self._drop_all(unseen)
         self.shared.replace(index)
@@ -273,22 +279,35 @@ class Registry:
         value = record.value
         if ":" in key:
             self._apply(record, key)
-        elif value is not None and (seen := glance(value)) is not None and seen.is_shared:
+            return False
+        seen = None if value is None else glance(value)
+        self.proofs.declared(key, seen)
+        if value is not None and seen is not None and seen.is_shared:
             loading.rows.append(self.shared.loaded(record.offset, key, value, seen))
             return True
-        else:
-            loading.gone.append((record.offset, key))
-            self._hold(key, value)
+        loading.gone.append((record.offset, key))
+        self._hold(key, value)
         return False
 
     def _hear(self, record: Record) -> None:
-        """Of a hold that was ended, of a job, or of a key."""
-        if is_of_job(record.key or b""):
+        """Of a hold that was ended, of a job, of a key, or of a verification."""
+        if (name := verified_receiver(record.key or b"")) is not None:
+            self.proofs.take(record)
+            self._proved(name)
+        elif is_of_job(record.key or b""):
             self.jobs.take(record)
         elif is_of_key(record.key or b""):
             self.keys.take(record)
         elif record.value is None and (owner := held_owner(record.key or b"")) is not None:
             self._resumed(owner)
+
+    def _proved(self, name: str) -> None:
+        """What is known of a receiver's verification has changed."""
+        self._removed.pop(name, None)
+        self.shared.forget(name)
+        self._put_in_force(name)
+        self._resumed(f"r:{name}")
+        self._changes.tell()
 
     def _announce(self, *, lanes: bool = True) -> None:
         self._subscribers.forget()
@@ -303,6 +322,7 @@ class Registry:
             self._hold(key, value)
             return True
         seen = None if value is None else glance(value)
+        self.proofs.declared(key, seen)
         was_own = key in self._values
         is_shared = seen.is_shared if seen else not was_own and self.shared.value(key) is not None
         if value is not None and is_shared and key not in self._routes.all():
@@ -381,5 +401,8 @@ class Registry:
     def _put_in_force(self, name: str) -> None:
         declared = self._declared.get(name)
         if declared is not None:
-            route = self._routes.all().get(name)
+            route, declared = self._routes.all().get(name), self.proofs.applied_to(declared)
             self._receivers[name] = declared if route is None else route.applied_to(declared)
+
+    def _shared_receiver(self, name: str, value: bytes, environ: Mapping[str, str]) -> Receiver:
+        return self.proofs.applied_to(receiver_of(name, value, environ, self._ring))

@@ -39,6 +39,7 @@ from relay.config.setting_values import (
 )
 from relay.config.strict_yaml import read_mapping
 from relay.domain.quota import Quota
+from relay.domain.receiver import Verification
 from relay.domain.secrecy import MASK, masked_url
 
 ENV_PREFIX: Final = "RELAY_"
@@ -117,6 +118,8 @@ class Settings(BaseSettings):
     """Variables that `${NAME}` in receivers.yaml may name; empty: all but the relay's own and credentials of clouds."""
     api_secrets_from: VariableNames = ()
     """Those of them that `${NAME}` in a receiver made over the API may name; empty: none."""
+    api_verification: Verification = "none"
+    """What a receiver made over the API has to prove about its URL before it is sent anything. `none`: what it says."""
     allow_private_networks: Networks = ()
     allow_http: bool | None = None
     """Plain http endpoints. None: only in `allow_private_networks`."""

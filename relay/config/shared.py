@@ -133,6 +133,10 @@ class SharedReceivers:
             self.refused -= row.refused
         return row
 
+    def forget(self, name: str) -> None:
+        """What its record stands for has changed: it is made ready anew."""
+        self._forget(name)
+
     def learned(self) -> None:
         """Some of those that are refused may be fit for use now."""
         self._variables = self._keys.union(name.encode() for name in self._environ)

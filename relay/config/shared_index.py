@@ -93,7 +93,7 @@ class SharedIndex:
     """
 
     def __init__(self) -> None:
-        with _errors():
+        with index_errors():
             # One thread at a time has it: the loop's, or the one of `seal`.
             self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
             self._db.executescript(_SCHEMA)
@@ -113,7 +113,7 @@ class SharedIndex:
         for offset, name, value, refused, seen in rows:
             entry = seen.entry
             told += (offset, name, bytearray(value), int(refused), seen.declared_by, entry.owner or "", seen.wait_s)
-        with _errors():
+        with index_errors():
             self._add(_ADD, _AS_LOADED, told)
             self._add(_ADD, _AS_GONE, [*chain.from_iterable(gone)])
             self._db.executemany("INSERT OR REPLACE INTO gone VALUES (?)", [(offset,) for offset, _ in gone])
@@ -121,7 +121,7 @@ class SharedIndex:
 
     def seal(self) -> None:
         """All is loaded. Takes seconds for millions, almost all of it without holding up other threads."""
-        with _errors():
+        with index_errors():
             for statement in _SEAL.split(";"):
                 self._db.execute(statement)
 
@@ -129,7 +129,7 @@ class SharedIndex:
 
     def put(self, row: Row, seen: Glance) -> None:
         """In place of the receiver's row. `seen`: what its newest record says."""
-        with _errors():
+        with index_errors():
             self.drop(row.name)
             told = (seen.declared_by, seen.entry.owner or "", seen.wait_s)
             self._add(_ADD, _AS_PUT, [row.offset, row.name, row.value, row.refused, *told, row.former])
@@ -140,26 +140,26 @@ class SharedIndex:
         """The row that it had."""
         row = self.get(name)
         if row is not None:
-            with _errors():
+            with index_errors():
                 self._db.execute("DELETE FROM entries WHERE offset = ?", (row.offset,))
                 old = [(pattern, row.offset) for each in _told(row) for pattern in self._patterns(each)]
                 self._db.executemany("DELETE FROM subscriptions WHERE pattern = ? AND offset = ?", old)
         return row
 
     def refuse(self, name: str) -> None:
-        with _errors():
+        with index_errors():
             self._db.execute("UPDATE entries SET refused = 1 WHERE name = ?", (name,))
 
     def forgive(self, still: Callable[[bytes], bool]) -> None:
         """Take no record for refused any more but those of which `still` says so."""
-        with _errors():
+        with index_errors():
             self._db.create_function("still", 1, still)
             self._db.execute("UPDATE entries SET refused = 0 WHERE refused AND NOT still(value)")
 
     # asked
 
     def get(self, name: str) -> Row | None:
-        with _errors():
+        with index_errors():
             found = self._db.execute(_GET, (name,)).fetchone()
         return None if found is None else Row(*found)
 
@@ -172,7 +172,7 @@ class SharedIndex:
         types += [number for known, [number] in self._lists.items() if not patterns.isdisjoint(known)]
         query = _MATCH.format(",".join("?" * len(types)))
         found: set[str] = set()
-        with _errors():
+        with index_errors():
             for candidate in [source] if is_feed(source) else _candidates(source, self._source_lengths):
                 above = crc32(candidate.encode()) << 31
                 wanted = [above ^ each for each in types]
@@ -185,7 +185,7 @@ class SharedIndex:
         """In their order, those behind `after`; of one `owner` only, if that is given."""
         whose, of = ("", ()) if owner is None else ("owner = ? AND", (owner,))
         query = f"SELECT name FROM entries WHERE {whose} name > ? ORDER BY name LIMIT ?"  # noqa: S608  no text of others
-        with _errors():
+        with index_errors():
             return [name for (name,) in self._db.execute(query, (*of, after, most))]
 
     def all_names(self) -> Iterator[str]:
@@ -197,7 +197,7 @@ class SharedIndex:
 
     def declared_by(self, who: str) -> list[str]:
         """Names; reads the whole file."""
-        with _errors():
+        with index_errors():
             return [name for (name,) in self._db.execute("SELECT name FROM entries WHERE by = ?", (who,))]
 
     def longest_waits(self, most: int) -> dict[str, float]:
@@ -205,7 +205,7 @@ class SharedIndex:
         whose settings are the usual."""
         usual = "SELECT name, ? FROM entries WHERE wait_s IS NULL LIMIT 1"
         query = "SELECT name, wait_s FROM entries WHERE wait_s IS NOT NULL ORDER BY wait_s DESC, offset LIMIT ?"
-        with _errors():
+        with index_errors():
             found = [*self._db.execute(query, (most,)), *self._db.execute(usual, (DEFAULT_WAIT_S,))]
         return dict(sorted(found, key=lambda each: -each[1])[:most])
 
@@ -218,7 +218,7 @@ class SharedIndex:
         return self._count("SELECT count(*) FROM entries WHERE refused")
 
     def _count(self, query: str) -> int:
-        with _errors():
+        with index_errors():
             return int(self._db.execute(query).fetchone()[0])
 
     def _add(self, into: str, one: str, told: Sequence[Any]) -> None:
@@ -305,7 +305,7 @@ def _candidates(text: str, lengths: Iterable[int]) -> list[str]:
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def index_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:

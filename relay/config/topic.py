@@ -2,13 +2,13 @@
 
 A record's key is a receiver's name, or `source:<id>`; its value is JSON: the entry, with its references unresolved, and
 who declared it. Others say which lane of a receiver is in force (`relay/domain/route.py`), and, which is nobody's
-business here, who is held (`relay/domain/hold.py`), what is replayed (`relay/domain/replay_job.py`), and which keys the
-API has (`relay/domain/api_key.py`).
+business here, who is held (`relay/domain/hold.py`), what is replayed (`relay/domain/replay_job.py`), which keys the API
+has (`relay/domain/api_key.py`), and who has proved what (`relay/domain/verification.py`).
 """
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,7 @@ from relay.domain.hold import held_owner
 from relay.domain.receiver import LaneKind
 from relay.domain.replay_job import is_of_job
 from relay.domain.topics import SHARED, Topics
+from relay.domain.verification import verified_receiver
 from relay.log.port import LogReader, Record
 
 _log = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ _log = logging.getLogger(__name__)
 ORIGIN: Final = "receiver_config"
 """What messages about an entry of the topic name as its file."""
 SOURCE_PREFIX: Final = "source:"
+_OF_OTHERS: Final[tuple[Callable[[bytes], object], ...]] = (held_owner, is_of_job, is_of_key, verified_receiver)
+"""Whether a key is of a hold, a job, a key of the API, or a verification."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +63,10 @@ def source_key(source_id: str) -> str:
 
 
 def key_of(record: Record) -> str | None:
-    """Who the record is about, or which route; None where it is a hold, of a job or a key, or nobody can say."""
+    """Who the record is about, or which route; None where it is of others (a hold, a job, ...), or nobody can
+    say."""
     raw = record.key or b""
-    if b":" in raw and (held_owner(raw) is not None or is_of_job(raw) or is_of_key(raw)):
+    if b":" in raw and any(about(raw) for about in _OF_OTHERS):
         return None
     try:
         key = raw.decode()

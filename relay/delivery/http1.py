@@ -65,12 +65,12 @@ def head_of(request: Request, start: str) -> bytes:
     """The head of `request` whose URL begins it with `start`. Raises ValueError if a header could end its line."""
     labels, fields = _labels, request.headers
     lines = "".join([labels[name] + value for name, value in fields])
-    if request.method == "GET":  # has no content, hence no length of it (RFC 9110, section 8.6)
-        head = f"GET{start}{lines}\r\n\r\n".encode()
-        breaks = len(fields) + 3
-    else:
+    if request.method == "POST":
         head = f"POST{start}{lines}\r\nContent-Length: {len(request.body)}\r\n\r\n".encode()
         breaks = len(fields) + 4
+    else:  # has no content, hence no length of it (RFC 9110, section 8.6)
+        head = f"{request.method}{start}{lines}\r\n\r\n".encode()
+        breaks = len(fields) + 3
     if len(head) - len(head.translate(None, _CONTROLS)) != 2 * breaks:
         raise ValueError("a header's value has a control character")
     return head

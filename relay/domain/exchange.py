@@ -9,7 +9,7 @@ from msgspec import Struct
 class Request(Struct, frozen=True, gc=False):
     """One request. `headers` in the order they are sent; `timeout_s` covers everything from connect to last byte."""
 
-    method: Literal["GET", "POST"]
+    method: Literal["GET", "POST", "OPTIONS"]
     url: str
     headers: tuple[tuple[str, str], ...]
     body: bytes = b""

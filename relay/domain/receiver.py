@@ -8,6 +8,8 @@ from relay.domain.quota import Quota
 Ordering = Literal["source", "receiver", "none"]
 LaneKind = Literal["dedicated", "shared"]
 SignatureStyle = Literal["standard", "github", "stripe"]
+Verification = Literal["none", "challenge", "hmac", "cloudevents"]
+"""How a receiver proves that its URL wants what is sent there (`relay/domain/handshake.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,8 @@ class Receiver:
     `answer`: whether one has to come after a 202; it counts without a `status_endpoint` only.
     `forward_headers`: which headers of a message's own it gets, in lower case; exact, or with a trailing `*`.
     `owner`: an opaque id of whom it belongs to; nothing that is sent depends on it, nor on `labels`.
+    `verified` False: its URL has yet to prove what `verification` asks for, and is sent nothing before; what is for it
+    waits, as in a pause.
     """
 
     name: str
@@ -153,6 +157,8 @@ class Receiver:
     forward_headers: tuple[str, ...] = ()
     owner: str | None = None
     labels: tuple[tuple[str, str], ...] = ()
+    verification: Verification = "none"
+    verified: bool = True
     move: int = 0
     """How often it has changed its lane: `lane` is what the last move led to."""
     moving: bool = False

@@ -1,9 +1,13 @@
-"""The HTTP requests that the relay makes: POST to a receiver, status GET, callback to a sender, ping to either."""
+"""The HTTP requests that the relay makes: POST to a receiver, status GET, callback to a sender, ping to either, and the
+handshakes with a receiver."""
 
+import json
 import re
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import quote
+
+from msgspec import structs
 
 from relay.domain.exchange import Request
 from relay.domain.forwarding import wanted
@@ -19,6 +23,7 @@ _Pairs = tuple[tuple[str, str], ...]
 DEFAULT_CONTENT_TYPE: Final = "application/json"
 PING_TYPE: Final = "relay.ping"
 PING_BODY: Final = b'{"type":"relay.ping"}'
+VERIFICATION_TYPE: Final = "relay.verification"
 
 # CloudEvents HTTP binding, 3.1.3.2: space, quote, percent and all beyond printable ASCII are percent-encoded
 _ATTRIBUTE_SAFE: Final = VISIBLE.replace('"', "").replace("%", "")
@@ -105,6 +110,34 @@ def ping_request(endpoint: Endpoint, ping_id: str, *, now: float, user_agent: st
     return _post(endpoint, headers, body, user_agent)
 
 
+def challenge_request(endpoint: Endpoint, challenge: str, *, user_agent: str, timeout_s: float) -> Request:
+    """The GET that asks for `challenge` to be echoed; what the URL has of a query stays. `challenge`: of characters
+    that a query may have."""
+    url = f"{endpoint.url}{'&' if '?' in endpoint.url else '?'}challenge={challenge}"
+    return _plain("GET", endpoint, url, (), user_agent, timeout_s)
+
+
+def nonce_request(endpoint: Endpoint, nonce: str, *, now: float, user_agent: str, timeout_s: float) -> Request:
+    """The POST of `relay.verification`, signed as messages are, to be answered with a signature of the nonces of both
+    sides. Raises ValueError where a secret of the endpoint cannot sign."""
+    identity, body = f"verify_{nonce}", json.dumps({"type": VERIFICATION_TYPE, "nonce": nonce}).encode()
+    headers = [
+        ("content-type", DEFAULT_CONTENT_TYPE),
+        *_signed(endpoint, identity, now, body),
+        ("ce-specversion", "1.0"),
+        ("ce-id", identity),
+        ("ce-source", "relay"),
+        ("ce-type", VERIFICATION_TYPE),
+    ]
+    return structs.replace(_post(endpoint, headers, body, user_agent), timeout_s=timeout_s)
+
+
+def consent_request(endpoint: Endpoint, origin: str, rate: int | None, *, user_agent: str, timeout_s: float) -> Request:
+    """The OPTIONS that asks whether the endpoint takes webhooks of `origin`, a DNS name. `rate`: requests a minute."""
+    asked: _Pairs = (("webhook-request-origin", origin), ("webhook-request-rate", "*" if rate is None else str(rate)))
+    return _plain("OPTIONS", endpoint, endpoint.url, asked, user_agent, timeout_s)
+
+
 def is_of_receiver(url: str, receiver: Receiver) -> bool:
     """Whether `url` is on an origin that is configured for the receiver: others must not get its credentials."""
     configured = (receiver.post.url, receiver.status_endpoint)
@@ -164,6 +197,14 @@ def _post(endpoint: Endpoint, headers: list[tuple[str, str]], body: bytes, user_
     headers.append(("user-agent", header_value(user_agent)))
     headers.extend(_own_headers(endpoint.headers))
     return Request("POST", endpoint.url, tuple(headers), body, endpoint.timeout)
+
+
+def _plain(
+    method: Literal["GET", "OPTIONS"], endpoint: Endpoint, url: str, headers: _Pairs, user_agent: str, timeout_s: float
+) -> Request:
+    """Without a body, with the endpoint's own headers."""
+    agent = ("user-agent", header_value(user_agent))
+    return Request(method, url, (*headers, agent, *_own_headers(endpoint.headers)), timeout_s=timeout_s)
 
 
 @lru_cache(maxsize=1024)

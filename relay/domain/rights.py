@@ -70,7 +70,7 @@ _EVERY_PROCESS: Final[Mapping[str, tuple[Operation, ...]]] = {
     "receiver_config": (*_LOOK, "Read"),
 }
 _HOLDS: Final[Mapping[str, tuple[Operation, ...]]] = {"receiver_config": ("Write",)}
-"""Those that send to somebody pause who is gone, or down for days."""
+"""Those that send to somebody pause who is gone, or down for days; and have receivers verified."""
 
 _OF_ROLE: Final[Mapping[str, Mapping[str, tuple[Operation, ...]]]] = {
     OPERATOR: dict.fromkeys(_TOPICS, ("Read", "Write", "Create", "Alter")),

@@ -73,6 +73,16 @@ def generate_secret(random_bytes: Callable[[int], bytes]) -> str:
     return WHSEC + base64.b64encode(random_bytes(_NEW_SECRET_BYTES)).decode()
 
 
+def secrets_of(policy: SigningPolicy, now: int) -> tuple[str, ...]:
+    """What signs with an HMAC at `now` (Unix seconds), former ones among them."""
+    return _with_former(policy, now).secrets if policy.former else policy.secrets
+
+
+def keyed_sha256(secret: str, content: bytes) -> bytes:
+    """HMAC-SHA-256, keyed as for `webhook-signature`. Raises ValueError for a secret that `check_secret` refuses."""
+    return _mac(_key(secret), content, "sha256")
+
+
 def verify_standard(
     secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float, tolerance_s: float = 300
 ) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import secrets
 import socket
 import struct
 import time
@@ -18,6 +19,7 @@ from relay.domain.signing import verify_standard
 from relay.sink.arrival import Arrival, CallbackSent, Poll, arrival_of
 from relay.sink.behaviour import Behaviour, Job, Knobs, Mode, is_processed, new_job, reaction
 from relay.sink.control import add_control
+from relay.sink.handshakes import consent, is_verification, signed_answer
 
 _REMEMBERED: Final = 100_000
 """Arrivals, polls and jobs kept; older ones are forgotten, so that a sink can run for days."""
@@ -47,6 +49,8 @@ class Sink:
         self.received: list[Arrival] = []
         self.polls: list[Poll] = []
         self.callbacks: list[CallbackSent] = []
+        self.handshakes: list[str] = []
+        """Kinds of those that were answered."""
         self.posts = 0
         self.redirects_followed = 0
         self._secrets = [secret] if secret else []
@@ -65,6 +69,7 @@ class Sink:
         app = web.Application(client_max_size=_LARGEST_BODY)
         app.router.add_post("/hooks", self._post)
         app.router.add_get("/hooks", self._get_by_query)
+        app.router.add_options("/hooks", self._options)
         app.router.add_get("/hooks/{message_id:.+}", self._get_by_path)
         app.router.add_route("*", "/elsewhere", self._elsewhere)
         add_control(app, self)
@@ -124,6 +129,10 @@ class Sink:
         """All status GETs, once there are `count` of them. Raises TimeoutError."""
         return await self._wait(self.polls, count, timeout_s)
 
+    async def wait_for_handshakes(self, count: int, timeout_s: float = 30.0) -> list[str]:
+        """Kinds of all handshakes that were answered, once there are `count` of them. Raises TimeoutError."""
+        return await self._wait(self.handshakes, count, timeout_s)
+
     async def wait_for_callbacks(self, count: int, timeout_s: float = 30.0) -> list[CallbackSent]:
         """All callbacks sent, once there are `count` of them. Raises TimeoutError."""
         return await self._wait(self.callbacks, count, timeout_s)
@@ -145,6 +154,11 @@ class Sink:
 
     async def _post(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
+        if self.behaviour.handshakes and is_verification(request.headers) and self._verified(request, body):
+            answer = signed_answer(body, self._secrets[0], secrets.token_urlsafe(24))
+            return self._handshaken(
+                "hmac", _json(400, b'{"error": "no nonce"}') if answer is None else _json(200, answer)
+            )
         self.posts += 1
         behaviour = self.behaviour
         met = reaction(behaviour, nth=self.posts, chance=self._chance())
@@ -233,6 +247,9 @@ class Sink:
         return await self._status(request, unquote(request.rel_url.raw_path.removeprefix("/hooks/")))
 
     async def _get_by_query(self, request: web.Request) -> web.StreamResponse:
+        challenge = request.query.get("challenge")
+        if challenge is not None and self.behaviour.handshakes:
+            return self._handshaken("challenge", web.Response(text=challenge))
         message_id = request.query.get("message_id")
         if message_id is None:
             return _json(400, b'{"error": "message_id is missing"}')
@@ -248,6 +265,18 @@ class Sink:
         if status == 202:
             return _json(202, job.document("pending"), _retry_after(self.behaviour))
         return await _answer(request, self.behaviour, job)
+
+    # --- handshakes ---
+
+    async def _options(self, request: web.Request) -> web.Response:
+        if not self.behaviour.handshakes:
+            return _json(405, b'{"error": "POST is what this takes"}')
+        asked = {name.lower(): value for name, value in request.headers.items()}
+        return self._handshaken("cloudevents", web.Response(status=200, headers=consent(asked)))
+
+    def _handshaken(self, kind: str, response: web.Response) -> web.Response:
+        self._note(self.handshakes, kind)
+        return response
 
     async def _elsewhere(self, request: web.Request) -> web.Response:
         self.redirects_followed += 1

@@ -27,6 +27,7 @@ class Knobs(TypedDict, total=False):
     process_before_fail: bool
     answer_size: int
     truncate: bool
+    handshakes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class Behaviour:
     none is answered before `answer_after_s`. `callback`: the answer is also POSTed to `relay-answer-url`.
     `location`: 202s name their status URL. `process_before_fail`: messages count as processed, and the status
     endpoint knows them, also when the POST ended in `fail`, `hang` or `reset`. `answer_size`: pad answers to so many
-    bytes. `truncate`: announce more of an answer than is sent, then close.
+    bytes. `truncate`: announce more of an answer than is sent, then close. `handshakes`: prove, when asked, that it
+    wants what is sent here: echo a challenge, sign nonces (with a secret), agree to an OPTIONS.
     """
 
     mode: Mode = "answer"
@@ -59,6 +61,7 @@ class Behaviour:
     process_before_fail: bool = False
     answer_size: int = 0
     truncate: bool = False
+    handshakes: bool = True
 
 
 def reaction(behaviour: Behaviour, *, nth: int, chance: float) -> Mode:

@@ -14,6 +14,7 @@ from relay.domain.errors import NotYet, Unavailable, UserError
 from relay.domain.receiver import LaneKind, Receiver
 from relay.domain.route import Cut, Marker, Route, cut_key, former_lane, next_move, removed_key, route_key
 from relay.domain.topics import SHARED, Topics
+from relay.domain.verification import verification_key
 from relay.engine.clock import Clock
 from relay.engine.recovery import keeping_lease
 from relay.log.partitioner import partition_of
@@ -278,6 +279,7 @@ class Mover:
             await self._state.forget_endpoint(f"r:{name}")
         keys = [removed_key(name), *(cut.key for cut in self._registry.cuts(name))]
         over = [NewRecord(self._topics.receiver_config, key.encode(), None) for key in keys]
+        over.append(NewRecord(self._topics.receiver_config, verification_key(name), None))
         await self._say(name, Route(route.version, token=route.token, life=route.life), *over)
         _log.info("receiver_left", receiver=name)
 

@@ -42,6 +42,7 @@ async def test_each_change_is_told_with_who_what_whom_and_from_where() -> None:
             ("PATCH", "/v1/receivers/new", {"rate_limit": 5}, "receiver.changed", "new", {"fields": ["rate_limit"]}),
             ("POST", "/v1/receivers/made/rotate", ROTATION, "receiver.rotated", "made", {"grace_s": 3600.0}),
             ("DELETE", "/v1/receivers/new", None, "receiver.removed", "new", {}),
+            ("POST", "/v1/receivers/ci/verify", None, "receiver.verified", "ci", {"proved": False}),
             ("POST", "/v1/receivers/ci/pause", {"reason": "why"}, "receiver.paused", "ci", {"reason": "why"}),
             ("POST", "/v1/receivers/ci/resume", None, "receiver.resumed", "ci", {}),
             ("POST", "/v1/receivers/ci/test", None, "receiver.tested", "ci", {}),

@@ -77,6 +77,7 @@ MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
     ("POST", "/v1/receivers/{name}/rotate"): frozenset(),
     ("DELETE", "/v1/receivers/{name}"): frozenset(),
     ("GET", "/v1/receivers/{name}"): frozenset({"receiver:ci", "owner:alice"}),
+    ("POST", "/v1/receivers/{name}/verify"): frozenset({"receiver:ci", "owner:alice"}),
     ("POST", "/v1/receivers/{name}/pause"): frozenset({"receiver:ci", "owner:alice"}),
     ("POST", "/v1/receivers/{name}/test"): frozenset({"receiver:ci", "owner:alice"}),
     ("POST", "/v1/receivers/{name}/resume"): frozenset({"receiver:ci", "owner:alice"}),

@@ -68,6 +68,15 @@ def test_a_receiver_that_is_switched_off() -> None:
         assert (wait.kind, wait.until) == ("switched_off", None)
 
 
+def test_a_receiver_that_has_yet_to_be_verified() -> None:
+    unproven = replace(CI, verification="hmac", verified=False)
+    for seen in (NEW, FAILED, AWAITING):
+        wait = waits(seen, receiver=unproven, lane=UNSERVED)
+        assert wait is not None
+        assert (wait.kind, wait.until) == ("verification", None)
+        assert "verification: hmac" in wait.detail
+
+
 @pytest.mark.parametrize("seen", [NEW, FAILED, IN_DOUBT, AWAITING, UNDER_WAY, Watched(Row(Stage.ACCEPTED))])
 def test_a_lane_that_nobody_serves(seen: Watched) -> None:
     wait = waits(seen, lane=UNSERVED)

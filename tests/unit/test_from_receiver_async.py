@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -232,8 +233,9 @@ def test_why_nobody_was_asked_is_told_at_the_deadline(rig: Rig) -> None:
     assert dead == Dead("answer_timeout", "no answer within 600 s; {response.id} would be '..'")
 
 
-async def test_a_receiver_that_is_switched_off_is_not_asked(rig: Rig) -> None:
-    decision = await heard(rig, 200, receiver=replace(ASKED, enabled=False))
+@pytest.mark.parametrize("settings", [{"enabled": False}, {"verification": "challenge", "verified": False}])
+async def test_a_receiver_that_is_switched_off_or_unverified_is_not_asked(rig: Rig, settings: dict[str, Any]) -> None:
+    decision = await heard(rig, 200, receiver=replace(ASKED, **settings))
     assert isinstance(decision, Later)
     assert decision.change is Change.RELEASED
     assert decision.pause_s > 0

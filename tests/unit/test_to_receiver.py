@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -568,8 +569,11 @@ def test_a_record_that_does_not_say_when_it_was_accepted_is_as_old_as_it_is(rig:
 # settings that change
 
 
-async def test_a_receiver_that_is_switched_off_waits_without_an_attempt(rig: Rig) -> None:
-    off = replace(ASKED, enabled=False)
+@pytest.mark.parametrize("settings", [{"enabled": False}, {"verification": "challenge", "verified": False}])
+async def test_a_receiver_that_is_switched_off_or_unverified_waits_without_an_attempt(
+    rig: Rig, settings: dict[str, Any]
+) -> None:
+    off = replace(ASKED, **settings)
     for decision in (await posted(rig, off), await asked(rig, off)):
         assert isinstance(decision, Later)
         assert decision.change is Change.RELEASED
@@ -693,8 +697,9 @@ async def test_gone_says_a_receiver_that_is_pinged(rig: Rig) -> None:
     assert (decision.healthy, decision.pause_s) == (True, inf)
 
 
-async def test_a_receiver_that_is_switched_off_gets_no_ping(rig: Rig) -> None:
-    decision = await pinged(rig, replace(PLAIN, enabled=False))
+@pytest.mark.parametrize("settings", [{"enabled": False}, {"verification": "challenge", "verified": False}])
+async def test_a_receiver_that_is_switched_off_or_unverified_gets_no_ping(rig: Rig, settings: dict[str, Any]) -> None:
+    decision = await pinged(rig, replace(PLAIN, **settings))
     assert isinstance(decision, Later)
     assert decision.change is Change.RELEASED
     assert rig.http.requests == []

@@ -16,13 +16,21 @@ from relay.api.openapi.operation import (
     ReceiverName,
     json_of,
 )
-from relay.api.problems import CHANGED_MEANWHILE, DECLARED_IN_FILE, INVALID_RECEIVER, NO_SECRETS_KEY, RECEIVER_EXISTS
+from relay.api.problems import (
+    CHANGED_MEANWHILE,
+    DECLARED_IN_FILE,
+    INVALID_RECEIVER,
+    NO_SECRETS_KEY,
+    RECEIVER_EXISTS,
+    UNVERIFIED,
+)
 from relay.api.receiver_list import ReceiverPage
 from relay.api.receiver_shown import NewReceiverView, ReceiverView
 from relay.api.receivers import Condition, EndpointView, ReceiverHealthView, Why
 from relay.api.registration import RemovalView
 from relay.api.rotation import RotatedView, SecretRotation
 from relay.api.trial import TrialView
+from relay.api.verification import TriedView
 from relay.config.drafts import NewReceiver
 
 State = Condition | Literal["refused"]
@@ -174,12 +182,25 @@ _TRIAL: Final = Operation(
     "One at a time, and one a second; else 429.",
     parameters=(_NAME,),
     answers=(Answer(200, "What was sent, and what came of it.", json_of(TrialView)),),
-    problems=(INVALID_RECEIVER,),
+    problems=(INVALID_RECEIVER, UNVERIFIED),
+    example=Example(200, path={"name": "ci"}),
+)
+_VERIFICATION: Final = Operation(
+    method="POST",
+    path="/v1/receivers/{name}/verify",
+    id="verifyReceiver",
+    noun="receivers",
+    summary="Have a receiver's URL prove that it wants what is sent there",
+    description="At once, by the handshake that its `verification` says. One at a time: while one is under way the "
+    "answer is 429. Of a receiver with `verification: none` none is made.",
+    parameters=(_NAME,),
+    answers=(Answer(200, "What came of it.", json_of(TriedView)),),
     example=Example(200, path={"name": "ci"}),
 )
 OPERATIONS: Final = (
     *_REGISTRATION,
     _TRIAL,
+    _VERIFICATION,
     *_of_endpoint("/v1/receivers/{name}", _NAME, "receiver", "Receiver", "ci", ReceiverHealthView),
     *_of_endpoint("/v1/sources/{source_id}/callback", SOURCE, "callback", "Callback", "calls", EndpointView),
 )

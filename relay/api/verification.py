@@ -1,0 +1,127 @@
+"""Whether a receiver's URL has proved that it wants what is sent there: told, and tried at once."""
+
+from typing import Final, Literal, TypedDict
+
+from aiohttp import web
+
+from relay.api.audited import tell_audit
+from relay.api.context import ApiContext
+from relay.api.json_body import json_response
+from relay.api.problems import NOT_FOUND, TOO_MANY, Problem
+from relay.api.reading import query_of
+from relay.api.registrar import Registrar
+from relay.api.view import rfc3339
+from relay.config.registry import Registry
+from relay.domain.receiver import Receiver, Verification
+from relay.domain.verification import Trial, handshake_of, next_try
+
+AT_A_TIME: Final = 16
+"""Handshakes of a process that requests wait for."""
+BUSY_S: Final = 2
+
+
+class VerificationView(TypedDict):
+    """What a receiver has proved. `pending`: it is sent nothing yet, and tried soon; `failed`: likewise, and the newest
+    handshake with its URL proved nothing: `detail` says why, and `next_try_at` when it is tried again (null: when
+    somebody says so). `allowed_rate`: requests a minute that the URL has agreed to; null: any number. RFC 3339."""
+
+    kind: Verification
+    state: Literal["not_required", "pending", "failed", "verified"]
+    verified_at: str | None
+    tried_at: str | None
+    next_try_at: str | None
+    detail: str | None
+    allowed_rate: int | None
+
+
+class TriedView(TypedDict):
+    """`proved`: whether this handshake was a proof. One that was not takes nothing away that was proved before;
+    `detail` says what came of it."""
+
+    name: str
+    proved: bool
+    detail: str | None
+    verification: VerificationView
+
+
+class VerificationResource:
+    """`POST /v1/receivers/{name}/verify`."""
+
+    def __init__(self, context: ApiContext, registrar: Registrar) -> None:
+        self._context = context
+        self._registry = registrar.registry
+        self._under_way = 0
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_post("/v1/receivers/{name}/verify", self.verify)
+
+    async def verify(self, request: web.Request) -> web.Response:
+        """One handshake, and what came of it. Of a receiver that has nothing to prove none is made."""
+        query_of(request)
+        name = request.match_info["name"]
+        receiver = self._registry.receiver(name)
+        if receiver is None:
+            raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r} that could be sent anything.")
+        trial = None if receiver.verification == "none" else await self._tried(receiver)
+        view: TriedView = {
+            "name": name,
+            "proved": trial is not None and trial.verified_at is not None,
+            "detail": (trial.detail if trial is not None else None) or None,
+            "verification": verification_of(self._registry, self._registry.receiver(name) or receiver),
+        }
+        tell_audit(request, proved=view["proved"])
+        return json_response(200, view)
+
+    async def _tried(self, receiver: Receiver) -> Trial:
+        verify = self._context.verify
+        if verify is None or self._under_way >= AT_A_TIME:
+            raise _busy("As many handshakes are under way as may be at a time.")
+        self._under_way += 1
+        try:
+            trial = await verify(receiver)
+        finally:
+            self._under_way -= 1
+        if trial is None:
+            raise _busy(f"A handshake with {receiver.name} is under way.")
+        return trial
+
+
+def verification_of(registry: Registry, receiver: Receiver) -> VerificationView:
+    """As far as it is known here."""
+    return verification_view(receiver, registry.proofs.trial(receiver.name))
+
+
+def verification_view(receiver: Receiver, trial: Trial | None) -> VerificationView:
+    """`trial`: what came of the newest handshake with it; of one with another URL nothing is told."""
+    kind = receiver.verification
+    if kind == "none":
+        return _view(kind, "not_required")
+    if trial is None or trial.of != handshake_of(kind, receiver.post.url):
+        return _view(kind, "pending")
+    if trial.verified_at is not None:
+        view = _view(kind, "verified", trial)
+        view["verified_at"], view["allowed_rate"] = rfc3339(trial.verified_at), trial.allowed_rate
+        return view
+    view = _view(kind, "failed", trial)
+    view["next_try_at"] = rfc3339(next_try(trial))
+    return view
+
+
+def _view(
+    kind: Verification,
+    state: Literal["not_required", "pending", "failed", "verified"],
+    trial: Trial | None = None,
+) -> VerificationView:
+    return {
+        "kind": kind,
+        "state": state,
+        "verified_at": None,
+        "tried_at": None if trial is None else rfc3339(trial.tried_at),
+        "next_try_at": None,
+        "detail": (trial.detail if trial is not None else None) or None,
+        "allowed_rate": None,
+    }
+
+
+def _busy(detail: str) -> Problem:
+    return Problem(TOO_MANY, detail, headers={"Retry-After": str(BUSY_S)})

@@ -1,0 +1,144 @@
+"""Whether a receiver's URL has proved that it wants what is sent there: what `receiver_config` keeps of that.
+
+A proof is one of a kind of handshake and of a URL. So whoever changes either has nothing to revoke: the proof there is
+does not fit any more, in every process, from the moment that it knows of the change.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from relay.domain.errors import InvalidRecord
+from relay.domain.receiver import Receiver, Verification
+
+VERIFICATION_PREFIX: Final = "verification:"
+"""Keys of receivers have no colon, and others begin with other words."""
+FIRST_WAIT_S: Final = 1.0
+LONGEST_WAIT_S: Final = 600.0
+GIVEN_UP_S: Final = 3 * 86_400.0
+"""After so many days of failures nobody tries by himself any more."""
+MAX_DETAIL: Final = 600
+"""Characters."""
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_MINUTE_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of the newest handshake. `of`: which (`handshake_of`). Moments are Unix seconds; `verified_at` None: it
+    failed. `failures`: in a row, since `failing_since`. `detail`: for people, without secrets. `allowed_rate`: requests
+    a minute that the URL has agreed to; None: any number. `origin`: the name under which the relay asked, which it then
+    goes by in each POST; None: this kind has none."""
+
+    of: str
+    tried_at: float
+    verified_at: float | None = None
+    failures: int = 0
+    failing_since: float | None = None
+    detail: str = ""
+    allowed_rate: int | None = None
+    origin: str | None = None
+
+    def encode(self) -> bytes:
+        known = {
+            "of": self.of,
+            "tried_at": self.tried_at,
+            "verified_at": self.verified_at,
+            "failures": self.failures,
+            "failing_since": self.failing_since,
+            "detail": self.detail,
+            "allowed_rate": self.allowed_rate,
+            "origin": self.origin,
+        }
+        return json.dumps(known, sort_keys=True).encode()
+
+
+def decode_trial(value: bytes) -> Trial:
+    """Raises InvalidRecord unless it is what `Trial.encode` makes; fields that a newer version adds are ignored."""
+    try:
+        known: dict[str, Any] = json.loads(value)
+        return Trial(
+            of=str(known["of"]),
+            tried_at=float(known["tried_at"]),
+            verified_at=_number(known.get("verified_at")),
+            failures=int(known.get("failures", 0)),
+            failing_since=_number(known.get("failing_since")),
+            detail=str(known.get("detail", ""))[:MAX_DETAIL],
+            allowed_rate=None if known.get("allowed_rate") is None else max(1, int(known["allowed_rate"])),
+            origin=None if known.get("origin") is None else str(known["origin"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidRecord("invalid", "a verification that is not JSON of what it is of, and when") from error
+
+
+def verification_key(name: str) -> bytes:
+    return (VERIFICATION_PREFIX + name).encode()
+
+
+def verified_receiver(key: bytes) -> str | None:
+    """The receiver that a record of `receiver_config` with this key is about; None where it is no verification."""
+    text = key.decode(errors="replace")
+    return text.removeprefix(VERIFICATION_PREFIX) if text.startswith(VERIFICATION_PREFIX) else None
+
+
+def handshake_of(kind: Verification, url: str) -> str:
+    """Digest of what a proof is of: the kind of handshake; scheme, host, port and path of the URL."""
+    parts = urlsplit(url)
+    port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
+    place = (kind, parts.scheme, (parts.hostname or "").rstrip("."), str(port), parts.path or "/")
+    return hashlib.sha256("\0".join(("verification", *place)).encode()).hexdigest()[:32]
+
+
+def failed(of: str, detail: str, now: float, before: Trial | None) -> Trial:
+    """`before`: what was known of the receiver until then."""
+    same = before is not None and before.of == of and before.verified_at is None
+    since = before.failing_since if before is not None and same else None
+    failures = before.failures + 1 if before is not None and same else 1
+    return Trial(of, now, None, failures, now if since is None else since, detail[:MAX_DETAIL])
+
+
+def next_try(trial: Trial) -> float:
+    """When the handshake that failed is to be tried again (Unix seconds); inf: when somebody says so."""
+    if trial.failing_since is not None and trial.tried_at - trial.failing_since >= GIVEN_UP_S:
+        return inf
+    doublings = min(max(trial.failures - 1, 0), 30)
+    return trial.tried_at + min(FIRST_WAIT_S * 2.0**doublings, LONGEST_WAIT_S)
+
+
+def is_proof(trial: Trial | None, receiver: Receiver) -> bool:
+    """Whether it proves what is asked of the receiver as it is now."""
+    return (
+        trial is not None
+        and trial.verified_at is not None
+        and trial.of == handshake_of(receiver.verification, receiver.post.url)
+    )
+
+
+def with_proof(receiver: Receiver, trial: Trial | None) -> Receiver:
+    """The receiver as it may be sent to: not at all, or at the pace and under the name that its URL has agreed to."""
+    if receiver.verification == "none":
+        return receiver
+    if trial is None or not is_proof(trial, receiver):
+        return replace(receiver, verified=False)
+    post = receiver.post
+    if trial.allowed_rate is not None and trial.allowed_rate < per_minute(receiver):
+        post = replace(post, rate_limit=trial.allowed_rate, window_size=_MINUTE_S)
+    if trial.origin is not None and all(name.lower() != "origin" for name, _ in post.headers):
+        post = replace(post, headers=(*post.headers, ("origin", trial.origin)))
+    return replace(receiver, post=post, verified=True)
+
+
+def per_minute(receiver: Receiver) -> float:
+    """POSTs a minute that its settings allow; inf: any number."""
+    post = receiver.post
+    return inf if post.rate_limit is None else post.rate_limit * _MINUTE_S / post.window_size
+
+
+def _number(value: object) -> float | None:
+    found = None if value is None else float(value)  # type: ignore[arg-type]
+    if found is not None and not isfinite(found):
+        raise ValueError("no moment")
+    return found

@@ -1,0 +1,36 @@
+"""How a receiver answers when it is asked to prove that it wants what is sent there. Pure: its nonce is passed in."""
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from relay.domain.handshake import answer_signature
+
+EVENT_TYPE: Final = "relay.verification"
+
+
+def is_verification(headers: Mapping[str, str]) -> bool:
+    """Whether a POST asks for a signature of two nonces."""
+    return headers.get("ce-type") == EVENT_TYPE
+
+
+def signed_answer(body: bytes, secret: str, own_nonce: str) -> bytes | None:
+    """What answers such a POST, whose own signature was found right; None: its body is of another kind."""
+    try:
+        nonce = json.loads(body)["nonce"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not isinstance(nonce, str):
+        return None
+    signature = base64.b64encode(answer_signature(secret, nonce, own_nonce)).decode()
+    return json.dumps({"nonce": own_nonce, "signature": signature}).encode()
+
+
+def consent(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers that agree to what an OPTIONS asks for. `headers`: its own, in lower case."""
+    asked = headers.get("webhook-request-origin")
+    if asked is None:
+        return {"allow": "GET, POST, OPTIONS"}
+    rate = headers.get("webhook-request-rate", "*")
+    return {"allow": "GET, POST, OPTIONS", "webhook-allowed-origin": asked, "webhook-allowed-rate": rate}

@@ -1,0 +1,172 @@
+"""Has receivers prove that their URLs want what is sent there: those that have yet to, by one process at a time, under
+a lease, and any one at once when somebody asks for it. What came of it is a record on `receiver_config`."""
+
+import asyncio
+import base64
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+from urllib.parse import urlsplit
+
+from relay.config.registry import Registry
+from relay.delivery.port import Transport
+from relay.domain.errors import NotYet, Unavailable
+from relay.domain.handshake import TIMEOUT_S, Verdict, handshake
+from relay.domain.receiver import Receiver
+from relay.domain.topics import Topics
+from relay.domain.verification import Trial, failed, handshake_of, is_proof, next_try, verification_key
+from relay.engine.clock import Clock
+from relay.engine.recovery import keeping_lease
+from relay.log.port import Log, NewRecord
+from relay.state.port import State
+from relay.telemetry.logging import get_logger
+
+LEASE: Final = "verifications"
+LEASE_S: Final = 15.0
+LOOK_S: Final = 0.5
+AT_A_TIME: Final = 32
+"""Handshakes of a process that are under way: one that nobody answers takes 10 s."""
+LOOKED_AT: Final = 256
+"""Receivers that are looked at between two looks."""
+ONE_S: Final = TIMEOUT_S + 10.0
+"""So long nobody else makes a handshake with the same receiver."""
+NONCE_BYTES: Final = 32
+
+_log = get_logger("relay.verifications")
+
+
+def origin_of(public_url: str | None) -> str:
+    """What the relay calls itself when it asks for consent."""
+    return (urlsplit(public_url).hostname if public_url else None) or "relay"
+
+
+class Verifier:
+    """One per process. `owner`: unique per process. `origin`: a DNS name for the relay. `random_bytes(n)`: n
+    unpredictable bytes."""
+
+    def __init__(
+        self,
+        log: Log,
+        state: State,
+        topics: Topics,
+        registry: Registry,
+        transport: Transport,
+        clock: Clock,
+        random_bytes: Callable[[int], bytes],
+        *,
+        owner: str,
+        user_agent: str,
+        origin: str,
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._topics = topics
+        self._registry = registry
+        self._transport = transport
+        self._clock = clock
+        self._random_bytes = random_bytes
+        self._owner = owner
+        self._user_agent = user_agent
+        self._origin = origin
+
+    async def run(self) -> None:
+        """For ever. While log or state are away nobody is verified."""
+        while True:
+            try:
+                if self._due(1) and await self._state.lease(LEASE, self._owner, LEASE_S):
+                    async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+                        await self._work()
+            except* (Unavailable, NotYet) as group:
+                _log.debug("verifications_wait", error=str(group.exceptions[0]))
+            await self._clock.sleep(LOOK_S)
+
+    async def try_now(self, receiver: Receiver) -> Trial | None:
+        """What came of a handshake with the receiver, which is known to this process then. None: one is under way. A
+        failed one takes nothing away that was proved. Raises Unavailable."""
+        lease, owner = f"verification-{receiver.name}", f"{self._owner}-{self._random_bytes(6).hex()}"
+        if not await self._state.lease(lease, owner, ONE_S):
+            return None
+        try:
+            trial = await self._tried(receiver)
+            if trial.verified_at is None and is_proof(self._registry.proofs.trial(receiver.name), receiver):
+                return trial
+            record = NewRecord(self._topics.receiver_config, verification_key(receiver.name), trial.encode())
+            [at] = await self._log.append([record])
+            await self._registry.reach(at.offset + 1)
+        finally:
+            await self._state.release(lease, owner)
+        told = _log.info if trial.verified_at is not None or trial.failures > 1 else _log.warning
+        told("receiver_verification", receiver=receiver.name, verified=trial.verified_at is not None, said=trial.detail)
+        return trial
+
+    # those who have yet to be verified
+
+    def _due(self, most: int) -> list[str]:
+        return self._registry.proofs.due(self._clock.time(), most)
+
+    async def _work(self) -> None:
+        """Until nobody is due. Raises NotYet when the lease is another process's by now."""
+        running: dict[str, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                running = {name: task for name, task in running.items() if not task.done()}
+                for receiver in self._next(running):
+                    running[receiver.name] = tasks.create_task(self._attend_to(receiver))
+                if not running and not self._due(1):
+                    return
+                if not await self._state.lease(LEASE, self._owner, LEASE_S):
+                    raise NotYet("another process does the verifications")
+                resting = tasks.create_task(self._clock.sleep(LOOK_S))
+                await asyncio.wait([*running.values(), resting], return_when=asyncio.FIRST_COMPLETED)
+                resting.cancel()
+
+    def _next(self, running: dict[str, asyncio.Task[None]]) -> list[Receiver]:
+        """As many as there is room for. Whoever need not be tried now is put off, or settled."""
+        proofs, found = self._registry.proofs, list[Receiver]()
+        for name in self._due(LOOKED_AT):
+            if len(running) + len(found) >= AT_A_TIME:
+                break
+            receiver = self._registry.receiver(name)
+            if receiver is None or receiver.verified or not receiver.enabled:
+                proofs.settle([name])  # or else its next record says so
+            elif name not in running and (due := self._due_at(receiver)) > self._clock.time():
+                proofs.put_off(name, due)
+            elif name not in running:
+                found.append(receiver)
+        return found
+
+    def _due_at(self, receiver: Receiver) -> float:
+        """When it is to be tried (Unix seconds)."""
+        trial = self._registry.proofs.trial(receiver.name)
+        if trial is None or trial.of != handshake_of(receiver.verification, receiver.post.url):
+            return 0.0
+        return next_try(trial)
+
+    async def _attend_to(self, receiver: Receiver) -> None:
+        try:
+            trial = await self.try_now(receiver)
+        except Unavailable as error:
+            _log.debug("verification_waits", receiver=receiver.name, error=str(error))
+            trial = None
+        if trial is None:
+            self._registry.proofs.put_off(receiver.name, self._clock.time() + 2 * LOOK_S)
+
+    # one handshake
+
+    async def _tried(self, receiver: Receiver) -> Trial:
+        nonce = base64.urlsafe_b64encode(self._random_bytes(NONCE_BYTES)).decode().rstrip("=")
+        of, before = handshake_of(receiver.verification, receiver.post.url), self._registry.proofs.trial(receiver.name)
+        verdict = await self._asked(receiver, nonce)
+        now = round(self._clock.time(), 3)
+        if verdict.fault is not None:
+            return failed(of, verdict.fault, now, before)
+        origin = self._origin if receiver.verification == "cloudevents" else None
+        return Trial(of, now, now, allowed_rate=verdict.allowed_rate, origin=origin)
+
+    async def _asked(self, receiver: Receiver, nonce: str) -> Verdict:
+        asked = partial(handshake, receiver, nonce, user_agent=self._user_agent, origin=self._origin)
+        try:
+            request, judge = asked(now=self._clock.wall())
+        except ValueError as error:
+            return Verdict(f"it cannot be asked: {error}")
+        return judge(await self._transport.exchange(request))
