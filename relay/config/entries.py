@@ -16,11 +16,14 @@ from pydantic import (
 )
 
 from relay.config.durations import PositiveDuration
+from relay.config.egress_entry import EgressEntry
 from relay.config.entry import Entry, Labels, OwnerId, ReceiverName, Text
 from relay.config.inbound_entry import InboundEntry
+from relay.config.pace_entry import BreakerEntry, Count, OfflineEntry, PollEntry, RetryEntry
 from relay.config.quota_text import QuotaText
 from relay.config.references import has_reference
 from relay.config.signature_entry import FormerSecrets, Secrets, Signature, check_agreement, has_only_private_keys
+from relay.config.tls_entry import check_https
 from relay.config.verification_entry import check_provable
 from relay.domain.ed25519 import is_private_key
 from relay.domain.errors import InvalidRecord
@@ -104,61 +107,6 @@ ForwardHeaders = Annotated[
 ]
 Code = Annotated[StrictInt, Field(ge=200, le=599)]
 Codes = Annotated[tuple[Code, ...], Field(strict=False)]
-Count = Annotated[int, Field(ge=1)]
-Factor = Annotated[float, Field(ge=1, le=1000)]
-
-
-class RetryEntry(Entry):
-    """When to try again; the first limit reached ends the delivery."""
-
-    base: PositiveDuration = 5.0
-    factor: Factor = 2.0
-    cap: PositiveDuration = 3600.0
-    max_attempts: Count = 20
-    max_age: PositiveDuration = 172_800.0
-
-    @field_validator("cap")
-    @classmethod
-    def _not_under_base(cls, cap: float, info: ValidationInfo) -> float:
-        return _at_least_base(cap, info)
-
-
-class BreakerEntry(Entry):
-    """`failures` in a row within `window` open the breaker for `open_for`."""
-
-    failures: Count = 10
-    window: PositiveDuration = 60.0
-    open_for: PositiveDuration = 30.0
-
-
-class OfflineEntry(Entry):
-    """An endpoint that is down for longer than `after` gets only a throw-away ping every `ping_every`, until it answers
-    one; after `disable_after` it is paused until somebody resumes it."""
-
-    after: PositiveDuration = 600.0
-    ping_every: Annotated[PositiveDuration, Field(ge=1, le=43_200)] = 60.0
-    disable_after: PositiveDuration = 432_000.0
-
-    @field_validator("disable_after")
-    @classmethod
-    def _beyond_after(cls, disable_after: float, info: ValidationInfo) -> float:
-        after = info.data.get("after", 0.0)
-        if disable_after <= after:
-            raise ValueError(f"{disable_after:g} s is not more than after, {after:g} s")
-        return disable_after
-
-
-class PollEntry(Entry):
-    """Waits between status GETs."""
-
-    base: PositiveDuration = 2.0
-    factor: Factor = 1.5
-    cap: PositiveDuration = 60.0
-
-    @field_validator("cap")
-    @classmethod
-    def _not_under_base(cls, cap: float, info: ValidationInfo) -> float:
-        return _at_least_base(cap, info)
 
 
 class StatusEntry(Entry):
@@ -198,7 +146,7 @@ class CodesEntry(Entry):
         return codes
 
 
-class EndpointEntry(Entry):
+class EndpointEntry(EgressEntry):
     """What it takes to POST somewhere: a receiver's endpoint, or a source's callback."""
 
     secret: Secrets = ()
@@ -290,6 +238,11 @@ class CallbackEntry(EndpointEntry):
 
     url: Url
 
+    @field_validator("url")
+    @classmethod
+    def _has_tls(cls, url: str, info: ValidationInfo) -> str:
+        return check_https(url, info.data.get("tls"))
+
 
 class ReceiverEntry(EndpointEntry):
     """A receiver as the file describes it."""
@@ -312,6 +265,11 @@ class ReceiverEntry(EndpointEntry):
     enabled: bool = True
     owner: OwnerId | None = None
     labels: Labels = Field(default_factory=dict)
+
+    @field_validator("post_endpoint")
+    @classmethod
+    def _has_tls(cls, url: str, info: ValidationInfo) -> str:
+        return check_https(url, info.data.get("tls"))
 
     @field_validator("status")
     @classmethod
@@ -390,10 +348,3 @@ def _secrets_in(info: ValidationInfo) -> tuple[str, ...] | None:
     """None where they are wrong themselves."""
     secret: str | tuple[str, ...] | None = info.data.get("secret")
     return (secret,) if isinstance(secret, str) else secret
-
-
-def _at_least_base(cap: float, info: ValidationInfo) -> float:
-    base = info.data.get("base", 0.0)
-    if cap < base:
-        raise ValueError(f"{cap:g} s is less than base, {base:g} s")
-    return cap

@@ -13,7 +13,7 @@ from relay.domain.errors import UserError
 Place = tuple[str | int, ...]
 """Keys and list positions that lead to a value, outermost first."""
 
-SECRET_FIELDS: Final = frozenset({"secret", "former_secrets", "bearer_token", "headers"})
+SECRET_FIELDS: Final = frozenset({"secret", "former_secrets", "bearer_token", "headers", "client_key"})
 """Fields of receivers.yaml whose values no message may repeat."""
 
 _Wording = Callable[[str, Mapping[str, object]], str]
@@ -33,6 +33,7 @@ _WORDINGS: Final[dict[str, _Wording]] = {
     "bool_parsing": lambda got, ctx: f"{got} is not allowed; allowed: true, false",
     "string_type": lambda got, ctx: f"{got} is not text; put it in quotes",
     "string_too_short": lambda got, ctx: "is empty; leave it out, or give it a value",
+    "too_long": lambda got, ctx: f"too long; at most {ctx['max_length']}",
     "too_short": lambda got, ctx: f"at least {ctx['min_length']} needed",
     "path_type": lambda got, ctx: f"{got} is not the path of a file",
     "tuple_type": lambda got, ctx: f"{got} is not a list; write [a, b]",

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from relay.config.egress_entry import egress_of
 from relay.config.encryption import NO_KEYS, KeyRing, open_all, secrets_of
 from relay.config.entries import CallbackEntry, EndpointEntry, ReceiverEntry, ReceiversModel, SourceEntry
 from relay.config.inbound_entry import InboundEntry
@@ -258,6 +259,7 @@ def _endpoint(
         headers=(*entry.headers.items(), *bearer),
         codes=CodeClasses(**{kind: frozenset(listed) for kind, listed in codes.items()}),
         secrets=secrets,
+        egress=egress_of(entry),
     )
 
 

@@ -142,7 +142,7 @@ class Settings(BaseSettings):
     sentry_dsn: Secret | None = None
     sentry_environment: str | None = None
     ca_file: Path | None = None
-    """Certificates that receivers' certificates are checked with, in place of the system's."""
+    """Authorities that are trusted besides the system's, by endpoints without a `tls.ca` of their own."""
     egress_proxy: Secret | None = None
     """`http://[user:password@]host:port`, through which receivers and callbacks are reached. Where a name leads is then
     the proxy's business: only literal addresses are checked here."""

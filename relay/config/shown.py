@@ -29,6 +29,8 @@ def shown_url(url: str) -> str:
 def _masked(name: str, value: object) -> object:
     if name in SECRET_FIELDS:
         return _hidden(value)
+    if isinstance(value, dict):
+        return {inner: _masked(inner, each) for inner, each in value.items()}
     return shown_url(value) if isinstance(value, str) and "://" in value else value
 
 

@@ -1,16 +1,22 @@
 """One connection to a server: a request at a time, and idle in between."""
 
 import asyncio
+import re
 import select
+import ssl
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from relay.delivery.calls import Call, Calls
 from relay.delivery.http1 import ResponseReader
-from relay.domain.exchange import Exchange
+from relay.domain.egress import Tls
+from relay.domain.exchange import Exchange, NoResponse
 
-Origin = tuple[str, str, int]
-"""Scheme, host and port."""
+Origin = tuple[str, str, int, Tls | None]
+"""Scheme, host and port; and TLS settings of its own, as a connection is good for those only that it was made with."""
+
+_REFUSED_US: Final = re.compile(r"ALERT_.*(CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|HANDSHAKE_FAILURE)")
+"""Alerts of a server that has not accepted the handshake."""
 
 _JOINED: Final = 64 * 1024
 """Up to this size a body is copied behind its head: that is quicker than handing over two buffers."""
@@ -28,9 +34,10 @@ class Home(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """`idle_since`: the loop's time, or None while it is not kept idle; set by its home."""
+    """`idle_since`: the loop's time, or None while it is not kept idle; set by its home. `lost_by`: the error that
+    ended it."""
 
-    __slots__ = ("_call", "_calls", "_home", "_poll", "_reader", "_transport", "idle_since", "origin")
+    __slots__ = ("_call", "_calls", "_home", "_poll", "_reader", "_transport", "idle_since", "lost_by", "origin")
 
     _transport: asyncio.Transport
     _poll: Callable[[int], list[tuple[int, int]]]
@@ -38,6 +45,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, origin: Origin, home: Home, calls: Calls, body_cap: int) -> None:
         self.origin = origin
         self.idle_since: float | None = None
+        self.lost_by: Exception | None = None
         self._home = home
         self._calls = calls
         self._call: Call | None = None
@@ -101,5 +109,14 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._home.lost(self)
+        self.lost_by = exc
         if self._call is not None:
-            self._end(self._call, self._reader.end() if exc is None else self._reader.cut("disconnected", str(exc)))
+            self._end(self._call, self._reader.end() if exc is None else self._broken(exc))
+
+    def _broken(self, exc: Exception) -> Exchange:
+        exchange = self._reader.cut("disconnected", str(exc))
+        if isinstance(exchange, NoResponse) and isinstance(exc, ssl.SSLError) and _REFUSED_US.search(exc.reason or ""):
+            # With TLS 1.3 a client may speak before the server has looked at its certificate. One that does not accept
+            # that has ended the handshake, and not read the request.
+            return NoResponse("tls", str(exc), sent=False)
+        return exchange

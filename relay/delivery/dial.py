@@ -14,6 +14,9 @@ from typing import Final
 from relay.delivery.connection import Connection
 from relay.delivery.guard import AddressGuard, UrlParts
 from relay.delivery.proxy import EgressProxy, TunnelRefused, is_answered
+from relay.delivery.tls import Contexts, PinMismatch, check_pins
+from relay.domain.egress import Tls
+from relay.domain.errors import UserError
 
 _CONNECT_S: Final = 5.0
 """Longest time for DNS, TCP and TLS together: an address that does not answer by then is not going to."""
@@ -23,6 +26,9 @@ _PROXY_S: Final = 3.0
 
 _STAGGER_S: Final = 0.25
 """How long an address is waited for before the next is tried as well (RFC 8305, section 5)."""
+
+_REFUSAL_S: Final = 0.25
+"""How long a server has, at most, to refuse our certificate before it is sent something: two round trips."""
 
 _RECEIVED: Final = 4096
 """Bytes of a proxy's answer that are read at a time."""
@@ -59,17 +65,17 @@ class Dialler:
         self,
         loop: asyncio.AbstractEventLoop,
         guard: AddressGuard,
-        context: ssl.SSLContext,
+        contexts: Contexts,
         proxy: EgressProxy | None = None,
     ) -> None:
         self._loop = loop
         self._proxy = proxy
         self._guard = guard
-        self._context = context
+        self._contexts = contexts
         self._lookups: dict[tuple[str, int], asyncio.Task[list[_Address]]] = {}
 
-    async def connect(self, url: UrlParts, make: Callable[[], Connection]) -> Connection:
-        """An open connection; raises DialError."""
+    async def connect(self, url: UrlParts, make: Callable[[], Connection], tls: Tls | None = None) -> Connection:
+        """An open connection; raises DialError. `tls`: settings of its own, if the URL's endpoint has some."""
         try:
             async with asyncio.timeout(_CONNECT_S):
                 proxy = self._proxy
@@ -77,14 +83,17 @@ class Dialler:
                     sock = await self._through(proxy, url)
                 else:
                     sock = await self._tcp(await self._addresses(url))
-                return await self._handshaken(sock, url, make)
+                if url.scheme == "https":
+                    return await self._handshaken(sock, url, make, tls)
+                _, connection = await self._loop.create_connection(make, sock=sock)
+                return connection
         except TimeoutError as error:
             kind = "dns_silent" if self.is_looking_up(url) else "connect_timeout"
             raise DialError(kind, str(error) or f"no connection within {_CONNECT_S:g} s") from error
-        except ssl.SSLError as error:
+        except (ssl.SSLError, PinMismatch, UserError) as error:
             raise DialError("tls", str(error)) from error
         except OSError as error:
-            raise DialError(_kind_of(error), str(error)) from error
+            raise DialError(_kind_of(error), str(error) or "the server ended the TLS handshake") from error
 
     def is_looking_up(self, url: UrlParts) -> bool:
         """Whether the name server has not answered yet, about the URL's host."""
@@ -97,14 +106,30 @@ class Dialler:
             lookup.cancel()
         await asyncio.gather(*lookups, return_exceptions=True)
 
-    async def _handshaken(self, sock: socket.socket, url: UrlParts, make: Callable[[], Connection]) -> Connection:
-        secure = url.scheme == "https"
-        _, connection = await self._loop.create_connection(
-            make,
-            sock=sock,
-            ssl=self._context if secure else None,
-            server_hostname=url.host.strip("[]").rstrip(".") if secure else None,
-        )
+    async def _handshaken(
+        self, sock: socket.socket, url: UrlParts, make: Callable[[], Connection], tls: Tls | None
+    ) -> Connection:
+        """The connection over TLS; what it is asked goes to a server that is trusted, and pinned if that is wanted."""
+        try:
+            context = await self._contexts.of(tls)
+        except BaseException:
+            sock.close()
+            raise
+        name, begun = url.host.strip("[]").rstrip("."), self._loop.time()
+        transport, connection = await self._loop.create_connection(make, sock=sock, ssl=context, server_hostname=name)
+        if tls is not None and tls.pinned:
+            try:
+                check_pins(tls.pinned, transport.get_extra_info("ssl_object").getpeercert(binary_form=True))
+            except PinMismatch:
+                transport.abort()
+                raise
+        if tls is not None and tls.client_certificate is not None:
+            # With TLS 1.3 the server looks at it when the handshake is over for us, and what is sent by then is in
+            # doubt if it ends the connection: so it gets the time to say no.
+            await asyncio.sleep(min(2 * (self._loop.time() - begun), _REFUSAL_S))
+            if connection.is_closing():
+                why = connection.lost_by or "without a reason"
+                raise DialError("tls", f"the server ended the TLS handshake: {why}")
         return connection
 
     # --- by way of a proxy ---------------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ from relay.delivery.http1 import BODY_CAP, head_of, start_of_head
 from relay.delivery.pool import MOST_OPEN, Pool
 from relay.delivery.port import Transport
 from relay.delivery.proxy import EgressProxy
-from relay.delivery.tls import client_context
+from relay.delivery.tls import Contexts
+from relay.domain.egress import Egress
 from relay.domain.exchange import Exchange, NoResponse, Request
 
 _ROUTES_KEPT: Final = 4096
@@ -77,8 +78,9 @@ class LeanTransport(Transport):
         self._body_cap = body_cap
         self._proxy = proxy
         self._most_open = most_open
-        self._context = client_context(ca_file)
+        self._contexts = Contexts(ca_file)
         self._route = lru_cache(maxsize=_ROUTES_KEPT)(self._find_route)
+        self._own_route = lru_cache(maxsize=_ROUTES_KEPT)(self._find_route)
         self._dials: set[asyncio.Task[None]] = set()
         self._running = False
 
@@ -86,7 +88,7 @@ class LeanTransport(Transport):
         self._loop = asyncio.get_running_loop()
         self._calls = Calls(self._loop)
         self._pool = Pool(self._loop, self._most_open)
-        self._dialler = Dialler(self._loop, self._guard, self._context, self._proxy)
+        self._dialler = Dialler(self._loop, self._guard, self._contexts, self._proxy)
         self._running = True
 
     async def close(self) -> None:
@@ -96,6 +98,7 @@ class LeanTransport(Transport):
         self._calls.close()
         await asyncio.gather(*self._dials, return_exceptions=True)
         await self._dialler.close()
+        await self._contexts.close()
         await self._pool.close()
         await asyncio.sleep(0)  # what was given up has been told by then
 
@@ -104,7 +107,9 @@ class LeanTransport(Transport):
             refusal = NoResponse("disconnected", "the transport is not running", sent=False)
             asyncio.get_running_loop().call_soon(done, refusal)
             return
-        route = self._route(request.url)
+        egress = request.egress
+        # two caches, as a URL alone is looked up quicker
+        route = self._route(request.url) if egress is None else self._own_route(request.url, egress)
         if isinstance(route, NoResponse):
             self._loop.call_soon(done, route)
             return
@@ -124,13 +129,14 @@ class LeanTransport(Transport):
         else:
             self._dial(call, route, head, body)
 
-    def _find_route(self, url: str) -> _Route | NoResponse:
+    def _find_route(self, url: str, egress: Egress | None = None) -> _Route | NoResponse:
         if fault := malformed(url):
             return NoResponse("invalid_url", fault, sent=False)
         if fault := self._guard.check_host(url):
             return NoResponse("blocked", fault, sent=False)
         parts = url_parts(url)
-        origin, proxy = (parts.scheme, parts.host, parts.port), self._proxy
+        tls = egress.tls if egress is not None and parts.scheme == "https" else None
+        origin, proxy = (parts.scheme, parts.host, parts.port, tls), self._proxy
         if proxy is None or parts.scheme == "https" or not proxy.takes(parts):
             return _Route(parts, origin, start_of_head(parts))
         login = proxy.authorization
@@ -147,7 +153,7 @@ class LeanTransport(Transport):
     async def _dial_and_ask(self, call: Call, route: _Route, head: bytes, body: bytes) -> None:
         make = partial(Connection, route.origin, self._pool, self._calls, self._body_cap)
         try:
-            connection = await self._dialler.connect(route.url, make)
+            connection = await self._dialler.connect(route.url, make, route.origin[3])
         except DialError as error:
             if error.kind == "no_resources":
                 self._pool.drop_idle()

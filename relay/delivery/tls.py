@@ -1,8 +1,23 @@
-"""Whom we trust over TLS, the same for every transport."""
+"""Whom we trust over TLS, and who we are: the same for every endpoint, but for those with settings of their own."""
 
+import asyncio
+import hashlib
+import os
 import ssl
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
 
+from relay.domain.egress import Tls
 from relay.domain.errors import UserError
+
+_CONTEXTS_KEPT: Final = 64
+"""One with the system's authorities takes 1 MB, and 20 ms to make."""
+
+
+class PinMismatch(Exception):
+    """The server has proven to be somebody, and not who was expected."""
 
 
 def client_context(ca_file: str | None) -> ssl.SSLContext:
@@ -10,12 +25,100 @@ def client_context(ca_file: str | None) -> ssl.SSLContext:
 
     Raises UserError if that cannot be read.
     """
-    context = ssl.create_default_context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
+    context = _restricted(ssl.create_default_context())
     if ca_file is not None:
         try:
             context.load_verify_locations(ca_file)
         except OSError as error:  # also ssl.SSLError
             raise UserError(f"cannot read certificate authorities from {ca_file}: {error}") from error
     return context
+
+
+class Contexts:
+    """A context for each TLS setting: `usual`, and those that are not, made when they are wanted and kept while they
+    are among the ones used last. `ca_file`: as in `client_context`."""
+
+    def __init__(self, ca_file: str | None) -> None:
+        self.usual = client_context(ca_file)
+        self._ca_file = ca_file
+        self._kept: dict[Tls, asyncio.Task[ssl.SSLContext]] = {}
+
+    async def of(self, tls: Tls | None) -> ssl.SSLContext:
+        """Raises ssl.SSLError for a certificate or key that OpenSSL does not take; UserError as `client_context`."""
+        if tls is None or (tls.ca is None and tls.client_certificate is None):
+            return self.usual
+        making = self._kept.pop(tls, None)
+        if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
+            if len(self._kept) >= _CONTEXTS_KEPT:
+                del self._kept[next(iter(self._kept))]
+            making = asyncio.create_task(asyncio.to_thread(_context_of, tls, self._ca_file))
+            making.add_done_callback(_retrieved)
+        self._kept[tls] = making
+        return await asyncio.shield(making)  # others may wait for it, too
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._kept.values(), return_exceptions=True)
+        self._kept.clear()
+
+
+def check_pins(pinned: Sequence[bytes], certificate: bytes) -> None:
+    """Raises PinMismatch unless `certificate` (DER), or its public key, has one of the digests `pinned`."""
+    digest = hashlib.sha256(certificate).digest()
+    if digest not in pinned and _digest_of_key(certificate) not in pinned:
+        raise PinMismatch(f"the server's certificate (SHA-256 {digest.hex(':').upper()}) is none of the pinned ones")
+
+
+def _digest_of_key(certificate: bytes) -> bytes:
+    # imported here because most processes can do without the memory that it takes
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    try:
+        key = x509.load_der_x509_certificate(certificate).public_key()
+        return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
+    except Exception as error:  # whatever the library makes of a certificate that OpenSSL has let pass
+        raise PinMismatch(f"the server's certificate cannot be read: {error}") from error
+
+
+def _restricted(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _context_of(tls: Tls, ca_file: str | None) -> ssl.SSLContext:
+    """Takes a while where the authorities of the system have to be read."""
+    context = client_context(ca_file) if tls.ca is None else _restricted(ssl.create_default_context(cadata=tls.ca))
+    if tls.client_certificate is not None:
+        with _as_file(f"{tls.client_certificate}\n{tls.client_key or ''}\n") as path:
+            context.load_cert_chain(path, password=_no_passphrase)
+    return context
+
+
+@contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    """The path of a file with `text`: `ssl` takes certificates and keys no other way. In memory where that is possible,
+    so that the key gets to no disk."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("relay-client-certificate")
+        try:
+            os.write(descriptor, text.encode())
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+        return
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:  # readable for nobody else
+        file.write(text)
+        file.flush()
+        yield file.name
+
+
+def _no_passphrase() -> str:
+    """Without it OpenSSL would ask at the terminal."""
+    raise ssl.SSLError("the private key is encrypted with a passphrase")
+
+
+def _retrieved(making: "asyncio.Task[ssl.SSLContext]") -> None:
+    """Whoever waited for it may have given up: then nobody else looks at how it ended."""
+    if not making.cancelled():
+        making.exception()

@@ -5,15 +5,19 @@ from typing import Literal
 
 from msgspec import Struct
 
+from relay.domain.egress import Egress
+
 
 class Request(Struct, frozen=True, gc=False):
-    """One request. `headers` in the order they are sent; `timeout_s` covers everything from connect to last byte."""
+    """One request. `headers` in the order they are sent; `timeout_s` covers everything from connect to last byte.
+    `egress` None: its endpoint is reached like all others."""
 
     method: Literal["GET", "POST", "OPTIONS"]
     url: str
     headers: tuple[tuple[str, str], ...]
     body: bytes = b""
     timeout_s: float = 15.0
+    egress: Egress | None = None
 
 
 class Response(Struct, frozen=True):

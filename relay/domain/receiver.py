@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from relay.domain.egress import Egress
 from relay.domain.quota import Quota
 
 Ordering = Literal["source", "receiver", "none"]
@@ -107,7 +108,8 @@ class Endpoint:
     """What it takes to POST somewhere: a receiver's endpoint, or a source's callback.
 
     `rate_limit`: POST starts in any sliding `window_size` seconds; None: unlimited. `timeout`: seconds in all.
-    `secrets`: all that is secret about it, to be masked in what it says before people see that.
+    `secrets`: all that is secret about it, to be masked in what it says before people see that. `egress`: how it is
+    reached, if not like all others.
     """
 
     url: str
@@ -121,6 +123,7 @@ class Endpoint:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     codes: CodeClasses = CodeClasses()
     secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    egress: Egress | None = None
 
     @property
     def settle_s(self) -> float:

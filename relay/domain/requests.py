@@ -152,7 +152,7 @@ def status_request(url: str, receiver: Receiver, *, user_agent: str, timeout_s: 
     if not is_of_receiver(url, receiver):
         raise ValueError("the status URL is on an origin that is not the receiver's")
     headers = (("user-agent", header_value(user_agent)), *_own_headers(receiver.post.headers))
-    return Request("GET", url, headers, timeout_s=timeout_s)
+    return Request("GET", url, headers, timeout_s=timeout_s, egress=receiver.post.egress)
 
 
 def callback_request(
@@ -196,7 +196,7 @@ def _content_type(given: str | None) -> str:
 def _post(endpoint: Endpoint, headers: list[tuple[str, str]], body: bytes, user_agent: str) -> Request:
     headers.append(("user-agent", header_value(user_agent)))
     headers.extend(_own_headers(endpoint.headers))
-    return Request("POST", endpoint.url, tuple(headers), body, endpoint.timeout)
+    return Request("POST", endpoint.url, tuple(headers), body, endpoint.timeout, endpoint.egress)
 
 
 def _plain(

@@ -11,6 +11,7 @@ from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay.domain.egress import Egress, Tls
 from relay.domain.exchange import Request
 from relay.domain.headers import check_header_name, header_value
 from relay.domain.hop import Hop
@@ -198,6 +199,15 @@ def test_the_status_get() -> None:
     request = status_request("https://ci.example/hooks/1", to, user_agent="relay/1.0", timeout_s=4)
     expected = (("user-agent", "relay/1.0"), ("authorization", "Bearer t"))
     assert request == Request("GET", "https://ci.example/hooks/1", expected, timeout_s=4)
+
+
+def test_every_request_to_an_endpoint_goes_the_way_it_asks_for() -> None:
+    egress = Egress(Tls(ca="x"))
+    to = receiver(egress=egress)
+    asked = status_request("https://ci.example/1", to, user_agent="relay/1", timeout_s=1)
+    pinged = ping_request(to.post, "1", now=NOW, user_agent="relay/1")
+    requests = (post(to, Hop(DELIVERY)), asked, pinged, callback(Hop(DELIVERY, outcome="answered"), endpoint=to.post))
+    assert {request.egress for request in requests} == {egress}
 
 
 def test_a_ping_is_a_cloudevent_of_nobody_signed_like_any_other() -> None:

@@ -1,0 +1,24 @@
+"""How an endpoint is reached that has settings of its own for that; those without are all reached alike."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Whom we trust, and who we are. Certificates and the key are PEM.
+
+    `ca`: the only authorities that are trusted; None: those of all endpoints. `pinned`: SHA-256 digests, one of which
+    has to be that of the server's certificate, or of its public key; empty: any will do.
+    """
+
+    ca: str | None = None
+    client_certificate: str | None = None
+    client_key: str | None = field(default=None, repr=False)
+    pinned: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Egress:
+    """Also a key: connections that were made with one are used for no other."""
+
+    tls: Tls | None = None

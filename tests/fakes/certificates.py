@@ -1,0 +1,96 @@
+"""Certificates for tests: an authority, what it signs, and what is wrong with them."""
+
+import base64
+import hashlib
+import ssl
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from ipaddress import ip_address
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A certificate with its key, and `issuer` None for one that has signed itself."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @cached_property
+    def pem(self) -> str:
+        return self.certificate.public_bytes(Encoding.PEM).decode()
+
+    @cached_property
+    def key_pem(self) -> str:
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+    @cached_property
+    def encrypted_key_pem(self) -> str:
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"pass")).decode()
+
+    @cached_property
+    def pin_of_key(self) -> str:
+        key = self.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return "sha256/" + base64.b64encode(hashlib.sha256(key).digest()).decode()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """As `openssl x509 -fingerprint -sha256` prints it."""
+        return self.certificate.fingerprint(hashes.SHA256()).hex(":").upper()
+
+    def server_context(self, clients: "Issued | None" = None) -> ssl.SSLContext:
+        """For a server with this certificate. `clients`: the authority that has to vouch for who comes."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write(self.pem + self.key_pem)
+            file.flush()
+            context.load_cert_chain(file.name)
+        if clients is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(cadata=clients.pem)
+        return context
+
+
+def authority(name: str = "authority") -> Issued:
+    return _issued(name, None, days=2)
+
+
+def issued(by: Issued, name: str = LOOPBACK, *, days: int = 2) -> Issued:
+    """For the server at the address `name`, or for a client. `days` below 0: it ended then."""
+    return _issued(name, by, days=days)
+
+
+def _issued(name: str, by: Issued | None, days: int) -> Issued:
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if by is None else by.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=9))
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    if by is not None:
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
+        builder = builder.add_extension(issuer, critical=False)
+        alternative = x509.IPAddress(ip_address(name)) if name == LOOPBACK else x509.DNSName(name)
+        builder = builder.add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
+    return Issued(builder.sign(key if by is None else by.key, hashes.SHA256()), key)
