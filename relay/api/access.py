@@ -114,6 +114,7 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("POST", "/v1/receivers/{name}/resume"): RECEIVER,
     ("POST", "/v1/receivers/{name}/test"): RECEIVER,
     ("POST", "/v1/receivers/{name}/verify"): RECEIVER,
+    ("POST", "/v1/secrets/reencrypt"): ADMIN,
     ("GET", "/v1/keys"): ADMIN,
     ("POST", "/v1/keys"): ADMIN,
     ("DELETE", "/v1/keys/{id}"): ADMIN,

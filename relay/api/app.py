@@ -6,7 +6,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -36,6 +36,7 @@ from relay.api.quotas import Quotas, quota_headers
 from relay.api.receiver_list import ReceiverListResource
 from relay.api.receivers import ReceiversResource
 from relay.api.redelivery import Redelivery
+from relay.api.reencryption import ReencryptionResource
 from relay.api.refusals import Refusals
 from relay.api.registration import RegistrationResource
 from relay.api.replays import ReplaysResource
@@ -61,6 +62,10 @@ _READ_BUFFER: Final = 64 * 1024
 """Bytes of a body that come before it is read; twice that at most."""
 
 Accept = Callable[[], asyncio.Protocol]
+
+
+class _Resource(Protocol):
+    def add_routes(self, router: web.UrlDispatcher) -> None: ...
 
 
 class _NotOurFault(logging.Filter):
@@ -131,9 +136,7 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
     return app
 
 
-def _registration(
-    context: ApiContext,
-) -> list[RegistrationResource | RotationResource | VerificationResource | ReceiverListResource]:
+def _registration(context: ApiContext) -> list[_Resource]:
     registrar = context.registrar
     if registrar is None:
         return []
@@ -142,6 +145,7 @@ def _registration(
         RotationResource(registrar),
         VerificationResource(context, registrar),
         ReceiverListResource(context, registrar),
+        ReencryptionResource(context.topics, registrar),
     ]
 
 

@@ -41,6 +41,7 @@ VERBS: Final[Mapping[tuple[str, str], str]] = {
     ("POST", "/v1/replays"): "replay.started",
     ("POST", "/v1/discards"): "discard.started",
     ("POST", "/v1/replays/{id}/stop"): "replay.stopped",
+    ("POST", "/v1/secrets/reencrypt"): "secrets.reencrypted",
     ("POST", "/v1/keys"): "key.created",
     ("DELETE", "/v1/keys/{id}"): "key.revoked",
     ("POST", "/v1/keys/{id}/rotate"): "key.rotated",

@@ -1,5 +1,7 @@
 """Lists that come page by page: how long a page is, and where the next one begins."""
 
+import base64
+import binascii
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
@@ -18,6 +20,20 @@ def limit_in(query: Mapping[str, Sequence[str]]) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and 0 < int(text) <= MOST):
         raise invalid(f"limit is {text[:20]!r}; a number from 1 to {MOST} is allowed", parameter="limit")
     return int(text)
+
+
+def cursor_behind(key: str) -> str:
+    """Of a list in the order of its keys, that ends a page with `key`: good whatever comes and goes."""
+    return base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
+
+
+def key_behind(query: Mapping[str, Sequence[str]]) -> str:
+    """The key that such a cursor stands for; empty: none, the list begins. Raises a Problem."""
+    text = query.get("cursor", [""])[-1]
+    try:
+        return base64.b64decode(text.encode() + b"=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise invalid("cursor is none that this API has given", parameter="cursor") from None
 
 
 class NewestFirst:

@@ -1,6 +1,7 @@
 """Reading a request: ids in the path, the query, headers, a body with a cap. What cannot be read is a Problem."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
@@ -168,3 +169,11 @@ def _capped(body: bytes, cap: int) -> bytes:
 
 def _too_large(cap: int) -> Problem:
     return Problem(TOO_LARGE, f"The body may have at most {cap} bytes.")
+
+
+def flag_in(query: Mapping[str, Sequence[str]], name: str) -> bool:
+    """Whether a parameter says so; false where it is not there. Raises a Problem."""
+    text = query.get(name, ["false"])[-1]
+    if text not in ("true", "false"):
+        raise invalid(f"{name} is {text[:20]!r}; true and false are allowed", parameter=name)
+    return text == "true"

@@ -1,7 +1,5 @@
 """Receivers listed in the order of their names: page by page, of an owner, with a label, in a condition."""
 
-import base64
-import binascii
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple, TypedDict, get_args
 
@@ -9,7 +7,7 @@ from aiohttp import web
 
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
-from relay.api.paging import limit_in
+from relay.api.paging import cursor_behind, key_behind, limit_in
 from relay.api.problems import invalid
 from relay.api.reading import query_of
 from relay.api.receiver_shown import entry_of
@@ -78,7 +76,7 @@ class ReceiverListResource:
         good whatever comes and goes. Several `label` have to be met all, of several `state` one."""
         query = query_of(request, "owner", "label", "state", "declared_by", "limit", "cursor")
         wanted, limit = _filter(query), limit_in(query)
-        after, items, looked_at = _after(query), list[ReceiverItem](), 0
+        after, items, looked_at = key_behind(query), list[ReceiverItem](), 0
         while len(items) < limit and looked_at < _LOOKED_AT:
             names = self._registry.names(after, _STEP, wanted.owner)
             for item in await self._items(names, wanted):
@@ -119,7 +117,7 @@ class ReceiverListResource:
 
 
 def _page(items: list[ReceiverItem], after: str | None) -> web.Response:
-    cursor = None if after is None else base64.urlsafe_b64encode(after.encode()).decode().rstrip("=")
+    cursor = None if after is None else cursor_behind(after)
     page: ReceiverPage = {"items": items, "cursor": cursor}
     return json_response(200, page)
 
@@ -142,11 +140,3 @@ def _filter(query: dict[str, list[str]]) -> _Filter:
 
 def _one(query: dict[str, list[str]], name: str) -> str | None:
     return query[name][-1] if name in query else None
-
-
-def _after(query: dict[str, list[str]]) -> str:
-    text = query.get("cursor", [""])[-1]
-    try:
-        return base64.b64decode(text.encode() + b"=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
-    except (binascii.Error, ValueError):
-        raise invalid("cursor is none that this API has given", parameter="cursor") from None

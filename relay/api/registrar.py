@@ -7,7 +7,7 @@ for again right before the records are appended.
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,7 +32,7 @@ from relay.domain.errors import LogUnavailable, RelayError, StateUnavailable, Us
 from relay.domain.topics import SHARED, Topics
 from relay.engine.clock import Clock
 from relay.engine.recovery import keeping_lease, take_lease
-from relay.log.port import Log, TopicPartition
+from relay.log.port import Log, NewRecord, TopicPartition
 from relay.state.port import State
 
 _LOOK_S: Final = 0.05
@@ -103,6 +103,7 @@ class Registrar:
         self.registry = registry
         self._clock = clock
         self._rules = rules
+        self.ring = rules.ring
         self._owner = f"{owner}-api"  # not who applies the file in this process
         self._turn = asyncio.Lock()
 
@@ -147,6 +148,16 @@ class Registrar:
         async with self._alone():
             self.own(name, tag)
             await self._bring_about({}, Diff(removed=(name,)))
+
+    async def rewrite(self, records: Callable[[], Sequence[NewRecord]]) -> int:
+        """Append what `records` makes of what is declared, which says the same in other words; how many these are."""
+        async with self._alone():
+            found = records()
+            if found:
+                await self._hold()
+                await self._log.append(found)
+                await self._reach_end()
+        return len(found)
 
     def own(self, name: str, tag: str | None = None) -> Declared:
         """What the API has declared. Raises Unknown, InFile, ChangedMeanwhile."""

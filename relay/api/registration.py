@@ -22,7 +22,7 @@ from relay.api.problems import (
     Problem,
     invalid,
 )
-from relay.api.reading import query_of
+from relay.api.reading import flag_in, query_of
 from relay.api.receiver_shown import NewReceiverView, ReceiverView, described
 from relay.api.receivers import LaneView, ParkedView
 from relay.api.registrar import ChangedMeanwhile, InFile, Registrar, Taken, Unknown, Written
@@ -84,7 +84,7 @@ class RegistrationResource:
 
     async def remove(self, request: web.Request) -> web.Response:
         """What happens to its messages, told before it is done with `dry_run=true`, or else along with it."""
-        name, dry_run = request.match_info["name"], _flag(query_of(request, "dry_run"), "dry_run")
+        name, dry_run = request.match_info["name"], flag_in(query_of(request, "dry_run"), "dry_run")
         with told():
             self._registrar.own(name, tag_in(request))
             found = await self._messages(name)
@@ -152,10 +152,3 @@ _KINDS: Final[dict[type[Exception], Kind]] = {
     InFile: DECLARED_IN_FILE,
     ChangedMeanwhile: CHANGED_MEANWHILE,
 }
-
-
-def _flag(query: dict[str, list[str]], name: str) -> bool:
-    text = query.get(name, ["false"])[-1]
-    if text not in ("true", "false"):
-        raise invalid(f"{name} is {text[:20]!r}; true and false are allowed", parameter=name)
-    return text == "true"

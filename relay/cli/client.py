@@ -255,6 +255,15 @@ class Client:
         """What came of a handshake with the receiver's URL."""
         return await self._wanted(self._post(f"/v1/receivers/{_quoted(name)}/verify"), "proved", "verification")
 
+    async def reencrypt_secrets(self, cursor: str | None = None, *, dry_run: bool = False) -> Any:
+        """A page of what was encrypted anew; `dry_run`: of what would be."""
+        params = [
+            ("limit", "200"),
+            *([("cursor", cursor)] if cursor else []),
+            *([("dry_run", "true")] if dry_run else []),
+        ]
+        return await self._wanted(self.call("POST", "/v1/secrets/reencrypt", params=params), "outdated", "rewritten")
+
     async def remove_receiver(self, name: str, tag: str | None = None, *, dry_run: bool = False) -> Any:
         """What becomes of its messages; `dry_run`: it stays."""
         path, params = f"/v1/receivers/{_quoted(name)}", [("dry_run", "true")] if dry_run else []

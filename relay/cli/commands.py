@@ -15,6 +15,7 @@ COMMANDS: Final = {
     "replay": ("relay.cli.replay", "Send again what failed, or was delivered; follow and stop such jobs."),
     "rights": ("relay.cli.rights", "Print the commands that give each role its rights on Kafka and Redis."),
     "run": ("relay.cli.run", "Run workers and API on Kafka and Redis."),
+    "secrets": ("relay.cli.secrets", "Encrypt with the newest key what an older one has encrypted."),
     "send": ("relay.cli.send", "Send one message from a file."),
     "sink": ("relay.cli.sink", "Run a test receiver, like a CI with fault knobs."),
     "status": ("relay.cli.status", "Show where a message is, and its answers."),

@@ -21,6 +21,7 @@ ENCRYPTED: Final = "enc:"
 """Begins the name of an encrypted secret's reference; no variable of an environment can have such a name."""
 _NONCE_BYTES: Final = 12
 _REFERENCE: Final = re.compile(r"\$\{enc:([0-9a-f]{8}):([A-Za-z0-9_-]+)\}")
+_KEY_ID: Final = re.compile(rb"\$\{enc:([0-9a-f]{8}):")
 _NAME: Final = re.compile(r"enc:[0-9a-f]{8}:[A-Za-z0-9_-]+")
 
 
@@ -38,6 +39,11 @@ class KeyRing:
     @property
     def can_encrypt(self) -> bool:
         return self._first is not None
+
+    @property
+    def newest(self) -> str | None:
+        """The id of the key that encrypts."""
+        return self._first
 
     @property
     def beginnings(self) -> frozenset[bytes]:
@@ -60,6 +66,14 @@ class KeyRing:
     def opened(self, text: str, place: Place) -> str:
         """`text` with what is encrypted in it in clear. Raises CannotOpen."""
         return _REFERENCE.sub(lambda found: self._open(found[1], found[2], place), text)
+
+    def renewed(self, text: str, place: Place) -> str:
+        """`text` with all that is encrypted in it encrypted with the key that encrypts now. Raises CannotOpen."""
+
+        def again(found: re.Match[str]) -> str:
+            return found[0] if found[1] == self._first else self.encrypted(self._open(found[1], found[2], place), place)
+
+        return _REFERENCE.sub(again, text)
 
     def _open(self, key_id: str, data: str, place: Place) -> str:
         key = self._keys.get(key_id)
@@ -107,6 +121,16 @@ def open_all(raw: object, ring: KeyRing, *, origin: str, place: Place) -> object
 def open_some(raw: object, ring: KeyRing, place: Place) -> object:
     """As `open_all`; what cannot be opened stays as it is."""
     return _mapped(raw, place, lambda text, where: _opened_or_told(text, where, ring, "", []))
+
+
+def renew_all(raw: object, ring: KeyRing, place: Place) -> object:
+    """A copy of the tree with every encrypted secret as `KeyRing.renewed` has it. Raises CannotOpen."""
+    return _mapped(raw, place, ring.renewed)
+
+
+def key_ids_in(value: bytes) -> set[str]:
+    """Of the keys with which something in a record is encrypted."""
+    return {found.decode() for found in _KEY_ID.findall(value)}
 
 
 def secrets_of(raw: object, ring: KeyRing, place: Place) -> Iterator[str]:

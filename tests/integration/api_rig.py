@@ -17,7 +17,7 @@ from relay.api.registrar import Registrar
 from relay.api.siblings import Siblings
 from relay.api.web_rules import WebRules
 from relay.config.drafts import Rules
-from relay.config.encryption import NO_KEYS
+from relay.config.encryption import KeyRing
 from relay.config.jobs import Jobs
 from relay.config.registry import Registry
 from relay.config.subscriptions import Subscriptions
@@ -44,6 +44,8 @@ from tests.fakes.state import MemoryState
 from workers.meter import Meter, SilentMeter
 
 NOW = 1_700_000_000.0
+NEW_KEY, OLD_KEY = b"n" * 32, b"o" * 32
+"""Of secrets at rest."""
 SECRET = b"answers are signed with this"
 PAYLOAD_CAP = 10_000
 ANSWER_CAP = 1_000
@@ -260,7 +262,8 @@ async def running_api(
     trouble: dict[str, str | None] = {"log": None, "state": None}
     ids = (f"new-{n}" for n in count())
     variables = {"DEPLOY_SECRET": "s-4711"}
-    registry, rules = Registry(topics, variables), Rules(variables, variables, NO_KEYS)
+    ring = KeyRing([NEW_KEY, OLD_KEY])
+    registry, rules = Registry(topics, variables, ring=ring), Rules(variables, variables, ring)
     registrar = Registrar(log, state, topics, registry, SystemClock(), rules, lambda: "", owner="rig")
     following = asyncio.create_task(registry.follow(log))
     context = ApiContext(

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from relay.api.limits import ApiLimits
+from relay.config.encryption import KeyRing
 from relay.config.topic import Declared
 from relay.domain.api_key import Key, Secret, encode_key, key_record_key
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
@@ -20,7 +21,7 @@ from relay.domain.topics import TopicSpec
 from relay.log.port import Coordinate, NewRecord
 from relay.state.port import FailedEntry
 from relay.state.rows import Arrival, Mark, MessageStage, Stage, delivery_row
-from tests.integration.api_rig import NOW, Rig, running_api
+from tests.integration.api_rig import NOW, OLD_KEY, Rig, running_api
 
 KEY: Final = "the key of the examples"
 HOOK_SECRET: Final = "the secret of the hook"
@@ -31,7 +32,7 @@ KEY_ID: Final = "k5examplekey"
 @asynccontextmanager
 async def world() -> AsyncIterator[Rig]:
     """An API with a key, a message `sent-1`, the dead letter of `failed-1`, a job, a key, a source `hooks`, and the
-    receivers `ci`, of a file, and `made`."""
+    receivers `ci`, of a file, and `made`, whose token was encrypted with an older key."""
     async with running_api(api_key=KEY, limits=ApiLimits(wait_s=0.01)) as rig:
         lanes = [rig.topics.to_receiver("ci"), rig.topics.pending("ci")]
         await rig.log.create([TopicSpec(lane, 1) for lane in lanes], {})
@@ -50,6 +51,8 @@ async def world() -> AsyncIterator[Rig]:
 
 async def _declared(rig: Rig, name: str, by: str) -> None:
     entry: dict[str, object] = {"post_endpoint": "https://receiver.example/hooks", "lane": "shared"}
+    if by == "api":
+        entry["bearer_token"] = KeyRing([OLD_KEY]).encrypted("a token", ("receivers", name, "bearer_token"))
     (at,) = await rig.log.append([NewRecord(rig.topics.receiver_config, name.encode(), Declared(by, entry).encode())])
     registrar = rig.context.registrar
     assert registrar is not None

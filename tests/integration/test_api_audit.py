@@ -38,6 +38,7 @@ async def test_each_change_is_told_with_who_what_whom_and_from_where() -> None:
         letters = [f"/v1/failed/{at.partition}/{at.offset}" for at in (one, other)]
         delivery = "/v1/sources/github/messages/failed-1/deliveries/ci"
         changes: list[tuple[str, str, Any, str, str, dict[str, Any]]] = [
+            ("POST", "/v1/secrets/reencrypt", None, "secrets.reencrypted", "", {"rewritten": 1}),
             ("POST", "/v1/receivers", RECEIVER, "receiver.created", "new", {"fields": sorted(RECEIVER)}),
             ("PATCH", "/v1/receivers/new", {"rate_limit": 5}, "receiver.changed", "new", {"fields": ["rate_limit"]}),
             ("POST", "/v1/receivers/made/rotate", ROTATION, "receiver.rotated", "made", {"grace_s": 3600.0}),
@@ -91,6 +92,7 @@ async def test_what_changes_nothing_leaves_no_line() -> None:
         for method, target, said in (
             ("GET", "/v1/keys", None),
             ("DELETE", "/v1/receivers/made?dry_run=true", None),
+            ("POST", "/v1/secrets/reencrypt?dry_run=true", None),
             ("POST", "/v1/replays", {"receiver": "ci", "dry_run": True}),
             ("POST", "/v1/keys", {"scopes": []}),
             ("DELETE", "/v1/keys/none", None),

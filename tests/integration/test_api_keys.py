@@ -73,6 +73,7 @@ MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
     ("POST", "/v1/replays/{id}/stop"): frozenset(),
     ("GET", "/v1/receivers"): frozenset(),
     ("POST", "/v1/receivers"): frozenset(),
+    ("POST", "/v1/secrets/reencrypt"): frozenset(),
     ("PATCH", "/v1/receivers/{name}"): frozenset(),
     ("POST", "/v1/receivers/{name}/rotate"): frozenset(),
     ("DELETE", "/v1/receivers/{name}"): frozenset(),

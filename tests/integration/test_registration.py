@@ -57,7 +57,17 @@ async def test_a_receiver_registered_by_hand_is_sent_to_and_outlives_a_restart(t
         assert stat.S_IMODE(key.stat().st_mode) == 0o600
         assert not any(canary.encode() in _all_bytes(tmp_path / "data") for canary in CANARIES)
 
-        async with RelayProcess(*start, cwd=tmp_path) as dev:
+        newer = {"RELAY_SECRETS_KEY": base64.b64encode(os.urandom(32)).decode()}  # before the one in the directory
+        async with RelayProcess(*start, cwd=tmp_path, environ=newer) as dev:
+            await dev.line_with("Ready")
+            code, output = await relay(dev, "secrets", "reencrypt", "--dry-run")
+            assert (code, "of which 1 have secrets of older keys" in output) == (0, True), output
+            code, output = await relay(dev, "secrets", "reencrypt", "-o", "json")
+            told = json.loads(output)
+            assert (code, told["outdated"], told["rewritten"], told["cursor"]) == (0, 1, 1, None)
+        key.unlink()  # another one is made
+
+        async with RelayProcess(*start, cwd=tmp_path, environ=newer) as dev:
             await dev.line_with("Ready")
             send = ("send", "--source", "s", "--receiver", "ci", "--wait", "20", "-")
             code, output = await relay(dev, *send, stdin=b"{}")

@@ -1,10 +1,21 @@
 """Secrets at rest: what is encrypted for one place opens there, with any of the keys, and nowhere else."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.config.encryption import NO_KEYS, CannotOpen, KeyRing, open_all, open_some, secrets_of
+from relay.config.encryption import (
+    NO_KEYS,
+    CannotOpen,
+    KeyRing,
+    key_ids_in,
+    open_all,
+    open_some,
+    renew_all,
+    secrets_of,
+)
 from relay.config.entries import ReceiverEntry
 from relay.config.glance import lacks
 from relay.config.receivers_file import check_entry, resolve
@@ -95,3 +106,22 @@ def test_a_record_lacks_the_key_of_its_secrets() -> None:
 def test_what_only_looks_encrypted_is_a_mistake(text: str) -> None:
     with pytest.raises(ValueError, match="does not name an environment variable"):
         check_references(text)
+
+
+def test_what_older_keys_encrypted_is_encrypted_anew_and_nothing_else() -> None:
+    old, ring = KeyRing([OLD]), KeyRing([NEW, OLD])
+    place = ("receivers", "ci")
+    raw = {
+        "secret": [old.encrypted("s-1", (*place, "secret")), ring.encrypted("s-2", (*place, "secret")), "${VARIABLE}"],
+        "post_endpoint": f"https://u/{old.encrypted('part', (*place, 'post_endpoint'))}?x=1",
+    }
+    found = renew_all(raw, ring, place)
+    assert isinstance(found, dict)
+    assert key_ids_in(json.dumps(found).encode()) == {ring.newest}
+    assert found["secret"][1:] == raw["secret"][1:]
+    assert open_all(found, KeyRing([NEW]), origin="", place=place) == {
+        "secret": ["s-1", "s-2", "${VARIABLE}"],
+        "post_endpoint": "https://u/part?x=1",
+    }
+    with pytest.raises(CannotOpen):
+        renew_all(raw, KeyRing([NEW]), place)

@@ -2,7 +2,16 @@
 
 from typing import Final
 
-from relay.api.openapi import of_audit, of_exchange, of_failed, of_keys, of_messages, of_monitoring, of_receivers
+from relay.api.openapi import (
+    of_audit,
+    of_exchange,
+    of_failed,
+    of_keys,
+    of_messages,
+    of_monitoring,
+    of_receivers,
+    of_secrets,
+)
 from relay.api.openapi.operation import Operation
 
 _TABLES: Final[tuple[tuple[Operation, ...], ...]] = (
@@ -10,6 +19,7 @@ _TABLES: Final[tuple[tuple[Operation, ...], ...]] = (
     of_exchange.OPERATIONS,
     of_failed.OPERATIONS,
     of_receivers.OPERATIONS,
+    of_secrets.OPERATIONS,
     of_keys.OPERATIONS,
     of_audit.OPERATIONS,
     of_monitoring.OPERATIONS,

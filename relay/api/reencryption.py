@@ -1,0 +1,104 @@
+"""`POST /v1/secrets/reencrypt`: what an older key of `RELAY_SECRETS_KEY` has encrypted is encrypted with the first one.
+
+Page by page, in the order of the keys of `receiver_config`: a page says the same records in other words, under the
+lease that every change of them takes. Whoever is cut off begins anew: what is done already is passed over.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypedDict
+
+from aiohttp import web
+
+from relay.api.audited import changed_nothing, tell_audit
+from relay.api.json_body import json_response
+from relay.api.paging import cursor_behind, key_behind, limit_in
+from relay.api.problems import NO_SECRETS_KEY, Problem
+from relay.api.reading import flag_in, query_of
+from relay.api.registrar import Registrar
+from relay.config.renewal import is_outdated, renewed
+from relay.domain.errors import UserError
+from relay.domain.topics import Topics
+from relay.log.port import NewRecord
+
+
+class ReencryptionPage(TypedDict):
+    """`key`: the id of the key that encrypts. Of the records of this page: how many were `looked_at`, have a secret of
+    another key (`outdated`), and were `rewritten`; and which cannot be read here (`unreadable`), for want of their key.
+    `leaving`: how many removed receivers, of which something is left, have such secrets: they go by themselves.
+    `cursor`: of what follows; null: nothing does."""
+
+    key: str
+    looked_at: int
+    outdated: int
+    rewritten: int
+    unreadable: list[str]
+    leaving: int
+    cursor: str | None
+
+
+class _Found(NamedTuple):
+    records: list[NewRecord]
+    unreadable: list[str]
+
+
+class ReencryptionResource:
+    """The route; see the module's first lines."""
+
+    def __init__(self, topics: Topics, registrar: Registrar) -> None:
+        self._topic = topics.receiver_config
+        self._registrar = registrar
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_post("/v1/secrets/reencrypt", self.page)
+
+    async def page(self, request: web.Request) -> web.Response:
+        """200 when the page is on the log."""
+        query = query_of(request, "limit", "cursor", "dry_run")
+        limit, after, dry_run = limit_in(query), key_behind(query), flag_in(query, "dry_run")
+        newest = self._registrar.ring.newest
+        if newest is None:
+            raise Problem(NO_SECRETS_KEY, "The relay has no key to keep secrets with: RELAY_SECRETS_KEY is not set.")
+        keys = self._keys(after, limit + 1)
+        found = self._found(keys[:limit])
+        outdated = len(found.records) + len(found.unreadable)
+        rewritten = 0
+        if found.records and not dry_run:
+            rewritten = await self._registrar.rewrite(lambda: self._found(keys[:limit]).records)
+        if rewritten:
+            tell_audit(request, rewritten=rewritten, key=newest)
+        else:
+            changed_nothing(request)
+        page: ReencryptionPage = {
+            "key": newest,
+            "looked_at": len(keys[:limit]),
+            "outdated": outdated,
+            "rewritten": rewritten,
+            "unreadable": found.unreadable,
+            "leaving": 0 if after else self._leaving(),
+            "cursor": cursor_behind(keys[limit - 1]) if len(keys) > limit else None,
+        }
+        return json_response(200, page)
+
+    def _keys(self, after: str, most: int) -> list[str]:
+        """Of all that is declared, sources included, in their order."""
+        registry = self._registrar.registry
+        own = sorted(key for key in registry.topic().declared.own() if key > after)[:most]
+        return sorted((*own, *registry.shared.names(after, most)))[:most]
+
+    def _found(self, keys: Sequence[str]) -> _Found:
+        """What those of them that are outdated are to be."""
+        ring, found = self._registrar.ring, _Found([], [])
+        for key in keys:
+            value = self._registrar.registry.record(key)
+            if value is None or not is_outdated(value, ring):
+                continue
+            try:
+                found.records.append(NewRecord(self._topic, key.encode(), renewed(key, value, ring)))
+            except UserError:
+                found.unreadable.append(key)
+        return found
+
+    def _leaving(self) -> int:
+        registry, ring = self._registrar.registry, self._registrar.ring
+        left = registry.topic().routes.removed
+        return sum(is_outdated(value, ring) for value in left.values())
