@@ -114,7 +114,7 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
     quotas = Quotas(context, refusals)
     messages = MessagesResource(context, reader, intake, quotas, waiters)
     replays = None if context.replays is None else ReplaysResource(context, context.replays, reader, waiters)
-    for resource in (
+    resources: tuple[_Resource, ...] = (
         messages,
         InboundResource(context, messages, intake, refusals, quotas, Redelivery(replays)),
         BatchResource(context, intake, quotas),
@@ -127,7 +127,8 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
         *_registration(context),
         Health(context),
         PagesResource(app.router),
-    ):
+    )
+    for resource in resources:
         resource.add_routes(app.router)
     if replays is not None:
         replays.add_routes(app.router)
