@@ -1,0 +1,89 @@
+"""README's whole way with curl, as it stands there: a key, a receiver that has to be verified, an answer in the same
+response, a failure seen, mended and replayed."""
+
+import asyncio
+import json
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers.process import RelayProcess
+
+README = Path(__file__).parents[2] / "README.md"
+TIMEOUT_S = 60.0
+ADDRESSES = "api=http://127.0.0.1:8080 receiver=http://127.0.0.1:9000"
+END = "--- end of a block ---"
+
+
+def blocks() -> list[str]:
+    """The commands of README's part, those between two paragraphs together."""
+    part = README.read_text().split("## The whole way, with curl\n")[1].split("\n## ")[0]
+    return [re.sub("(?m)^    ", "", block) for block in re.findall(r"(?:^    .*\n)+", part, re.MULTILINE)]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+async def test_the_whole_way_is_as_readme_says(tmp_path: Path) -> None:
+    said = blocks()
+    assert [ADDRESSES in said[0], "received" in said[-1]] == [True, True]
+    async with (
+        RelayProcess("dev", "--port", "0", "--data-dir", str(tmp_path / "data"), cwd=tmp_path) as relay,
+        RelayProcess("sink", "--port", "0", cwd=tmp_path) as receiver,
+    ):
+        await relay.line_with("Ready")
+        at = (await receiver.line_with("post_endpoint")).split()[-1].removesuffix("/hooks")
+        said[0] = said[0].replace(ADDRESSES, f"api={relay.value_of('API')} receiver={at}")
+        # the last of the replay is a job, which goes on after its 202
+        all_there = (
+            "until [ $(curl -s $receiver/received | grep -o '\"answered\":200' | wc -l) = 3 ]; do sleep 0.1; done\n"
+        )
+        outputs = await run("set -eu\n" + f"echo\necho '{END}'\n".join([*said[:-1], all_there + said[-1]]))
+    _, key, registered, sent, broken, why, mended, received = outputs
+    assert key.strip() == ""
+    shop, verified = documents(registered)
+    assert (shop["name"], shop["settings"]["verification"]) == ("shop", "challenge")
+    assert verified["verification"]["state"] == "verified"
+    assert statuses(sent) == [200]
+    assert documents(sent)[-1]["message_id"] == "first"
+    assert statuses(broken) == [502, 502]
+    assert [document["reason"] for document in documents(broken)[1:]] == ["rejected"] * 2
+    message, failed = documents(why)
+    assert "422" in message["deliveries"][0]["detail"]
+    assert sorted(letter["message_id"] for letter in failed["items"]) == ["second", "third"]
+    assert statuses(mended) == [200]
+    assert documents(mended)[1]["message_id"] == "second"
+    [told] = documents(received)
+    answered = Counter(item["message_id"] for item in told["items"] if item["answered"] == 200)
+    assert answered == {"first": 1, "second": 1, "third": 1}
+
+
+async def run(script: str) -> list[str]:
+    """What each block of it prints, in a shell. It has to end well."""
+    shell = await asyncio.create_subprocess_exec(
+        "bash", "-c", script, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            output, errors = await shell.communicate()
+    finally:
+        if shell.returncode is None:
+            shell.kill()
+    assert shell.returncode == 0, errors.decode()
+    return output.decode().split(f"{END}\n")
+
+
+def documents(output: str) -> list[Any]:
+    """The JSON objects in it, one after the other, between whatever else there is."""
+    found, decoder, at = [], json.JSONDecoder(), output.find("{")
+    while at >= 0:
+        document, end = decoder.raw_decode(output, at)
+        found.append(document)
+        at = output.find("{", end)
+    return found
+
+
+def statuses(output: str) -> list[int]:
+    return [int(status) for status in re.findall(r"HTTP/1\.1 (\d+)", output)]
