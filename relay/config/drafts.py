@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
+from relay.config.egress_entry import FILE_ONLY
 from relay.config.encryption import ENCRYPTED, KeyRing, open_some
 from relay.config.entries import ReceiverEntry
 from relay.config.entry import ReceiverName
@@ -142,9 +143,17 @@ def _validated(draft: object) -> tuple[ReceiverEntry | None, list[Fault]]:
 def _unfit(draft: object, rules: Rules) -> list[Fault]:
     """What a file may say, and a draft may not."""
     masked = [Fault(pointer(place), _MASKED) for place, text in texts_in(draft) if MASK in text]
+    masked += [Fault(pointer(place), _FILE_ONLY) for place in FILE_ONLY if _has(draft, place)]
     return masked + [Fault(pointer(place), why) for place, why in _forbidden(draft, rules)]
 
 
+def _has(draft: object, place: Place) -> bool:
+    for step in place:
+        draft = draft.get(step) if isinstance(draft, dict) else None
+    return draft is not None
+
+
+_FILE_ONLY: Final = "only the receivers file says what an endpoint is reached through, as it is what guards the way out"
 _MASKED: Final = f"{MASK} stands for a secret that is not shown; leave it out to keep it, or give it anew"
 
 

@@ -9,11 +9,11 @@ from typing import Final, Protocol, cast
 
 from relay.delivery.calls import Call, Calls
 from relay.delivery.http1 import ResponseReader
-from relay.domain.egress import Tls
+from relay.domain.egress import ProxyChoice, Tls
 from relay.domain.exchange import Exchange, NoResponse
 
-Origin = tuple[str, str, int, Tls | None]
-"""Scheme, host and port; and TLS settings of its own, as a connection is good for those only that it was made with."""
+Origin = tuple[str, str, int, Tls | None, ProxyChoice | None]
+"""Scheme, host and port; and what else makes connections different: settings of its own for TLS, and for a proxy."""
 
 _REFUSED_US: Final = re.compile(r"ALERT_.*(CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|HANDSHAKE_FAILURE)")
 """Alerts of a server that has not accepted the handshake."""

@@ -55,7 +55,7 @@ class DialError(Exception):
 
 
 class Dialler:
-    """Opens connections to what `guard` lets pass, through `proxy` where it takes the URL.
+    """Opens connections to what `guard` lets pass.
 
     Addresses of names are kept for some seconds, since many requests dial at once; each is judged whenever it is
     dialled.
@@ -66,20 +66,19 @@ class Dialler:
         loop: asyncio.AbstractEventLoop,
         guard: AddressGuard,
         contexts: Contexts,
-        proxy: EgressProxy | None = None,
     ) -> None:
         self._loop = loop
-        self._proxy = proxy
         self._guard = guard
         self._contexts = contexts
         self._lookups: dict[tuple[str, int], asyncio.Task[list[_Address]]] = {}
 
-    async def connect(self, url: UrlParts, make: Callable[[], Connection], tls: Tls | None = None) -> Connection:
-        """An open connection; raises DialError. `tls`: settings of its own, if the URL's endpoint has some."""
+    async def connect(
+        self, url: UrlParts, make: Callable[[], Connection], *, proxy: EgressProxy | None, tls: Tls | None
+    ) -> Connection:
+        """An open connection; raises DialError. `proxy`: the one to go through; `tls`: the endpoint's own settings."""
         try:
             async with asyncio.timeout(_CONNECT_S):
-                proxy = self._proxy
-                if proxy is not None and proxy.takes(url):
+                if proxy is not None:
                     sock = await self._through(proxy, url)
                 else:
                     sock = await self._tcp(await self._addresses(url))
@@ -135,20 +134,20 @@ class Dialler:
     # --- by way of a proxy ---------------------------------------------------------------------------------------
 
     async def _through(self, proxy: EgressProxy, url: UrlParts) -> socket.socket:
-        """A socket to the proxy; for https a tunnel. That it cannot be reached is not the receiver's fault."""
+        """A socket to the proxy; for https a tunnel. That the proxy of all cannot be reached is no receiver's fault."""
         try:
             async with asyncio.timeout(_PROXY_S):
-                sock = await self._tcp(await self._found(proxy.host, proxy.port))
+                sock = await self._tcp(await self._found(proxy.address.host, proxy.address.port))
         except (DialError, OSError) as error:  # also TimeoutError
             kind = error.kind if isinstance(error, DialError) else _kind_of(error)
             why = f"the egress proxy cannot be reached: {error or 'it does not answer'}"
-            raise DialError(kind if kind == "no_resources" else "no_proxy", why) from error
+            raise DialError(kind if kind == "no_resources" or proxy.own else "no_proxy", why) from error
         if url.scheme == "https":
             try:
                 await self._tunnel(sock, proxy.connect_head(url))
             except TunnelRefused as error:
                 sock.close()
-                raise DialError("no_proxy" if error.ours else "refused", str(error)) from error
+                raise DialError("no_proxy" if error.ours and not proxy.own else "refused", str(error)) from error
             except BaseException:
                 sock.close()
                 raise

@@ -21,10 +21,11 @@ from relay.delivery.pool import MOST_OPEN, Pool
 from relay.delivery.port import Transport
 from relay.delivery.proxy import EgressProxy
 from relay.delivery.tls import Contexts
-from relay.domain.egress import Egress
+from relay.domain.egress import Egress, ProxyChoice
 from relay.domain.exchange import Exchange, NoResponse, Request
 
 _ROUTES_KEPT: Final = 4096
+_LIKE_ALL: Final = Egress()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class _Route:
     url: UrlParts
     origin: Origin
     start: str
+    proxy: EgressProxy | None
     credentials: tuple[tuple[str, str], ...] = ()
 
 
@@ -88,7 +90,7 @@ class LeanTransport(Transport):
         self._loop = asyncio.get_running_loop()
         self._calls = Calls(self._loop)
         self._pool = Pool(self._loop, self._most_open)
-        self._dialler = Dialler(self._loop, self._guard, self._contexts, self._proxy)
+        self._dialler = Dialler(self._loop, self._guard, self._contexts)
         self._running = True
 
     async def close(self) -> None:
@@ -135,13 +137,19 @@ class LeanTransport(Transport):
         if fault := self._guard.check_host(url):
             return NoResponse("blocked", fault, sent=False)
         parts = url_parts(url)
-        tls = egress.tls if egress is not None and parts.scheme == "https" else None
-        origin, proxy = (parts.scheme, parts.host, parts.port, tls), self._proxy
-        if proxy is None or parts.scheme == "https" or not proxy.takes(parts):
-            return _Route(parts, origin, start_of_head(parts))
-        login = proxy.authorization
+        egress = egress or _LIKE_ALL
+        secure, proxy = parts.scheme == "https", self._proxy_for(parts, egress.proxy)
+        origin = (parts.scheme, parts.host, parts.port, egress.tls if secure else None, egress.proxy)
+        if proxy is None or secure:
+            return _Route(parts, origin, start_of_head(parts), proxy)
+        login = proxy.address.authorization
         credentials = () if login is None else (("Proxy-Authorization", login),)
-        return _Route(parts, origin, start_of_head(parts, absolute=True), credentials)
+        return _Route(parts, origin, start_of_head(parts, absolute=True), proxy, credentials)
+
+    def _proxy_for(self, parts: UrlParts, own: ProxyChoice | None) -> EgressProxy | None:
+        if own is not None:
+            return None if own == "none" else EgressProxy(own, own=True)
+        return self._proxy if self._proxy is not None and self._proxy.takes(parts) else None
 
     def _dial(self, call: Call, route: _Route, head: bytes, body: bytes) -> None:
         self._pool.make_room(len(self._dials) + 1)
@@ -153,7 +161,7 @@ class LeanTransport(Transport):
     async def _dial_and_ask(self, call: Call, route: _Route, head: bytes, body: bytes) -> None:
         make = partial(Connection, route.origin, self._pool, self._calls, self._body_cap)
         try:
-            connection = await self._dialler.connect(route.url, make, route.origin[3])
+            connection = await self._dialler.connect(route.url, make, proxy=route.proxy, tls=route.origin[3])
         except DialError as error:
             if error.kind == "no_resources":
                 self._pool.drop_idle()

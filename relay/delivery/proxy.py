@@ -1,21 +1,19 @@
 """The egress proxy: which requests go through it, and how it is asked for a tunnel. No connection is made here."""
 
-import base64
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final
-from urllib.parse import SplitResult, unquote, urlsplit
 
 from relay.delivery.guard import UrlParts
+from relay.domain.proxy_address import ProxyAddress, proxy_address
 
 HEAD_CAP: Final = 16 * 1024
 """Bytes of a proxy's answer to CONNECT."""
 
 _HEAD_END: Final = b"\r\n\r\n"
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})[ \r]")
-_USUAL_PORT: Final = 80
 _PORT: Final = re.compile(r"(.+?)(?::([0-9]{1,5}))?")
 
 
@@ -48,12 +46,11 @@ class _Direct:
 
 @dataclass(frozen=True, slots=True)
 class EgressProxy:
-    """`authorization`: value of the header Proxy-Authorization. `direct`: what does not go through it."""
+    """`direct`: what does not go through it. `own`: it is that of one endpoint, whose fault it is where it fails."""
 
-    host: str
-    port: int
-    authorization: str | None = field(default=None, repr=False)
+    address: ProxyAddress
     direct: tuple[_Direct, ...] = ()
+    own: bool = False
 
     def takes(self, url: UrlParts) -> bool:
         """Whether requests to `url` go through it."""
@@ -63,7 +60,8 @@ class EgressProxy:
     def connect_head(self, url: UrlParts) -> bytes:
         """The request for a tunnel to the server of `url`."""
         target = f"{url.host.removesuffix('.')}:{url.port}"
-        credentials = "" if self.authorization is None else f"Proxy-Authorization: {self.authorization}\r\n"
+        login = self.address.authorization
+        credentials = "" if login is None else f"Proxy-Authorization: {login}\r\n"
         return f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{credentials}\r\n".encode()
 
 
@@ -89,12 +87,7 @@ def is_answered(received: bytes) -> bool:
 
 def proxy_of(url: str, direct: Iterable[str]) -> EgressProxy:
     """`url`: `http://[user:password@]host[:port]`. `direct`: see `direct_entry`. Raises ValueError, without the URL."""
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise ValueError("not the URL of a proxy; write it as http://[user:password@]host:port")
-    return EgressProxy(
-        parts.hostname, parts.port or _USUAL_PORT, _authorization(parts), tuple(map(direct_entry, direct))
-    )
+    return EgressProxy(proxy_address(url), tuple(map(direct_entry, direct)))
 
 
 def direct_entry(text: str) -> _Direct:
@@ -110,10 +103,3 @@ def direct_entry(text: str) -> _Direct:
         return _Direct(None, ip_network(host.strip("[]")), int(port) if port else None)
     except ValueError:
         return _Direct(host.removeprefix("*.").strip(".") or "-", None, int(port) if port else None)
-
-
-def _authorization(parts: SplitResult) -> str | None:
-    if parts.username is None:
-        return None
-    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return f"Basic {base64.b64encode(login.encode()).decode()}"

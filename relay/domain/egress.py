@@ -1,6 +1,9 @@
 """How an endpoint is reached that has settings of its own for that; those without are all reached alike."""
 
 from dataclasses import dataclass, field
+from typing import Literal
+
+from relay.domain.proxy_address import ProxyAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +20,13 @@ class Tls:
     pinned: tuple[bytes, ...] = ()
 
 
+ProxyChoice = ProxyAddress | Literal["none"]
+
+
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """Also a key: connections that were made with one are used for no other."""
+    """Also a key: connections that were made with one are used for no other. `proxy`: what it is reached through,
+    whatever holds for all; `none`: nothing."""
 
     tls: Tls | None = None
+    proxy: ProxyChoice | None = None

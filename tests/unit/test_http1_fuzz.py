@@ -68,7 +68,7 @@ class Rig:
         self.told: list[Exchange] = []
         self.home = Home()
         calls = Calls(loop)
-        self.connection = Connection(("http", "ci.example", 80, None), self.home, calls, BODY_CAP)
+        self.connection = Connection(("http", "ci.example", 80, None, None), self.home, calls, BODY_CAP)
         self.wire = Wire(sock)
         self.connection.connection_made(self.wire)
         self.connection.ask(calls.begin(self.told.append, 5.0, loop.time()), b"head", b"body")

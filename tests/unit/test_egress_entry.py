@@ -1,0 +1,67 @@
+"""How one endpoint is reached, as it may be written."""
+
+import json
+
+import pytest
+import yaml
+
+from relay.config.drafts import Faulty, Rules, checked
+from relay.config.encryption import NO_KEYS
+from relay.config.receivers_file import ReceiversFile, parse_receivers_file
+from relay.config.shown import effective
+from relay.domain.egress import Egress
+from relay.domain.errors import UserError
+from relay.domain.proxy_address import ProxyAddress
+from relay.domain.secrecy import MASK
+
+URL = "https://ci.example/hooks"
+WITH_LOGIN = "http://relay:hunter2@proxy:3128"
+
+
+def _file(**fields: object) -> ReceiversFile:
+    return parse_receivers_file(yaml.safe_dump({"receivers": {"ci": {"post_endpoint": URL, **fields}}}))
+
+
+@pytest.mark.parametrize(
+    ("written", "egress"),
+    [
+        (WITH_LOGIN, Egress(proxy=ProxyAddress("proxy", 3128, "Basic cmVsYXk6aHVudGVyMg=="))),
+        ("http://proxy", Egress(proxy=ProxyAddress("proxy", 80))),
+        ("none", Egress(proxy="none")),
+        ("${PROXY}", Egress(proxy=ProxyAddress("10.0.0.1", 8080))),
+        (None, None),
+    ],
+)
+def test_a_proxy_of_its_own(written: str | None, egress: Egress | None) -> None:
+    receivers, _ = _file(proxy=written).resolve({"PROXY": "http://10.0.0.1:8080/"})
+    assert receivers["ci"].post.egress == egress
+
+
+@pytest.mark.parametrize(
+    "written", ["direct", "https://proxy:3128", "http://", "http://hunter2:x:y@proxy:port", "http://proxy/hunter2"]
+)
+def test_what_is_no_proxy(written: str) -> None:
+    with pytest.raises(UserError) as caught:
+        _file(proxy=written)
+    assert str(caught.value) == (
+        "receivers.yaml: receivers.ci.proxy: not the URL of a proxy; write it as http://[user:password@]host:port"
+    )
+
+
+def test_its_login_is_a_secret() -> None:
+    file = _file(proxy=WITH_LOGIN)
+    assert "hunter2" not in json.dumps(file.sealed().receivers)
+    assert effective(file.receivers["ci"])["proxy"] == f"http://{MASK}@proxy:3128"
+    endpoint = file.resolve({})[0]["ci"].post
+    assert "relay:hunter2" in endpoint.secrets
+    assert "hunter2" not in repr(endpoint.egress)
+
+
+@pytest.mark.parametrize("proxy", ["http://proxy:3128", "none"])
+def test_only_the_file_says_so(proxy: str) -> None:
+    with pytest.raises(Faulty) as caught:
+        checked({"post_endpoint": URL, "proxy": proxy}, Rules({}, (), NO_KEYS))
+    [fault] = caught.value.faults
+    assert fault.pointer == "/proxy"
+    assert "only the receivers file" in fault.detail
+    assert checked({"post_endpoint": URL, "proxy": None}, Rules({}, (), NO_KEYS)).proxy is None
