@@ -19,7 +19,7 @@ from relay.api.audited import keep_audit
 from relay.api.auth import require_access, require_no_key
 from relay.api.batch import BatchResource
 from relay.api.bounds import refuse_excess, take_seat
-from relay.api.connection import MAX_HEADERS, MAX_LINE_BYTES, Connection, Door
+from relay.api.connection import FIXED_HEADERS, MAX_HEADERS, MAX_LINE_BYTES, Connection, Door
 from relay.api.context import ApiContext as ApiContext
 from relay.api.failed import FailedResource
 from relay.api.health import Health, require_start
@@ -223,8 +223,7 @@ def _options(limits: ApiLimits) -> dict[str, Any]:
 
 
 async def _set_fixed_headers(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers["Server"] = "relay"
-    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers.update(FIXED_HEADERS)
     if request.path.startswith("/v1/"):
         response.headers["Cache-Control"] = "no-store"
         response.headers.update(quota_headers(request))

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from relay.api.failed_keys import network_of
 from relay.api.limits import ApiLimits
+from relay.api.problems import INTERNAL, INVALID, Problem, response_of
 from relay.api.seats import Seats
 from relay.telemetry.logging import get_logger
 from relay.telemetry.throttle import Throttle
@@ -22,6 +23,7 @@ SWEEP_S: Final = 1.0
 MAX_LINE_BYTES: Final = 80_000
 """Of a request line: 1,000 receivers with the longest of names fit in."""
 MAX_HEADERS: Final = 64
+FIXED_HEADERS: Final = {"Server": "relay", "X-Content-Type-Options": "nosniff"}
 _TELL_EVERY_S: Final = 60.0
 
 _log = get_logger("relay.api")
@@ -91,6 +93,21 @@ class Connection(web.RequestHandler):
                 self._works = False
                 self._body = None if request.content.is_eof() else request.content
                 self._door.waits(self)
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """What cannot be read as HTTP gets a problem, as any other mistake does, and not what it said."""
+        super().handle_error(request, status, exc, message)
+        if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            why = (message or "").partition("\n")[0].rstrip(":.") or HTTPStatus(status).phrase
+            problem = Problem(INVALID, f"It cannot be read as HTTP: {why}.")
+        else:
+            problem = Problem(INTERNAL, "This is a fault of the relay; it has been logged.")
+        response = response_of(problem, request)
+        response.headers.update(FIXED_HEADERS)
+        response.force_close()
+        return response
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -167,7 +167,7 @@ def problem_of(error: Exception) -> Problem:
             return Problem(INTERNAL, "This is a fault of the relay; it has been logged.")
 
 
-def response_of(problem: Problem, request: web.Request) -> web.Response:
+def response_of(problem: Problem, request: web.BaseRequest) -> web.Response:
     """The response that tells `problem`."""
     return web.Response(
         status=problem.kind.status,
@@ -176,7 +176,7 @@ def response_of(problem: Problem, request: web.Request) -> web.Response:
     )
 
 
-def document_of(problem: Problem, request: web.Request) -> dict[str, object]:
+def document_of(problem: Problem, request: web.BaseRequest) -> dict[str, object]:
     """The problem details themselves, also for a part of a request."""
     kind = problem.kind
     view: ProblemView = {
@@ -218,7 +218,7 @@ def _of_status(status: int, allow: str | None) -> str:
             return f"The HTTP server refused the request with {status}."
 
 
-def path_of(request: web.Request) -> str:
+def path_of(request: web.BaseRequest) -> str:
     """The path asked for, to be told; not that of an answer URL, which is a secret and must not end up in logs."""
     path = request.rel_url.raw_path
     return "/v1/answers" if path.startswith("/v1/answers") else _sayable(path)

@@ -1,6 +1,7 @@
 """What a client may take of the API: connections, time, and memory."""
 
 import asyncio
+import json
 import resource
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -201,6 +202,27 @@ async def test_headers_are_limited_in_all() -> None:
         for number in range((64 * 1024 + MAX_LINE_BYTES) // 8_000 + 1):
             endless.writer.write(b"x-%d: %b\r\n" % (number, b"x" * 8_000))
         assert (await endless.ended()).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /livez?limit=\xc2\xb2 HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n",
+        b"POST /livez HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: a/b\r\ncontent-type: a/c\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 secret-of-a-client\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: nonsense\r\ncontent-length: 1\r\n\r\n",
+    ],
+)
+async def test_what_is_no_http_is_a_problem_which_repeats_nothing_of_it(head: bytes) -> None:
+    async with running_api() as rig, peers(rig.url) as connect:
+        answer = await (await connect(head)).ended()
+    top, _, body = answer.partition(b"\r\n\r\n")
+    assert top.split(b"\r\n")[0].split(b" ")[1] == b"400"
+    assert {b"Content-Type: application/problem+json", b"Server: relay"} <= set(top.split(b"\r\n"))
+    told = json.loads(body)
+    assert told["type"] == "/problems/invalid-request"
+    assert told["detail"].startswith("It cannot be read as HTTP")
+    assert not {word for word in ("secret", "nonsense", "\\x") if word in told["detail"]}
 
 
 async def test_unfinished_heads_are_limited_over_all_connections() -> None:
