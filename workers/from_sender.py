@@ -4,8 +4,9 @@
    `too_large`);
 2. look up the message: a known id with all hop records acknowledged is a duplicate and skipped, one with other bytes
    is a dead letter (`id_conflict`);
-3. find its receivers: those it names, or those that subscribe; one that is switched off gets it later. What the
-   relay says itself goes to those that may hear it;
+3. find its receivers: those it names, or those that subscribe and whose filters take it; one that is switched off
+   gets it later. What nobody's filter takes has come to its end. What the relay says itself goes to those that may
+   hear it;
 4. append one hop record per receiver, and a dead letter for each receiver nobody knows;
 5. acknowledged: remember the message as enqueued.
 
@@ -23,9 +24,9 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.hop import encode_hop
 from relay.domain.identity import OWN_SOURCE, DeliveryId
 from relay.domain.message import Message, message_digest, parse_message, sender_headers
-from relay.domain.own_events import hearers_of
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Receiver
+from relay.domain.recipients import may_have_none, recipients
 from relay.domain.route import Cut, Marker, lane_at, marker_in
 from relay.domain.topics import DAY_S, Topics
 from relay.engine.work import Dead, Done, LookedUpFirst, Outcome, Seen, Work
@@ -180,12 +181,14 @@ class FromSender:
         return self._routed(work, names)
 
     def _names(self, message: Message) -> Sequence[str]:
-        """The receivers that it goes to; of an event of our own there may be none any more. Raises InvalidRecord."""
-        if message.source_id == OWN_SOURCE:
-            return hearers_of(self._directory, message)
-        names = message.receivers or self._directory.subscribers(message.source_id, message.event_type)
-        if not names:
+        """The receivers that it goes to; of an event of our own there may be none any more, and filters may leave none.
+        Raises InvalidRecord."""
+        names = recipients(self._directory, message)
+        if names or message.source_id == OWN_SOURCE:
+            return names
+        if not may_have_none(self._directory, message):
             raise InvalidRecord("unknown_receiver", "the message names no receiver, and none subscribes to it")
+        self._outside.meter.filtered()
         return names
 
     def _routed(self, work: Incoming, names: Sequence[str]) -> Done:

@@ -16,6 +16,10 @@ class Meter(Protocol):
         """A message was read from `from_sender`. `foreign_key`: the record's key is not its source_id."""
         ...
 
+    def filtered(self) -> None:
+        """A message went to nobody: the filters of all who subscribe left it out."""
+        ...
+
     def unrouted(self, delivery: DeliveryId, why: str) -> None:
         """A message names a receiver that does not exist; it has a dead letter for that."""
         ...
@@ -49,6 +53,8 @@ class SilentMeter:
     """Tells nobody."""
 
     def received(self, *, foreign_key: bool) -> None: ...
+
+    def filtered(self) -> None: ...
 
     def unrouted(self, delivery: DeliveryId, why: str) -> None: ...
 

@@ -69,7 +69,7 @@ class MessageResource:
 
     def _seen(self, request: web.Request, known: KnownMessage) -> list[DeliveryId]:
         """Those that the caller may see."""
-        deliveries = self._reader.deliveries(known.message)
+        deliveries = self._reader.deliveries(known)
         if may_read(request, known.message.source_id):
             return deliveries
         return [delivery for delivery in deliveries if may_see(request, [delivery.receiver])]

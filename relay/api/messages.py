@@ -78,11 +78,11 @@ class MessagesResource:
         return await self._take(incoming)
 
     async def _take(self, incoming: Incoming) -> _Taken:
-        message = structs.replace(incoming.message, payload=b"")
+        message = incoming.message
         (fate,) = await self._intake.take(message.source_id, [incoming])
         match fate:
             case Accepted(received_ms):
-                return _Taken(KnownMessage(message, received_ms, routed=False), repeated=False)
+                return _Taken(self._without_payload(message, received_ms, routed=False), repeated=False)
             case Repeated(row):
                 return _Taken(await self._first(message, row), repeated=True)
             case Problem():
@@ -96,10 +96,14 @@ class MessagesResource:
             return known
         # its record is gone, but the digest says that it was this very message
         routed = row is not None and row.stage is MessageStage.ENQUEUED
-        return KnownMessage(message, None, routed)
+        return self._without_payload(message, None, routed=routed)
+
+    def _without_payload(self, message: Message, received_ms: int | None, *, routed: bool) -> KnownMessage:
+        names = self._reader.recipients(message)
+        return KnownMessage(structs.replace(message, payload=b""), received_ms, routed, recipients=names)
 
     async def _waited(self, request: web.Request, taken: _Taken, asked: WaitAsked) -> Waited:
-        deliveries = self._reader.deliveries(taken.known.message)
+        deliveries = self._reader.deliveries(taken.known)
         if len(deliveries) != 1:
             return Waited()
         try:

@@ -226,7 +226,7 @@ class ReplaysResource:
     async def _known(self, delivery: DeliveryId) -> KnownMessage:
         """Its message. Raises a Problem where nobody knows of this delivery."""
         known = await self._reader.find(MessageId(delivery.source_id, delivery.message_id))
-        if known is None or delivery not in self._reader.deliveries(known.message):
+        if known is None or delivery not in self._reader.deliveries(known):
             raise Problem(NOT_FOUND, "No such delivery is known: it never came, is still on its way, or was long ago.")
         return known
 

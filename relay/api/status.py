@@ -19,6 +19,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, parse_message
 from relay.domain.receiver import Source
+from relay.domain.recipients import may_have_none, recipients
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
 from relay.log.port import Coordinate, LogReader, Record
@@ -32,12 +33,13 @@ _NOTHING: Final = Watched(Row())
 @dataclass(frozen=True, slots=True)
 class KnownMessage:
     """A message that is on the log. `received_ms`: Unix ms; None: not known any more. `routed`: all its deliveries
-    are on their way."""
+    are on their way. `recipients`: where `message` is without its payload, on which they may depend."""
 
     message: Message
     received_ms: int | None
     routed: bool
     at: Coordinate | None = None
+    recipients: tuple[str, ...] | None = None
 
 
 class StatusReader:
@@ -75,7 +77,7 @@ class StatusReader:
     ) -> MessageView:
         """The message with its deliveries, or some of them, as they are now."""
         if deliveries is None:
-            deliveries = self.deliveries(known.message)
+            deliveries = self.deliveries(known)
         seen = await self._state.watch([delivery_row(delivery) for delivery in deliveries]) if deliveries else []
         now = self._clock.time()
         found = [Found(delivery, one) for delivery, one in zip(deliveries, seen, strict=True)]
@@ -100,28 +102,32 @@ class StatusReader:
     def fresh_view(self, known: KnownMessage) -> MessageView:
         """A message that was accepted this moment: nothing has become of its deliveries yet."""
         source = self._directory.source(known.message.source_id)
-        found = [Found(delivery, _NOTHING) for delivery in self.deliveries(known.message)]
+        found = [Found(delivery, _NOTHING) for delivery in self.deliveries(known)]
         return self._told(known, found, source, self._clock.time(), duplicate=False)
 
-    def deliveries(self, message: Message) -> list[DeliveryId]:
-        """To those that the message names, or else to those that subscribe, as far as is known now."""
-        names = message.receivers
-        if names is None:
-            try:
-                names = self._directory.subscribers(message.source_id, message.event_type)
-            except InvalidRecord:
-                names = ()  # too many subscribe: such a message goes to nobody
-        return [DeliveryId(name, *message.id) for name in names]
+    def deliveries(self, known: KnownMessage) -> list[DeliveryId]:
+        """To the message's recipients, as far as is known now."""
+        names = self.recipients(known.message) if known.recipients is None else known.recipients
+        return [DeliveryId(name, *known.message.id) for name in names]
+
+    def recipients(self, message: Message) -> tuple[str, ...]:
+        """Whom it goes to, as far as is known now."""
+        try:
+            return recipients(self._directory, message)
+        except InvalidRecord:
+            return ()  # too many subscribe: such a message goes to nobody
 
     def _told(
         self, known: KnownMessage, found: list[Found], source: Source, now: float, *, duplicate: bool
     ) -> MessageView:
+        unwanted = not found and may_have_none(self._directory, known.message)
         return message_view(
             known.message.id,
             known.message.event_type,
             known.received_ms,
             [delivery_view(one, source, now) for one in found],
             routed=known.routed,
+            unwanted=unwanted,
             duplicate=duplicate,
         )
 

@@ -120,10 +120,13 @@ def message_view(
     deliveries: Sequence[DeliveryView],
     *,
     routed: bool,
+    unwanted: bool = False,
     duplicate: bool,
 ) -> MessageView:
-    """The message as far as its deliveries are. Without any: `arrived`; `failed` once it was routed to nobody."""
-    statuses = [delivery.status for delivery in deliveries] or ["failed" if routed else "arrived"]
+    """The message as far as its deliveries are. Without any: `arrived`; once it was routed to nobody, `done` where
+    it was `unwanted`, else `failed`."""
+    nobody: Status = "arrived" if not routed else "done" if unwanted else "failed"
+    statuses = [delivery.status for delivery in deliveries] or [nobody]
     return MessageView(
         source_id=identity.source_id,
         message_id=identity.message_id,

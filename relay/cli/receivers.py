@@ -232,6 +232,7 @@ def _row(name: str, entry: ReceiverEntry, refused: bool) -> tuple[str, ...]:
 def _in_words(entry: ReceiverEntry) -> str:
     off = "" if entry.enabled else "switched off; "
     subscribed = f"; gets {', '.join(entry.event_types)} of {', '.join(entry.sources)}" if entry.sources else ""
+    subscribed += ", as far as its filter takes them" if entry.filter is not None else ""
     return (
         f"{off}POST {shown_url(entry.post_endpoint)}; {entry.lane} lane; order: {entry.ordering}; "
         f"rate: {_rate(entry)}; retry: {_retry(entry)}; answer: {_answer(entry)}{subscribed}"

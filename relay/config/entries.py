@@ -18,6 +18,7 @@ from pydantic import (
 from relay.config.durations import PositiveDuration
 from relay.config.egress_entry import EgressEntry
 from relay.config.entry import Entry, Labels, OwnerId, ReceiverName, Text
+from relay.config.filter_entry import BoundedFilter, FilterEntry
 from relay.config.inbound_entry import InboundEntry
 from relay.config.pace_entry import BreakerEntry, Count, OfflineEntry, PollEntry, RetryEntry
 from relay.config.quota_text import QuotaText
@@ -260,6 +261,7 @@ class ReceiverEntry(EndpointEntry):
     codes: CodesEntry = CodesEntry()
     sources: Patterns = ()
     event_types: Annotated[Patterns, Field(validate_default=True)] = ()
+    filter: Annotated[BoundedFilter | None, Field(validate_default=False)] = None
     forward_headers: ForwardHeaders = ()
     verification: Verification = "none"
     enabled: bool = True
@@ -300,6 +302,13 @@ class ReceiverEntry(EndpointEntry):
     def _can_be_proved(cls, kind: Verification, info: ValidationInfo) -> Verification:
         check_provable(kind, _secrets_in(info), info.data.get("post_endpoint"), info.data.get("status_endpoint"))
         return kind
+
+    @field_validator("filter")
+    @classmethod
+    def _of_a_subscription(cls, filter_: FilterEntry | None, info: ValidationInfo) -> FilterEntry | None:
+        if filter_ is not None and not info.data.get("sources", True):
+            raise ValueError("narrows a subscription, and there is none: give sources and event_types")
+        return filter_
 
     @field_validator("event_types")
     @classmethod

@@ -107,7 +107,7 @@ def _fields_at(model: type[BaseModel], place: Place) -> list[str]:
     for step in place:
         here = _inside(here, step)
     found = _model_in(here)
-    return list(found.model_fields) if found else []
+    return [field.alias or name for name, field in found.model_fields.items()] if found else []
 
 
 def _inside(kind: object, step: str | int) -> object:

@@ -158,6 +158,7 @@ def resolve(
         partitions=known.partitions,
         sources=known.sources,
         event_types=known.event_types,
+        filter=None if known.filter is None else known.filter.compiled(),
         enabled=known.enabled,
         forward_headers=known.forward_headers,
         owner=known.owner,

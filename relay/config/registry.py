@@ -72,7 +72,7 @@ class Registry:
         """Of the API."""
         self._sources = Sources()
         self._subscriptions: Subscriptions | None = None
-        self._subscribers = Subscribers(lambda: self.subscriptions, self.shared)
+        self._subscribers = Subscribers(lambda: self.subscriptions, self.shared, self.receiver)
         self._changes = Changes()
         self._lane_changes = Changes()
         self.problems: dict[str, str] = {}
@@ -169,7 +169,11 @@ class Registry:
 
     def subscribers(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
         """Names of the receivers that subscribe to such messages. Raises InvalidRecord where there are too many."""
-        return self._subscribers.of(source_id, event_type)
+        return self._subscribers.of(source_id, event_type).names
+
+    def filtered(self, source_id: str, event_type: str | None) -> frozenset[str]:
+        """Those of `subscribers` that have a filter besides. Raises InvalidRecord as that does."""
+        return self._subscribers.of(source_id, event_type).filtered
 
     def learn(self, file: ReceiversFile) -> None:
         """Use the secrets that are written out in `file`: the topic refers to them, and does not hold them."""

@@ -31,6 +31,8 @@ def _masked(name: str, value: object) -> object:
         return _hidden(value)
     if isinstance(value, dict):
         return {inner: _masked(inner, each) for inner, each in value.items()}
+    if isinstance(value, list):
+        return [_masked(name, each) for each in value]
     return shown_url(value) if isinstance(value, str) and "://" in value else value
 
 

@@ -1,5 +1,6 @@
 """Who the receivers and sources are, as a process knows them now."""
 
+from collections.abc import Collection
 from typing import Protocol
 
 from relay.domain.receiver import Receiver, Source
@@ -25,6 +26,10 @@ class Directory(Protocol):
 
     def subscribers(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
         """Names of the receivers that subscribe to such messages. Raises InvalidRecord where there are too many."""
+        ...
+
+    def filtered(self, source_id: str, event_type: str | None) -> Collection[str]:
+        """Those of `subscribers` that have a filter besides. Raises InvalidRecord as that does."""
         ...
 
 

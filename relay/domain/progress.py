@@ -26,6 +26,8 @@ PROGRESS: Final[tuple[Status, ...]] = (
 none of its deliveries still waits for its receiver, and one failed among answered ones is not hidden by them."""
 
 _UNFINISHED: Final = frozenset({"arrived", "delivered_to_receiver"})
+_OVER_FOR_NOBODY: Final = frozenset({"failed", "done"})
+"""Of a message without deliveries, once it was routed: nobody subscribes, or the filters of all who do left it out."""
 _UNDER_WAY: Final = frozenset({"pending", "retrying"})
 
 
@@ -45,14 +47,14 @@ def least_advanced(statuses: Iterable[Status]) -> Status:
 def was_answered(message_status: str, deliveries: Iterable[Progress]) -> bool:
     """Whether each delivery of a message has ended, wherever its result is on its way to the sender."""
     each = list(deliveries)
-    return all(one.status not in _UNFINISHED for one in each) if each else message_status == "failed"
+    return all(one.status not in _UNFINISHED for one in each) if each else message_status in _OVER_FOR_NOBODY
 
 
 def is_over(message_status: str, deliveries: Iterable[Progress]) -> bool:
     """Whether nothing more will happen to a message: each of its deliveries has ended, and each result that the
-    sender is owed (an answer, or a failure notice) was taken or given up. One that was routed to nobody has failed."""
+    sender is owed (an answer, or a failure notice) was taken or given up."""
     each = list(deliveries)
-    return all(_is_over(one) for one in each) if each else message_status == "failed"
+    return all(_is_over(one) for one in each) if each else message_status in _OVER_FOR_NOBODY
 
 
 def has_failed(message_status: str, deliveries: Iterable[Progress]) -> bool:

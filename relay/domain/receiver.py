@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from relay.domain.egress import Egress
+from relay.domain.filters import Filter
 from relay.domain.quota import Quota
 
 Ordering = Literal["source", "receiver", "none"]
@@ -156,6 +157,8 @@ class Receiver:
     partitions: int = 1
     sources: tuple[str, ...] = ()
     event_types: tuple[str, ...] = ()
+    filter: Filter | None = None
+    """Of what it subscribes to, what it wants; None: all."""
     enabled: bool = True
     forward_headers: tuple[str, ...] = ()
     owner: str | None = None

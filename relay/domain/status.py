@@ -12,6 +12,7 @@ import msgspec
 from relay.domain.errors import RelayError
 from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.identity import DeliveryId
+from relay.domain.json_pointer import is_index, pointer_steps
 from relay.domain.path_values import path_fault, shown
 from relay.domain.receiver import StatusMap
 from relay.domain.schedule import parse_retry_after
@@ -251,14 +252,14 @@ def _slice(document: bytes, pointer: str) -> bytes:
     Raises LookupError when it leads nowhere, or another of _NOT_THERE when `document` is not JSON.
     """
     rest = msgspec.json.decode(document, type=msgspec.Raw)
-    for part in pointer.split("/")[1:]:
-        rest = _child(bytes(rest), part.replace("~1", "/").replace("~0", "~"))
+    for step in pointer_steps(pointer):
+        rest = _child(bytes(rest), step)
     return bytes(rest)
 
 
 def _child(parent: bytes, name: str) -> msgspec.Raw:
     if parent.lstrip().startswith(b"["):
-        if not re.fullmatch(r"0|[1-9][0-9]{0,9}", name):
+        if not is_index(name):
             raise LookupError(f"{name!r} is no index of an array")
         return msgspec.json.decode(parent, type=list[msgspec.Raw])[int(name)]
     if not parent.lstrip().startswith(b"{"):

@@ -18,6 +18,7 @@ from relay.domain.identity import DeliveryId, callback_id, webhook_id
 from relay.domain.message import Message, parse_message
 from relay.domain.reasons import DISCARDED, REASON_CODES
 from relay.domain.receiver import Receiver
+from relay.domain.recipients import recipients
 from relay.domain.status import status_url, unaskable
 from relay.domain.topics import Topics, lane_of
 from relay.log.port import Coordinate, Headers, NewRecord, Record
@@ -156,7 +157,7 @@ class Planner:
 
     def _names(self, message: Message) -> tuple[str, ...]:
         try:
-            return message.receivers or self._directory.subscribers(message.source_id, message.event_type)
+            return recipients(self._directory, message)
         except InvalidRecord:
             return ()
 

@@ -23,6 +23,9 @@ class MetricsMeter:
         if foreign_key:
             self._metrics.foreign_keys_total.inc()
 
+    def filtered(self) -> None:
+        self._metrics.messages_filtered_total.inc()
+
     def unrouted(self, delivery: DeliveryId, why: str) -> None:
         reason = "unknown_receiver"
         self._metrics.failed_total.labels(_NOBODY, reason).inc()

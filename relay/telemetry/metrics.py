@@ -55,6 +55,10 @@ class Metrics:
         self.messages_received_total = self._plain_counter(
             "relay_messages_received_total", "Messages read from from_sender, where both ways in meet"
         )
+        self.messages_filtered_total = self._plain_counter(
+            "relay_messages_filtered_total",
+            "Messages that went to nobody: the filters of all who subscribe left them out",
+        )
         self.duplicates_total = self._plain_counter(
             "relay_duplicates_total", "Messages and records recognised as already handled, and not repeated"
         )

@@ -81,6 +81,9 @@ class CountingMeter:
     def received(self, *, foreign_key: bool) -> None:
         self.told.append(("received", foreign_key))
 
+    def filtered(self) -> None:
+        self.told.append(("filtered",))
+
     def unrouted(self, delivery: DeliveryId, why: str) -> None:
         self.told.append(("unrouted", delivery.receiver, why))
 
@@ -130,6 +133,10 @@ class KnownOnes:
         if isinstance(self.subscribed, InvalidRecord):
             raise self.subscribed
         return self.subscribed
+
+    def filtered(self, source_id: str, event_type: str | None) -> list[str]:
+        names = self.subscribers(source_id, event_type)
+        return [name for name in names if (one := self.receiver(name)) is not None and one.filter is not None]
 
 
 class Rig:

@@ -63,6 +63,9 @@ class Known(NobodyMoves):
     def subscribers(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
         return ()
 
+    def filtered(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
+        return ()
+
     def remove(self, name: str) -> None:
         del self._receivers[name]
 

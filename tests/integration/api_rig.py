@@ -122,6 +122,9 @@ class Known:
     def subscribers(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
         return Subscriptions(self.receivers.values()).match(source_id, event_type)
 
+    def filtered(self, source_id: str, event_type: str | None) -> list[str]:
+        return [name for name in self.subscribers(source_id, event_type) if self.receivers[name].filter is not None]
+
 
 class OneReply(Transport):
     """Answers every request with `reply`, after `seconds` of `clock`; None: not yet, what is asked is `waiting`."""

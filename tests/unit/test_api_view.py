@@ -210,6 +210,13 @@ def test_a_message_is_as_far_as_its_least_advanced_delivery() -> None:
             assert overall(least, other) == overall(other, least, other) == least
 
 
+def test_a_message_to_nobody_has_failed_unless_filters_left_it_out() -> None:
+    identity = MessageId("app", "m-1")
+    assert (overall(routed=False), overall()) == ("arrived", "failed")
+    assert message_view(identity, None, None, [], routed=True, unwanted=True, duplicate=False).status == "done"
+    assert message_view(identity, None, None, [], routed=False, unwanted=True, duplicate=False).status == "arrived"
+
+
 def test_a_failure_neither_hides_what_is_under_way_nor_is_hidden_by_what_is_done() -> None:
     assert overall("failed", "delivered_to_receiver") == "delivered_to_receiver"
     assert overall("response_delivered_to_sender", "failed", "done") == "failed"

@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from relay.config.filter_entry import FilterEntry
 from relay.config.routes import Routes
 from relay.domain.coordinate import Headers
 from relay.domain.directory import NobodyMoves
 from relay.domain.errors import InvalidRecord
+from relay.domain.filters import Filter
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, message_headers
@@ -107,6 +109,30 @@ def test_without_a_receiver_it_goes_to_those_that_subscribe(rig: Rig) -> None:
     rig.known.subscribed = ("cd", "ci")
     hops = routed(rig, structs.replace(PUSH, receivers=None))
     assert [hop_of(hop).delivery.receiver for hop in hops] == ["cd", "ci"]
+
+
+def filtered(**condition: object) -> Filter:
+    return FilterEntry.model_validate(condition).compiled()
+
+
+def test_of_those_that_subscribe_it_goes_to_those_whose_filter_takes_it(rig: Rig) -> None:
+    rig.know(replace(CI, filter=filtered(pointer="/size", gt=1)))
+    rig.known.subscribed = ("cd", "ci")
+    for payload, names in ((b'{"size": 2}', ["cd", "ci"]), (b'{"size": 1}', ["cd"]), (b"no json", ["cd"])):
+        hops = routed(rig, structs.replace(PUSH, receivers=None, payload=payload))
+        assert [hop_of(hop).delivery.receiver for hop in hops] == names
+
+
+def test_what_nobodys_filter_takes_is_over_and_counted(rig: Rig) -> None:
+    rig.know(replace(CI, filter=filtered(header="ce-type", exact="pull")))
+    rig.known.subscribed = ("ci",)
+    assert routed(rig, structs.replace(PUSH, receivers=None)) == []
+    assert ("filtered",) in rig.meter.told
+
+
+def test_who_is_named_gets_what_its_filter_would_leave_out(rig: Rig) -> None:
+    rig.know(replace(CI, filter=filtered(header="ce-type", exact="pull")))
+    assert [hop_of(hop).delivery.receiver for hop in routed(rig, PUSH)] == ["ci"]
 
 
 def test_that_a_request_waits_goes_along_to_an_only_receiver(rig: Rig) -> None:

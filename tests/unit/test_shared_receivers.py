@@ -294,6 +294,17 @@ async def test_who_is_off_or_refused_is_no_subscriber_and_a_pattern_may_be_a_ref
         assert registry.subscribers("a", None) == ("by-reference", "many", "own")
 
 
+async def test_who_has_a_filter_is_known_wherever_it_is_kept_and_as_it_changes(log: _Log) -> None:
+    wants: dict[str, Any] = {"sources": ["a"], "event_types": ["*"]}
+    narrow = {**wants, "filter": {"pointer": "/a", "exact": 1}}
+    await log.say({"own": entry(lane="dedicated", **narrow), "many": entry(**narrow), "plain": entry(**wants)})
+    async with following(log) as registry:
+        assert registry.subscribers("a", "b") == ("many", "own", "plain")
+        assert registry.filtered("a", "b") == {"many", "own"}
+        await log.say({"own": entry(lane="dedicated", **wants), "plain": entry(**narrow)})
+        await until(lambda: registry.filtered("a", "b") == {"many", "plain"})
+
+
 async def test_a_message_that_too_many_subscribe_to_is_a_mistake(log: _Log) -> None:
     await log.say({f"r-{number}": entry(sources=["*"], event_types=["*"]) for number in range(1_001)})
     async with following(log) as registry:

@@ -1,0 +1,268 @@
+"""What may be written in receivers.yaml for a filter: which of the messages that it subscribes to a receiver wants.
+
+The words are those of CloudEvents Subscriptions (exact, prefix, suffix, all, any, not), and what these lack.
+"""
+
+import json
+from collections.abc import Mapping
+from math import isfinite
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from relay.config.entry import Entry
+from relay.config.problems import Place, dotted
+from relay.config.references import check_references
+from relay.domain.filters import (
+    ATTRIBUTES,
+    Check,
+    Filter,
+    Order,
+    Scalar,
+    Test,
+    all_of,
+    any_of,
+    compared,
+    header_exists,
+    negated,
+    of_header,
+    of_pointer,
+    one_of,
+    pointer_exists,
+    prefix,
+    suffix,
+)
+from relay.domain.forwarding import check_forwardable
+from relay.domain.json_pointer import check_pointer
+
+MOST_DEPTH: Final = 8
+MOST_CONDITIONS: Final = 100
+MOST_VALUES: Final = 100
+MOST_CHARACTERS: Final = 1_024
+"""Of a text that is compared, or a pointer."""
+MOST_DIGITS: Final = 64
+_T = TypeVar("_T")
+_FORMS: Final = ("all", "any", "not", "pointer", "header")
+_ORDERS: Final[tuple[Order, ...]] = ("gt", "gte", "lt", "lte")
+
+
+_LEFT_OUT: Final[Any] = None
+"""Whether a field was given, `model_fields_set` says: null is a value that one may look for."""
+
+
+def _number(value: object) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("not a number")
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError("not a number that JSON has")
+    if isinstance(value, int) and abs(value) >= 10**MOST_DIGITS:
+        raise ValueError(f"a number of more than {MOST_DIGITS} digits")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("not text; put it in quotes")
+    if len(value) > MOST_CHARACTERS:
+        raise ValueError(f"{len(value)} characters; at most {MOST_CHARACTERS}")
+    check_references(value)
+    return value
+
+
+def _scalar(value: object) -> Scalar:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return _number(value)
+    if isinstance(value, str):
+        return _text(value)
+    raise ValueError("a text, a number, true, false or null is compared; a list or mapping cannot be")
+
+
+def _some(values: tuple[_T, ...]) -> tuple[_T, ...]:
+    if not values:  # of min_length pydantic would say so as well where a member is wrong
+        raise ValueError("is empty; at least 1 needed")
+    return values
+
+
+def _pointer(value: object) -> str:
+    return check_pointer(_text(value))
+
+
+def _header(value: object) -> str:
+    name = _text(value)
+    if name.lower() not in ATTRIBUTES:
+        try:
+            check_forwardable(name)
+        except ValueError:
+            raise ValueError(
+                f"{name[:80]!r} is no header that a message can have; those are its own (relay-header-...), and "
+                f"{', '.join(sorted(ATTRIBUTES))}"
+            ) from None
+    return name.lower()
+
+
+_TEXT_SCHEMA: Final = {"type": "string", "maxLength": MOST_CHARACTERS}
+FilterText = Annotated[str, PlainValidator(_text), WithJsonSchema(_TEXT_SCHEMA)]
+FilterPointer = Annotated[
+    str, PlainValidator(_pointer), WithJsonSchema(_TEXT_SCHEMA | {"pattern": "^(/([^~/]|~[01])*)*$"})
+]
+FilterHeader = Annotated[str, PlainValidator(_header), WithJsonSchema(_TEXT_SCHEMA)]
+FilterNumber = Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})]
+FilterScalar = Annotated[
+    Scalar, PlainValidator(_scalar), WithJsonSchema({"type": ["string", "number", "boolean", "null"]})
+]
+_NOT_EMPTY: Final = AfterValidator(_some)
+_MIN_ITEMS: Final[dict[str, Any]] = {"minItems": 1}
+Inner = Annotated[
+    tuple["FilterEntry", ...],
+    Field(strict=False, max_length=MOST_CONDITIONS, json_schema_extra=_MIN_ITEMS),
+    _NOT_EMPTY,
+]
+FilterScalars = Annotated[
+    tuple[FilterScalar, ...],
+    Field(strict=False, max_length=MOST_VALUES, json_schema_extra=_MIN_ITEMS),
+    _NOT_EMPTY,
+]
+
+
+def _no_defaults(schema: dict[str, Any]) -> None:
+    for field in schema.get("properties", {}).values():
+        field.pop("default", None)
+
+
+class FilterEntry(Entry):
+    """Either `all`, `any` or `not` of other filters, or what a value has to be: the one in the payload that a JSON
+    `pointer` (RFC 6901) leads to, or that of a `header`. Of several tests of a value all have to hold."""
+
+    model_config = ConfigDict(json_schema_extra=_no_defaults)
+
+    all_: Inner = Field(default=_LEFT_OUT, alias="all")
+    any_: Inner = Field(default=_LEFT_OUT, alias="any")
+    not_: "FilterEntry" = Field(default=_LEFT_OUT, alias="not")
+    pointer: FilterPointer = Field(default=_LEFT_OUT)
+    header: FilterHeader = Field(default=_LEFT_OUT)
+    exact: FilterScalar = Field(default=_LEFT_OUT)
+    in_: FilterScalars = Field(default=_LEFT_OUT, alias="in")
+    prefix: FilterText = Field(default=_LEFT_OUT)
+    suffix: FilterText = Field(default=_LEFT_OUT)
+    exists: bool = Field(default=_LEFT_OUT)
+    gt: FilterNumber = Field(default=_LEFT_OUT)
+    gte: FilterNumber = Field(default=_LEFT_OUT)
+    lt: FilterNumber = Field(default=_LEFT_OUT)
+    lte: FilterNumber = Field(default=_LEFT_OUT)
+
+    @field_validator("exact", "in_", "gt", "gte", "lt", "lte")
+    @classmethod
+    def _text_of_a_header(cls, value: Any, info: ValidationInfo) -> Any:
+        given = value if isinstance(value, tuple) else (value,)
+        if info.data.get("header") is not None and not all(isinstance(each, str) for each in given):
+            raise ValueError("a header is text, and is compared with texts only; put them in quotes")
+        return value
+
+    @model_validator(mode="after")
+    def _one_form(self) -> "FilterEntry":
+        given = self._given()
+        forms = [name for name in _FORMS if name in given]
+        tests = [name for name in given if name not in _FORMS]
+        if not forms:
+            raise ValueError(f"needs one of {', '.join(_FORMS)}")
+        if len(forms) > 1:
+            raise ValueError(f"has {' and '.join(forms)}; leave out all but one, and combine them with all or any")
+        if forms[0] not in ("pointer", "header") and tests:
+            raise ValueError(f"{tests[0]!r} is a test of a pointer or a header, and stands beside {forms[0]!r}")
+        if forms[0] in ("pointer", "header") and not tests:
+            raise ValueError(f"needs a test of the {forms[0]}: {', '.join(_TESTS)}")
+        return self
+
+    @model_serializer(mode="plain")
+    def as_given(self) -> dict[str, object]:
+        """What was written, in JSON's types, and nothing of what was left out."""
+        return {alias: _as_json(getattr(self, _NAMES[alias])) for alias in self._given()}
+
+    def compiled(self) -> Filter:
+        """Ready for use."""
+        return Filter(json.dumps(self.as_given(), sort_keys=True), self._test())
+
+    def _given(self) -> list[str]:
+        return [alias for alias, name in _NAMES.items() if name in self.model_fields_set]
+
+    def _test(self) -> Test:
+        given = self._given()
+        if "all" in given:
+            return all_of([each._test() for each in self.all_])
+        if "any" in given:
+            return any_of([each._test() for each in self.any_])
+        if "not" in given:
+            return negated(self.not_._test())
+        tests = [self._of_value(check) for check in self._checks()]
+        if "exists" in given:
+            exists = pointer_exists(self.pointer, self.exists) if "pointer" in given else None
+            tests.append(exists or header_exists(self.header, self.exists))
+        return all_of(tests)
+
+    def _of_value(self, check: Check) -> Test:
+        return of_header(self.header, check) if self.pointer is None else of_pointer(self.pointer, check)
+
+    def _checks(self) -> list[Check]:
+        given = self._given()
+        found = [one_of([self.exact])] if "exact" in given else []
+        found += [one_of(self.in_)] if "in" in given else []
+        found += [prefix(self.prefix)] if "prefix" in given else []
+        found += [suffix(self.suffix)] if "suffix" in given else []
+        return found + [compared(order, getattr(self, order)) for order in _ORDERS if order in given]
+
+
+_NAMES: Final = {field.alias or name: name for name, field in FilterEntry.model_fields.items()}
+"""Of fields, by how they are written."""
+_TESTS: Final = tuple(name for name in _NAMES if name not in _FORMS)
+
+
+def _as_json(value: object) -> object:
+    if isinstance(value, FilterEntry):
+        return value.as_given()
+    return [_as_json(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _bounded(value: object) -> object:
+    """`value`, unless it is nested too deeply or has too many conditions: seen before anything recurses into it."""
+    rest: list[tuple[object, Place]] = [(value, ())]
+    conditions = 0
+    while rest:
+        here, place = rest.pop()
+        if not isinstance(here, Mapping):
+            continue
+        depth = 1 + sum(isinstance(step, str) for step in place)
+        inner = list(_within(here, place))
+        conditions += not inner
+        if depth > MOST_DEPTH:
+            raise ValueError(f"is nested more than {MOST_DEPTH} deep, at {dotted(place)}")
+        if conditions > MOST_CONDITIONS:
+            raise ValueError(f"has more than {MOST_CONDITIONS} conditions")
+        rest += inner
+    return value
+
+
+def _within(here: Mapping[object, object], place: Place) -> list[tuple[object, Place]]:
+    found: list[tuple[object, Place]] = []
+    for word in ("all", "any"):
+        listed = here.get(word)
+        if isinstance(listed, list | tuple):
+            found += [(each, (*place, word, number)) for number, each in enumerate(listed)]
+    if "not" in here:
+        found.append((here["not"], (*place, "not")))
+    return found
+
+
+BoundedFilter = Annotated[FilterEntry, BeforeValidator(_bounded)]

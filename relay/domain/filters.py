@@ -1,0 +1,195 @@
+"""Which messages a subscriber wants, by their headers and payload: tests, made once of what is declared.
+
+A test says True, False, or None: it does not apply, as where the payload is no JSON, has nothing at that place, or
+something that cannot be compared so. Combined, None stays unknown, as NULL does in SQL: what is not known to be true is
+not known to be false either. A filter that comes to None matches nothing.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import ge, gt, le, lt
+from typing import Final, Literal
+
+import msgspec
+
+from relay.domain.json_pointer import pointer_steps, value_at
+from relay.domain.message import Message
+
+Scalar = str | int | float | bool | None
+Order = Literal["gt", "gte", "lt", "lte"]
+Check = Callable[[object], bool | None]
+"""What a test makes of the value that it is about."""
+
+ATTRIBUTES: Final = frozenset({"ce-id", "ce-source", "ce-type", "ce-time", "content-type"})
+"""Headers that a message may have besides its own (`forwarding.py`)."""
+_ORDERS: Final[dict[str, Callable[[float, float], bool]]] = {"gt": gt, "gte": ge, "lt": lt, "lte": le}
+_NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Event:
+    """A message as tests see it. The payload is decoded when the first of them asks for it, and once."""
+
+    __slots__ = ("_headers", "_message", "_payload")
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+        self._headers: dict[str, str] | None = None
+        self._payload: list[object] | None = None
+
+    def at(self, steps: Sequence[str]) -> object:
+        """What a JSON pointer leads to. Raises LookupError; a payload that is no JSON raises NotJson."""
+        if self._payload is None:
+            try:
+                self._payload = [msgspec.json.decode(self._message.payload)]
+            except _NOT_JSON:
+                self._payload = []
+        if not self._payload:
+            raise NotJson
+        return value_at(self._payload[0], steps)
+
+    def header(self, name: str) -> str | None:
+        """`name`: in lower case."""
+        if self._headers is None:
+            self._headers = _headers(self._message)
+        return self._headers.get(name)
+
+
+class NotJson(Exception):
+    """The payload is none, or nested too deeply."""
+
+
+Test = Callable[[Event], bool | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """`declared`: what it was made of; two of the same are equal."""
+
+    declared: str
+    test: Test = field(repr=False, compare=False)
+
+    def takes(self, event: Event) -> bool:
+        """Whether the subscriber wants it."""
+        return self.test(event) is True
+
+
+def _headers(message: Message) -> dict[str, str]:
+    optional = (("ce-type", message.event_type), ("ce-time", message.time), ("content-type", message.content_type))
+    return {
+        **dict(message.headers),
+        "ce-id": message.message_id,
+        "ce-source": message.source_id,
+        **{name: text for name, text in optional if text is not None},
+    }
+
+
+# combined
+
+
+def all_of(tests: Sequence[Test]) -> Test:
+    """False if one is, else None if one is."""
+
+    def test(event: Event) -> bool | None:
+        found: bool | None = True
+        for one in tests:
+            said = one(event)
+            if said is False:
+                return False
+            if said is None:
+                found = None
+        return found
+
+    return tests[0] if len(tests) == 1 else test
+
+
+def any_of(tests: Sequence[Test]) -> Test:
+    """True if one is, else None if one is."""
+
+    def test(event: Event) -> bool | None:
+        found: bool | None = False
+        for one in tests:
+            said = one(event)
+            if said:
+                return True
+            if said is None:
+                found = None
+        return found
+
+    return tests[0] if len(tests) == 1 else test
+
+
+def negated(inner: Test) -> Test:
+    """None stays None."""
+
+    def test(event: Event) -> bool | None:
+        said = inner(event)
+        return None if said is None else not said
+
+    return test
+
+
+# about one value
+
+
+def of_pointer(pointer: str, check: Check) -> Test:
+    steps = pointer_steps(pointer)
+
+    def test(event: Event) -> bool | None:
+        try:
+            value = event.at(steps)
+        except (LookupError, NotJson):
+            return None
+        return check(value)
+
+    return test
+
+
+def pointer_exists(pointer: str, wanted: bool) -> Test:
+    """Of a payload that is no JSON nobody can say."""
+    steps = pointer_steps(pointer)
+
+    def test(event: Event) -> bool | None:
+        try:
+            event.at(steps)
+        except LookupError:
+            return not wanted
+        except NotJson:
+            return None
+        return wanted
+
+    return test
+
+
+def of_header(name: str, check: Check) -> Test:
+    name = name.lower()
+
+    def test(event: Event) -> bool | None:
+        value = event.header(name)
+        return None if value is None else check(value)
+
+    return test
+
+
+def header_exists(name: str, wanted: bool) -> Test:
+    name = name.lower()
+    return lambda event: (event.header(name) is not None) is wanted
+
+
+def one_of(values: Iterable[Scalar]) -> Check:
+    """Equal as JSON is: 1 is 1.0, and true is no number."""
+    wanted = frozenset((isinstance(value, bool), value) for value in values)
+    return lambda value: not isinstance(value, dict | list) and (isinstance(value, bool), value) in wanted
+
+
+def prefix(text: str) -> Check:
+    return lambda value: value.startswith(text) if isinstance(value, str) else None
+
+
+def suffix(text: str) -> Check:
+    return lambda value: value.endswith(text) if isinstance(value, str) else None
+
+
+def compared(order: Order, bound: float) -> Check:
+    """Exact, also beyond 2**53: whole numbers stay whole."""
+    holds = _ORDERS[order]
+    return lambda value: holds(value, bound) if isinstance(value, int | float) and not isinstance(value, bool) else None

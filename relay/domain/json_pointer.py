@@ -1,0 +1,40 @@
+"""JSON pointers (RFC 6901): into which part of a document one leads."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+_INDEX: Final = re.compile(r"0|[1-9][0-9]{0,9}")
+_STRAY: Final = re.compile(r"~(?![01])")
+
+
+def check_pointer(text: str) -> str:
+    """`text` if it is a pointer. Raises ValueError."""
+    if text and not text.startswith("/"):
+        raise ValueError(f"{text[:80]!r} is not a JSON pointer; it begins with /")
+    if _STRAY.search(text):
+        raise ValueError(f"{text[:80]!r} is not a JSON pointer; a ~ in a name is written ~0, and a / is ~1")
+    return text
+
+
+def pointer_steps(pointer: str) -> tuple[str, ...]:
+    """The names and indexes that it takes, unescaped."""
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
+
+
+def is_index(step: str) -> bool:
+    """Whether a step leads to a member of an array."""
+    return _INDEX.fullmatch(step) is not None
+
+
+def value_at(document: object, steps: Sequence[str]) -> object:
+    """What they lead to in a decoded document. Raises LookupError."""
+    here = document
+    for step in steps:
+        if isinstance(here, dict):
+            here = here[step]
+        elif isinstance(here, list) and is_index(step):
+            here = here[int(step)]
+        else:
+            raise LookupError(step)
+    return here
