@@ -15,7 +15,6 @@ from relay.api.audited import NOT_AUDITED, VERBS
 from relay.api.ended import ANSWER_GONE, FAILURES
 from relay.api.openapi.document import problems_of, routes_of
 from relay.api.openapi.operation import Operation
-from relay.api.openapi.page import curl
 from relay.api.openapi.sent import DELIVERY, FAILURE, PING, RESULT, Sent
 from relay.api.openapi.tables import OPERATIONS
 from relay.api.pages import KINDS
@@ -143,21 +142,6 @@ async def send(rig: Rig, operation: Operation) -> Reply:
         headers["Content-Type"] = example.content_type
     query = f"?{urlencode(example.query)}" if example.query else ""
     return await rig.request(operation.method, target + query, body, headers)
-
-
-async def test_a_call_with_curl_says_what_the_example_does() -> None:
-    found = await openapi()
-    assert curl("post", "/v1/replays", found["paths"]["/v1/replays"]["post"]) == (
-        "curl -i -X POST http://127.0.0.1:8080/v1/replays \\\n"
-        '  -H "authorization: Bearer $RELAY_API_KEY" \\\n'
-        "  -H 'content-type: application/json' \\\n"
-        """  --data-binary '{"receiver": "ci", "since": "2d", "rate": 10}'"""
-    )
-    path = "/v1/sources/{source_id}/messages/{message_id}"
-    assert curl("get", path, found["paths"][path]["get"]) == (
-        "curl -i http://127.0.0.1:8080/v1/sources/github/messages/sent-1 \\\n"
-        '  -H "authorization: Bearer $RELAY_API_KEY"'
-    )
 
 
 # --- what the relay sends -------------------------------------------------------------------------------------------

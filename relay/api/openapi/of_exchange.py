@@ -18,6 +18,11 @@ from relay.api.problems import (
 )
 
 _ANY: Final = {"application/json": None, "application/octet-stream": None}
+_OF_GITHUB: Final = (
+    Parameter("x-github-event", "header", str, "Of `github`: the type of event."),
+    Parameter("x-github-delivery", "header", str, "Of `github`: the message's id."),
+    Parameter("x-hub-signature-256", "header", str, "Of `github`: the proof."),
+)
 
 OPERATIONS: Final = (
     Operation(
@@ -28,7 +33,7 @@ OPERATIONS: Final = (
         summary="Take a webhook as its sender signs it",
         description="For sources that have `inbound`: GitHub, Stripe, Slack, Standard Webhooks, CloudEvents, or a "
         "generic HMAC. The signature is looked at before anything else, in the headers that the kind has for it.",
-        parameters=(SOURCE,),
+        parameters=(SOURCE, *_OF_GITHUB),
         body=Body(_ANY, required=False),
         answers=(
             Answer(

@@ -1,17 +1,14 @@
 """The document as a page for people: pure, from the document alone."""
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any, Final
-from urllib.parse import quote, urlencode
 
 from relay.api.html import prose, table
+from relay.api.openapi.calls import call_of, curl, python
 
 _METHODS: Final = ("get", "post", "put", "patch", "delete", "options")
-_BASE: Final = "http://127.0.0.1:8080"
-_KEY: Final = "authorization: Bearer $RELAY_API_KEY"
 
 Node = Mapping[str, Any]
 
@@ -42,7 +39,9 @@ def _operation(method: str, path: str, found: Node) -> str:
     parts.append(_parameters(found["parameters"]))
     parts += _body("Body", found["requestBody"]["content"]) if "requestBody" in found else []
     parts.append(_responses(found["responses"]))
-    parts.append(f"<h4>With curl</h4><pre>{escape(curl(method, path, found))}</pre>")
+    call = call_of(method, path, found)
+    parts.append(f"<h4>With curl</h4><pre>{escape(curl(call))}</pre>")
+    parts.append(f"<h4>With Python</h4><pre>{escape(python(call))}</pre>")
     return f'<details id="{escape(found["operationId"])}"><summary>{head}</summary>{"".join(parts)}</details>'
 
 
@@ -129,38 +128,3 @@ def _of_type(schema: Node) -> str:
     words = {"minimum": "from", "maximum": "to", "minLength": "at least", "maxLength": "at most", "default": "usually"}
     bounds = [f"{text} {escape(json.dumps(schema[word]))}" for word, text in words.items() if word in schema]
     return " ".join([escape(kind) if isinstance(kind, str) else escape(" or ".join(kind)), *bounds])
-
-
-def curl(method: str, path: str, found: Node) -> str:
-    """The call that is the example of an operation."""
-    target, query = path, []
-    words = ["curl", "-i", *(() if method == "get" else ("-X", method.upper()))]
-    headers = [_KEY] if found["security"] else []
-    for one in (one for one in found["parameters"] if "example" in one):
-        value = one["example"]
-        match one["in"]:
-            case "path":
-                target = target.replace(f"{{{one['name']}}}", quote(str(value), safe="{}"))
-            case "query":
-                query += [(one["name"], each) for each in (value if isinstance(value, list) else [value])]
-            case _:
-                headers.append(f"{one['name']}: {value}")
-    data, media_type = _data(found)
-    if data is not None:
-        headers.append(f"content-type: {media_type}")
-    words.append(shlex.quote(_BASE + target + ("?" + urlencode(query) if query else "")))
-    lines = [
-        " ".join(words),
-        *(f'-H "{header}"' if "$" in header else f"-H {shlex.quote(header)}" for header in headers),
-    ]
-    if data is not None:
-        lines.append(f"--data-binary {shlex.quote(data)}")
-    return " \\\n  ".join(lines)
-
-
-def _data(found: Node) -> tuple[str | None, str]:
-    for media_type, of in found.get("requestBody", {}).get("content", {}).items():
-        if "examples" in of:
-            value = of["examples"]["tried"]["value"]
-            return (value if isinstance(value, str) else json.dumps(value)), media_type
-    return None, ""

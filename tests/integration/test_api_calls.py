@@ -1,0 +1,94 @@
+"""The calls that /docs shows for each route, with curl and with Python: each is made, and answered as documented."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from relay.api.openapi.calls import BASE, Call, call_of, curl, python
+from relay.api.openapi.operation import Operation
+from relay.api.openapi.tables import OPERATIONS
+from tests.integration.api_rig import document
+from tests.integration.api_world import KEY, world
+
+
+async def documented() -> Mapping[str, Any]:
+    async with world() as rig:
+        paths: Mapping[str, Any] = document(await rig.get("/openapi.json"))["paths"]
+        return paths
+
+
+def call(paths: Mapping[str, Any], method: str, path: str) -> Call:
+    return call_of(method, path, paths[path][method])
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda operation: str(operation.id))
+async def test_a_call_with_curl(operation: Operation) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("there is no curl")
+    async with world() as rig:
+        paths = document(await rig.get("/openapi.json"))["paths"]
+        line = curl(call(paths, operation.method.lower(), operation.path)).replace(BASE, rig.url)
+        done = await asyncio.to_thread(
+            subprocess.run,
+            ["sh", "-c", line.replace("curl -i", "curl -i -sS --max-time 20")],
+            env={**os.environ, "RELAY_API_KEY": KEY},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert done.stdout.split()[1] == str(operation.example.status), done.stdout
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda operation: str(operation.id))
+async def test_a_call_with_python(operation: Operation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAY_API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    async with world() as rig:
+        paths = document(await rig.get("/openapi.json"))["paths"]
+        source = python(call(paths, operation.method.lower(), operation.path)).replace(BASE, rig.url)
+        printed: list[object] = []
+        here = {"print": lambda *words: printed.extend(words)}
+        await asyncio.to_thread(exec, compile(source, operation.id, "exec"), here)
+    assert printed[0] == operation.example.status, printed
+
+
+async def test_how_they_look() -> None:
+    paths = await documented()
+    assert curl(call(paths, "post", "/v1/replays")) == (
+        "curl -i -X POST http://127.0.0.1:8080/v1/replays \\\n"
+        '  -H "authorization: Bearer $RELAY_API_KEY" \\\n'
+        "  -H 'content-type: application/json' \\\n"
+        """  --data-binary '{"receiver": "ci", "since": "2d", "rate": 10}'"""
+    )
+    path = "/v1/sources/{source_id}/messages/{message_id}"
+    assert curl(call(paths, "get", path)) == (
+        "curl -i http://127.0.0.1:8080/v1/sources/github/messages/sent-1 \\\n"
+        '  -H "authorization: Bearer $RELAY_API_KEY"'
+    )
+    assert python(call(paths, "get", "/livez")) == (
+        "import requests\n\n"
+        'response = requests.get("http://127.0.0.1:8080/livez", timeout=60)\n'
+        "print(response.status_code, response.text)"
+    )
+    assert python(call(paths, "post", "/v1/sources/{source_id}/messages")) == (
+        "import os\n\nimport requests\n\n"
+        "response = requests.post(\n"
+        '    "http://127.0.0.1:8080/v1/sources/github/messages",\n'
+        '    params=[("receiver", "ci")],\n'
+        """    headers={"Authorization": f"Bearer {os.environ['RELAY_API_KEY']}", "ce-id": "my-first"},\n"""
+        '    json={"hello": "world"},\n'
+        "    timeout=60,\n"
+        ")\n"
+        "print(response.status_code, response.text)"
+    )
+
+
+async def test_the_page_has_both_for_every_route() -> None:
+    async with world() as rig:
+        text = (await rig.get("/docs")).text
+    assert text.count("<h4>With curl</h4>") == text.count("<h4>With Python</h4>") == len(OPERATIONS)
