@@ -401,6 +401,7 @@ class Relay:
             user_agent=_USER_AGENT,
             own_key=self._plan.own_key,
             may_be_open=may_be_open(settings),
+            owner_receivers=settings.api_owner_receivers,
         )
 
     def _registrar(self) -> Registrar:

@@ -50,10 +50,14 @@ def _delivery(access: Access, request: web.Request) -> bool:
 
 def _sees(access: Access, request: web.Request, receiver: str) -> bool:
     """The owner is looked at whether or not there is such a receiver: both look the same from outside."""
-    if access.may("receiver", receiver):
-        return True
-    owner = request[_OWNER_OF](receiver) if access.has_some("owner") else None
-    return owner is not None and access.may("owner", owner)
+    return access.may("receiver", receiver) or _owns(access, request, receiver)
+
+
+def _owns(access: Access, request: web.Request, receiver: str) -> bool:
+    if not access.owners:
+        return access.may("admin")
+    owner = request[_OWNER_OF](receiver)
+    return access.may("admin") or (owner is not None and access.may("owner", owner))
 
 
 OPEN: Final = Need((), lambda _access, _request: True)
@@ -70,6 +74,9 @@ MESSAGE: Final = Need((*READ.scopes, *RECEIVER.scopes), _message)
 """Of a message that goes to their receivers, they see those deliveries: the handler sees to that."""
 LETTERS: Final = Need(MESSAGE.scopes, lambda access, _request: access.has_some("read", "receiver", "owner"))
 """What is about their sources, or their receivers: the handler sees to that."""
+OWNED: Final = Need(("owner:<id>",), lambda access, request: _owns(access, request, request.match_info["name"]))
+OWNERS: Final = Need(OWNED.scopes, lambda access, _request: access.has_some("owner"))
+"""What is about receivers of theirs that the path does not name: the handler sees to that."""
 
 _MESSAGES: Final = "/v1/sources/{source_id}/messages"
 _DELIVERY: Final = f"{_MESSAGES}/{{message_id}}/deliveries/{{receiver}}"
@@ -104,11 +111,11 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/v1/replays"): OWN,
     ("GET", "/v1/replays/{id}"): OWN,
     ("POST", "/v1/replays/{id}/stop"): OWN,
-    ("GET", "/v1/receivers"): ADMIN,
-    ("POST", "/v1/receivers"): ADMIN,
-    ("PATCH", "/v1/receivers/{name}"): ADMIN,
-    ("DELETE", "/v1/receivers/{name}"): ADMIN,
-    ("POST", "/v1/receivers/{name}/rotate"): ADMIN,
+    ("GET", "/v1/receivers"): OWNERS,
+    ("POST", "/v1/receivers"): OWNERS,
+    ("PATCH", "/v1/receivers/{name}"): OWNED,
+    ("DELETE", "/v1/receivers/{name}"): OWNED,
+    ("POST", "/v1/receivers/{name}/rotate"): OWNED,
     ("GET", "/v1/receivers/{name}"): RECEIVER,
     ("POST", "/v1/receivers/{name}/pause"): RECEIVER,
     ("POST", "/v1/receivers/{name}/resume"): RECEIVER,

@@ -143,7 +143,7 @@ def _registration(context: ApiContext) -> list[_Resource]:
         return []
     return [
         RegistrationResource(context, registrar),
-        RotationResource(registrar),
+        RotationResource(context, registrar),
         VerificationResource(context, registrar),
         ReceiverListResource(context, registrar),
         ReencryptionResource(context.topics, registrar),

@@ -36,7 +36,10 @@ def require_access(context: ApiContext, refusals: Refusals, uses: KeyUse) -> Che
     known = _Callers(context, refusals, uses)
 
     def owner_of(name: str) -> str | None:
-        receiver = context.directory.receiver(name) or context.directory.removed(name)
+        receiver, registrar = context.directory.receiver(name), context.registrar
+        if receiver is None and registrar is not None and (declared := registrar.registry.owner_of(name)) is not None:
+            return declared  # of one that is refused here
+        receiver = receiver or context.directory.removed(name)
         return None if receiver is None else receiver.owner
 
     def check(request: web.Request) -> None:

@@ -64,3 +64,5 @@ class ApiContext:
     user_agent: str = "relay"
     own_key: str | None = field(default=None, repr=False)
     may_be_open: bool = True
+    owner_receivers: int = 1_000
+    """That an owner may have, of those who have keys of their own."""

@@ -64,6 +64,10 @@ ADVICE: Final[dict[str, str]] = {
         "`errors` names each mistake with a JSON pointer into the body. Nothing was stored. The fields are those of"
         " `receivers.yaml`."
     ),
+    "too-many-receivers": (
+        "Remove receivers that are not needed any more. Whoever runs the relay sets how many an owner may have: "
+        "`RELAY_API_OWNER_RECEIVERS`."
+    ),
     "answer-closed": (
         "The delivery was given up, has its answer, or was begun anew. Nothing is to be done: the answer is not "
         "wanted any more."

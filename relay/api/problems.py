@@ -49,6 +49,7 @@ DECLARED_IN_FILE: Final = Kind("declared-in-file", 409, "The receiver is declare
 UNVERIFIED: Final = Kind("receiver-unverified", 409, "The receiver has yet to be verified")
 NO_SECRETS_KEY: Final = Kind("no-secrets-key", 409, "Secrets cannot be kept")
 ANSWER_CLOSED: Final = Kind("answer-closed", 410, "The time to answer is over")
+TOO_MANY_RECEIVERS: Final = Kind("too-many-receivers", 409, "The owner has as many receivers as one may have")
 TOO_MANY_KEYS: Final = Kind("too-many-keys", 409, "There are as many keys as there may be")
 KEY_EXPIRED: Final = Kind("key-expired", 409, "The key has expired")
 CHANGED_MEANWHILE: Final = Kind("changed-meanwhile", 412, "The receiver is another one by now")

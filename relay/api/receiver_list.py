@@ -5,6 +5,7 @@ from typing import Final, Literal, NamedTuple, TypedDict, get_args
 
 from aiohttp import web
 
+from relay.api.access import OWNERS, access_of, forbidden
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
 from relay.api.paging import cursor_behind, key_behind, limit_in
@@ -76,9 +77,10 @@ class ReceiverListResource:
         good whatever comes and goes. Several `label` have to be met all, of several `state` one."""
         query = query_of(request, "owner", "label", "state", "declared_by", "limit", "cursor")
         wanted, limit = _filter(query), limit_in(query)
+        owners = _owners(request, wanted.owner)
         after, items, looked_at = key_behind(query), list[ReceiverItem](), 0
         while len(items) < limit and looked_at < _LOOKED_AT:
-            names = self._registry.names(after, _STEP, wanted.owner)
+            names = self._names(after, _STEP, owners)
             for item in await self._items(names, wanted):
                 items.append(item)
                 if len(items) == limit:
@@ -89,7 +91,13 @@ class ReceiverListResource:
                 looked_at += len(names)
                 if len(names) < _STEP:
                     return _page(items, None)
-        return _page(items, after if self._registry.names(after, 1, wanted.owner) else None)
+        return _page(items, after if self._names(after, 1, owners) else None)
+
+    def _names(self, after: str, most: int, owners: Sequence[str] | None) -> list[str]:
+        """Only those of `owners`: a cursor tells a name."""
+        if owners is None:
+            return self._registry.names(after, most)
+        return sorted({name for owner in owners for name in self._registry.names(after, most, owner)})[:most]
 
     async def _items(self, names: Sequence[str], wanted: _Filter) -> list[ReceiverItem]:
         items = [item for name in names if (item := self._item(name)) is not None and wanted.takes(item)]
@@ -136,6 +144,16 @@ def _filter(query: dict[str, list[str]]) -> _Filter:
         _one(query, "declared_by"),
         frozenset(query.get("state", [])),
     )
+
+
+def _owners(request: web.Request, asked: str | None) -> Sequence[str] | None:
+    """Whose receivers are listed; None: everybody's. Raises a Problem."""
+    access = access_of(request)
+    if asked is not None and not access.may("owner", asked):
+        raise forbidden(OWNERS)
+    if asked is not None:
+        return [asked]
+    return None if access.may("admin") else sorted(access.owners)
 
 
 def _one(query: dict[str, list[str]], name: str) -> str | None:

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from relay.config.apply import API, FILE, LEASE, Diff, bring_about
@@ -24,6 +24,7 @@ from relay.config.drafts import (
     opened,
     with_verification,
 )
+from relay.config.owned import Behalf, TooManyReceivers
 from relay.config.receivers_file import Raw
 from relay.config.registry import Registry
 from relay.config.rotation import without_expired
@@ -38,6 +39,8 @@ from relay.state.port import State
 _LOOK_S: Final = 0.05
 _PATIENCE_S: Final = 10.0
 """For the lease, and then for the log: a failover takes seconds, and a client does not wait for ever."""
+_NOT_FREE: Final = "This name is not free."
+"""The same whoever has it, or had it."""
 _ORIGIN: Final = "the request"
 Alter = Callable[[Raw, float], object]
 """An entry in clear, and the time (Unix seconds), to the entry that it is to become."""
@@ -81,7 +84,8 @@ def tag_of(value: bytes) -> str:
 class Registrar:
     """One per process. `owner`: unique per process. `new_secret`: makes a signing secret.
 
-    Its methods raise Unavailable, and then nobody knows whether the change was made.
+    Its methods raise Unavailable, and then nobody knows whether the change was made. `behalf`: they act for owners, and
+    raise NotTheirs; None: for an administrator.
     """
 
     def __init__(
@@ -114,39 +118,44 @@ class Registrar:
             raise Unknown(f"There is no receiver named {name[:80]!r}.")
         return Written(name, value)
 
-    async def create(self, body: Mapping[str, object]) -> Written:
+    async def create(self, body: Mapping[str, object], behalf: Behalf | None = None) -> Written:
         """Declare a receiver: `name`, and the fields of its entry. In the shared lane unless it says another; with a
-        secret of its own unless it has one, or is not signed. Raises Faulty, NoKey, Taken."""
+        secret of its own unless it has one, or is not signed. Raises Faulty, NoKey, Taken, TooManyReceivers."""
+        body = body if behalf is None else behalf.of_new(body)
         name = _name_in(body)
         draft: Raw = {"lane": SHARED} | {key: value for key, value in body.items() if key != "name"}
         secret = None
         if "secret" not in draft and draft.get("signature") != "none":
             secret = draft["secret"] = self.new_secret()
-        declared = self._sealed(name, draft, {})
+        declared = self._sealed(name, draft, {}, behalf)
         async with self._alone():
+            if behalf is not None:
+                await self._check_room(name, declared, behalf)
             if (there := self.registry.record(name)) is not None:
                 raise Taken(_taken(name, there))
             value = await self._declare(name, declared, Diff(added=(name,)))
         return Written(name, value, secret)
 
-    async def change(self, name: str, patch: Mapping[str, object], tag: str | None = None) -> Written:
+    async def change(
+        self, name: str, patch: Mapping[str, object], tag: str | None = None, behalf: Behalf | None = None
+    ) -> Written:
         """Merge `patch` into the receiver's entry (RFC 7396); with `tag`, only if it is what that stands for. Raises
         Unknown, InFile, ChangedMeanwhile, Faulty, NoKey."""
-        return await self.alter(name, lambda there, _now: merge_patch(there, dict(patch)), tag)
+        return await self.alter(name, lambda there, _now: merge_patch(there, dict(patch)), tag, behalf)
 
-    async def alter(self, name: str, altered: Alter, tag: str | None = None) -> Written:
+    async def alter(self, name: str, altered: Alter, tag: str | None = None, behalf: Behalf | None = None) -> Written:
         """Declare what `altered` makes of the receiver's entry in clear. Raises as `change` does, and as `altered`."""
         async with self._alone():
-            there, now = self.own(name, tag), self._clock.time()
+            there, now = self.own(name, tag, behalf), self._clock.time()
             entry = without_expired(opened(name, there.entry, self._rules), now)
-            declared = self._sealed(name, altered(entry, now), entry)
+            declared = self._sealed(name, altered(entry, now), entry, behalf)
             value = await self._declare(name, declared, Diff(changed=(name,)))
         return Written(name, value)
 
-    async def remove(self, name: str, tag: str | None = None) -> None:
+    async def remove(self, name: str, tag: str | None = None, behalf: Behalf | None = None) -> None:
         """Declare it no longer; what it has accepted is finished. Raises Unknown, InFile, ChangedMeanwhile."""
         async with self._alone():
-            self.own(name, tag)
+            self.own(name, tag, behalf)
             await self._bring_about({}, Diff(removed=(name,)))
 
     async def rewrite(self, records: Callable[[], Sequence[NewRecord]]) -> int:
@@ -159,20 +168,38 @@ class Registrar:
                 await self._reach_end()
         return len(found)
 
-    def own(self, name: str, tag: str | None = None) -> Declared:
+    def own(self, name: str, tag: str | None = None, behalf: Behalf | None = None) -> Declared:
         """What the API has declared. Raises Unknown, InFile, ChangedMeanwhile."""
         written = self.written(name)
         there = readable(written.value)
+        if behalf is not None:
+            behalf.check_own({} if there is None else there.entry)
         if there is None or there.by != API:
             raise InFile(_not_ours(name, there))
         if tag is not None and tag != written.tag:
             raise ChangedMeanwhile(f"The receiver {name} was changed meanwhile: look at it again.")
         return there
 
-    def _sealed(self, name: str, draft: object, former: Raw) -> Declared:
+    async def _check_room(self, name: str, declared: Declared, behalf: Behalf) -> None:
+        """Raises TooManyReceivers, and Taken: of a name that was another's there may be something left which is not
+        for its next owner to see."""
+        count = owned(self.registry, _owner_in(declared) or "", behalf.most)
+        if count >= behalf.most:
+            raise TooManyReceivers(f"There are {count} receivers of this owner, and there may be no more.")
+        last = self.registry.removed(name)
+        is_anothers = self.registry.is_gone(name) and (last is None or last.owner not in behalf.owners)
+        if self.registry.is_declared(name) or is_anothers:
+            raise Taken(_NOT_FREE)
+        if last is None and await self._state.failed(name, limit=1):
+            raise Taken(_NOT_FREE)
+
+    def _sealed(self, name: str, draft: object, former: Raw, behalf: Behalf | None = None) -> Declared:
         if isinstance(draft, dict):
             draft = with_verification(draft, former, self._rules)
-        return Declared(API, encrypted(name, checked(draft, self._rules), self._rules))
+        entry = checked(draft, self._rules if behalf is None else replace(self._rules, allowed=()))
+        if behalf is not None:
+            behalf.check(former, entry)
+        return Declared(API, encrypted(name, entry, self._rules))
 
     async def _declare(self, name: str, declared: Declared, diff: Diff) -> bytes:
         try:
@@ -212,12 +239,22 @@ class Registrar:
             raise LogUnavailable(f"{self._topics.receiver_config} is not read to its end") from None
 
 
+def owned(registry: Registry, owner: str, most: int) -> int:
+    """How many receivers `owner` has; no more than `most` are counted."""
+    return len(registry.names("", most, owner))
+
+
 def readable(value: bytes) -> Declared | None:
     """None for a record that a newer version wrote."""
     try:
         return decode(value)
     except UserError:
         return None
+
+
+def _owner_in(declared: Declared) -> str | None:
+    owner = declared.entry.get("owner")
+    return owner if isinstance(owner, str) else None
 
 
 def _name_in(body: Mapping[str, object]) -> str:

@@ -7,7 +7,9 @@ from typing import Final, TypedDict
 
 from aiohttp import web
 
+from relay.api.access import OWNED, forbidden
 from relay.api.audited import changed_nothing, tell_audit
+from relay.api.behalf import behalf_of
 from relay.api.context import ApiContext
 from relay.api.in_lane import in_lane
 from relay.api.json_body import JSON, MERGE_PATCH, json_response, read_object
@@ -18,6 +20,7 @@ from relay.api.problems import (
     NO_SECRETS_KEY,
     NOT_FOUND,
     RECEIVER_EXISTS,
+    TOO_MANY_RECEIVERS,
     Kind,
     Problem,
     invalid,
@@ -27,6 +30,7 @@ from relay.api.receiver_shown import NewReceiverView, ReceiverView, described
 from relay.api.receivers import LaneView, ParkedView
 from relay.api.registrar import ChangedMeanwhile, InFile, Registrar, Taken, Unknown, Written
 from relay.config.drafts import Faulty, NoKey
+from relay.config.owned import Behalf, NotTheirs, TooManyReceivers
 from relay.domain.topics import SHARED, lane_of
 from relay.state.replies import answered
 
@@ -69,7 +73,7 @@ class RegistrationResource:
         body = await read_object(request, MOST_BODY, JSON)
         tell_audit(request, str(body.get("name", "")), fields=sorted(body))
         with told():
-            written = await self._registrar.create(body)
+            written = await self._registrar.create(body, self._behalf(request))
         shown: NewReceiverView = {**described(written), "secret": written.secret}
         return answer_of(written, shown, status=201, headers={"Location": f"/v1/receivers/{written.name}"})
 
@@ -79,21 +83,26 @@ class RegistrationResource:
         patch = await read_object(request, MOST_BODY, MERGE_PATCH, JSON)
         tell_audit(request, fields=sorted(patch))
         with told():
-            written = await self._registrar.change(request.match_info["name"], patch, tag_in(request))
+            name, behalf = request.match_info["name"], self._behalf(request)
+            written = await self._registrar.change(name, patch, tag_in(request), behalf)
         return answer_of(written, described(written))
 
     async def remove(self, request: web.Request) -> web.Response:
         """What happens to its messages, told before it is done with `dry_run=true`, or else along with it."""
         name, dry_run = request.match_info["name"], flag_in(query_of(request, "dry_run"), "dry_run")
+        behalf = self._behalf(request)
         with told():
-            self._registrar.own(name, tag_in(request))
+            self._registrar.own(name, tag_in(request), behalf)
             found = await self._messages(name)
             if dry_run:
                 changed_nothing(request)
             else:
-                await self._registrar.remove(name, tag_in(request))
+                await self._registrar.remove(name, tag_in(request), behalf)
         removal: RemovalView = {"name": name, "removed": not dry_run, "messages": found}
         return json_response(200, removal)
+
+    def _behalf(self, request: web.Request) -> Behalf | None:
+        return behalf_of(request, self._context.owner_receivers)
 
     async def _messages(self, name: str) -> MessagesView:
         """What there is of a receiver's. Raises Unavailable."""
@@ -141,7 +150,9 @@ def told() -> Iterator[None]:
     except Faulty as error:
         errors = tuple({"detail": fault.detail, "pointer": fault.pointer} for fault in error.faults)
         raise Problem(INVALID_RECEIVER, str(error), errors=errors) from None
-    except (NoKey, Unknown, Taken, InFile, ChangedMeanwhile) as error:
+    except NotTheirs:
+        raise forbidden(OWNED) from None
+    except (NoKey, Unknown, Taken, InFile, ChangedMeanwhile, TooManyReceivers) as error:
         raise Problem(_KINDS[type(error)], str(error)) from None
 
 
@@ -149,6 +160,7 @@ _KINDS: Final[dict[type[Exception], Kind]] = {
     NoKey: NO_SECRETS_KEY,
     Unknown: NOT_FOUND,
     Taken: RECEIVER_EXISTS,
+    TooManyReceivers: TOO_MANY_RECEIVERS,
     InFile: DECLARED_IN_FILE,
     ChangedMeanwhile: CHANGED_MEANWHILE,
 }

@@ -6,6 +6,8 @@ import msgspec
 from aiohttp import web
 
 from relay.api.audited import tell_audit
+from relay.api.behalf import behalf_of
+from relay.api.context import ApiContext
 from relay.api.json_body import read_json
 from relay.api.problems import invalid
 from relay.api.reading import query_of, read_body
@@ -44,7 +46,8 @@ class RotatedView(NewReceiverView):
 class RotationResource:
     """The route; see the module's first line."""
 
-    def __init__(self, registrar: Registrar) -> None:
+    def __init__(self, context: ApiContext, registrar: Registrar) -> None:
+        self._context = context
         self._registrar = registrar
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
@@ -55,8 +58,9 @@ class RotationResource:
         query_of(request)
         name, asked = request.match_info["name"], read_json(await read_body(request, MOST_BYTES), SecretRotation)
         turn = _Turn(asked, _grace_s(asked.grace), self._registrar)
+        behalf = behalf_of(request, self._context.owner_receivers)
         with told():
-            written = await self._registrar.alter(name, turn.rotated, tag_in(request))
+            written = await self._registrar.alter(name, turn.rotated, tag_in(request), behalf)
         tell_audit(request, grace_s=turn.grace_s)
         is_key = is_private_key(turn.secret)
         shown: RotatedView = {

@@ -130,10 +130,17 @@ class Registry:
         return self._values.get(name) or self.shared.value(name)
 
     def names(self, after: str, most: int, owner: str | None = None) -> list[str]:
-        """Receivers that are declared, in the order of their names: the first `most` behind `after`; of those in the
-        shared lane only those of `owner`, if that is given."""
-        own = sorted(key for key in self._values if ":" not in key and key > after)[:most]
-        return sorted((*own, *self.shared.names(after, most, owner)))[:most]
+        """Receivers that are declared, in the order of their names: the first `most` behind `after`; only those of
+        `owner`, if that is given."""
+        own = (key for key in self._values if ":" not in key and key > after)
+        own = (key for key in own if owner is None or self.owner_of(key) == owner)
+        return sorted((*sorted(own)[:most], *self.shared.names(after, most, owner)))[:most]
+
+    def owner_of(self, name: str) -> str | None:
+        """As its record says, whether or not that can be used here; None: it has none, or there is no such receiver."""
+        value = self.record(name)
+        seen = None if value is None else glance(value)
+        return None if seen is None else seen.entry.owner
 
     def is_gone(self, name: str) -> bool:
         return name in self._gone

@@ -94,6 +94,8 @@ class Settings(BaseSettings):
     """How many messages may come in over HTTP with `api_key`, as 6000/1m."""
     source_quota: QuotaSetting = None
     """How many may come in over HTTP of each source whose entry says nothing about that."""
+    api_owner_receivers: Count = 1_000
+    """Receivers that an owner may register with a key of their own (`owner:<id>`)."""
     api_insecure: bool = False
     """Serve the API beyond this machine although there is no key."""
     allowed_hosts: HostNames = ()

@@ -69,6 +69,11 @@ class Access:
     def may(self, kind: ScopeKind, name: str = "") -> bool:
         return any(scope.covers(kind, name) for scope in self.scopes)
 
+    @property
+    def owners(self) -> frozenset[str]:
+        """Whose receivers are named by its scopes."""
+        return frozenset(scope.name for scope in self.scopes if scope.kind == "owner")
+
     def has_some(self, *kinds: ScopeKind) -> bool:
         """Whether there is anything of one of these kinds that they may do."""
         return any(scope.kind in kinds or scope.kind == "admin" for scope in self.scopes)

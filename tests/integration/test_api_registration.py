@@ -11,6 +11,7 @@ import pytest
 from aiohttp import ClientSession
 
 from relay.api.app import ApiServer
+from relay.api.context import ApiContext
 from relay.api.registrar import Registrar
 from relay.config.apply import apply_file
 from relay.config.drafts import Rules
@@ -31,11 +32,12 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass
 class Rig:
-    """`apis`: URLs of two processes' APIs over one log and state. `registries`: theirs."""
+    """`apis`: URLs of two processes' APIs over one log and state. `registries`, `contexts`: theirs."""
 
     api: ApiRig
     apis: list[str]
     registries: list[Registry]
+    contexts: list[ApiContext]
 
     async def ask(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] = JSON, of: int = 0
@@ -70,7 +72,7 @@ class Rig:
 @asynccontextmanager
 async def running(ring: KeyRing = RING, new_secret: Callable[[], str] = lambda: MADE) -> AsyncIterator[Rig]:
     async with running_api() as api:
-        tasks, servers, rig = [], [], Rig(api, [], [])
+        tasks, servers, rig = [], [], Rig(api, [], [], [])
         for number in range(2):
             registry = Registry(api.topics, {"CI_SECRET": "s-4711", "OTHER": "o"}, ring=ring)
             tasks.append(asyncio.create_task(registry.follow(api.log)))
@@ -79,7 +81,8 @@ async def running(ring: KeyRing = RING, new_secret: Callable[[], str] = lambda: 
             registrar = Registrar(
                 api.log, api.state, api.topics, registry, SystemClock(), rules, new_secret, owner=f"p-{number}"
             )
-            server = ApiServer(replace(api.context, directory=registry, registrar=registrar))
+            rig.contexts.append(replace(api.context, directory=registry, registrar=registrar))
+            server = ApiServer(rig.contexts[-1])
             servers.append(server)
             rig.registries.append(registry)
             rig.apis.append(f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}")

@@ -22,6 +22,7 @@ from relay.api.problems import (
     INVALID_RECEIVER,
     NO_SECRETS_KEY,
     RECEIVER_EXISTS,
+    TOO_MANY_RECEIVERS,
     UNVERIFIED,
 )
 from relay.api.receiver_list import ReceiverPage
@@ -89,7 +90,8 @@ _REGISTRATION: Final = (
         noun="receivers",
         summary="Register a receiver",
         description="The fields are those of `receivers.yaml`, and `name`. `lane` is `shared` unless it is given; "
-        "without a `secret` one is made, which the answer tells, this once.",
+        "without a `secret` one is made, which the answer tells, this once. With the key of an owner it is "
+        "theirs, in the shared lane, and subscribes to sources that the key may read.",
         body=json_of(NewReceiver),
         answers=(
             Answer(
@@ -99,7 +101,7 @@ _REGISTRATION: Final = (
                 {"Location": "Of the receiver.", **_ETAG},
             ),
         ),
-        problems=(INVALID_RECEIVER, RECEIVER_EXISTS, NO_SECRETS_KEY),
+        problems=(INVALID_RECEIVER, RECEIVER_EXISTS, TOO_MANY_RECEIVERS, NO_SECRETS_KEY),
         example=Example(
             201,
             body={
@@ -117,6 +119,7 @@ _REGISTRATION: Final = (
         id="listReceivers",
         noun="receivers",
         summary="The receivers that there are",
+        description="With the key of an owner: their own.",
         parameters=(
             Parameter("owner", "query", str, "Those of this owner."),
             Parameter("label", "query", list[str], "Those with this label: `name`, or `name=value`; all of several."),
