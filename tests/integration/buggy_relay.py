@@ -1,7 +1,7 @@
 """The `relay` command with a bug, which its first argument chooses.
 
 `service`: what reads `to_sender` raises at the first record. `lane`: the message BUGGY leads to an illegal transition
-when its outcome is to be stored.
+when its outcome is to be stored. `secret`: the step of the message BUGGY raises what its receiver's secrets are.
 """
 
 import sys
@@ -12,6 +12,7 @@ from relay.engine.core import Lane
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.runner import Runner
 from relay.log.port import TopicPartition
+from workers.to_receiver import ToReceiver
 
 BUG = "a bug"
 BUGGY = "buggy"
@@ -43,6 +44,18 @@ def _in_lane() -> None:
     Lane._settle = fail  # type: ignore[method-assign, assignment]
 
 
+def _with_a_secret() -> None:
+    step = ToReceiver.step
+
+    def fail(self: ToReceiver, work: Any) -> Any:
+        post = work.receiver.post
+        if work.hop.delivery.message_id == BUGGY:
+            raise _Bug(f"{post.url} {post.headers} {post.secrets} {post.signing.secrets}")
+        return step(self, work)
+
+    ToReceiver.step = fail  # type: ignore[method-assign]
+
+
 if __name__ == "__main__":
-    {"service": _in_service, "lane": _in_lane}[sys.argv.pop(1)]()
+    {"service": _in_service, "lane": _in_lane, "secret": _with_a_secret}[sys.argv.pop(1)]()
     main()

@@ -16,13 +16,19 @@ LINE_TIMEOUT_S = 40.0
 class RelayProcess:
     """Starts with the block, and is gone at its end. `lines`: what it has printed so far, on both streams.
 
-    `descriptors`: how many it may have at most.
+    `descriptors`: how many it may have at most. `module`: what is run.
     """
 
     def __init__(
-        self, *arguments: str, cwd: Path, environ: dict[str, str] | None = None, descriptors: int | None = None
+        self,
+        *arguments: str,
+        cwd: Path,
+        environ: dict[str, str] | None = None,
+        descriptors: int | None = None,
+        module: str = "relay",
     ) -> None:
         self._arguments = arguments
+        self._module = module
         self._cwd = cwd
         self._environ = environ or {}
         self._descriptors = descriptors
@@ -36,7 +42,7 @@ class RelayProcess:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "relay",
+            self._module,
             *self._arguments,
             cwd=self._cwd,
             env=clean | {"PYTHONUNBUFFERED": "1"} | self._environ,

@@ -1,0 +1,249 @@
+"""Secrets are nowhere in clear: each that can be given is planted as a canary, and looked for in all that the relay
+keeps, says, logs, counts and reports. A field for secrets that is not planted here fails these tests."""
+
+import base64
+import gzip
+import itertools
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
+
+import aiohttp
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from pydantic import BaseModel
+
+from relay.config.entries import ReceiverEntry, SourceEntry
+from relay.config.problems import SECRET_FIELDS
+from relay.domain.secrecy import is_secret_name
+from tests.integration.buggy_relay import BUGGY
+from tests.integration.test_demo import relay
+from tests.servers.process import RelayProcess
+
+ROOT: Final = Path(__file__).parents[2]
+URLS: Final = {"post_endpoint", "status_endpoint", "callback.url"}
+"""Fields that may have a secret part; the others of this kind are no URLs."""
+HARMLESS: Final = {"signature", "signature_digest"}
+"""Named as secrets are, and none."""
+
+
+class Canaries:
+    """What is planted, by its field. `of`: what to look for."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, str] = {}
+
+    def text(self, field: str) -> str:
+        """A token, as its service made it: it looks random, also within a URL."""
+        number = len(self.of)
+        self.of[field] = token = f"c4n4ry{number}x9Z7q5K3{number}w1"
+        return token
+
+    def secret(self, field: str) -> str:
+        """Of a signature."""
+        self.of[field] = text = base64.b64encode(f"canary {len(self.of):2} of a signature!!!".encode()).decode()
+        return f"whsec_{text}"
+
+    def certificate(self, field: str) -> dict[str, str]:
+        key = ec.generate_private_key(ec.SECP256R1())
+        name, now = x509.Name([]), datetime.now(UTC)
+        made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        made = made.serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1))
+        pem = serialization.Encoding.PEM
+        text = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()).decode()
+        self.of[field] = text.splitlines()[1]
+        return {
+            "client_certificate": made.sign(key, hashes.SHA256()).public_bytes(pem).decode(),
+            "client_key": text,
+        }
+
+
+def secret_fields(model: type[BaseModel], place: str = "") -> Iterator[str]:
+    """Where secrets may be written below `model`, dotted. Whatever is within a field for secrets is one."""
+    for name, field in model.model_fields.items():
+        if name in SECRET_FIELDS:
+            yield place + name
+            continue
+        assert name in HARMLESS or not is_secret_name(name), f"{place}{name} has to be one of SECRET_FIELDS"
+        for inner in _models_in(field.annotation):
+            yield from secret_fields(inner, f"{place}{name}.")
+
+
+def _models_in(kind: object) -> Iterator[type[BaseModel]]:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield kind
+    elif get_origin(kind) in (Annotated, Union, UnionType, tuple, list, dict):
+        for part in get_args(kind):
+            yield from _models_in(part)
+
+
+def endpoint(canaries: Canaries, field: str, url: str, place: str = "") -> dict[str, Any]:
+    """All that is secret about an endpoint that is reached over TLS or not."""
+    return {
+        field: f"{url}/{canaries.text(place + field + ' path')}?token={canaries.text(place + field + ' query')}",
+        "secret": [canaries.secret(f"{place}secret"), canaries.secret(f"{place}secret of two")],
+        "bearer_token": canaries.text(f"{place}bearer_token"),
+        "headers": {"x-api-key": canaries.text(f"{place}headers"), "circle-token": "p" * 9},
+    }
+
+
+def receivers(canaries: Canaries, url: str) -> dict[str, dict[str, Any]]:
+    """`plain`: answers with what it got; `tls`: nobody is there."""
+    once = {"retry": {"max_attempts": 1}}
+    plain = endpoint(canaries, "post_endpoint", f"{url}/hooks")
+    status = f"{url}/status/{{message_id}}?token={canaries.text('status_endpoint')}"
+    tls = endpoint(canaries, "post_endpoint", "https://127.0.0.1:9/hooks", "tls ")
+    return {
+        "plain": {**plain, **once, "status_endpoint": status},
+        "tls": {**tls, **once, "tls": canaries.certificate("tls.client_key")},
+    }
+
+
+def source(canaries: Canaries, url: str) -> dict[str, Any]:
+    called = endpoint(canaries, "url", f"{url}/back", "callback.")
+    called |= {"retry": {"max_attempts": 1}, "tls": canaries.certificate("callback.tls.client_key")}
+    called["former_secrets"] = [{"secret": canaries.secret("callback.former_secrets"), "until": "2999-01-01T00:00:00Z"}]
+    called["url"] = called["url"].replace("http://", "https://")
+    return {"callback": called, "inbound": {"kind": "github", "secret": canaries.text("inbound.secret")}}
+
+
+def test_each_field_for_secrets_is_planted() -> None:
+    canaries = Canaries()
+    receivers(canaries, "http://h")
+    source(canaries, "http://h")
+    canaries.secret("former_secrets")  # by a rotation
+    fields = {name.partition(" ")[0] for name in canaries.of} - {"tls"}
+    assert fields == {*secret_fields(ReceiverEntry), *secret_fields(SourceEntry)} | URLS
+
+
+class Outside:
+    """A Sentry, and a receiver that refuses everything, with all that it was sent in its answer."""
+
+    def __init__(self) -> None:
+        self.reported: list[str] = []
+        self.got: list[str] = []
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        app = web.Application()
+        app.router.add_post("/api/1/envelope/", self._report)
+        app.router.add_route("*", "/{rest:.*}", self._refuse)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        finally:
+            await runner.cleanup()
+
+    async def _report(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        self.reported.append((gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body).decode())
+        return web.json_response({})
+
+    async def _refuse(self, request: web.Request) -> web.Response:
+        said = json.dumps({"url": str(request.url), "headers": dict(request.headers)})
+        self.got.append(said)
+        return web.Response(status=422, text=said)
+
+
+@pytest.fixture
+async def outside() -> AsyncIterator[tuple[Outside, str]]:
+    found = Outside()
+    async with found.listening() as url:
+        yield found, url
+
+
+async def _asked(api: str, method: str, path: str, said: object = None, **headers: str) -> tuple[int, str]:
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    sent["content-type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    data = None if said is None else json.dumps(said).encode()
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, api + path, data=data, headers=sent) as response,
+    ):
+        return response.status, f"{response.headers} {await response.text()}"
+
+
+async def _mistakes(api: str, bodies: dict[str, dict[str, Any]]) -> list[str]:
+    """What is said of bodies that have their secrets in the wrong form, at the wrong place, or beside a mistake."""
+    told = []
+    for name, body in bodies.items():
+        wrong = [
+            {**body, "timeout": 0},
+            {**body, "secrets": body["secret"]},
+            {**body, "secret": {"is": body["secret"]}},
+        ]
+        wrong += [{**body, field: [[value]]} for field, value in body.items()]
+        wrong += [{**body, "signature": "none"}, {**body, "labels": {"secret": body["bearer_token"]}}]
+        for each in wrong:
+            status, text = await _asked(api, "POST", "/v1/receivers", {"name": f"x-{name}", **each})
+            assert status == 422, text
+            told.append(text)
+    return told
+
+
+async def test_no_secret_that_was_given_is_kept_or_said_anywhere(tmp_path: Path, outside: tuple[Outside, str]) -> None:
+    world, url = outside
+    canaries, data = Canaries(), tmp_path / "data"
+    bodies = receivers(canaries, url)
+    (tmp_path / "receivers.yaml").write_text(json.dumps({"sources": {"hooks": source(canaries, url)}}))
+    environ = {
+        "RELAY_SENTRY_DSN": url.replace("://", "://public@") + "/1",
+        "RELAY_LOG_LEVEL": "debug",
+        "PYTHONPATH": str(ROOT),
+    }
+    start = ("secret", "dev", "--port", "0", "--no-demo", "--data-dir", str(data))
+    async with RelayProcess(*start, cwd=tmp_path, environ=environ, module="tests.integration.buggy_relay") as dev:
+        await dev.line_with("Ready")
+        api = dev.value_of("API")
+        told = await _mistakes(api, bodies)
+        for name, body in bodies.items():
+            for status in (201, 409):
+                found = await _asked(api, "POST", "/v1/receivers", {"name": name, **body})
+                assert found[0] == status, found
+                told.append(found[1])
+            turned = {"secret": canaries.secret(f"{'' if name == 'plain' else 'tls '}former_secrets")}
+            for method, path, said in (
+                ("POST", f"receivers/{name}/rotate", turned),
+                ("PATCH", f"receivers/{name}", {"timeout": 7}),
+                ("POST", f"receivers/{name}/test", {}),
+            ):
+                found = await _asked(api, method, f"/v1/{path}", said)
+                assert found[0] in (200, 400), found
+                told.append(found[1])
+            path = f"/v1/sources/hooks/messages?receiver={name}&wait=30"
+            found = await _asked(api, "POST", path, {"to": name}, ce_id=f"to-{name}")
+            assert found[0] == 502, found
+            told += [found[1], (await _asked(api, "GET", f"/v1/sources/hooks/messages/to-{name}"))[1]]
+        told.append((await _asked(api, "POST", "/v1/sources/hooks/messages?receiver=plain", {}, ce_id=BUGGY))[1])
+        await dev.line_with("step_crashed")
+        paths = ["receivers", "receivers/plain", "receivers/tls", "failed", "audit", "sources/hooks/callback", "keys"]
+        told += [(await _asked(api, "GET", f"/v1/{path}"))[1] for path in paths]
+        told += [(await _asked(api, "GET", path))[1] for path in ("/metrics", "/readyz?verbose", "/openapi.json", "/")]
+        told.append((await _asked(api, "POST", "/v1/in/hooks", {"no": "signature"}))[1])
+        for command in (
+            ("failed", "list", "-o", "json"),
+            ("receivers", "show", "tls"),
+            ("status", "hooks", "to-plain"),
+        ):
+            told.append((await relay(dev, *command))[1])
+    reports = "\n".join(world.reported)
+    assert '"tls: exhausted"' in reports
+    assert "_Bug" in reports
+    got = "\n".join(world.got)
+    assert canaries.of["bearer_token"] in got, "the receiver has them"
+    assert canaries.of["headers"] in got
+    assert canaries.of["post_endpoint path"] in got
+    kept = b"\n".join(path.read_bytes() for path in sorted(data.rglob("*")) if path.is_file()).decode(errors="replace")
+    assert "${enc:" in kept
+    places = {"kept": kept, "said": "\n".join(told), "logged": "\n".join(dev.lines), "reported": reports}
+    found_at = itertools.product(canaries.of.items(), places.items())
+    assert [(field, place) for (field, canary), (place, text) in found_at if canary in text] == []
