@@ -13,7 +13,7 @@ from relay.domain.directory import Directory
 from relay.domain.quota import Quota
 from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
-from relay.domain.verification import Trial
+from relay.domain.verification import HandshakeResult
 from relay.engine.clock import Clock
 from relay.log.port import Log
 from relay.replay.desk import Desk
@@ -54,7 +54,7 @@ class ApiContext:
     source_quota: Quota | None = None
     registrar: Registrar | None = None
     """None: receivers cannot be changed here."""
-    verify: Callable[[Receiver], Awaitable[Trial | None]] | None = None
+    verify: Callable[[Receiver], Awaitable[HandshakeResult | None]] | None = None
     """Makes a handshake with a receiver, and tells what came of it; None: one is under way."""
     warnings: Callable[[], Mapping[str, str | None]] = dict
     replays: Desk | None = None

@@ -13,7 +13,7 @@ from relay.api.registrar import Registrar
 from relay.api.view import rfc3339
 from relay.config.registry import Registry
 from relay.domain.receiver import Receiver, Verification
-from relay.domain.verification import Trial, handshake_of, next_try
+from relay.domain.verification import HandshakeResult, handshake_of, next_try
 
 AT_A_TIME: Final = 16
 """Handshakes of a process that requests wait for."""
@@ -62,63 +62,63 @@ class VerificationResource:
         receiver = self._registry.receiver(name)
         if receiver is None:
             raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r} that could be sent anything.")
-        trial = None if receiver.verification == "none" else await self._tried(receiver)
+        result = None if receiver.verification == "none" else await self._tried(receiver)
         view: TriedView = {
             "name": name,
-            "proved": trial is not None and trial.verified_at is not None,
-            "detail": (trial.detail if trial is not None else None) or None,
+            "proved": result is not None and result.verified_at is not None,
+            "detail": (result.detail if result is not None else None) or None,
             "verification": verification_of(self._registry, self._registry.receiver(name) or receiver),
         }
         tell_audit(request, proved=view["proved"])
         return json_response(200, view)
 
-    async def _tried(self, receiver: Receiver) -> Trial:
+    async def _tried(self, receiver: Receiver) -> HandshakeResult:
         verify = self._context.verify
         if verify is None or self._under_way >= AT_A_TIME:
             raise _busy("As many handshakes are under way as may be at a time.")
         self._under_way += 1
         try:
-            trial = await verify(receiver)
+            result = await verify(receiver)
         finally:
             self._under_way -= 1
-        if trial is None:
+        if result is None:
             raise _busy(f"A handshake with {receiver.name} is under way.")
-        return trial
+        return result
 
 
 def verification_of(registry: Registry, receiver: Receiver) -> VerificationView:
     """As far as it is known here."""
-    return verification_view(receiver, registry.proofs.trial(receiver.name))
+    return verification_view(receiver, registry.proofs.newest(receiver.name))
 
 
-def verification_view(receiver: Receiver, trial: Trial | None) -> VerificationView:
-    """`trial`: what came of the newest handshake with it; of one with another URL nothing is told."""
+def verification_view(receiver: Receiver, result: HandshakeResult | None) -> VerificationView:
+    """`result`: what came of the newest handshake with it; of one with another URL nothing is told."""
     kind = receiver.verification
     if kind == "none":
         return _view(kind, "not_required")
-    if trial is None or trial.of != handshake_of(kind, receiver.post.url):
+    if result is None or result.of != handshake_of(kind, receiver.post.url):
         return _view(kind, "pending")
-    if trial.verified_at is not None:
-        view = _view(kind, "verified", trial)
-        view["verified_at"], view["allowed_rate"] = rfc3339(trial.verified_at), trial.allowed_rate
+    if result.verified_at is not None:
+        view = _view(kind, "verified", result)
+        view["verified_at"], view["allowed_rate"] = rfc3339(result.verified_at), result.allowed_rate
         return view
-    view = _view(kind, "failed", trial)
-    view["next_try_at"] = rfc3339(next_try(trial))
+    view = _view(kind, "failed", result)
+    view["next_try_at"] = rfc3339(next_try(result))
     return view
 
 
 def _view(
     kind: Verification,
     state: Literal["not_required", "pending", "failed", "verified"],
-    trial: Trial | None = None,
+    result: HandshakeResult | None = None,
 ) -> VerificationView:
     return {
         "kind": kind,
         "state": state,
         "verified_at": None,
-        "tried_at": None if trial is None else rfc3339(trial.tried_at),
+        "tried_at": None if result is None else rfc3339(result.tried_at),
         "next_try_at": None,
-        "detail": (trial.detail if trial is not None else None) or None,
+        "detail": (result.detail if result is not None else None) or None,
         "allowed_rate": None,
     }
 

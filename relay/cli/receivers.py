@@ -231,6 +231,7 @@ def _row(name: str, entry: ReceiverEntry, refused: bool) -> tuple[str, ...]:
 
 def _in_words(entry: ReceiverEntry) -> str:
     off = "" if entry.enabled else "switched off; "
+    off += "" if entry.verification == "none" else f"to be verified ({entry.verification}); "
     subscribed = f"; gets {', '.join(entry.event_types)} of {', '.join(entry.sources)}" if entry.sources else ""
     subscribed += ", as far as its filter takes them" if entry.filter is not None else ""
     return (

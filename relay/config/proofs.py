@@ -15,8 +15,8 @@ from relay.config.shared_index import index_errors
 from relay.domain.errors import InvalidRecord
 from relay.domain.receiver import Receiver, Verification
 from relay.domain.verification import (
-    Trial,
-    decode_trial,
+    HandshakeResult,
+    decode_result,
     handshake_of,
     next_try,
     verified_receiver,
@@ -27,7 +27,7 @@ from relay.log.port import Record
 _SCHEMA: Final = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
-CREATE TABLE trials (name TEXT PRIMARY KEY, value BLOB, reading INTEGER) WITHOUT ROWID;
+CREATE TABLE results (name TEXT PRIMARY KEY, value BLOB, reading INTEGER) WITHOUT ROWID;
 """
 
 _log = logging.getLogger(__name__)
@@ -61,24 +61,24 @@ class Proofs:
     def finish(self) -> None:
         """All that there was has been read: what has not come again is gone."""
         with index_errors():
-            self._db.execute("DELETE FROM trials WHERE reading < ?", (self._reading,))
+            self._db.execute("DELETE FROM results WHERE reading < ?", (self._reading,))
 
-    def take(self, record: Record) -> str:
-        """A record of the topic whose key is a verification's; the receiver's name."""
-        name, trial = verified_receiver(record.key or b"") or "", None
+    def take(self, record: Record) -> bool:
+        """A record of the topic whose key is a verification's: whether it is a proof, of whatever."""
+        name, result = verified_receiver(record.key or b"") or "", None
         try:
-            trial = None if record.value is None else decode_trial(record.value)
+            result = None if record.value is None else decode_result(record.value)
         except InvalidRecord as error:
             _log.warning("verification_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
         with index_errors():
-            if trial is None:
-                self._db.execute("DELETE FROM trials WHERE name = ?", (name,))
+            if result is None:
+                self._db.execute("DELETE FROM results WHERE name = ?", (name,))
             else:
                 row = (name, record.value, self._reading)
-                self._db.execute("INSERT OR REPLACE INTO trials VALUES (?, ?, ?)", row)
+                self._db.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?)", row)
         if (known := self._open.get(name)) is not None:
-            self._put(name, known.of, trial)
-        return name
+            self._put(name, known.of, result)
+        return result is not None and result.verified_at is not None
 
     def declared(self, name: str, seen: Glance | None) -> None:
         """What a receiver's newest record says of it. None: nothing, or there is none any more."""
@@ -87,7 +87,7 @@ class Proofs:
             self._open.pop(name, None)
         else:
             url = seen.entry.post_endpoint
-            self._put(name, None if has_reference(url) else handshake_of(kind, url), self.trial(name))
+            self._put(name, None if has_reference(url) else handshake_of(kind, url), self.newest(name))
 
     def put_off(self, name: str, due: float) -> None:
         """It is not to be looked at before `due` (Unix seconds)."""
@@ -99,11 +99,11 @@ class Proofs:
         for name in names:
             self._open.pop(name, None)
 
-    def _put(self, name: str, of: str | None, trial: Trial | None) -> None:
-        if trial is None or (of is not None and trial.of != of):
+    def _put(self, name: str, of: str | None, result: HandshakeResult | None) -> None:
+        if result is None or (of is not None and result.of != of):
             self._open[name] = _Open(of, 0.0)
-        elif trial.verified_at is None:
-            self._open[name] = _Open(of, next_try(trial) if of is not None else 0.0)
+        elif result.verified_at is None:
+            self._open[name] = _Open(of, next_try(result) if of is not None else 0.0)
         elif of is None:
             self._open[name] = _Open(of, 0.0)
         else:
@@ -111,15 +111,15 @@ class Proofs:
 
     # asked
 
-    def trial(self, name: str) -> Trial | None:
+    def newest(self, name: str) -> HandshakeResult | None:
         """What came of the newest handshake with a receiver, which may not be the one that is asked of it now."""
         with index_errors():
-            found = self._db.execute("SELECT value FROM trials WHERE name = ?", (name,)).fetchone()
-        return None if found is None else decode_trial(found[0])
+            found = self._db.execute("SELECT value FROM results WHERE name = ?", (name,)).fetchone()
+        return None if found is None else decode_result(found[0])
 
     def applied_to(self, receiver: Receiver) -> Receiver:
         """The receiver as it may be sent to."""
-        return receiver if receiver.verification == "none" else with_proof(receiver, self.trial(receiver.name))
+        return receiver if receiver.verification == "none" else with_proof(receiver, self.newest(receiver.name))
 
     def due(self, now: float, most: int) -> list[str]:
         """Some of those whom somebody has to look at by now: they may be verified all the same."""

@@ -303,8 +303,7 @@ class Registry:
     def _hear(self, record: Record) -> None:
         """Of a hold that was ended, of a job, of a key, or of a verification."""
         if (name := verified_receiver(record.key or b"")) is not None:
-            self.proofs.take(record)
-            self._proved(name)
+            self._verified(name, proved=self.proofs.take(record))
         elif is_of_job(record.key or b""):
             self.jobs.take(record)
         elif is_of_key(record.key or b""):
@@ -312,12 +311,13 @@ class Registry:
         elif record.value is None and (owner := held_owner(record.key or b"")) is not None:
             self._resumed(owner)
 
-    def _proved(self, name: str) -> None:
+    def _verified(self, name: str, *, proved: bool) -> None:
         """What is known of a receiver's verification has changed."""
         self._removed.pop(name, None)
         self.shared.forget(name)
         self._put_in_force(name)
-        self._resumed(f"r:{name}")
+        if proved:
+            self._resumed(f"r:{name}")
         self._changes.tell()
 
     def _announce(self, *, lanes: bool = True) -> None:

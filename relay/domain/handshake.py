@@ -33,7 +33,7 @@ _RATE: Final = re.compile(r"[1-9][0-9]{0,8}")
 
 
 class Verdict(NamedTuple):
-    """`fault`: why the response proves nothing; None: it is a proof. `allowed_rate`: see `Trial`."""
+    """`fault`: why the response proves nothing; None: it is a proof. `allowed_rate`: see `HandshakeResult`."""
 
     fault: str | None
     allowed_rate: int | None = None

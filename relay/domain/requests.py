@@ -24,6 +24,7 @@ DEFAULT_CONTENT_TYPE: Final = "application/json"
 PING_TYPE: Final = "relay.ping"
 PING_BODY: Final = b'{"type":"relay.ping"}'
 VERIFICATION_TYPE: Final = "relay.verification"
+ORIGIN_HEADER: Final = "webhook-request-origin"
 
 # CloudEvents HTTP binding, 3.1.3.2: space, quote, percent and all beyond printable ASCII are percent-encoded
 _ATTRIBUTE_SAFE: Final = VISIBLE.replace('"', "").replace("%", "")
@@ -133,8 +134,11 @@ def nonce_request(endpoint: Endpoint, nonce: str, *, now: float, user_agent: str
 
 
 def consent_request(endpoint: Endpoint, origin: str, rate: int | None, *, user_agent: str, timeout_s: float) -> Request:
-    """The OPTIONS that asks whether the endpoint takes webhooks of `origin`, a DNS name. `rate`: requests a minute."""
-    asked: _Pairs = (("webhook-request-origin", origin), ("webhook-request-rate", "*" if rate is None else str(rate)))
+    """The OPTIONS that asks whether the endpoint takes webhooks of `origin`, a DNS name. `rate`: requests a minute;
+    None: there is no number to ask for."""
+    asked: _Pairs = ((ORIGIN_HEADER, origin),)
+    if rate is not None:
+        asked += (("webhook-request-rate", str(rate)),)
     return _plain("OPTIONS", endpoint, endpoint.url, asked, user_agent, timeout_s)
 
 
@@ -202,9 +206,10 @@ def _post(endpoint: Endpoint, headers: list[tuple[str, str]], body: bytes, user_
 def _plain(
     method: Literal["GET", "OPTIONS"], endpoint: Endpoint, url: str, headers: _Pairs, user_agent: str, timeout_s: float
 ) -> Request:
-    """Without a body, with the endpoint's own headers."""
-    agent = ("user-agent", header_value(user_agent))
-    return Request(method, url, (*headers, agent, *_own_headers(endpoint.headers)), timeout_s=timeout_s)
+    """Without a body, with the endpoint's own headers; not twice, where it goes by one of `headers` already."""
+    agent, taken = ("user-agent", header_value(user_agent)), {name for name, _ in headers}
+    own = (each for each in _own_headers(endpoint.headers) if each[0].lower() not in taken)
+    return Request(method, url, (*headers, agent, *own), timeout_s=timeout_s)
 
 
 @lru_cache(maxsize=1024)

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from relay.domain.errors import InvalidRecord
 from relay.domain.receiver import Receiver, Verification
+from relay.domain.requests import ORIGIN_HEADER
 
 VERIFICATION_PREFIX: Final = "verification:"
 """Keys of receivers have no colon, and others begin with other words."""
@@ -27,7 +28,7 @@ _MINUTE_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class HandshakeResult:
     """What came of the newest handshake. `of`: which (`handshake_of`). Moments are Unix seconds; `verified_at` None: it
     failed. `failures`: in a row, since `failing_since`. `detail`: for people, without secrets. `allowed_rate`: requests
     a minute that the URL has agreed to; None: any number. `origin`: the name under which the relay asked, which it then
@@ -56,11 +57,11 @@ class Trial:
         return json.dumps(known, sort_keys=True).encode()
 
 
-def decode_trial(value: bytes) -> Trial:
-    """Raises InvalidRecord unless it is what `Trial.encode` makes; fields that a newer version adds are ignored."""
+def decode_result(value: bytes) -> HandshakeResult:
+    """Raises InvalidRecord unless it is what `encode` makes; fields that a newer version adds are ignored."""
     try:
         known: dict[str, Any] = json.loads(value)
-        return Trial(
+        return HandshakeResult(
             of=str(known["of"]),
             tried_at=float(known["tried_at"]),
             verified_at=_number(known.get("verified_at")),
@@ -92,42 +93,42 @@ def handshake_of(kind: Verification, url: str) -> str:
     return hashlib.sha256("\0".join(("verification", *place)).encode()).hexdigest()[:32]
 
 
-def failed(of: str, detail: str, now: float, before: Trial | None) -> Trial:
+def failed(of: str, detail: str, now: float, before: HandshakeResult | None) -> HandshakeResult:
     """`before`: what was known of the receiver until then."""
     same = before is not None and before.of == of and before.verified_at is None
     since = before.failing_since if before is not None and same else None
     failures = before.failures + 1 if before is not None and same else 1
-    return Trial(of, now, None, failures, now if since is None else since, detail[:MAX_DETAIL])
+    return HandshakeResult(of, now, None, failures, now if since is None else since, detail[:MAX_DETAIL])
 
 
-def next_try(trial: Trial) -> float:
+def next_try(result: HandshakeResult) -> float:
     """When the handshake that failed is to be tried again (Unix seconds); inf: when somebody says so."""
-    if trial.failing_since is not None and trial.tried_at - trial.failing_since >= GIVEN_UP_S:
+    if result.failing_since is not None and result.tried_at - result.failing_since >= GIVEN_UP_S:
         return inf
-    doublings = min(max(trial.failures - 1, 0), 30)
-    return trial.tried_at + min(FIRST_WAIT_S * 2.0**doublings, LONGEST_WAIT_S)
+    doublings = min(max(result.failures - 1, 0), 30)
+    return result.tried_at + min(FIRST_WAIT_S * 2.0**doublings, LONGEST_WAIT_S)
 
 
-def is_proof(trial: Trial | None, receiver: Receiver) -> bool:
+def is_proof(result: HandshakeResult | None, receiver: Receiver) -> bool:
     """Whether it proves what is asked of the receiver as it is now."""
     return (
-        trial is not None
-        and trial.verified_at is not None
-        and trial.of == handshake_of(receiver.verification, receiver.post.url)
+        result is not None
+        and result.verified_at is not None
+        and result.of == handshake_of(receiver.verification, receiver.post.url)
     )
 
 
-def with_proof(receiver: Receiver, trial: Trial | None) -> Receiver:
+def with_proof(receiver: Receiver, result: HandshakeResult | None) -> Receiver:
     """The receiver as it may be sent to: not at all, or at the pace and under the name that its URL has agreed to."""
     if receiver.verification == "none":
         return receiver
-    if trial is None or not is_proof(trial, receiver):
+    if result is None or not is_proof(result, receiver):
         return replace(receiver, verified=False)
     post = receiver.post
-    if trial.allowed_rate is not None and trial.allowed_rate < per_minute(receiver):
-        post = replace(post, rate_limit=trial.allowed_rate, window_size=_MINUTE_S)
-    if trial.origin is not None and all(name.lower() != "origin" for name, _ in post.headers):
-        post = replace(post, headers=(*post.headers, ("origin", trial.origin)))
+    if result.allowed_rate is not None and result.allowed_rate < per_minute(receiver):
+        post = replace(post, rate_limit=result.allowed_rate, window_size=_MINUTE_S)
+    if result.origin is not None:
+        post = replace(post, headers=(*post.headers, (ORIGIN_HEADER, result.origin)))
     return replace(receiver, post=post, verified=True)
 
 

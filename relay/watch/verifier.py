@@ -14,7 +14,7 @@ from relay.domain.errors import NotYet, Unavailable
 from relay.domain.handshake import TIMEOUT_S, Verdict, handshake
 from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
-from relay.domain.verification import Trial, failed, handshake_of, is_proof, next_try, verification_key
+from relay.domain.verification import HandshakeResult, failed, handshake_of, is_proof, next_try, verification_key
 from relay.engine.clock import Clock
 from relay.engine.recovery import keeping_lease
 from relay.log.port import Log, NewRecord
@@ -80,24 +80,26 @@ class Verifier:
                 _log.debug("verifications_wait", error=str(group.exceptions[0]))
             await self._clock.sleep(LOOK_S)
 
-    async def try_now(self, receiver: Receiver) -> Trial | None:
+    async def try_now(self, receiver: Receiver) -> HandshakeResult | None:
         """What came of a handshake with the receiver, which is known to this process then. None: one is under way. A
         failed one takes nothing away that was proved. Raises Unavailable."""
         lease, owner = f"verification-{receiver.name}", f"{self._owner}-{self._random_bytes(6).hex()}"
         if not await self._state.lease(lease, owner, ONE_S):
             return None
         try:
-            trial = await self._tried(receiver)
-            if trial.verified_at is None and is_proof(self._registry.proofs.trial(receiver.name), receiver):
-                return trial
-            record = NewRecord(self._topics.receiver_config, verification_key(receiver.name), trial.encode())
+            result = await self._tried(receiver)
+            if result.verified_at is None and is_proof(self._registry.proofs.newest(receiver.name), receiver):
+                return result
+            record = NewRecord(self._topics.receiver_config, verification_key(receiver.name), result.encode())
             [at] = await self._log.append([record])
             await self._registry.reach(at.offset + 1)
         finally:
             await self._state.release(lease, owner)
-        told = _log.info if trial.verified_at is not None or trial.failures > 1 else _log.warning
-        told("receiver_verification", receiver=receiver.name, verified=trial.verified_at is not None, said=trial.detail)
-        return trial
+        told = _log.info if result.verified_at is not None or result.failures > 1 else _log.warning
+        told(
+            "receiver_verification", receiver=receiver.name, verified=result.verified_at is not None, said=result.detail
+        )
+        return result
 
     # those who have yet to be verified
 
@@ -137,31 +139,31 @@ class Verifier:
 
     def _due_at(self, receiver: Receiver) -> float:
         """When it is to be tried (Unix seconds)."""
-        trial = self._registry.proofs.trial(receiver.name)
-        if trial is None or trial.of != handshake_of(receiver.verification, receiver.post.url):
+        result = self._registry.proofs.newest(receiver.name)
+        if result is None or result.of != handshake_of(receiver.verification, receiver.post.url):
             return 0.0
-        return next_try(trial)
+        return next_try(result)
 
     async def _attend_to(self, receiver: Receiver) -> None:
         try:
-            trial = await self.try_now(receiver)
+            result = await self.try_now(receiver)
         except Unavailable as error:
             _log.debug("verification_waits", receiver=receiver.name, error=str(error))
-            trial = None
-        if trial is None:
+            result = None
+        if result is None:
             self._registry.proofs.put_off(receiver.name, self._clock.time() + 2 * LOOK_S)
 
     # one handshake
 
-    async def _tried(self, receiver: Receiver) -> Trial:
+    async def _tried(self, receiver: Receiver) -> HandshakeResult:
         nonce = base64.urlsafe_b64encode(self._random_bytes(NONCE_BYTES)).decode().rstrip("=")
-        of, before = handshake_of(receiver.verification, receiver.post.url), self._registry.proofs.trial(receiver.name)
+        of, before = handshake_of(receiver.verification, receiver.post.url), self._registry.proofs.newest(receiver.name)
         verdict = await self._asked(receiver, nonce)
         now = round(self._clock.time(), 3)
         if verdict.fault is not None:
             return failed(of, verdict.fault, now, before)
         origin = self._origin if receiver.verification == "cloudevents" else None
-        return Trial(of, now, now, allowed_rate=verdict.allowed_rate, origin=origin)
+        return HandshakeResult(of, now, now, allowed_rate=verdict.allowed_rate, origin=origin)
 
     async def _asked(self, receiver: Receiver, nonce: str) -> Verdict:
         asked = partial(handshake, receiver, nonce, user_agent=self._user_agent, origin=self._origin)

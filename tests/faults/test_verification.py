@@ -4,7 +4,7 @@ whatever the state forgets. What came for it meanwhile arrives in order, once it
 import pytest
 
 from relay.domain.receiver import LaneKind, Verification
-from relay.domain.verification import Trial, failed, handshake_of, verification_key
+from relay.domain.verification import HandshakeResult, failed, handshake_of, verification_key
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.strikes import Fuse
 from tests.fakes.virtual_time import run_virtually, virtually
@@ -24,8 +24,8 @@ async def _world(lane: LaneKind, kind: Verification = "challenge") -> MovingWorl
 
 async def _prove(world: MovingWorld, url: str = "http://r/answer", kind: Verification = "challenge") -> None:
     now = world.clock.time()
-    trial = Trial(handshake_of(kind, url), now, now)
-    await world.append(world.topics.receiver_config, verification_key("r"), trial.encode(), ())
+    result = HandshakeResult(handshake_of(kind, url), now, now)
+    await world.append(world.topics.receiver_config, verification_key("r"), result.encode(), ())
 
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
@@ -114,5 +114,5 @@ async def test_a_namesake_has_proved_nothing() -> None:
     await world.remove("r")
     await process.ended(60)
     registry = await world.registry()
-    assert registry.proofs.trial("r") is None
+    assert registry.proofs.newest("r") is None
     await process.stop()

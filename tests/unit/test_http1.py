@@ -32,6 +32,9 @@ def test_a_head_without_content() -> None:
     assert head_of(Request("GET", URL, (("a", "1"),)), START) == (
         b"GET /hooks HTTP/1.1\r\nHost: ci.example\r\na: 1\r\n\r\n"
     )
+    assert head_of(Request("OPTIONS", URL, (("a", "1"),)), START) == (
+        b"OPTIONS /hooks HTTP/1.1\r\nHost: ci.example\r\na: 1\r\n\r\n"
+    )
 
 
 @pytest.mark.parametrize(

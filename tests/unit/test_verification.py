@@ -11,8 +11,8 @@ from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.verification import (
     GIVEN_UP_S,
     LONGEST_WAIT_S,
-    Trial,
-    decode_trial,
+    HandshakeResult,
+    decode_result,
     failed,
     handshake_of,
     next_try,
@@ -24,7 +24,7 @@ from relay.domain.verification import (
 URL = "https://ci.example/hooks"
 NOW = 1_700_000_000.0
 OF = handshake_of("challenge", URL)
-PROOF = Trial(OF, NOW, NOW)
+PROOF = HandshakeResult(OF, NOW, NOW)
 CI = Receiver("ci", Endpoint(URL), verification="challenge", verified=False)
 
 
@@ -66,23 +66,23 @@ def test_what_is_asked_of_nobody_is_no_loss() -> None:
 
 
 def test_failures_are_followed_by_longer_and_longer_waits_until_nobody_tries() -> None:
-    trial: Trial | None = None
+    result: HandshakeResult | None = None
     now, waits = NOW, []
     for _ in range(14):
-        trial = failed(OF, "no", now, trial)
-        waits.append(next_try(trial) - now)
-        now = next_try(trial)
+        result = failed(OF, "no", now, result)
+        waits.append(next_try(result) - now)
+        now = next_try(result)
     assert waits[:5] == [1, 2, 4, 8, 16]
     assert waits[-1] == LONGEST_WAIT_S
-    assert trial is not None
-    assert (trial.failures, trial.failing_since) == (14, NOW)
-    assert next_try(failed(OF, "no", NOW + GIVEN_UP_S, trial)) == inf
+    assert result is not None
+    assert (result.failures, result.failing_since) == (14, NOW)
+    assert next_try(failed(OF, "no", NOW + GIVEN_UP_S, result)) == inf
 
 
 def test_of_another_url_the_waits_begin_anew() -> None:
     before = failed(OF, "no", NOW - 100, failed(OF, "no", NOW - 200, None))
     other = handshake_of("challenge", "https://cd.example/")
-    assert failed(other, "no", NOW, before) == Trial(other, NOW, None, 1, NOW, "no")
+    assert failed(other, "no", NOW, before) == HandshakeResult(other, NOW, None, 1, NOW, "no")
     assert failed(OF, "no", NOW, PROOF).failures == 1
 
 
@@ -96,14 +96,14 @@ def test_the_url_is_sent_no_more_than_it_has_agreed_to() -> None:
         assert (post.rate_limit, post.window_size) == (90, 60.0)
     post = with_proof(slow, agreed).post
     assert (post.rate_limit, post.window_size) == (1, 2.0)
-    assert post.headers == (("origin", "relay.example"),)
+    assert post.headers == (("webhook-request-origin", "relay.example"),)
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    for trial in (PROOF, failed(OF, "it said no", NOW, None), replace(PROOF, allowed_rate=7, origin="relay")):
-        assert decode_trial(trial.encode()) == trial
+    for result in (PROOF, failed(OF, "it said no", NOW, None), replace(PROOF, allowed_rate=7, origin="relay")):
+        assert decode_result(result.encode()) == result
     newer = json.loads(PROOF.encode()) | {"more": 1}
-    assert decode_trial(json.dumps(newer).encode()) == PROOF
+    assert decode_result(json.dumps(newer).encode()) == PROOF
     assert verified_receiver(verification_key("ci")) == "ci"
     assert verified_receiver(b"hold:r:ci") is None
 
@@ -113,4 +113,4 @@ def test_a_record_is_read_as_it_was_written() -> None:
 )
 def test_what_is_no_record_is_no_proof(value: bytes) -> None:
     with pytest.raises(InvalidRecord):
-        decode_trial(value)
+        decode_result(value)

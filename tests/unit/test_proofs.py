@@ -1,0 +1,97 @@
+"""Who has yet to be verified, as far as a process knows: whatever the order in which the topic tells of it."""
+
+import json
+from itertools import permutations
+
+import pytest
+
+from relay.config.glance import glance
+from relay.config.proofs import Proofs
+from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.verification import HandshakeResult, failed, handshake_of, verification_key
+from relay.log.port import Record
+
+URL = "https://ci.example/hooks"
+NOW = 1_700_000_000.0
+OF = handshake_of("challenge", URL)
+PROOF = HandshakeResult(OF, NOW, NOW)
+REFUSAL = failed(OF, "404", NOW, None)
+CI = Receiver("ci", Endpoint(URL), verification="challenge", verified=False)
+
+
+def tell(proofs: Proofs, result: HandshakeResult | None, name: str = "ci") -> bool:
+    value = None if result is None else result.encode()
+    return proofs.take(Record("receiver_config", 0, 0, verification_key(name), value, (), 0))
+
+
+def declare(proofs: Proofs, name: str = "ci", **entry: object) -> None:
+    value = {"declared_by": "file", "entry": {"post_endpoint": URL, "verification": "challenge"} | entry}
+    proofs.declared(name, glance(json.dumps(value).encode()))
+
+
+@pytest.mark.parametrize("order", permutations(range(2)))
+@pytest.mark.parametrize(("result", "due_at"), [(PROOF, None), (REFUSAL, NOW + 1)])
+def test_the_order_in_which_it_is_told_is_of_no_matter(
+    order: tuple[int, ...], result: HandshakeResult, due_at: float | None
+) -> None:
+    proofs = Proofs()
+    told = (lambda: declare(proofs), lambda: tell(proofs, result))
+    for number in order:
+        told[number]()
+    assert proofs.due(NOW + 0.5, 9) == []
+    assert proofs.due(NOW + 2, 9) == ([] if due_at is None else ["ci"])
+    assert proofs.applied_to(CI).verified is (due_at is None)
+
+
+def test_who_is_declared_otherwise_is_due_at_once() -> None:
+    proofs = Proofs()
+    assert tell(proofs, PROOF)
+    for entry, due in (({}, []), ({"post_endpoint": f"{URL}/2"}, ["ci"]), ({"verification": "none"}, [])):
+        declare(proofs, **entry)
+        assert proofs.due(NOW, 9) == due
+    declare(proofs, verification="hmac")
+    proofs.declared("ci", None)
+    assert proofs.due(NOW, 9) == []
+
+
+def test_of_a_url_that_refers_to_something_only_who_resolves_it_can_tell() -> None:
+    proofs = Proofs()
+    tell(proofs, PROOF)
+    declare(proofs, post_endpoint="https://${HOST}/hooks")
+    assert proofs.due(NOW, 9) == ["ci"]
+    assert proofs.applied_to(CI).verified
+    proofs.put_off("ci", NOW + 5)
+    assert (proofs.due(NOW, 9), proofs.due(NOW + 5, 9)) == ([], ["ci"])
+    proofs.settle(["ci"])
+    assert proofs.due(NOW + 5, 9) == []
+
+
+def test_what_does_not_come_again_is_forgotten_when_the_topic_is_read_anew() -> None:
+    proofs = Proofs()
+    for name in ("ci", "cd"):
+        declare(proofs, name)
+        tell(proofs, PROOF, name)
+    proofs.begin()
+    tell(proofs, PROOF)
+    assert proofs.newest("cd") == PROOF  # until all is read
+    proofs.finish()
+    assert (proofs.newest("ci"), proofs.newest("cd")) == (PROOF, None)
+
+
+def test_a_proof_that_is_taken_back_is_none() -> None:
+    proofs = Proofs()
+    tell(proofs, PROOF)
+    assert not tell(proofs, None)
+    declare(proofs)
+    assert proofs.due(NOW, 9) == ["ci"]
+    assert not proofs.applied_to(CI).verified
+
+
+def test_some_are_looked_at_at_a_time() -> None:
+    proofs = Proofs()
+    for number in range(5):
+        declare(proofs, f"r-{number}")
+    assert proofs.due(NOW, 2) == ["r-0", "r-1"]
+    proofs.put_off("r-0", NOW + 1)
+    proofs.settle(["r-1"])
+    assert proofs.due(NOW, 9) == ["r-2", "r-3", "r-4"]
