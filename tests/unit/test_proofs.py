@@ -29,7 +29,7 @@ def declare(proofs: Proofs, name: str = "ci", **entry: object) -> None:
     proofs.declared(name, glance(json.dumps(value).encode()))
 
 
-@pytest.mark.parametrize("order", permutations(range(2)))
+@pytest.mark.parametrize("order", list(permutations(range(2))))
 @pytest.mark.parametrize(("result", "due_at"), [(PROOF, None), (REFUSAL, NOW + 1)])
 def test_the_order_in_which_it_is_told_is_of_no_matter(
     order: tuple[int, ...], result: HandshakeResult, due_at: float | None
