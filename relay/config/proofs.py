@@ -86,8 +86,7 @@ class Proofs:
         if seen is None or kind is None:
             self._open.pop(name, None)
         else:
-            url = seen.entry.post_endpoint
-            self._put(name, None if has_reference(url) else handshake_of(kind, url), self.newest(name))
+            self._put(name, _asked(kind, seen.entry.post_endpoint), self.newest(name))
 
     def put_off(self, name: str, due: float) -> None:
         """It is not to be looked at before `due` (Unix seconds)."""
@@ -130,6 +129,16 @@ class Proofs:
                 if len(found) == most:
                     break
         return found
+
+
+def _asked(kind: Verification, url: str) -> str | None:
+    """The handshake, where the entry alone tells which."""
+    if has_reference(url):
+        return None
+    try:
+        return handshake_of(kind, url)
+    except ValueError:  # no URL: whoever makes the receiver ready refuses it
+        return None
 
 
 _KINDS: Final[dict[str, Verification]] = {"challenge": "challenge", "hmac": "hmac", "cloudevents": "cloudevents"}

@@ -15,7 +15,7 @@ from relay.api.audited import NOT_AUDITED, VERBS
 from relay.api.ended import ANSWER_GONE, FAILURES
 from relay.api.openapi.document import problems_of, routes_of
 from relay.api.openapi.operation import Operation
-from relay.api.openapi.sent import DELIVERY, FAILURE, PING, RESULT, Sent
+from relay.api.openapi.sent import DELIVERY, FAILURE, PING, RESULT, VERIFICATION, Sent
 from relay.api.openapi.tables import OPERATIONS
 from relay.api.pages import KINDS
 from relay.api.problem_advice import ADVICE
@@ -26,7 +26,7 @@ from relay.domain.moment import rfc3339
 from relay.domain.notice import notice_body
 from relay.domain.own_events import message_of, turn_of
 from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
-from relay.domain.requests import callback_request, ping_request, post_request
+from relay.domain.requests import callback_request, nonce_request, ping_request, post_request
 from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
 from tests.integration.api_world import KEY, world
 
@@ -182,13 +182,18 @@ def sent() -> Iterator[tuple[Sent, Request, Request]]:
         ping_request(post, "1", now=NOW, user_agent=agent),
         ping_request(plain, "1", now=NOW, user_agent=agent),
     )
+    yield (
+        VERIFICATION,
+        nonce_request(post, "1", now=NOW, user_agent=agent, timeout_s=1),
+        nonce_request(plain, "1", now=NOW, user_agent=agent, timeout_s=1),
+    )
 
 
 def _post(receiver: Receiver, hop: Hop, sequence: int | None, url: str | None) -> Request:
     return post_request(receiver, hop, b"", attempt=1, sequence=sequence, now=NOW, answer_url=url, user_agent="relay/1")
 
 
-@pytest.mark.parametrize("kind", [0, 1, 2, 3])
+@pytest.mark.parametrize("kind", [0, 1, 2, 3, 4])
 def test_what_is_sent_has_the_headers_that_are_described(kind: int) -> None:
     described, most, least = list(sent())[kind]
     assert {header.name for header in described.headers} == {name for name, _ in most.headers}
@@ -199,10 +204,13 @@ async def test_bodies_that_are_sent_are_as_described() -> None:
     found = await openapi()
     hooks = found["webhooks"]
     own = {f"receiver.{turn}" for turn in ("offline", "back", "disabled", "gone")} | {"message.failed"}
-    assert set(hooks) == {"delivery", "result", "failure", "ping"} | own
+    assert set(hooks) == {"delivery", "result", "failure", "ping", "verification"} | own
     content = hooks["ping"]["post"]["requestBody"]["content"]["application/json"]
     body = ping_request(Endpoint("https://receiver.example/"), "1", now=NOW, user_agent="relay").body
     conforms(json.loads(body), content["schema"], found)
+    content = hooks["verification"]["post"]["requestBody"]["content"]["application/json"]
+    asked = nonce_request(Endpoint("https://receiver.example/"), "1", now=NOW, user_agent="relay", timeout_s=1)
+    conforms(json.loads(asked.body), content["schema"], found)
     notice = notice_body(DeliveryId("-", "github", "m-1"), 0, reason="invalid", detail="", attempts=0, last_status=None)
     content = hooks["failure"]["post"]["requestBody"]["content"]["application/problem+json"]
     conforms(json.loads(notice), content["schema"], found)

@@ -66,6 +66,13 @@ def test_of_a_url_that_refers_to_something_only_who_resolves_it_can_tell() -> No
     assert proofs.due(NOW + 5, 9) == []
 
 
+def test_what_is_no_url_disturbs_nobody() -> None:
+    proofs = Proofs()
+    for url in ("https://ci.example:99999/", "https://[ci/", ""):
+        declare(proofs, post_endpoint=url)
+    assert proofs.due(NOW, 9) == ["ci"]
+
+
 def test_what_does_not_come_again_is_forgotten_when_the_topic_is_read_anew() -> None:
     proofs = Proofs()
     for name in ("ci", "cd"):

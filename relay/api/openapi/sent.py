@@ -30,6 +30,13 @@ class Sent:
     body: Any = None
 
 
+class Nonce(TypedDict):
+    """The whole body of a verification. `nonce`: made for this one."""
+
+    type: Literal["relay.verification"]
+    nonce: str
+
+
 class Ping(TypedDict):
     """The whole body of a ping. `test`: somebody asked for it, to see what becomes of it; `receiver`: then, whom."""
 
@@ -150,6 +157,25 @@ PING: Final = Sent(
     ("application/json",),
     Ping,
 )
+VERIFICATION: Final = Sent(
+    "verification",
+    "Do you want what is sent there?, to a receiver with `verification: hmac`",
+    "Before anything else is sent. Check its signature, and answer with a nonce of your own and the signature of both, as "
+    "docs/verification.md says.",
+    (
+        Header("webhook-id", "`verify_` and the nonce."),
+        *_SIGNED,
+        Header("ce-specversion", "1.0."),
+        Header("ce-id", "As `webhook-id`."),
+        Header("ce-source", "`relay`."),
+        Header("ce-type", "`relay.verification`."),
+        _AGENT,
+        _TYPE,
+    ),
+    {"200": "With the right body it is verified: messages follow.", "default": "It is not: asked again later."},
+    ("application/json",),
+    Nonce,
+)
 _OWN_EVENTS: Final[Mapping[Turn | Literal["message.failed"], tuple[str, str]]] = {
     "receiver.offline": (
         "A receiver is down for long, to those that subscribe",
@@ -188,4 +214,4 @@ _OF_OWN_EVENTS: Final = {
         Header("ce-time", "When it was noticed."),
     )
 }
-SENT: Final = (DELIVERY, RESULT, FAILURE, PING, *map(_own_event, _OWN_EVENTS))
+SENT: Final = (DELIVERY, RESULT, FAILURE, PING, VERIFICATION, *map(_own_event, _OWN_EVENTS))
