@@ -160,7 +160,7 @@ PING: Final = Sent(
 VERIFICATION: Final = Sent(
     "verification",
     "Do you want what is sent there?, to a receiver with `verification: hmac`",
-    "Before anything else is sent. Check its signature, and answer with a nonce of your own and the signature of both, as "
+    "Before anything else is sent. Check its signature; answer with a nonce of your own and the signature of both, as "
     "docs/verification.md says.",
     (
         Header("webhook-id", "`verify_` and the nonce."),
