@@ -209,7 +209,7 @@ def _plain(
     """Without a body, with the endpoint's own headers; not twice, where it goes by one of `headers` already."""
     agent, taken = ("user-agent", header_value(user_agent)), {name for name, _ in headers}
     own = (each for each in _own_headers(endpoint.headers) if each[0].lower() not in taken)
-    return Request(method, url, (*headers, agent, *own), timeout_s=timeout_s)
+    return Request(method, url, (*headers, agent, *own), timeout_s=timeout_s, egress=endpoint.egress)
 
 
 @lru_cache(maxsize=1024)

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from relay.domain.egress import Egress
 from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.handshake import MOST_BYTES, Handshake, Verdict, handshake
 from relay.domain.receiver import Endpoint, FormerSecret, Receiver, SigningPolicy, Verification
@@ -35,6 +36,14 @@ def said(body: bytes | str, content_type: str | None = "text/plain", status: int
     if content_type is not None:
         headers["content-type"] = content_type
     return Response(status, headers, body.encode() if isinstance(body, str) else body)
+
+
+@pytest.mark.parametrize("kind", ["challenge", "hmac", "cloudevents"])
+def test_it_goes_the_way_that_messages_will_go(kind: Verification) -> None:
+    request = asked(kind, egress=Egress(proxy="none")).request
+    assert request.egress == Egress(proxy="none")
+    assert ("x-team", "ci") in request.headers
+    assert request.timeout_s == 10.0
 
 
 # challenge
