@@ -51,6 +51,7 @@ from relay.telemetry.meter import MetricsMeter
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter
+from relay.telemetry.tallies import Tallies
 from relay.watch.answer_urls import tell_answer_urls
 from relay.watch.backlog import BacklogWatch
 from relay.watch.event_loop import LoopWatch
@@ -62,6 +63,7 @@ from relay.watch.parts import tell_draining, watch_part
 from relay.watch.receivers_file import FileWatch
 from relay.watch.rights import check_rights
 from relay.watch.shared_clock import ClockWatch, SharedClock
+from relay.watch.statistics import StatisticsTeller
 from relay.watch.topics import TopicWatch
 from relay.watch.verifier import Verifier, origin_of
 from relay.way_out import requests_of, transport_of
@@ -119,7 +121,9 @@ class Relay:
             ring=self._ring,
         )
         self.metrics = Metrics(__version__)
-        self._meter = MetricsMeter(self.metrics)
+        tallies = Tallies(shared.time)
+        self._meter = MetricsMeter(self.metrics, tallies)
+        self._statistics = StatisticsTeller(tallies, state, shared, teller=self._owner)
         tells_all = settings.log_level == "debug"
         self._observer = observer = TelemetryObserver(
             self.metrics,
@@ -259,6 +263,7 @@ class Relay:
                 start("refused receivers", count_refused(self.registry, self.metrics)),
                 start("parked watch", self._parked_watch.run()),
                 start("own events", self._events.run()),
+                start("statistics", self._statistics.run()),
             ]
             if self._keeps:
                 background += [start(name, work) for name, work in self._shared_work()]
@@ -288,6 +293,7 @@ class Relay:
                 await server.stop()
         await self._transport.close()
         await self._log.close()
+        await self._statistics.end()
         await self._state.close()
         await asyncio.to_thread(self._sentry.close)
 

@@ -2,7 +2,9 @@
 
 from typing import Literal, Protocol
 
+from relay.domain.exchange import Exchange
 from relay.domain.identity import DeliveryId
+from relay.domain.outcome import Outcome
 
 Via = Literal["response", "poll", "callback"]
 """How an answer came: in the POST's response, by a status GET, or by the receiver's own callback."""
@@ -24,8 +26,8 @@ class Meter(Protocol):
         """A message names a receiver that does not exist; it has a dead letter for that."""
         ...
 
-    def posted(self, receiver: str, seconds: float) -> None:
-        """One POST to a receiver ended, however it did."""
+    def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
+        """One POST to a receiver ended, however it did, and what that means."""
         ...
 
     def delivered(self, receiver: str, age_s: float) -> None:
@@ -58,7 +60,7 @@ class SilentMeter:
 
     def unrouted(self, delivery: DeliveryId, why: str) -> None: ...
 
-    def posted(self, receiver: str, seconds: float) -> None: ...
+    def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None: ...
 
     def delivered(self, receiver: str, age_s: float) -> None: ...
 

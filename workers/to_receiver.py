@@ -181,8 +181,8 @@ class ToReceiver:
     def _heard(self, work: Delivery, begun: float, exchange: Exchange) -> Decision:
         outside, receiver = self._outside, work.receiver
         now = outside.clock.time()
-        outside.meter.posted(receiver.name, outside.clock.monotonic() - begun)
         outcome = classify(exchange, codes=receiver.post.codes, now=now)
+        outside.meter.posted(receiver.name, exchange, outcome, outside.clock.monotonic() - begun)
         self._count(work, outcome, now)
         return self._decide(work, outcome, exchange)
 

@@ -117,6 +117,7 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("DELETE", "/v1/receivers/{name}"): OWNED,
     ("POST", "/v1/receivers/{name}/rotate"): OWNED,
     ("GET", "/v1/receivers/{name}"): RECEIVER,
+    ("GET", "/v1/receivers/{name}/stats"): RECEIVER,
     ("POST", "/v1/receivers/{name}/pause"): RECEIVER,
     ("POST", "/v1/receivers/{name}/resume"): RECEIVER,
     ("POST", "/v1/receivers/{name}/test"): RECEIVER,

@@ -41,6 +41,7 @@ from relay.api.refusals import Refusals
 from relay.api.registration import RegistrationResource
 from relay.api.replays import ReplaysResource
 from relay.api.rotation import RotationResource
+from relay.api.stats import StatsResource
 from relay.api.status import StatusReader
 from relay.api.strangers import refuse_strangers
 from relay.api.trial import TrialResource
@@ -122,6 +123,7 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
         AnswersResource(context, reader),
         FailedResource(context),
         ReceiversResource(context),
+        StatsResource(context),
         KeysResource(context, uses),
         AuditResource(context),
         *_registration(context),

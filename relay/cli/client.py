@@ -215,6 +215,10 @@ class Client:
         body, headers = json.dumps(said or {}).encode(), {"content-type": "application/json"}
         return await self._wanted(self.call("POST", f"{path}/{action}", body=body, headers=headers), "condition")
 
+    async def statistics(self, name: str) -> Any:
+        """What became of the attempts at a receiver within a day."""
+        return await self._wanted(self.call("GET", f"/v1/receivers/{_quoted(name)}/stats"), "outcomes", "hours")
+
     async def test_receiver(self, name: str) -> Any:
         """What was sent to it, and what came back."""
         return await self._wanted(self._post(f"/v1/receivers/{_quoted(name)}/test"), "request", "response", "failure")

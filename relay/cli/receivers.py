@@ -19,6 +19,7 @@ from relay.cli.config import (
 from relay.cli.paths import FILE
 from relay.cli.registering import create, delete, list_registered, patch, show, verified_in_words
 from relay.cli.rotating import rotate
+from relay.cli.stats import stats
 from relay.cli.table import output_option, print_json, print_table
 from relay.cli.trying import test
 from relay.cli.verifying import verify
@@ -37,7 +38,7 @@ def receivers() -> None:
     """Look at receivers.yaml and apply it; register receivers; see how they are; pause and resume them."""
 
 
-for _command in (apply, create, show, patch, rotate, test, verify, delete):
+for _command in (apply, create, show, patch, rotate, test, stats, verify, delete):
     receivers.add_command(_command)
 
 

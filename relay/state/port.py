@@ -30,6 +30,7 @@ from relay.state.onlooker import Openings, ParkedHead, Served, Sign, Watched
 from relay.state.quotas import Balance, Charge
 from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
+from relay.state.statistics import Statistics, Tally
 
 
 class Lane(NamedTuple):
@@ -328,8 +329,8 @@ class State(Protocol):
         ...
 
     async def forget_endpoint(self, owner: str, lanes: Sequence[Lane] = ()) -> None:
-        """Drop what is known of an endpoint that is no more: pauses, breaker, rate, room; and the fences of `lanes`,
-        which are its own and have lost their topic. Rows and references stay."""
+        """Drop what is known of an endpoint that is no more: pauses, breaker, rate, room, statistics; and the fences of
+        `lanes`, which are its own and have lost their topic. Rows and references stay."""
         ...
 
     # failed messages
@@ -368,6 +369,16 @@ class State(Protocol):
 
     async def keys_used(self, ids: Sequence[str]) -> list[float | None]:
         """Seconds since the last use of each; None: none is known. Works while tags are not ready."""
+        ...
+
+    # what became of attempts, for people
+    async def tally(self, teller: str, number: int, tallies: Sequence[Tally]) -> None:
+        """Add to the statistics of owners; of last attempts the latest is kept. Nothing is added where `number` is that
+        of the teller's call before. Kept for a day; works while tags are not ready."""
+        ...
+
+    async def statistics(self, owners: Sequence[str]) -> list[Statistics]:
+        """Works while tags are not ready."""
         ...
 
     # for those who only look

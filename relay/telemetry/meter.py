@@ -1,10 +1,13 @@
-"""What the workers tell about the messages they handle, turned into metrics."""
+"""What the workers tell about the messages they handle, turned into metrics and statistics."""
 
 from typing import Final, Literal
 
+from relay.domain.exchange import Exchange
 from relay.domain.identity import DeliveryId
+from relay.domain.outcome import Outcome
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
+from relay.telemetry.tallies import Tallies
 
 _log = get_logger("relay.engine")
 
@@ -15,8 +18,9 @@ _NOBODY: Final = "-"
 class MetricsMeter:
     """Implements `workers.meter.Meter`."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, tallies: Tallies) -> None:
         self._metrics = metrics
+        self._tallies = tallies
 
     def received(self, *, foreign_key: bool) -> None:
         self._metrics.messages_received_total.inc()
@@ -32,8 +36,9 @@ class MetricsMeter:
         facts = {"reason": reason, "status": None, "detail": why}
         _log.warning("dead_letter", stage="from_sender", endpoint=_NOBODY, **delivery._asdict(), **facts)
 
-    def posted(self, receiver: str, seconds: float) -> None:
+    def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
         self._metrics.delivery_duration_seconds.labels(receiver).observe(seconds)
+        self._tallies.count(receiver, exchange, outcome, seconds)
 
     def delivered(self, receiver: str, age_s: float) -> None:
         self._leg(receiver, "to_receiver", age_s)

@@ -28,6 +28,7 @@ from tests.contract.state_parking_contract import LifeContract, ParkingContract
 from tests.contract.state_quotas_contract import QuotasContract
 from tests.contract.state_remains_contract import RemainsContract
 from tests.contract.state_room_contract import RoomContract
+from tests.contract.state_statistics_contract import StatisticsContract
 from tests.contract.state_unseen_contract import UnseenContract
 from tests.contract.turned_clock import TurnedClock, age_keys
 from tests.fakes.state import MemoryState
@@ -53,6 +54,7 @@ class StateContract(
     LanesContract,
     UnseenContract,
     QuotasContract,
+    StatisticsContract,
     KeyUseContract,
 ):
     pass

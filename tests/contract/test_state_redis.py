@@ -24,6 +24,7 @@ from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Arrival, Mark, Result, Row, RowKey, Stage, delivery_row, tag_of
 from tests.contract.state_contract import LANE, LIMITS, ask, begun, doubt_of, outcome, peeked, row, settled
 from tests.contract.state_parking_contract import parked
+from tests.contract.state_statistics_contract import tally
 from tests.servers.valkey import Fsync, ValkeyServer
 
 DAY_S = 86_400
@@ -502,6 +503,7 @@ class TestMemory:
             await recover(state)
             await self.finish(state, range(2000))
             await begun(state, row())
+            await state.tally("one", 1, [tally(1)])
             lasting = {key async for key in client.scan_iter(count=1000) if await client.pttl(key) < 0}
         kinds = {key.split(b"}:")[1].split(b":")[0] for key in lasting}
         assert kinds == {b"life", b"tables", b"ep"}

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
 from relay.domain.receiver import BreakerPolicy, OfflinePolicy
+from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, Kind, Limits, Settlement
 from relay.state.onlooker import LineHead, Sign
@@ -19,6 +20,7 @@ from relay.state.port import DueAsk, IntakeAsk, Lane, Parked, State
 from relay.state.redis.state import RedisState
 from relay.state.replies import of
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Result, RowKey, Stage, tag_of
+from relay.state.statistics import LastAttempt, Tally
 from tests.contract.state_contract import WINDOW_S
 from tests.contract.turned_clock import TurnedClock, age_keys
 from tests.fakes.state import MemoryState
@@ -122,6 +124,15 @@ references = st.builds(
     st.booleans(),
 )
 
+last_attempts = st.builds(
+    LastAttempt, st.sampled_from([BEGIN, BEGIN + 9]), st.just(200), st.none(), st.sampled_from([0.1, 7.0])
+)
+tallies = st.builds(
+    Tally,
+    st.sampled_from(OWNERS),
+    st.builds(Counted, st.sampled_from([(1, *[0] * (NUMBERS - 1)), (70_000, *[3] * (NUMBERS - 1))])),
+    last_attempts,
+)
 leased: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries({"lease_s": st.just(30)})
 due_asks = st.builds(DueAsk, st.integers(0, 1), st.integers(1, 3))
 moments = st.sampled_from([BEGIN - 5.0, BEGIN + 5.0, BEGIN + 1_000.0])
@@ -203,6 +214,8 @@ calls = st.one_of(
     call("keys_used", st.just(["a", "b"])),
     call("parked_heads", st.just(TopicPartition("topic", 0)), st.lists(st.tuples(st.sampled_from(OWNERS), keys))),
     call("parked", st.just(OWNERS)),
+    call("tally", st.sampled_from(["one", "another"]), st.integers(1, 3), st.lists(tallies, max_size=3)),
+    call("statistics", st.just(OWNERS)),
 )
 steps = st.tuples(calls, st.sampled_from([0.0, 0.0, 0.1, 1.0, 10.0, 25.0, 61.0, 500.0, 800.0, 90_000.0]))
 

@@ -27,13 +27,14 @@ from tests.fakes.state_memory import Taken
 from tests.fakes.state_parking import count_of
 from tests.fakes.state_records import Records
 from tests.fakes.state_rows import remember
+from tests.fakes.state_statistics import StatisticsKept
 
 _NEWEST_FAILED = 10_000
 _SIGN_KEPT_S = 7 * 86_400
 _KEY_USE_KEPT_S = 400 * 86_400
 
 
-class MemoryState(Records):
+class MemoryState(StatisticsKept, Records):
     """Implements `relay.state.port.State`."""
 
     async def start(self) -> None:
@@ -247,6 +248,7 @@ class MemoryState(Records):
         self._reach_owners([owner])
         tag = self._of(owner)
         tag.rows.endpoints.pop(owner, None)
+        self._statistics.pop(owner, None)
         tag.rows.reserved.pop(owner, None)
         for lane in lanes:
             tag.lane(lane).epoch = tag.lane(lane).before = -1

@@ -11,6 +11,7 @@ from relay.state.onlooker import LineHead
 from relay.state.port import Counts, FailedEntry, Gap, Lane, Parked
 from relay.state.replies import Fenced, Refusal
 from relay.state.rows import TAGS, MessageRow, tag_of
+from relay.state.statistics import Statistics
 from tests.fakes.state_parking import LaneIndex, count_of
 from tests.fakes.state_rows import Rows
 
@@ -83,6 +84,8 @@ class Memory:
         self._key_uses: dict[str, float] = {}
         self._leases.clear()
         self._taken: dict[tuple[str, int], Taken] = {}
+        self._statistics: dict[str, tuple[Statistics, float]] = {}
+        self._told: dict[tuple[int, str], tuple[int, float]] = {}
         self._charged: dict[tuple[str, int], tuple[int, float]] = {}
 
     @property

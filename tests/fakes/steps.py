@@ -11,6 +11,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
+from relay.domain.outcome import Outcome
 from relay.domain.receiver import Receiver, Source
 from relay.domain.topics import Topics
 from relay.engine.turnstile import Turnstile
@@ -87,7 +88,7 @@ class CountingMeter:
     def unrouted(self, delivery: DeliveryId, why: str) -> None:
         self.told.append(("unrouted", delivery.receiver, why))
 
-    def posted(self, receiver: str, seconds: float) -> None:
+    def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
         self.told.append(("posted", receiver, seconds))
 
     def delivered(self, receiver: str, age_s: float) -> None:

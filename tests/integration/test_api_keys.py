@@ -77,6 +77,7 @@ MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
     ("POST", "/v1/receivers/{name}/rotate"): frozenset({"owner:alice"}),
     ("DELETE", "/v1/receivers/{name}"): frozenset({"owner:alice"}),
     ("POST", "/v1/secrets/reencrypt"): frozenset(),
+    ("GET", "/v1/receivers/{name}/stats"): frozenset({"receiver:ci", "owner:alice"}),
     ("GET", "/v1/receivers/{name}"): frozenset({"receiver:ci", "owner:alice"}),
     ("POST", "/v1/receivers/{name}/verify"): frozenset({"receiver:ci", "owner:alice"}),
     ("POST", "/v1/receivers/{name}/pause"): frozenset({"receiver:ci", "owner:alice"}),

@@ -28,6 +28,7 @@ async def test_a_receiver_registered_by_hand_is_sent_to_and_outlives_a_restart(t
     sink = Sink("answer", secret=SECRET)
     await sink.start()
     (tmp_path / "receiver.json").write_text(json.dumps({"secret": SECRET, "bearer_token": TOKEN}))
+    send = ("send", "--source", "s", "--receiver", "ci", "--wait", "20", "-")
     start = ("dev", "--port", "0", "--no-demo", "--data-dir", str(tmp_path / "data"))
     try:
         async with RelayProcess(*start, cwd=tmp_path) as dev:
@@ -50,6 +51,8 @@ async def test_a_receiver_registered_by_hand_is_sent_to_and_outlives_a_restart(t
             assert "cap=7200.0" in output
             assert "owner: team-1" in output
             assert not any(canary in output for canary in CANARIES)
+            code, output = await relay(dev, *send, stdin=b"{}")
+            assert code == 0, output
             code, output = await relay(dev, "receivers", "list", "--owner", "team-1", "-o", "json")
             assert [item["name"] for item in json.loads(output)] == ["ci"]
             assert not any(canary in "\n".join(dev.lines) for canary in CANARIES)
@@ -69,10 +72,12 @@ async def test_a_receiver_registered_by_hand_is_sent_to_and_outlives_a_restart(t
 
         async with RelayProcess(*start, cwd=tmp_path, environ=newer) as dev:
             await dev.line_with("Ready")
-            send = ("send", "--source", "s", "--receiver", "ci", "--wait", "20", "-")
+            code, output = await relay(dev, "receivers", "stats", "ci", "-o", "json")  # told when the process ended
+            stats = json.loads(output)
+            assert (stats["attempts"], stats["outcomes"]["delivered"], stats["last_response"]["status"]) == (1, 1, 200)
             code, output = await relay(dev, *send, stdin=b"{}")
             assert code == 0, output
-            ping, arrival = sink.received
+            ping, _, arrival = sink.received
             assert (ping.verified, ping.headers["ce-type"]) == (True, "relay.ping")
             assert (arrival.verified, arrival.headers["authorization"]) == (True, f"Bearer {TOKEN}")
             code, output = await relay(dev, "receivers", "delete", "ci")

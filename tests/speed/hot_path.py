@@ -36,6 +36,7 @@ from relay.telemetry.meter import MetricsMeter
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter
+from relay.telemetry.tallies import Tallies
 from workers.from_sender import FromSender
 from workers.letters import Letters
 from workers.outside import Outside
@@ -114,7 +115,7 @@ class HotPath:
         self._observer = TelemetryObserver(metrics, SentryReporter(), lambda: None)
         state = cast(State, QuickState())
         turnstile = Turnstile(self._clock, self._observer)
-        meter = MetricsMeter(metrics)
+        meter = MetricsMeter(metrics, Tallies(self._clock.time))
         outside = Outside(QuickTransport(), self._clock, lambda: 0.5, "relay/0", meter=meter, turnstile=turnstile)
         letters = Letters(TOPICS, self._clock)
         log, patience = cast(Log, self.log), Patience(self._clock, self._observer)

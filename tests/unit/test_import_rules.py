@@ -13,7 +13,7 @@ CLIENT_LIBRARIES: Final = frozenset(
 )
 PORTS: Final = {
     "log": {"port", "partitioner"},
-    "state": {"port", "replies", "rows", "attempts", "onlooker", "quotas"},
+    "state": {"port", "replies", "rows", "attempts", "onlooker", "quotas", "statistics"},
     "delivery": {"port"},
 }
 """Package -> the modules of its port; its others are adapters."""

@@ -6,11 +6,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
+from relay.domain.exchange import Response
 from relay.domain.identity import DeliveryId
+from relay.domain.outcome import Delivered
 from relay.telemetry import series
 from relay.telemetry.meter import MetricsMeter
 from relay.telemetry.metrics import CONTENT_TYPE, Metrics
 from relay.telemetry.series import OTHER
+from relay.telemetry.tallies import Tallies
 
 LEGS = ("to_receiver", "answer", "to_sender")
 
@@ -125,8 +128,8 @@ def test_a_partition_that_went_elsewhere_is_not_reported_any_more() -> None:
 
 
 def test_what_the_workers_tell() -> None:
-    metrics = Metrics("1")
-    meter = MetricsMeter(metrics)
+    metrics, tallies = Metrics("1"), Tallies(lambda: 7.0)
+    meter = MetricsMeter(metrics, tallies)
     meter.received(foreign_key=False)
     meter.received(foreign_key=True)
     with capture_logs() as logged:
@@ -136,11 +139,12 @@ def test_what_the_workers_tell() -> None:
         ("dead_letter", "nobody", "m-1"),
         ("dead_letter", "noone", "m-1"),
     ]
-    meter.posted("ci", 0.5)
+    meter.posted("ci", Response(204, {}, b""), Delivered(204), 0.5)
     meter.delivered("ci", 1.5)
     meter.answered("ci", "response", 1.5)
     meter.answered("ci", "callback", None)
     meter.returned("ci", -2)
+    assert [(tally.owner, tally.counted.attempts) for tally in tallies.take()] == [("r:ci", 1)]
     assert value(metrics, "relay_messages_received_total") == 2
     assert value(metrics, "relay_foreign_keys_total") == 1
     assert value(metrics, "relay_failed_total", receiver="-", reason="unknown_receiver") == 2

@@ -30,6 +30,7 @@ from relay.api.receiver_shown import NewReceiverView, ReceiverView
 from relay.api.receivers import Condition, EndpointView, ReceiverHealthView, Why
 from relay.api.registration import RemovalView
 from relay.api.rotation import RotatedView, SecretRotation
+from relay.api.stats import StatsView
 from relay.api.trial import TrialView
 from relay.api.verification import TriedView
 from relay.config.drafts import NewReceiver
@@ -200,10 +201,22 @@ _VERIFICATION: Final = Operation(
     answers=(Answer(200, "What came of it.", json_of(TriedView)),),
     example=Example(200, path={"name": "ci"}),
 )
+_STATS: Final = Operation(
+    method="GET",
+    path="/v1/receivers/{name}/stats",
+    id="getReceiverStats",
+    noun="receivers",
+    summary="What became of the attempts at a receiver within a day",
+    description="Over all processes, some seconds late. Status GETs, pings and tests do not count.",
+    parameters=(_NAME,),
+    answers=(Answer(200, "Of 24 hours of the clock, the present one among them.", json_of(StatsView)),),
+    example=Example(200, path={"name": "ci"}),
+)
 OPERATIONS: Final = (
     *_REGISTRATION,
     _TRIAL,
     _VERIFICATION,
+    _STATS,
     *_of_endpoint("/v1/receivers/{name}", _NAME, "receiver", "Receiver", "ci", ReceiverHealthView),
     *_of_endpoint("/v1/sources/{source_id}/callback", SOURCE, "callback", "Callback", "calls", EndpointView),
 )

@@ -30,6 +30,7 @@ from relay.state.redis.shared import Part
 from relay.state.redis.values import lane_key, ms, raw, tag_of
 from relay.state.replies import REFUSALS, refused
 from relay.state.rows import TAGS, RowKey
+from relay.state.statistics import Statistics, Tally
 
 _ALL_OF_TAG = ""
 _RESTORED = (Restored.FINISHED, Restored.THERE, Restored.PUT_BACK)
@@ -181,6 +182,18 @@ class RedisState(Records):
         parts = [(tag, encode(part)) for tag, part in batch.parts()]
         found = await self._calls.run("keys_used", parts, numbers)
         return batch.join(found, lambda ago_ms: None if ago_ms < 0 else ago_ms / 1000)
+
+    # what became of attempts, for people
+    async def tally(self, teller: str, number: int, tallies: Sequence[Tally]) -> None:
+        parts = Batch(tallies, [tag_of(one.owner) for one in tallies]).parts()
+        told = [(tag, encode((teller, number, list(map(wire.encode_tally, part))))) for tag, part in parts]
+        await self._calls.run("tally", told, numbers)
+
+    async def statistics(self, owners: Sequence[str]) -> list[Statistics]:
+        batch = Batch(owners, [tag_of(owner) for owner in owners])
+        parts = [(tag, encode(part)) for tag, part in batch.parts()]
+        found = await self._calls.run("statistics", parts, wire.decode_statistics)
+        return batch.join(found, wire.WireStatistics.statistics)
 
     # for those who only look
     def hints(self) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:

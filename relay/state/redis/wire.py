@@ -8,12 +8,14 @@ from typing import Final, Literal
 import msgspec
 
 from relay.domain.hold import Hold, HoldReason
+from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate
 from relay.state.onlooker import LineHead, Openings, ParkedHead, Served, Sign, Watched
 from relay.state.port import EndpointHealth, FailedEntry
 from relay.state.quotas import Balance, Charge
 from relay.state.redis.record_wire import WireRow, row_of
 from relay.state.redis.values import raw, seconds, text_bytes
+from relay.state.statistics import LastAttempt, Statistics, Tally
 
 _BREAKERS: Final[tuple[Literal["closed", "open", "half_open"], ...]] = ("closed", "open", "half_open")
 
@@ -146,3 +148,26 @@ def encode_charge(charge: Charge) -> tuple[object, ...]:
 
 
 decode_balances: Final = msgspec.msgpack.Decoder(list[list[WireBalance] | bool]).decode
+
+# --- statistics -------------------------------------------------------------------------------------------------
+
+_encode_last: Final = msgspec.msgpack.Encoder().encode
+_decode_last: Final = msgspec.msgpack.Decoder(LastAttempt).decode
+
+
+class WireStatistics(msgspec.Struct, array_like=True):
+    hours: list[tuple[int, tuple[int, ...]]]
+    last: tuple[int, msgspec.Raw] | int
+
+    def statistics(self) -> Statistics:
+        # of another length: another version counted other things
+        hours = {hour: Counted(numbers) for hour, numbers in sorted(self.hours) if len(numbers) == NUMBERS}
+        return Statistics(hours, None if isinstance(self.last, int) else _decode_last(text_bytes(self.last[1])))
+
+
+def encode_tally(tally: Tally) -> tuple[object, ...]:
+    last = tally.last
+    return tally.owner, tally.counted.numbers, round(last.at * 1000), raw(_encode_last(last))
+
+
+decode_statistics: Final = msgspec.msgpack.Decoder(list[list[WireStatistics] | bool]).decode

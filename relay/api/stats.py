@@ -1,0 +1,116 @@
+"""`GET /v1/receivers/{name}/stats`: what became of the attempts at a receiver within a day, and how fast it answers.
+
+Of all processes; each tells what it has counted every few seconds.
+"""
+
+from collections.abc import Mapping
+from math import isinf
+from typing import Final, TypedDict
+
+from aiohttp import web
+
+from relay.api.context import ApiContext
+from relay.api.json_body import json_response
+from relay.api.problems import NOT_FOUND, Problem
+from relay.api.reading import query_of
+from relay.api.view import rfc3339
+from relay.domain.outcome import CodeClass
+from relay.domain.statistics import BOUNDS_S, HOURS, NUMBERS, OUTCOMES, Counted, sum_of
+from relay.state.statistics import LastAttempt
+
+_HOUR_S: Final = 3600
+_NOTHING: Final = Counted((0,) * NUMBERS)
+_BUCKETS_MS: Final = [bound * 1000 for bound in BOUNDS_S]
+
+
+class CountedView(TypedDict):
+    """Attempts of some time. `outcomes`: how many came to each class, as in `codes` of a receiver; `success_rate`:
+    share of those that were `accepted` or `delivered`, null without any. `p50_ms`, `p99_ms`: so long at most took half,
+    and 99 %, of the responses, as far as `buckets_ms` tell; null: there was none, or it took longer than the last."""
+
+    attempts: int
+    outcomes: dict[CodeClass, int]
+    success_rate: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+class HourView(CountedView):
+    """`hour`: its begin, RFC 3339."""
+
+    hour: str | None
+
+
+class LastResponseView(TypedDict):
+    """What the last attempt came to: the `status` of the response, or as `failure` the kind of it, as `timeout`."""
+
+    at: str | None
+    status: int | None
+    failure: str | None
+    duration_ms: float
+
+
+class StatsView(CountedView):
+    """The present hour of the clock and the 23 before it; `hours` in their order. `buckets_ms`: the upper ends of the
+    buckets that response times are counted in."""
+
+    name: str
+    last_response: LastResponseView | None
+    buckets_ms: list[float]
+    hours: list[HourView]
+
+
+class StatsResource:
+    """The route; see the module's first lines."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/v1/receivers/{name}/stats", self.get)
+
+    async def get(self, request: web.Request) -> web.Response:
+        query_of(request)
+        name, directory = request.match_info["name"], self._context.directory
+        if directory.receiver(name) is None and directory.refusal(name) is None:
+            raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}.")
+        [found] = await self._context.state.statistics([f"r:{name}"])
+        view: StatsView = {
+            "name": name,
+            **_counted(sum_of(found.hours.values())),
+            "last_response": None if found.last is None else _last(found.last),
+            "buckets_ms": _BUCKETS_MS,
+            "hours": self._hours(found.hours),
+        }
+        return json_response(200, view)
+
+    def _hours(self, known: Mapping[int, Counted]) -> list[HourView]:
+        """The state has a clock of its own, which may be in the next hour already."""
+        last = max(int(self._context.clock.time() // _HOUR_S), max(known, default=0))
+        return [
+            {"hour": rfc3339(hour * _HOUR_S), **_counted(known.get(hour, _NOTHING))}
+            for hour in range(last - HOURS + 1, last + 1)
+        ]
+
+
+def _counted(counted: Counted) -> CountedView:
+    return {
+        "attempts": counted.attempts,
+        "outcomes": dict(zip(OUTCOMES, counted.outcomes, strict=True)),
+        "success_rate": counted.success_rate,
+        "p50_ms": _ms(counted.quantile_s(0.5)),
+        "p99_ms": _ms(counted.quantile_s(0.99)),
+    }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None or isinf(seconds) else seconds * 1000
+
+
+def _last(last: LastAttempt) -> LastResponseView:
+    return {
+        "at": rfc3339(last.at),
+        "status": last.status,
+        "failure": last.failure,
+        "duration_ms": round(last.seconds * 1000, 1),
+    }

@@ -1,0 +1,54 @@
+"""Tells the state what this process has counted of the POSTs to receivers: every few seconds, many in one call."""
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from relay.domain.errors import Unavailable
+from relay.engine.clock import Clock
+from relay.state.port import State
+from relay.state.statistics import Tally
+from relay.telemetry.tallies import Tallies
+
+EVERY_S: Final = 5.0
+AT_ONCE: Final = 50
+"""Tallies in one call: about a millisecond of the server."""
+_LAST_S: Final = 2.0
+"""How long the end of a process may wait for the state to take the rest."""
+
+
+class StatisticsTeller:
+    """`teller`: unique per process. A call that failed is made again as it was, before anything newer is told, so that
+    nothing counts twice."""
+
+    def __init__(self, tallies: Tallies, state: State, clock: Clock, *, teller: str) -> None:
+        self._tallies = tallies
+        self._state = state
+        self._clock = clock
+        self._teller = teller
+        self._number = 1
+        self._untold: list[list[Tally]] = []
+
+    async def run(self) -> None:
+        """For ever. While the state is away, what was counted waits in memory."""
+        while True:
+            await self._clock.sleep(EVERY_S)
+            with suppress(Unavailable):
+                await self.tell()
+
+    async def tell(self) -> None:
+        """All that was counted so far. Raises Unavailable; what was not taken comes first the next time."""
+        if not self._untold:
+            taken = self._tallies.take()
+            self._untold = [taken[first : first + AT_ONCE] for first in range(0, len(taken), AT_ONCE)]
+        while self._untold:
+            await self._state.tally(self._teller, self._number, self._untold[0])
+            self._number += 1
+            del self._untold[0]
+
+    async def end(self) -> None:
+        """Tell the rest, if that can be done at once."""
+        with suppress(Unavailable, TimeoutError):
+            async with asyncio.timeout(_LAST_S):
+                await self.tell()  # what was left over
+                await self.tell()

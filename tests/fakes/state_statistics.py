@@ -1,0 +1,47 @@
+"""What the state's fake keeps of attempts, for people."""
+
+from collections.abc import Sequence
+
+from relay.domain.statistics import HOURS, sum_of
+from relay.state.rows import tag_of
+from relay.state.statistics import Statistics, Tally
+from tests.fakes.state_memory import Memory
+
+_KEPT_S = (HOURS + 1) * 3600
+_NOTHING = (Statistics({}, None), 0.0)
+
+
+class StatisticsKept(Memory):
+    """The part of the port that is about statistics."""
+
+    async def tally(self, teller: str, number: int, tallies: Sequence[Tally]) -> None:
+        until = self.now + _KEPT_S
+        told = {(tag_of(one.owner), teller) for one in tallies}
+        fresh = {key[0] for key in told if not self._was_told(key, number)}
+        self._told |= dict.fromkeys([key for key in told if key[0] in fresh], (number, until))
+        for one in tallies:
+            if tag_of(one.owner) in fresh:
+                self._statistics[one.owner] = self._with(one), until
+
+    def _was_told(self, key: tuple[int, str], number: int) -> bool:
+        known, until = self._told.get(key, (number, 0.0))
+        return known == number and self.now < until
+
+    def _with(self, tally: Tally) -> Statistics:
+        hours, last = self._kept(tally.owner)
+        hour = int(self.now // 3600)
+        known = [hours[hour]] if hour in hours else []
+        newest = tally.last if last is None or last.at <= tally.last.at else last
+        return Statistics({**hours, hour: sum_of([*known, tally.counted])}, newest)
+
+    def _kept(self, owner: str) -> Statistics:
+        known, until = self._statistics.get(owner, _NOTHING)
+        return known if self.now < until else _NOTHING[0]
+
+    async def statistics(self, owners: Sequence[str]) -> list[Statistics]:
+        return [self._shown(owner) for owner in owners]
+
+    def _shown(self, owner: str) -> Statistics:
+        hours, last = self._kept(owner)
+        first = int(self.now // 3600) - HOURS
+        return Statistics({hour: counted for hour, counted in sorted(hours.items()) if hour > first}, last)

@@ -1,0 +1,113 @@
+"""Statistics of a receiver over the API and by its command."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from structlog.testing import capture_logs
+
+from relay.cli.receivers import receivers
+from relay.domain.exchange import Exchange, NoResponse, Response
+from relay.domain.outcome import classify
+from relay.domain.receiver import CodeClasses
+from relay.domain.statistics import BOUNDS_S, OUTCOMES
+from relay.telemetry.tallies import Tallies
+from relay.watch.statistics import StatisticsTeller
+from tests.integration.api_rig import Rig, document, problem, running_api
+
+PATH = "/v1/receivers/ci/stats"
+HOUR_S = 3600
+REFUSED = NoResponse("refused", "", sent=False)
+HOURS = {"2023-11-14T21:00:00.000Z": 3, "2023-11-14T22:00:00.000Z": 1}
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with running_api() as running:
+        yield running
+
+
+async def attempted(rig: Rig, *told: tuple[Exchange, float], teller: str = "one") -> None:
+    tallies = Tallies(rig.clock.time)
+    for exchange, seconds in told:
+        tallies.count("ci", exchange, classify(exchange, codes=CodeClasses(), now=0), seconds)
+    await StatisticsTeller(tallies, rig.state, rig.clock, teller=teller).tell()
+
+
+async def an_hour_passes(rig: Rig) -> None:
+    rig.clock.now += HOUR_S
+    rig.state.advance(HOUR_S)
+
+
+async def lived(rig: Rig) -> None:
+    """Two processes have sent something, in two hours; NOW is in the second."""
+    rig.clock.now -= HOUR_S
+    rig.state.advance(-HOUR_S)
+    await attempted(rig, (Response(200, {}, b"{}"), 0.02), (Response(202, {}, b""), 0.3))
+    await attempted(rig, (Response(503, {}, b""), 99.0), teller="another")
+    await an_hour_passes(rig)
+    await attempted(rig, (REFUSED, 0.0123), teller="a third")
+
+
+def outcomes(**counts: int) -> dict[str, int]:
+    return dict.fromkeys(OUTCOMES, 0) | counts
+
+
+async def test_what_all_processes_have_counted_by_the_hour_and_over_all(rig: Rig) -> None:
+    await lived(rig)
+    told: Any = document(await rig.get(PATH))
+    assert (told["name"], told["attempts"], told["success_rate"]) == ("ci", 4, 0.5)
+    assert told["outcomes"] == outcomes(delivered=1, accepted=1, not_now=1, not_processed=1)
+    assert (told["p50_ms"], told["p99_ms"], told["buckets_ms"]) == (500, None, [bound * 1000 for bound in BOUNDS_S])
+    assert told["last_response"] == {
+        "at": "2023-11-14T22:13:20.000Z",
+        "status": None,
+        "failure": "refused",
+        "duration_ms": 12.3,
+    }
+    hours = told["hours"]
+    assert (len(hours), hours[0]["hour"]) == (24, "2023-11-13T23:00:00.000Z")
+    assert {hour["hour"]: hour["attempts"] for hour in hours if hour["attempts"]} == HOURS
+    assert hours[-1]["outcomes"] == outcomes(not_processed=1)
+    assert (hours[-1]["success_rate"], hours[-1]["p50_ms"]) == (0, None)
+
+
+async def test_of_a_receiver_that_was_sent_nothing(rig: Rig) -> None:
+    rig.directory.refused["bad"] = "a variable is not set"
+    for name in ("ci", "bad"):
+        told = document(await rig.get(f"/v1/receivers/{name}/stats"))
+        assert (told["attempts"], told["success_rate"], told["p50_ms"], told["last_response"]) == (0, None, None, None)
+        assert len(told["hours"]) == 24
+
+
+async def test_the_clock_of_the_state_may_be_ahead(rig: Rig) -> None:
+    rig.state.advance(HOUR_S)
+    await attempted(rig, (Response(200, {}, b""), 0.02))
+    told = document(await rig.get(PATH))
+    assert [hour["attempts"] for hour in told["hours"]] == [0] * 23 + [1]
+
+
+async def test_who_cannot_be_told_of(rig: Rig) -> None:
+    problem(await rig.get("/v1/receivers/nobody/stats"), 404, "not-found")
+    problem(await rig.get(f"{PATH}?hours=3"), 400, "invalid-request")
+
+
+async def test_the_command_shows_what_the_route_gives(rig: Rig) -> None:
+    assert "last response: none within a day" in (await command(rig, "stats", "ci")).output
+    await lived(rig)
+    told = (await command(rig, "stats", "ci")).output
+    assert "last response: none (refused), in 12.3 ms, at 2023-11-14T22:13:20.000Z" in told
+    assert [line.split()[:3] for line in told.splitlines()[2:]] == [
+        ["2023-11-14T21:00:00.000Z", "3", "66.7%"],
+        ["2023-11-14T22:00:00.000Z", "1", "0.0%"],
+        ["24", "hours", "4"],
+    ]
+    assert json.loads((await command(rig, "stats", "ci", "-o", "json")).output) == document(await rig.get(PATH))
+
+
+async def command(rig: Rig, *words: str) -> Result:
+    with capture_logs():  # of the API, which is in the same process: they are no output of the command
+        return await asyncio.to_thread(CliRunner().invoke, receivers, [*words, "--api", rig.url])

@@ -1,0 +1,162 @@
+"""Attempts are counted in memory, and told to the state every few seconds: bounded, and nothing twice."""
+
+import asyncio
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.domain.errors import StateUnavailable
+from relay.domain.exchange import Exchange, NoResponse, Response
+from relay.domain.outcome import classify
+from relay.domain.receiver import CodeClasses
+from relay.domain.statistics import BOUNDS_S, NUMBERS, OUTCOMES, Counted, count_in, sum_of
+from relay.state.statistics import LastAttempt, Tally
+from relay.telemetry import tallies as counting
+from relay.telemetry.tallies import Tallies
+from relay.watch.statistics import AT_ONCE, StatisticsTeller
+from tests.fakes.state import MemoryState
+from tests.fakes.steps import StandingClock
+
+CODES = CodeClasses()
+
+
+FINE = Response(204, {}, b"")
+
+
+def attempts(*told: tuple[Exchange, float]) -> Counted:
+    numbers = [0] * NUMBERS
+    for exchange, seconds in told:
+        count_in(numbers, exchange, classify(exchange, codes=CODES, now=0), seconds)
+    return Counted(tuple(numbers))
+
+
+def response(status: int) -> Response:
+    return Response(status, {}, b"")
+
+
+@pytest.mark.parametrize(
+    ("exchange", "outcome"),
+    [
+        (response(202), "accepted"),
+        (response(204), "delivered"),
+        (Response(200, {}, b"{}"), "delivered"),
+        (response(429), "not_now"),
+        (response(500), "ambiguous"),
+        (NoResponse("timeout", "", sent=True), "ambiguous"),
+        (NoResponse("refused", "", sent=False), "not_processed"),
+        (response(422), "rejected"),
+        (response(410), "gone"),
+    ],
+)
+def test_an_attempt_counts_by_what_it_came_to(exchange: Exchange, outcome: str) -> None:
+    counted = attempts((exchange, 0.3))
+    assert dict(zip(OUTCOMES, counted.outcomes, strict=True)) == dict.fromkeys(OUTCOMES, 0) | {outcome: 1}
+    assert counted.success_rate == (1.0 if outcome in ("accepted", "delivered") else 0.0)
+    assert counted.quantile_s(0.5) == (0.5 if isinstance(exchange, Response) else None)
+
+
+def test_where_nothing_was_tried_there_is_no_rate() -> None:
+    nothing = sum_of([])
+    assert (nothing.attempts, nothing.success_rate, nothing.quantile_s(0.99)) == (0, None, None)
+
+
+@given(st.lists(st.floats(0, 200), min_size=1, max_size=200), st.sampled_from([0.5, 0.99, 1.0]))
+def test_a_quantile_is_the_end_of_the_bucket_that_the_true_one_is_in(seconds: list[float], share: float) -> None:
+    found = sum_of(attempts((response(204), each)) for each in seconds).quantile_s(share)
+    true = sorted(seconds)[max(0, -int(-share * len(seconds) // 1) - 1)]
+    assert found == next((bound for bound in BOUNDS_S if true <= bound), inf)
+
+
+def count(tallies: Tallies, receiver: str, exchange: Exchange = FINE, seconds: float = 0.1) -> None:
+    tallies.count(receiver, exchange, classify(exchange, codes=CODES, now=0), seconds)
+
+
+def test_what_was_counted_is_taken_once() -> None:
+    now = 5.0
+    tallies = Tallies(lambda: now)
+    count(tallies, "ci")
+    now = 6.0
+    count(tallies, "ci", NoResponse("refused", "", sent=False), 0.2)
+    last = LastAttempt(6.0, None, "refused", 0.2)
+    both = attempts((response(204), 0.1), (NoResponse("refused", "", sent=False), 0.2))
+    assert tallies.take() == [Tally("r:ci", both, last)]
+    assert tallies.take() == []
+
+
+def test_memory_is_bounded_with_many_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "MOST", 3)
+    tallies = Tallies(lambda: 0.0)
+    for number in range(5):
+        count(tallies, f"r-{number}")
+    count(tallies, "r-0")
+    assert [(tally.owner, tally.counted.attempts) for tally in tallies.take()] == [
+        ("r:r-0", 2),
+        ("r:r-1", 1),
+        ("r:r-2", 1),
+    ]
+    count(tallies, "r-4")
+    assert [tally.owner for tally in tallies.take()] == ["r:r-4"]
+
+
+class Shaky(MemoryState):
+    """Every call that tells is made, and its reply is lost while `away`."""
+
+    away = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    async def tally(self, teller: str, number: int, tallies: object) -> None:
+        await super().tally(teller, number, tallies)  # type: ignore[arg-type]
+        self.sizes.append(len(tallies))  # type: ignore[arg-type]
+        if self.away:
+            raise StateUnavailable("the reply was lost")
+
+
+async def attempts_of(state: MemoryState, receiver: str) -> int:
+    (found,) = await state.statistics([f"r:{receiver}"])
+    return sum_of(found.hours.values()).attempts
+
+
+async def test_what_was_not_taken_is_told_again_and_counts_once() -> None:
+    state, tallies = Shaky(), Tallies(lambda: 0.0)
+    teller = StatisticsTeller(tallies, state, StandingClock(), teller="p")
+    state.away = True
+    count(tallies, "ci")
+    for _ in range(3):
+        with pytest.raises(StateUnavailable):
+            await teller.tell()
+        count(tallies, "ci")
+    state.away = False
+    await teller.end()
+    assert await attempts_of(state, "ci") == 4
+    assert state.sizes == [1] * 5
+
+
+async def test_many_receivers_are_told_in_few_calls() -> None:
+    state, tallies = Shaky(), Tallies(lambda: 0.0)
+    for number in range(2 * AT_ONCE + 1):
+        count(tallies, f"r-{number}")
+    await StatisticsTeller(tallies, state, StandingClock(), teller="p").tell()
+    assert state.sizes == [AT_ONCE, AT_ONCE, 1]
+
+
+async def test_it_goes_on_when_the_state_is_back() -> None:
+    state, tallies = Shaky(), Tallies(lambda: 0.0)
+    state.away = True
+
+    class Clock(StandingClock):
+        async def sleep(self, seconds: float) -> None:
+            await super().sleep(seconds)
+            state.away = len(state.sizes) < 3
+            if len(state.sizes) == 4:
+                raise asyncio.CancelledError
+
+    teller = StatisticsTeller(tallies, state, Clock(), teller="p")
+    count(tallies, "ci")
+    with pytest.raises(asyncio.CancelledError):
+        await teller.run()
+    assert await attempts_of(state, "ci") == 1
