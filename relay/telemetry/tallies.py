@@ -15,18 +15,18 @@ MOST: Final = 10_000
 class _Counting:
     """Of one receiver. The last attempt is kept in parts: nothing is made for each."""
 
-    __slots__ = ("at", "exchange", "numbers", "seconds")
+    __slots__ = ("at", "failure", "numbers", "seconds", "status")
 
-    exchange: Exchange
+    status: int | None
+    failure: str | None
 
     def __init__(self) -> None:
         self.numbers = [0] * NUMBERS
         self.at = self.seconds = 0.0
 
     def tally(self, receiver: str) -> Tally:
-        exchange = self.exchange
-        status, failure = (exchange.status, None) if isinstance(exchange, Response) else (None, exchange.kind)
-        return Tally(f"r:{receiver}", Counted(tuple(self.numbers)), LastAttempt(self.at, status, failure, self.seconds))
+        last = LastAttempt(self.at, self.status, self.failure, self.seconds)
+        return Tally(f"r:{receiver}", Counted(tuple(self.numbers)), last)
 
 
 class Tallies:
@@ -43,7 +43,11 @@ class Tallies:
                 return
             found = self._counting[receiver] = _Counting()
         count_in(found.numbers, exchange, outcome, seconds)
-        found.at, found.seconds, found.exchange = self._time(), seconds, exchange
+        found.at, found.seconds = self._time(), seconds
+        if isinstance(exchange, Response):
+            found.status, found.failure = exchange.status, None
+        else:
+            found.status, found.failure = None, exchange.kind
 
     def take(self) -> list[Tally]:
         """All that was counted since the last call."""

@@ -1,6 +1,7 @@
 """Attempts are counted in memory, and told to the state every few seconds: bounded, and nothing twice."""
 
 import asyncio
+import sys
 from math import inf
 
 import pytest
@@ -83,6 +84,13 @@ def test_what_was_counted_is_taken_once() -> None:
     both = attempts((response(204), 0.1), (NoResponse("refused", "", sent=False), 0.2))
     assert tallies.take() == [Tally("r:ci", both, last)]
     assert tallies.take() == []
+
+
+def test_no_response_is_kept_for_its_body() -> None:
+    response, tallies = Response(200, {}, b"x" * 100_000), Tallies(lambda: 0.0)
+    before = sys.getrefcount(response)
+    count(tallies, "ci", response)
+    assert sys.getrefcount(response) == before
 
 
 def test_memory_is_bounded_with_many_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
