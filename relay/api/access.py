@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from aiohttp import web
 
-from relay.api.front import DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS
+from relay.api.front import ASYNCAPI, DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS
 from relay.api.problems import FORBIDDEN, Problem
 from relay.api.reading import source_in_path
 from relay.domain.scope import Access
@@ -88,6 +88,7 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", METRICS): MONITOR,
     ("GET", INDEX): OPEN,
     ("GET", OPENAPI): OPEN,
+    ("GET", ASYNCAPI): OPEN,
     ("GET", DOCS): OPEN,
     ("GET", PROBLEMS): OPEN,
     ("GET", PROBLEM): OPEN,

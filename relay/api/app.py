@@ -128,7 +128,7 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
         AuditResource(context),
         *_registration(context),
         Health(context),
-        PagesResource(app.router),
+        PagesResource(app.router, context.topics),
     )
     for resource in resources:
         resource.add_routes(app.router)

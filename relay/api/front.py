@@ -8,13 +8,15 @@ from relay.api.html import prose
 
 INDEX: Final = "/"
 OPENAPI: Final = "/openapi.json"
+ASYNCAPI: Final = "/asyncapi.json"
 DOCS: Final = "/docs"
 PROBLEMS: Final = "/problems"
 PROBLEM: Final = "/problems/{name}"
 
 _LINKS: Final = {
-    DOCS: "every route, with what it takes and gives, and a call with curl",
+    DOCS: "every route, with what it takes and gives, and a call with curl and Python",
     OPENAPI: "the same for programs: OpenAPI 3.1",
+    ASYNCAPI: "what is on the topics, for who uses Kafka: AsyncAPI 3.0",
     PROBLEMS: "what can go wrong, and what to do",
     "/readyz?verbose": "whether all parts work",
     "/livez": "whether the process lives",

@@ -10,8 +10,9 @@ from aiohttp import web
 
 from relay import __version__
 from relay.api import problems
+from relay.api.asyncapi.document import asyncapi
 from relay.api.ended import ANSWER_GONE, FAILURES
-from relay.api.front import DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS, front, front_html, wants_json
+from relay.api.front import ASYNCAPI, DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS, front, front_html, wants_json
 from relay.api.html import page, prose, table
 from relay.api.openapi.document import document, encoded
 from relay.api.openapi.page import document_html
@@ -20,6 +21,7 @@ from relay.api.openapi.tables import OPERATIONS
 from relay.api.problem_advice import ADVICE
 from relay.api.problems import NOT_FOUND, Kind, Problem
 from relay.api.reading import query_of
+from relay.domain.topics import Topics
 
 KINDS: Final[Mapping[str, Kind]] = {
     kind.name: kind
@@ -30,14 +32,16 @@ _OF_HTTP: Final = {f"http-{status.value}": status for status in HTTPStatus if st
 
 
 class PagesResource:
-    """`/`, `/docs`, `/openapi.json`, `/problems` and what is under it."""
+    """`/`, `/docs`, `/openapi.json`, `/asyncapi.json`, `/problems` and what is under it."""
 
-    def __init__(self, router: web.UrlDispatcher) -> None:
+    def __init__(self, router: web.UrlDispatcher, topics: Topics) -> None:
         self._router = router
+        self._topics = topics
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_get(INDEX, self.index)
         router.add_get(OPENAPI, self.openapi)
+        router.add_get(ASYNCAPI, self.asyncapi)
         router.add_get(DOCS, self.docs)
         router.add_get(PROBLEMS, self.problems)
         router.add_get(PROBLEM, self.problem)
@@ -50,6 +54,10 @@ class PagesResource:
     @cached_property
     def _encoded(self) -> bytes:
         return encoded(self.document)
+
+    @cached_property
+    def _asyncapi(self) -> bytes:
+        return encoded(asyncapi(self._topics))
 
     @cached_property
     def _docs(self) -> str:
@@ -67,6 +75,10 @@ class PagesResource:
     async def openapi(self, request: web.Request) -> web.Response:
         query_of(request)
         return web.Response(body=self._encoded, content_type="application/json")
+
+    async def asyncapi(self, request: web.Request) -> web.Response:
+        query_of(request)
+        return web.Response(body=self._asyncapi, content_type="application/json")
 
     async def docs(self, request: web.Request) -> web.Response:
         query_of(request)

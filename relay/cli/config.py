@@ -16,6 +16,7 @@ from relay.config.problems import raise_all
 from relay.config.receivers_file import ReceiversFile, load_receivers_file, receivers_schema
 from relay.config.references import usable_variables
 from relay.config.settings import CONFIG_FILE, Settings, load_settings, sources_of
+from relay.domain.topics import Topics
 from relay.plan import ROLES
 
 config_option = click.option("--config", "config_file", type=FILE, help="YAML file with settings.")
@@ -103,6 +104,15 @@ def check(config_file: Path | None, roles: str | None, output: str) -> None:
         tell_refused(file, settings)
     for note in notes:
         click.echo(f"note: {note}")
+
+
+@config.command()
+@config_option
+def asyncapi(config_file: Path | None) -> None:
+    """Print what is on the topics, as /asyncapi.json has it: AsyncAPI 3.0."""
+    from relay.api.asyncapi.document import asyncapi as document  # its imports take their time, which few need
+
+    print_json(document(Topics(settings_from(config_file).topic_prefix)))
 
 
 @config.command()

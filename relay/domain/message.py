@@ -51,7 +51,7 @@ class Message(Struct, frozen=True, gc=False):
         return MessageId(self.source_id, self.message_id)
 
 
-class _Envelope(Struct):
+class Envelope(Struct):
     source_id: str
     message_id: str
     payload: msgspec.Raw  # a slice of the input: nothing decodes and re-encodes a payload
@@ -60,7 +60,7 @@ class _Envelope(Struct):
     headers: dict[str, str] | None = None
 
 
-_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
 _encode_json = msgspec.json.Encoder().encode
 
 

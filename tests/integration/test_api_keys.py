@@ -44,6 +44,7 @@ MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
     ("GET", "/version"): OPEN,
     ("GET", "/"): OPEN,
     ("GET", "/openapi.json"): OPEN,
+    ("GET", "/asyncapi.json"): OPEN,
     ("GET", "/docs"): OPEN,
     ("GET", "/problems"): OPEN,
     ("GET", "/problems/{name}"): OPEN,

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from relay.api.front import DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS, Front
+from relay.api.front import ASYNCAPI, DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS, Front
 from relay.api.health import Version
 from relay.api.openapi.operation import Answer, Body, Example, Operation, Parameter, json_of
 
@@ -70,6 +70,16 @@ OPERATIONS: Final = (
         noun=_PAGES,
         summary="This document",
         answers=(Answer(200, "OpenAPI 3.1.", json_of(dict[str, object])),),
+        example=Example(200),
+    ),
+    Operation(
+        method="GET",
+        path=ASYNCAPI,
+        id="getAsyncApi",
+        noun=_PAGES,
+        summary="What is on the topics",
+        description="For who writes or reads them on Kafka. `relay config asyncapi` prints it, too.",
+        answers=(Answer(200, "AsyncAPI 3.0.", json_of(dict[str, object])),),
         example=Example(200),
     ),
     Operation(

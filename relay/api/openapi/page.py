@@ -17,7 +17,10 @@ def document_html(found: Node) -> str:
     """All routes by noun, what the relay sends, and the schemas."""
     nouns = [tag["name"] for tag in found["tags"]]
     parts = [f"<h1>{escape(found['info']['title'])}</h1>", f"<p>{prose(found['info']['description'])}</p>"]
-    parts.append('<p>As a document for programs: <a href="/openapi.json">/openapi.json</a>.</p>')
+    parts.append(
+        '<p>As a document for programs: <a href="/openapi.json">/openapi.json</a>; what is on the topics: '
+        '<a href="/asyncapi.json">/asyncapi.json</a>.</p>'
+    )
     for noun in nouns:
         parts.append(f"<h2>{escape(noun.capitalize())}</h2>")
         parts += [_operation(*each) for each in _operations(found["paths"]) if noun in each[2]["tags"]]

@@ -1,0 +1,247 @@
+"""The document of the topics, AsyncAPI 3.0: made of their names and settings, the tables of headers, and the types that
+are written and read. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from relay import __version__
+from relay.api.asyncapi.headers import ENVELOPE, EVENT, HOP, LETTER, RESULT, Header, schema_of
+from relay.api.openapi.schemas import Schemas
+from relay.domain.audit import AuditLine
+from relay.domain.message import Envelope
+from relay.domain.notice import MEDIA_TYPE, Notice
+from relay.domain.topics import SHARED, Topics, TopicSpec
+
+VERSION: Final = "3.0.0"
+_BINDING: Final = "0.5.0"
+_JSON: Final = "application/json"
+_ABOUT: Final = """\
+The relay's topics on Kafka, as the relay sees them: what it receives, others send. A sender needs `from_sender`, and
+with `callback: kafka` also `to_sender`; operators and auditors may read `failed_messages` and `audit`. All other topics
+are the relay's alone (`x-relay-internal`): whoever can write there can have anything POSTed, and any release may bring
+new forms there. Values of headers are UTF-8; headers that are not named are left aside, and may be added."""
+
+Action = Literal["send", "receive"]
+
+
+class _Message(NamedTuple):
+    """A form of record. `payload`: a type, or a schema; None: any bytes."""
+
+    title: str
+    summary: str
+    headers: Sequence[Header]
+    payload: Any
+    key: str
+    content_type: str | None = None
+
+
+class _Channel(NamedTuple):
+    """A topic. `name`: of the channel in the document. `forms`: of the records that are there. `does`: what the relay
+    does with it, each with its group or None."""
+
+    name: str
+    spec: TopicSpec
+    summary: str
+    forms: tuple[str, ...]
+    does: tuple[tuple[Action, str | None], ...]
+    internal: bool = True
+    is_lane: bool = False
+
+
+_BY_SOURCE: Final = "The source_id: what has the same key stays in order."
+_BY_LANE: Final = "The source_id; in the shared lane the receiver's name."
+_BY_DELIVERY: Final = "Of the delivery and the step: a newer record takes the place of an older one."
+_MESSAGES: Final[Mapping[str, _Message]] = {
+    "event": _Message(
+        "Event", "A CloudEvent in binary mode; the value is the payload, byte for byte.", EVENT, None, _BY_SOURCE
+    ),
+    "envelope": _Message(
+        "Envelope",
+        "A record without any `ce_` header: the message as JSON. Its payload is passed on as it stands there.",
+        ENVELOPE,
+        Envelope,
+        _BY_SOURCE,
+        _JSON,
+    ),
+    "delivery": _Message(
+        "Delivery", "A message on its way to one receiver; the value is the payload.", HOP, None, _BY_SOURCE
+    ),
+    "pending": _Message(
+        "Pending answer", "A delivery whose answer comes later; the value is the payload.", HOP, None, _BY_LANE
+    ),
+    "result": _Message(
+        "Result",
+        "What a receiver answered, or that it took the message: `relay-outcome` is `answered` or `delivered`.",
+        RESULT,
+        None,
+        _BY_SOURCE,
+    ),
+    "failure": _Message(
+        "Failure notice",
+        "A delivery failed for good: `relay-outcome` is `failed`.",
+        RESULT,
+        Notice,
+        _BY_SOURCE,
+        MEDIA_TYPE,
+    ),
+    "deadLetter": _Message(
+        "Dead letter",
+        "The record of the step that failed, its value, key and headers as they were, and why it was given up.",
+        LETTER,
+        None,
+        _BY_SOURCE,
+    ),
+    "parked": _Message(
+        "Parked record",
+        "A record that waits for long, and what it takes to go on with it. Without a value: it waits no more.",
+        (),
+        None,
+        _BY_DELIVERY,
+    ),
+    "registryRecord": _Message(
+        "Registry record",
+        "Who there is and what holds for them: an entry (the key is a receiver's name, or `source:<id>`), and with "
+        "other keys holds, moves, jobs and keys of the API. Without a value: it ends.",
+        (),
+        {"type": ["object", "null"]},
+        "What it is about.",
+        _JSON,
+    ),
+    "auditLine": _Message(
+        "Line of the audit", "Who changed what over the API, or was refused.", (), AuditLine, "None.", _JSON
+    ),
+}
+
+
+def asyncapi(topics: Topics) -> dict[str, Any]:
+    """The document, with these names."""
+    channels = _channels(topics)
+    schemas = Schemas([each.payload for each in _MESSAGES.values() if isinstance(each.payload, type)])
+    return {
+        "asyncapi": VERSION,
+        "info": {
+            "title": "Webhook relay: topics",
+            "version": __version__,
+            "description": _ABOUT,
+            "license": {"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
+        },
+        "channels": {each.name: _channel(each) for each in channels},
+        "operations": {name: operation for each in channels for name, operation in _operations(each)},
+        "components": {
+            "messages": {name: _message(each, schemas) for name, each in _MESSAGES.items()},
+            "schemas": schemas.components,
+        },
+    }
+
+
+def _channels(topics: Topics) -> list[_Channel]:
+    specs = {spec.name: spec for spec in topics.fixed()}
+    group = topics.fixed_groups()
+    lane, waiting = topics.to_receiver(SHARED), topics.pending(SHARED)
+    both: tuple[tuple[Action, str | None], ...] = (("send", None), ("receive", None))
+    return [
+        _Channel(
+            "from_sender",
+            specs[topics.from_sender],
+            "Messages come in here, over HTTP or straight from their senders.",
+            ("event", "envelope"),
+            (("receive", group[topics.from_sender]), ("send", None)),
+            internal=False,
+        ),
+        _Channel(
+            "to_sender",
+            specs[topics.to_sender],
+            "Answers and failures on their way back: to a callback, or to be read here (`callback: kafka`).",
+            ("result", "failure"),
+            (("send", None), ("receive", group[topics.to_sender])),
+            internal=False,
+        ),
+        _Channel(
+            "failed_messages",
+            specs[topics.failed_messages],
+            "What was given up, to be looked at, replayed or discarded.",
+            ("deadLetter",),
+            (("send", None), ("receive", group[topics.failed_messages])),
+            internal=False,
+        ),
+        _Channel("audit", specs[topics.audit], "Who changed what over the API.", ("auditLine",), both, internal=False),
+        _Channel(
+            "to_receiver",
+            specs[lane],
+            "Deliveries to one receiver, or to all that share a lane.",
+            ("delivery",),
+            (("send", None), ("receive", group[lane])),
+            is_lane=True,
+        ),
+        _Channel(
+            "pending_from_receiver",
+            specs[waiting],
+            "Deliveries whose answer is still owed.",
+            ("pending",),
+            (("send", None), ("receive", group[waiting])),
+            is_lane=True,
+        ),
+        _Channel("parked_messages", specs[topics.parked_messages], "What waits for long.", ("parked",), both),
+        _Channel(
+            "receiver_config",
+            specs[topics.receiver_config],
+            "Receivers, sources, and what holds for them.",
+            ("registryRecord",),
+            both,
+        ),
+    ]
+
+
+def _channel(channel: _Channel) -> dict[str, Any]:
+    spec = channel.spec
+    address = spec.name.removesuffix(SHARED) + "{lane}" if channel.is_lane else spec.name
+    settings: dict[str, Any] = {"cleanup.policy": [spec.cleanup]}
+    if spec.retention_s is not None:
+        settings["retention.ms"] = spec.retention_s * 1000
+    kafka: dict[str, Any] = {"topicConfiguration": settings, "bindingVersion": _BINDING}
+    if not channel.is_lane:  # how many partitions a lane has is its receiver's setting
+        kafka |= {"topic": spec.name, "partitions": spec.partitions}
+    found: dict[str, Any] = {
+        "address": address,
+        "title": channel.name,
+        "summary": channel.summary,
+        "messages": {form: {"$ref": f"#/components/messages/{form}"} for form in channel.forms},
+        "bindings": {"kafka": kafka},
+    }
+    if channel.is_lane:
+        found["parameters"] = {"lane": {"description": f"A receiver's name, or `{SHARED}`.", "examples": [SHARED]}}
+    if channel.internal:
+        found["x-relay-internal"] = True
+    return found
+
+
+def _operations(channel: _Channel) -> list[tuple[str, dict[str, Any]]]:
+    found = []
+    for action, group in channel.does:
+        operation: dict[str, Any] = {
+            "action": action,
+            "channel": {"$ref": f"#/channels/{channel.name}"},
+            "messages": [{"$ref": f"#/channels/{channel.name}/messages/{form}"} for form in channel.forms],
+        }
+        if group is not None:
+            operation["bindings"] = {
+                "kafka": {"groupId": {"type": "string", "const": group}, "bindingVersion": _BINDING}
+            }
+        found.append((f"{action}_{channel.name}", operation))
+    return found
+
+
+def _message(message: _Message, schemas: Schemas) -> dict[str, Any]:
+    key = {"type": "string", "description": message.key}
+    found: dict[str, Any] = {
+        "name": message.title,
+        "title": message.title,
+        "summary": message.summary,
+        "headers": schema_of(message.headers),
+        "bindings": {"kafka": {"key": key, "bindingVersion": _BINDING}},
+    }
+    if message.content_type is not None:
+        found["contentType"] = message.content_type
+    if message.payload is not None:
+        found["payload"] = message.payload if isinstance(message.payload, dict) else schemas.of(message.payload)
+    return found
