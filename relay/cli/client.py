@@ -10,9 +10,9 @@ from urllib.parse import quote
 import aiohttp
 
 from relay import __version__
-from relay.config.entries import check_url
 from relay.config.own_address import own_url
 from relay.config.settings import Settings
+from relay.config.url_text import check_url
 from relay.domain.errors import RelayError, UserError
 from relay.domain.forwarding import PREFIX
 

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field
 
 from relay.config.entry import Entry, Text
+from relay.config.oauth2_entry import OAuth2Entry, oauth2_of
 from relay.config.references import has_reference
 from relay.config.tls_entry import TlsEntry, tls_of
 from relay.domain.egress import Egress, ProxyChoice
@@ -30,11 +31,12 @@ class EgressEntry(Entry):
 
     tls: TlsEntry | None = None
     proxy: Proxy | None = None
+    oauth2: OAuth2Entry | None = None
 
 
 def egress_of(entry: EgressEntry) -> Egress | None:
     """What an entry without references stands for; None: nothing of its own."""
-    found = Egress(tls_of(entry.tls), _proxy_of(entry.proxy))
+    found = Egress(tls_of(entry.tls), _proxy_of(entry.proxy), oauth2_of(entry.oauth2))
     return None if found == Egress() else found
 
 

@@ -2,7 +2,6 @@
 
 import re
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -25,6 +24,7 @@ from relay.config.quota_text import QuotaText
 from relay.config.references import has_reference
 from relay.config.signature_entry import FormerSecrets, Secrets, Signature, check_agreement, has_only_private_keys
 from relay.config.tls_entry import check_https
+from relay.config.url_text import Url, check_url
 from relay.config.verification_entry import check_provable
 from relay.domain.ed25519 import is_private_key
 from relay.domain.errors import InvalidRecord
@@ -33,28 +33,6 @@ from relay.domain.headers import check_header_name, check_header_value
 from relay.domain.identity import OWN_SOURCE, check_id
 from relay.domain.receiver import RetryPolicy, SignatureStyle, Verification
 from relay.domain.status import check_template
-
-
-def check_url(url: str) -> str:
-    """`url` if it may be POSTed to: http(s), with a host, without user name and fragment. Raises ValueError."""
-    if not url.isascii() or not url.isprintable() or " " in url:
-        raise ValueError("a URL is ASCII without spaces; percent-encode everything else")
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid:
-        raise ValueError("not a URL; write it as https://host/path")
-    if "@" in parts.netloc:
-        raise ValueError("a URL must not hold a user name or password; use bearer_token or headers")
-    if "#" in url:
-        raise ValueError("a URL must not have a fragment (#...)")
-    return url
-
-
-def _url(value: str) -> str:
-    return value if has_reference(value) else check_url(value)
 
 
 def _template(value: str) -> str:
@@ -95,7 +73,6 @@ def _empty_if_none(value: object) -> object:
     return {} if value is None else value  # `receivers:` with nothing but comments below it
 
 
-Url = Annotated[Text, AfterValidator(_url)]
 StatusTemplate = Annotated[Text, AfterValidator(_template)]
 HeaderValue = Annotated[Text, AfterValidator(check_header_value)]
 HeaderName = Annotated[str, AfterValidator(check_header_name)]
@@ -216,6 +193,13 @@ class EndpointEntry(EgressEntry):
             raise ValueError("is of an HMAC, and the only secrets are private keys (whsk_), which sign without one")
         return digest
 
+    @field_validator("bearer_token")
+    @classmethod
+    def _only_credential(cls, token: str | None, info: ValidationInfo) -> str | None:
+        if token is not None and info.data.get("oauth2") is not None:
+            raise ValueError("contradicts oauth2, which sets the same header; leave one of the two out")
+        return token
+
     @field_validator("headers")
     @classmethod
     def _named_once(cls, headers: dict[str, str], info: ValidationInfo) -> dict[str, str]:
@@ -224,6 +208,8 @@ class EndpointEntry(EgressEntry):
             raise ValueError("a header is given twice; upper and lower case are the same")
         if "authorization" in names and info.data.get("bearer_token"):
             raise ValueError("'authorization' contradicts bearer_token; leave one of the two out")
+        if "authorization" in names and info.data.get("oauth2") is not None:
+            raise ValueError("'authorization' contradicts oauth2; leave one of the two out")
         return headers
 
     @field_validator("retry_after")

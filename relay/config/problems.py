@@ -13,7 +13,7 @@ from relay.domain.errors import UserError
 Place = tuple[str | int, ...]
 """Keys and list positions that lead to a value, outermost first."""
 
-SECRET_FIELDS: Final = frozenset({"secret", "former_secrets", "bearer_token", "headers", "client_key"})
+SECRET_FIELDS: Final = frozenset({"secret", "former_secrets", "bearer_token", "headers", "client_key", "client_secret"})
 """Fields of receivers.yaml whose values no message may repeat."""
 
 _Wording = Callable[[str, Mapping[str, object]], str]

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr
 
 from relay.config.encryption import KEY_BYTES
-from relay.config.entries import check_url
+from relay.config.url_text import check_url
 
 _REDIS_SCHEMES: Final = {"unix", *(tls + kind for tls in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster"))}
 _HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]*:[0-9a-f:.]*")

@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec import structs
 
+from relay.delivery.authorized import Authorized
 from relay.delivery.calls import Call, Calls
 from relay.delivery.connection import Connection, Origin
 from relay.delivery.dial import DialError, Dialler
@@ -21,6 +22,7 @@ from relay.delivery.pool import MOST_OPEN, Pool
 from relay.delivery.port import Transport
 from relay.delivery.proxy import EgressProxy
 from relay.delivery.tls import Contexts
+from relay.delivery.tokens import Tokens
 from relay.domain.egress import Egress, ProxyChoice
 from relay.domain.exchange import Exchange, NoResponse, Request
 
@@ -66,6 +68,7 @@ class LeanTransport(Transport):
     _calls: Calls
     _pool: Pool
     _dialler: Dialler
+    _authorized: Authorized
 
     def __init__(
         self,
@@ -91,6 +94,7 @@ class LeanTransport(Transport):
         self._calls = Calls(self._loop)
         self._pool = Pool(self._loop, self._most_open)
         self._dialler = Dialler(self._loop, self._guard, self._contexts)
+        self._authorized = Authorized(self.send, Tokens(self.exchange, self._loop.time))
         self._running = True
 
     async def close(self) -> None:
@@ -98,6 +102,7 @@ class LeanTransport(Transport):
             return
         self._running = False
         self._calls.close()
+        await self._authorized.close()
         await asyncio.gather(*self._dials, return_exceptions=True)
         await self._dialler.close()
         await self._contexts.close()
@@ -110,6 +115,9 @@ class LeanTransport(Transport):
             asyncio.get_running_loop().call_soon(done, refusal)
             return
         egress = request.egress
+        if egress is not None and egress.oauth2 is not None:
+            self._authorized.send(request, egress, done)
+            return
         # two caches, as a URL alone is looked up quicker
         route = self._route(request.url) if egress is None else self._own_route(request.url, egress)
         if isinstance(route, NoResponse):

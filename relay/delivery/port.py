@@ -4,7 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from relay.domain.exchange import Exchange, Request
+from relay.domain.exchange import UNAUTHORIZED, Exchange, NoResponse, Request
 
 
 class Transport(ABC):
@@ -25,7 +25,14 @@ class Transport(ABC):
         """
 
     async def exchange(self, request: Request) -> Exchange:
-        """The same for who waits for one; cancelling it leaves the request to its end."""
+        """The same for who waits for one; cancelling it leaves the request to its end. What was refused because an
+        access token had ended is made once more."""
+        exchange = await self._exchange(request)
+        if isinstance(exchange, NoResponse) and exchange.kind == UNAUTHORIZED:
+            return await self._exchange(request)
+        return exchange
+
+    async def _exchange(self, request: Request) -> Exchange:
         outcome: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
         self.send(request, lambda exchange: None if outcome.done() else outcome.set_result(exchange))
         return await outcome

@@ -20,6 +20,21 @@ class Tls:
     pinned: tuple[bytes, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class OAuth2:
+    """Where a token comes from that stands in the header `Authorization` (client credentials: RFC 6749, section 4.4).
+
+    `auth`: how we prove there who we are: in a header, or in the body.
+    """
+
+    token_url: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    scope: str | None = None
+    audience: str | None = None
+    auth: Literal["basic", "body"] = "basic"
+
+
 ProxyChoice = ProxyAddress | Literal["none"]
 
 
@@ -30,3 +45,4 @@ class Egress:
 
     tls: Tls | None = None
     proxy: ProxyChoice | None = None
+    oauth2: OAuth2 | None = None

@@ -1,11 +1,13 @@
 """What came of one HTTP exchange, as far as the core needs to know."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
 from relay.domain.egress import Egress
+
+UNAUTHORIZED: Final = "unauthorized"
 
 
 class Request(Struct, frozen=True, gc=False):
@@ -37,6 +39,8 @@ class NoResponse(Struct, frozen=True, gc=False):
 
     `kind` says what happened: `blocked` (address guard), `dns`, `refused`, `tls`, `connect_timeout`, `timeout`,
     `disconnected`, `protocol` (not HTTP), `invalid_url`, `invalid_header`, `failed` (a bug of ours).
+    Of endpoints with OAuth 2: `no_token` (the token endpoint gave none), `unauthorized` (a 401, which was the token's
+    fault: the same request is worth another try at once, and none of this counts).
     What may be our own doing (`relay.domain.shortage`): `no_resources` (descriptors, memory), `no_local_address`,
     `no_proxy`, `unreachable` (no route), `dns_silent` (no name server answers).
     """

@@ -23,7 +23,7 @@ _OF_THE_PROCESS: Final = frozenset({"no_resources"})
 _OURS: Final = frozenset({"no_local_address", "no_proxy"})
 """Ours whatever happens to others, but others may get through."""
 _PERHAPS_OURS: Final = frozenset({"unreachable", "dns_silent"})
-_UNTRIED: Final = frozenset({"blocked", "invalid_url", "invalid_header", "failed"})
+_UNTRIED: Final = frozenset({"blocked", "invalid_url", "invalid_header", "failed", "no_token"})
 """Nothing was tried, so these say nothing about the way out."""
 
 Gate = Literal["open", "ajar", "shut"]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from relay.domain.errors import Unavailable
-from relay.domain.exchange import Exchange, NoResponse
+from relay.domain.exchange import UNAUTHORIZED, Exchange, NoResponse
 from relay.domain.fair_share import FairShare
 from relay.domain.shortage import HOLD_S, Shortage
 from relay.engine.clock import Clock
@@ -51,12 +51,16 @@ class Turnstile:
 
     def heard(self, party: str, url: str, exchange: Exchange) -> Later | None:
         """What came of each request to `url`, of `party`. Where that it failed is our own doing, what follows is
-        this: nobody's attempt, and a wait."""
+        this: nobody's attempt, and a wait; after a token that had ended, none."""
         shortage, now = self._shortage, self._clock.monotonic()
         ours = shortage.is_ours(party, url, exchange, now)
         if shortage.since is not None:
             self._tell(exchange, ours=ours, now=now)
-        if not ours or not isinstance(exchange, NoResponse):
+        if not isinstance(exchange, NoResponse):
+            return None
+        if exchange.kind == UNAUTHORIZED:  # a POST, too, was surely not processed: it begins once more, in its turn
+            return Later(0.0, exchange.detail, Change.RELEASED)
+        if not ours:
             return None
         return Later(HOLD_S, f"could not be sent: {exchange.detail}", Change.RELEASED)
 

@@ -5,11 +5,11 @@ import json
 import pytest
 import yaml
 
-from relay.config.drafts import Faulty, Rules, checked
-from relay.config.encryption import NO_KEYS
+from relay.config.drafts import Faulty, Rules, checked, encrypted, opened
+from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.shown import effective
-from relay.domain.egress import Egress
+from relay.domain.egress import Egress, OAuth2
 from relay.domain.errors import UserError
 from relay.domain.proxy_address import ProxyAddress
 from relay.domain.secrecy import MASK
@@ -55,6 +55,55 @@ def test_its_login_is_a_secret() -> None:
     endpoint = file.resolve({})[0]["ci"].post
     assert "relay:hunter2" in endpoint.secrets
     assert "hunter2" not in repr(endpoint.egress)
+
+
+OAUTH2 = {"token_url": "https://idp.example/token", "client_id": "relay", "client_secret": "hunter2"}
+
+
+def test_oauth2_reaches_the_endpoint_and_its_secret_stays_here() -> None:
+    file = _file(oauth2=OAUTH2 | {"scope": "write", "auth": "body"})
+    expected = OAuth2("https://idp.example/token", "relay", "hunter2", "write", auth="body")
+    assert file.resolve({})[0]["ci"].post.egress == Egress(oauth2=expected)
+    assert "hunter2" not in json.dumps(file.sealed().receivers)
+    shown = effective(file.receivers["ci"])["oauth2"]
+    assert shown == OAUTH2 | {"client_secret": MASK, "scope": "write", "audience": None, "auth": "body"}
+
+
+def test_a_client_secret_that_came_over_the_api_is_encrypted() -> None:
+    rules = Rules({}, (), KeyRing([b"k" * 32]))
+    draft = {"post_endpoint": URL, "oauth2": OAUTH2}
+    raw = encrypted("ci", checked(draft, rules), rules)
+    assert "hunter2" not in json.dumps(raw)
+    assert opened("ci", raw, rules) == draft
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"bearer_token": "t"},
+            "bearer_token: contradicts oauth2, which sets the same header; leave one of the two out",
+        ),
+        (
+            {"headers": {"Authorization": "Token t"}},
+            "headers: 'authorization' contradicts oauth2; leave one of the two out",
+        ),
+        (
+            {"oauth2": OAUTH2 | {"client_secret": ""}},
+            "oauth2.client_secret: is empty; leave it out, or give it a value",
+        ),
+        ({"oauth2": OAUTH2 | {"auth": "jwt"}}, "oauth2.auth: 'jwt' is not allowed; allowed: 'basic' or 'body'"),
+        ({"oauth2": OAUTH2 | {"token_url": "idp"}}, "oauth2.token_url: not a URL; write it as https://host/path"),
+        (
+            {"oauth2": {"token_url": "https://idp.example/", "client_id": "a"}},
+            "oauth2.client_secret: required, but missing",
+        ),
+    ],
+)
+def test_a_mistake_about_oauth2(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        _file(**{"oauth2": OAUTH2, **fields})
+    assert str(caught.value) == f"receivers.yaml: receivers.ci.{message}"
 
 
 @pytest.mark.parametrize("proxy", ["http://proxy:3128", "none"])

@@ -11,9 +11,10 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relay.config.entries import ReceiverEntry, check_url
+from relay.config.entries import ReceiverEntry
 from relay.config.receivers_file import load_receivers_file, parse_receivers_file, raw_entry, receivers_schema, resolve
 from relay.config.references import usable_variables
+from relay.config.url_text import check_url
 from relay.domain.errors import UserError
 from relay.domain.quota import Quota
 from relay.domain.receiver import (
@@ -165,7 +166,7 @@ def test_what_the_example_has_in_comments_is_right_and_shows_the_defaults() -> N
         "post_endpoint", "secret", "bearer_token", "headers", "rate_limit", "retry", "status_endpoint", "status",
         "sources", "event_types", "filter", "owner", "labels", "tls", "proxy",
     }  # fmt: skip
-    assert written.model_fields_set == set(ReceiverEntry.model_fields) - {"retry_after"}
+    assert written.model_fields_set == set(ReceiverEntry.model_fields) - {"oauth2", "retry_after"}
     for name in written.model_fields_set - without_default:
         assert getattr(written, name) == ReceiverEntry.model_fields[name].default, name
     assert written.retry_policy() == RetryPolicy()

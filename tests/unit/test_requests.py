@@ -20,6 +20,9 @@ from relay.domain.receiver import Endpoint, Receiver, RetryPolicy, SigningPolicy
 from relay.domain.requests import (
     attribute_value,
     callback_request,
+    challenge_request,
+    consent_request,
+    nonce_request,
     ping_request,
     post_request,
     status_request,
@@ -206,7 +209,13 @@ def test_every_request_to_an_endpoint_goes_the_way_it_asks_for() -> None:
     to = receiver(egress=egress)
     asked = status_request("https://ci.example/1", to, user_agent="relay/1", timeout_s=1)
     pinged = ping_request(to.post, "1", now=NOW, user_agent="relay/1")
-    requests = (post(to, Hop(DELIVERY)), asked, pinged, callback(Hop(DELIVERY, outcome="answered"), endpoint=to.post))
+    verified = (
+        challenge_request(to.post, "c", user_agent="relay/1", timeout_s=1),
+        nonce_request(to.post, "n", now=NOW, user_agent="relay/1", timeout_s=1),
+        consent_request(to.post, "relay.example", None, user_agent="relay/1", timeout_s=1),
+    )
+    answered = callback(Hop(DELIVERY, outcome="answered"), endpoint=to.post)
+    requests = (post(to, Hop(DELIVERY)), asked, pinged, answered, *verified)
     assert {request.egress for request in requests} == {egress}
 
 

@@ -372,6 +372,22 @@ async def test_a_receiver_may_read_its_codes_differently(rig: Rig) -> None:
 
 # ambiguity
 
+
+async def test_a_token_that_had_ended_is_nobodys_attempt_and_leaves_a_doubt_a_doubt(rig: Rig) -> None:
+    ended = NoResponse("unauthorized", "it answered 401", sent=False)
+    for decided in (posted, asked):
+        rig.http.replies = [ended]
+        assert await decided(rig) == Later(0.0, "it answered 401", Change.RELEASED)
+
+
+async def test_that_there_is_no_token_is_an_attempt_that_failed(rig: Rig) -> None:
+    rig.http.replies = [NoResponse("no_token", "the token endpoint answered 500", sent=False)]
+    decision = await posted(rig)
+    assert isinstance(decision, Later)
+    assert (decision.change, decision.counted, decision.healthy) == (Change.RETRY, True, False)
+    assert decision.detail == f"POST {POST}: no token: the token endpoint answered 500"
+
+
 LOST = NoResponse("disconnected", "", sent=True)
 NEEDS_RESPONSE = replace(PLAIN, status_endpoint=POST + "/{response.id}")
 

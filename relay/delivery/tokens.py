@@ -1,0 +1,132 @@
+"""Access tokens of endpoints, in memory alone: fetched once for all that wait, and anew before they end."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from msgspec import structs
+
+from relay.domain.egress import Egress
+from relay.domain.exchange import Exchange, Request
+from relay.domain.token_grant import Grant, Refusal, grant_of, token_request
+
+_KEPT: Final = 4096
+_MARGIN_S: Final = 60.0
+"""A token that has less than this to go is fetched anew while it is still used; twice as much at random, so that tokens
+that were fetched together do not end together."""
+_SPARE_S: Final = 5.0
+"""A token with less to go is not sent: it could end on its way."""
+_PAUSE_S: Final = 1.0
+"""After a failure, how long nothing is asked of the token endpoint."""
+_YOUNG_S: Final = 10.0
+"""A token that is refused at this age is not to blame: another one would be refused, too."""
+
+
+class NoToken(Exception):
+    """There is none. `kind`: as that of NoResponse."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.detail)
+        self.kind = refusal.kind
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """What there is for one setting. Times are those of the loop."""
+
+    token: str | None = None
+    since: float = 0.0
+    renew_at: float = 0.0
+    until: float = 0.0
+    refusal: Refusal | None = None
+    refused_at: float = 0.0
+    fetching: asyncio.Task[None] | None = None
+
+
+class Tokens:
+    """One for a transport. `ask`: makes a request. `now`: the loop's time. `jitter`: uniform sample of [0, 1)."""
+
+    def __init__(
+        self,
+        ask: Callable[[Request], Awaitable[Exchange]],
+        now: Callable[[], float],
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._ask = ask
+        self._now = now
+        self._jitter = jitter
+        self._held: dict[Egress, _Held] = {}
+
+    def at_hand(self, egress: Egress) -> str | None:
+        """The token for requests that go by `egress`, unless it has to be waited for."""
+        held, now = self._held.get(egress), self._now()
+        if held is None or held.token is None or now >= held.until:
+            return None
+        if now >= held.renew_at and not self._is_pausing(held, now):
+            self._fetch(egress, held)
+        return held.token
+
+    async def fetched(self, egress: Egress) -> str:
+        """The same, waited for. Raises NoToken."""
+        held = self._held.pop(egress, None) or _Held()
+        if len(self._held) >= _KEPT:
+            del self._held[next(iter(self._held))]
+        self._held[egress] = held
+        if not self._is_pausing(held, self._now()):
+            await asyncio.shield(self._fetch(egress, held))  # others may wait for it, too
+        if held.refusal is not None:
+            raise NoToken(held.refusal)
+        if held.token is None:  # refused while it was on its way
+            raise NoToken(Refusal("no_token", "the receiver has just refused the access token"))
+        return held.token
+
+    def refused(self, egress: Egress, token: str) -> bool:
+        """`token` was answered with a 401. Whether that is worth another try, with another token."""
+        held = self._held.get(egress)
+        if held is None or held.token != token:
+            return True
+        if self._now() - held.since < _YOUNG_S:
+            return False
+        held.token = None
+        return True
+
+    async def close(self) -> None:
+        fetching = [held.fetching for held in self._held.values() if held.fetching is not None]
+        await asyncio.gather(*fetching, return_exceptions=True)
+        self._held.clear()
+
+    def _is_pausing(self, held: _Held, now: float) -> bool:
+        return held.refusal is not None and now - held.refused_at < _PAUSE_S
+
+    def _fetch(self, egress: Egress, held: _Held) -> asyncio.Task[None]:
+        if held.fetching is None:
+            held.fetching = asyncio.get_running_loop().create_task(self._fetch_one(egress, held))
+        return held.fetching
+
+    async def _fetch_one(self, egress: Egress, held: _Held) -> None:
+        oauth2 = egress.oauth2
+        if oauth2 is None:
+            raise AssertionError("asked for a token of an endpoint that needs none")
+        begun = self._now()  # its time runs from when it is made, at the latest
+        try:
+            found = grant_of(await self._ask(_by(egress, token_request(oauth2))), oauth2)
+        finally:
+            held.fetching = None
+        if isinstance(found, Grant):
+            self._keep(held, found, begun)
+        else:
+            held.refusal, held.refused_at = found, self._now()
+
+    def _keep(self, held: _Held, grant: Grant, begun: float) -> None:
+        margin_s = min(_MARGIN_S, grant.life_s / 4) * (1 + self._jitter())
+        held.token, held.since, held.refusal = grant.token, self._now(), None
+        held.renew_at = begun + grant.life_s - margin_s
+        held.until = begun + grant.life_s - min(_SPARE_S, grant.life_s / 10)
+
+
+def _by(egress: Egress, request: Request) -> Request:
+    """The token endpoint is reached like the receiver; the receiver's pins say nothing of another server."""
+    tls = replace(egress.tls, pinned=()) if egress.tls is not None else None
+    return structs.replace(request, egress=Egress(tls, egress.proxy))
