@@ -65,15 +65,17 @@ class Canaries:
         }
 
 
-def secret_fields(model: type[BaseModel], place: str = "") -> Iterator[str]:
+def secret_fields(model: type[BaseModel], place: str = "", within: tuple[type[BaseModel], ...] = ()) -> Iterator[str]:
     """Where secrets may be written below `model`, dotted. Whatever is within a field for secrets is one."""
+    if model in within:  # it is made of itself, as a filter is
+        return
     for name, field in model.model_fields.items():
         if name in SECRET_FIELDS:
             yield place + name
             continue
         assert name in HARMLESS or not is_secret_name(name), f"{place}{name} has to be one of SECRET_FIELDS"
         for inner in _models_in(field.annotation):
-            yield from secret_fields(inner, f"{place}{name}.")
+            yield from secret_fields(inner, f"{place}{name}.", (*within, model))
 
 
 def _models_in(kind: object) -> Iterator[type[BaseModel]]:
