@@ -71,6 +71,8 @@ _EVERY_PROCESS: Final[Mapping[str, tuple[Operation, ...]]] = {
 }
 _HOLDS: Final[Mapping[str, tuple[Operation, ...]]] = {"receiver_config": ("Write",)}
 """Those that send to somebody pause who is gone, or down for days; and have receivers verified."""
+_TELLS: Final[Mapping[str, tuple[Operation, ...]]] = {"from_sender": ("Write",)}
+"""Those that see what becomes of receivers and messages tell of it: as messages, to receivers that subscribe."""
 
 _OF_ROLE: Final[Mapping[str, Mapping[str, tuple[Operation, ...]]]] = {
     OPERATOR: dict.fromkeys(_TOPICS, ("Read", "Write", "Create", "Alter")),
@@ -81,6 +83,7 @@ _OF_ROLE: Final[Mapping[str, Mapping[str, tuple[Operation, ...]]]] = {
     "from-sender": {"from_sender": ("Read",), "to_receiver_*": ("Write",), "failed_messages": ("Write",)},
     "to-receiver": {
         **_HOLDS,
+        **_TELLS,
         "to_receiver_*": ("Read",),
         "pending_*": ("Write",),
         "to_sender": ("Write",),
@@ -88,13 +91,14 @@ _OF_ROLE: Final[Mapping[str, Mapping[str, tuple[Operation, ...]]]] = {
     },
     "from-receiver-async": {
         **_HOLDS,
+        **_TELLS,
         "pending_*": ("Read",),
         "to_receiver_*": ("Write",),
         "to_sender": ("Write",),
         "failed_messages": ("Write",),
     },
     "to-sender": {**_HOLDS, "to_sender": ("Read",), "failed_messages": ("Write",)},
-    "failed-messages": {"failed_messages": ("Read",), "to_sender": ("Write",)},
+    "failed-messages": {**_TELLS, "failed_messages": ("Read",), "to_sender": ("Write",)},
 }
 _OF_OTHERS: Final[Mapping[str, Mapping[str, tuple[Operation, ...]]]] = {
     SENDER: {"from_sender": ("Write",)},

@@ -26,6 +26,7 @@ from relay.engine.clock import SystemClock
 from relay.plan import ROLES, Plan
 from relay.process import Relay
 from relay.sink import Arrival, Sink
+from relay.watch import own_events
 from tests.integration.production import CALLBACK_SECRET, SECRETS
 from tests.servers import kafka_acls
 from tests.servers.asking import said, until
@@ -221,7 +222,7 @@ async def produce(secured: Secured, *messages: Mapping[str, Any]) -> None:
 
 
 async def test_messages_go_round_with_the_least_rights_of_each_role(
-    secured: Secured, capsys: pytest.CaptureFixture[str]
+    secured: Secured, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed = asyncio.Event()
 
@@ -231,13 +232,16 @@ async def test_messages_go_round_with_the_least_rights_of_each_role(
     sinks = {
         "circleci": Sink("answer", secret=SECRETS["circleci"], on_arrival=told),
         "later": Sink("later", secret=SECRETS["later"], later_polls=1, on_arrival=told),
+        "ops": Sink("answer", on_arrival=told),
     }
     callback = Sink("answer", secret=CALLBACK_SECRET, on_arrival=told)
     for sink in (*sinks.values(), callback):
         await sink.start()
     receivers: dict[str, dict[str, Any]] = {
-        name: {"post_endpoint": sink.url, "secret": SECRETS[name]} for name, sink in sinks.items()
+        name: {"post_endpoint": sink.url, "secret": SECRETS.get(name, CALLBACK_SECRET)} for name, sink in sinks.items()
     }
+    receivers["ops"] |= {"sources": ["relay"], "event_types": ["message.failed"]}
+    monkeypatch.setattr(own_events, "GATHER_S", 0.1)
     receivers["later"] |= {"status_endpoint": sinks["later"].status_url_template, "poll": {"base": 0.2}}
     file = {"sources": {"*": {"callback": {"url": callback.url, "secret": CALLBACK_SECRET}}}, "receivers": receivers}
     (secured.cwd / "receivers.yaml").write_text(json.dumps(file))
@@ -264,7 +268,7 @@ async def test_messages_go_round_with_the_least_rights_of_each_role(
         )
         wanted = {("one", "answered"), ("two", "answered"), ("three", "failed")}
         async with asyncio.timeout(TIMEOUT_S):
-            while outcomes(callback) != wanted:
+            while outcomes(callback) < wanted or not sinks["ops"].received:
                 changed.clear()
                 await changed.wait()
 
@@ -279,7 +283,7 @@ async def test_messages_go_round_with_the_least_rights_of_each_role(
             return "AuthorizationFailedError: this user lacks the right; `relay rights` prints" in "".join(heard)
 
         await until(is_told)
-        assert "four" not in {arrival.message_id for arrival in sinks["circleci"].received}
+        assert ("four", "answered") not in outcomes(callback)  # though a fetch that was under way may have brought it
         await kafka_acls.run(secured.open, rights_of_one)
         async with asyncio.timeout(TIMEOUT_S):
             while ("four", "answered") not in outcomes(callback):
