@@ -3,6 +3,7 @@
 Source: KIP-430. The library's own requests do not ask.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ _BITS: Final[dict[Operation, int]] = {
     "Describe": 8,
     "DescribeConfigs": 10,
 }
+PATIENCE_S: Final = 3.0
 _NOT_TOLD: Final = -(2**31)
 _ALL: Final = sum(1 << bit for bit in _BITS.values())
 
@@ -107,8 +109,8 @@ async def lacking(client: KafkaClient, rights: Iterable[Right]) -> list[Right]:
     groups = sorted({probe for right, probe in probed if right.kind == "group"})
     try:
         allowed = await client.asked("asking what this user may do", _TopicsAsk(topics), _of_topics) if topics else {}
-        for group in groups:
-            allowed[group] = await _of_group(client, group)
+        of_groups = await asyncio.gather(*(_of_group(client, group) for group in groups))
+        allowed |= dict(zip(groups, of_groups, strict=True))
     except (IncompatibleBrokerVersion, NotImplementedError):
         return []
     missing = [(right, _without(right, allowed.get(probe, _ALL))) for right, probe in probed]
@@ -131,9 +133,13 @@ def _of_topics(answer: Any) -> dict[str, int]:
 
 
 async def _of_group(client: KafkaClient, group: str) -> int:
-    """All of them where the group's coordinator does not answer: whoever joins it will hear that."""
+    """All of them where the group's coordinator does not answer soon: not all need it, and who joins will hear it."""
+    doing = f"asking what this user may do with {group}"
     try:
-        return await client.coordinated(group, f"asking what this user may do with {group}", _GroupAsk(group), _told)
+        async with asyncio.timeout(PATIENCE_S):
+            return await client.coordinated(group, doing, _GroupAsk(group), _told)
+    except TimeoutError:
+        return _ALL
     except LogUnavailable as error:
         return 0 if isinstance(error.__cause__, GroupAuthorizationFailedError) else _ALL
 
