@@ -28,10 +28,13 @@ from tests.integration.test_demo import relay
 from tests.servers.process import RelayProcess
 
 ROOT: Final = Path(__file__).parents[2]
-URLS: Final = {"post_endpoint", "status_endpoint", "callback.url"}
-"""Fields that may have a secret part; the others of this kind are no URLs."""
-HARMLESS: Final = {"signature", "signature_digest"}
-"""Named as secrets are, and none."""
+URLS: Final = {
+    *("post_endpoint", "status_endpoint", "oauth2.token_url", "proxy"),
+    *("callback.url", "callback.oauth2.token_url", "callback.proxy"),
+}
+"""Fields that may have a secret part."""
+HARMLESS: Final = {"signature", "signature_digest", "token_url", "auth"}
+"""Named as secrets are, and none; or URLs."""
 
 
 class Canaries:
@@ -96,15 +99,45 @@ def endpoint(canaries: Canaries, field: str, url: str, place: str = "") -> dict[
     }
 
 
+def oauth2(canaries: Canaries, url: str, auth: str, place: str = "") -> dict[str, Any]:
+    """Of an endpoint whose tokens come from a server that answers with what it got."""
+    secret = canaries.text(f"{place}oauth2.client_secret")
+    canaries.of[f"{place}oauth2.client_secret in a header"] = base64.b64encode(f"us:{secret}".encode()).decode()
+    token_url = f"{url}/token?key={canaries.text(f'{place}oauth2.token_url')}"
+    return {"token_url": token_url, "client_id": "us", "client_secret": secret, "auth": auth}
+
+
+def proxy(canaries: Canaries, field: str) -> str:
+    return f"http://us:{canaries.text(field)}@127.0.0.1:9"
+
+
 def receivers(canaries: Canaries, url: str) -> dict[str, dict[str, Any]]:
-    """`plain`: answers with what it got; `tls`: nobody is there."""
+    """`plain` and `oauth`: answer with what they got; `tls`: nobody is there."""
     once = {"retry": {"max_attempts": 1}}
     plain = endpoint(canaries, "post_endpoint", f"{url}/hooks")
     status = f"{url}/status/{{message_id}}?token={canaries.text('status_endpoint')}"
     tls = endpoint(canaries, "post_endpoint", "https://127.0.0.1:9/hooks", "tls ")
+    granted = endpoint(canaries, "post_endpoint", f"{url}/hooks", "oauth ")
+    del granted["bearer_token"]
     return {
+        "oauth": {**granted, **once, "oauth2": oauth2(canaries, url, "basic")},
         "plain": {**plain, **once, "status_endpoint": status},
         "tls": {**tls, **once, "tls": canaries.certificate("tls.client_key")},
+    }
+
+
+def file(canaries: Canaries, url: str) -> dict[str, Any]:
+    """What only a file may say, or says of sources."""
+    called = {"url": f"{url}/back", "retry": {"max_attempts": 1}, "signature": "none"}
+    granted = {**called, "oauth2": oauth2(canaries, url, "body", "callback.")}
+    behind = {"post_endpoint": f"{url}/behind", "retry": {"max_attempts": 1}, "proxy": proxy(canaries, "proxy")}
+    return {
+        "receivers": {"behind": behind},
+        "sources": {
+            "hooks": source(canaries, url),
+            "granted": {"callback": granted},
+            "behind": {"callback": {**called, "proxy": proxy(canaries, "callback.proxy")}},
+        },
     }
 
 
@@ -119,9 +152,9 @@ def source(canaries: Canaries, url: str) -> dict[str, Any]:
 def test_each_field_for_secrets_is_planted() -> None:
     canaries = Canaries()
     receivers(canaries, "http://h")
-    source(canaries, "http://h")
+    file(canaries, "http://h")
     canaries.secret("former_secrets")  # by a rotation
-    fields = {name.partition(" ")[0] for name in canaries.of} - {"tls"}
+    fields = {name.partition(" ")[0] for name in canaries.of} - {"tls", "oauth"}
     assert fields == {*secret_fields(ReceiverEntry), *secret_fields(SourceEntry)} | URLS
 
 
@@ -151,7 +184,8 @@ class Outside:
         return web.json_response({})
 
     async def _refuse(self, request: web.Request) -> web.Response:
-        said = json.dumps({"url": str(request.url), "headers": dict(request.headers)})
+        body = await request.text()
+        said = json.dumps({"url": str(request.url), "headers": dict(request.headers), "body": body})
         self.got.append(said)
         return web.Response(status=422, text=said)
 
@@ -184,7 +218,7 @@ async def _mistakes(api: str, bodies: dict[str, dict[str, Any]]) -> list[str]:
             {**body, "secret": {"is": body["secret"]}},
         ]
         wrong += [{**body, field: [[value]]} for field, value in body.items()]
-        wrong += [{**body, "signature": "none"}, {**body, "labels": {"secret": body["bearer_token"]}}]
+        wrong += [{**body, "signature": "none"}, {**body, "labels": {"secret": body["secret"][0]}}]
         for each in wrong:
             status, text = await _asked(api, "POST", "/v1/receivers", {"name": f"x-{name}", **each})
             assert status == 422, text
@@ -196,7 +230,7 @@ async def test_no_secret_that_was_given_is_kept_or_said_anywhere(tmp_path: Path,
     world, url = outside
     canaries, data = Canaries(), tmp_path / "data"
     bodies = receivers(canaries, url)
-    (tmp_path / "receivers.yaml").write_text(json.dumps({"sources": {"hooks": source(canaries, url)}}))
+    (tmp_path / "receivers.yaml").write_text(json.dumps(file(canaries, url)))
     environ = {
         "RELAY_SENTRY_DSN": url.replace("://", "://public@") + "/1",
         "RELAY_LOG_LEVEL": "debug",
@@ -225,9 +259,12 @@ async def test_no_secret_that_was_given_is_kept_or_said_anywhere(tmp_path: Path,
             found = await _asked(api, "POST", path, {"to": name}, ce_id=f"to-{name}")
             assert found[0] == 502, found
             told += [found[1], (await _asked(api, "GET", f"/v1/sources/hooks/messages/to-{name}"))[1]]
+        for path in ("granted/messages?receiver=plain", "behind/messages?receiver=behind"):
+            told.append((await _asked(api, "POST", f"/v1/sources/{path}&wait=30", {}))[1])
+        await dev.lines_with("callback_exhausted", 3)
         told.append((await _asked(api, "POST", "/v1/sources/hooks/messages?receiver=plain", {}, ce_id=BUGGY))[1])
         await dev.line_with("step_crashed")
-        paths = ["receivers", "receivers/plain", "receivers/tls", "failed", "audit", "sources/hooks/callback", "keys"]
+        paths = ["receivers", "receivers/plain", "receivers/oauth", "failed", "audit", "sources/hooks/callback", "keys"]
         told += [(await _asked(api, "GET", f"/v1/{path}"))[1] for path in paths]
         told += [(await _asked(api, "GET", path))[1] for path in ("/metrics", "/readyz?verbose", "/openapi.json", "/")]
         told.append((await _asked(api, "POST", "/v1/in/hooks", {"no": "signature"}))[1])
@@ -243,6 +280,8 @@ async def test_no_secret_that_was_given_is_kept_or_said_anywhere(tmp_path: Path,
     got = "\n".join(world.got)
     assert canaries.of["bearer_token"] in got, "the receiver has them"
     assert canaries.of["headers"] in got
+    assert canaries.of["oauth2.client_secret in a header"] in got
+    assert canaries.of["callback.oauth2.client_secret"] in got
     assert canaries.of["post_endpoint path"] in got
     kept = b"\n".join(path.read_bytes() for path in sorted(data.rglob("*")) if path.is_file()).decode(errors="replace")
     assert "${enc:" in kept

@@ -86,6 +86,9 @@ async def test_operators_hear_of_all_and_owners_of_their_own(tmp_path: Path, sin
         assert (example["source_id"], example["message_id"]) == ("github", "to-shut")
         code, output = await relay(dev, "failed", "show", example["path"].removeprefix("/v1/failed/"))
         assert (code, "to-shut" in output) == (0, True), output
+        gone = next(each for each in sinks["ops"].received if each.event_type == "receiver.gone")
+        code, output = await relay(dev, "status", "relay", gone.message_id)
+        assert (code, "ops       done" in output) == (0, True), output
         assert Counter(each["type"] for each in _told(sinks["acme"])) == {
             "receiver.offline": 2,
             "receiver.back": 1,
