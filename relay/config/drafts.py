@@ -91,7 +91,7 @@ def with_verification(draft: Raw, former: Raw, rules: Rules) -> Raw:
     """`draft` with the verification that it has to have: it says nothing about that, and is new, or is to be sent
     somewhere else than `former`. Raises Faulty where it says another one."""
     required = rules.verification
-    stays = all(draft.get(field) == former.get(field) for field in ("post_endpoint", "verification"))
+    stays = all(draft.get(field) == former.get(field) for field in ("post_endpoint", "status_endpoint", "verification"))
     if required == "none" or (former and stays):
         return draft
     if draft.get("verification", required) != required:

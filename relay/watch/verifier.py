@@ -28,6 +28,8 @@ AT_A_TIME: Final = 32
 """Handshakes of a process that are under way: one that nobody answers takes 10 s."""
 LOOKED_AT: Final = 256
 """Receivers that are looked at between two looks."""
+HELD_LOOK_S: Final = 2.0
+"""Who is held is sent nothing by itself; so often it is looked whether it still is."""
 ONE_S: Final = TIMEOUT_S + 10.0
 """So long nobody else makes a handshake with the same receiver."""
 NONCE_BYTES: Final = 32
@@ -146,12 +148,13 @@ class Verifier:
 
     async def _attend_to(self, receiver: Receiver) -> None:
         try:
-            result = await self.try_now(receiver)
+            [health] = await self._state.endpoints([f"r:{receiver.name}"])
+            tried = health.hold is None and await self.try_now(receiver) is not None
         except Unavailable as error:
             _log.debug("verification_waits", receiver=receiver.name, error=str(error))
-            result = None
-        if result is None:
-            self._registry.proofs.put_off(receiver.name, self._clock.time() + 2 * LOOK_S)
+            tried = False
+        if not tried:
+            self._registry.proofs.put_off(receiver.name, self._clock.time() + HELD_LOOK_S)
 
     # one handshake
 

@@ -3,6 +3,7 @@ whatever the state forgets. What came for it meanwhile arrives in order, once it
 
 import pytest
 
+from relay.config.settings import Settings
 from relay.domain.receiver import LaneKind, Verification
 from relay.domain.verification import HandshakeResult, failed, handshake_of, verification_key
 from tests.fakes.moving import MovingProcess, MovingWorld
@@ -92,6 +93,28 @@ def test_no_crash_and_no_loss_of_the_state_lets_anything_through(lane: LaneKind)
     calls = run_virtually(story(None))
     for blow_at in range(1, calls + 1, 3):
         run_virtually(story(blow_at))
+
+
+@virtually
+async def test_its_neighbours_do_not_wait_with_it_however_much_there_is() -> None:
+    """More than the lane may have unfinished: what cannot go makes way, and comes back."""
+    world = MovingWorld(settings=Settings(receivers_file="none", hold_max=5.0, window_records=10, window_offsets=20))
+    await world.create()
+    await world.declare("r", lane="shared", verification="challenge")
+    neighbours = [f"n-{number}" for number in range(4)]  # one at least has the same partition
+    for name in neighbours:
+        await world.declare(name, path=f"/{name}", lane="shared")
+    process = MovingProcess(world)
+    await world.send(*(message(number, "a", "r") for number in range(40)))
+    await process.ended(20)
+    await world.send(message(99, "a", *neighbours))
+    await process.ended(60)
+    assert world.outside.arrived("/answer") == []
+    assert [world.outside.arrived(f"/{name}") for name in neighbours] == [["a-99"]] * 4
+    await _prove(world)
+    await process.ended(120)
+    assert world.outside.arrived("/answer") == [f"a-{number}" for number in range(40)]
+    await process.stop()
 
 
 @virtually

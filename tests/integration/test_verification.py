@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from relay.config.encryption import KeyRing
 from relay.config.registry import Registry
 from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
+from relay.domain.hold import hold
 from relay.domain.receiver import Receiver, Verification
 from relay.engine.clock import SystemClock
 from relay.sink import Sink
@@ -324,6 +326,22 @@ async def test_the_receiver_in_the_documents_answers_right(rig: Rig, kind: str) 
         await receiver.wait()
 
 
+async def test_who_is_paused_is_asked_nothing_until_it_is_resumed(rig: Rig, sink: Sink) -> None:
+    await rig.api.state.hold("r:ci", hold("paused", time.time(), ""))
+    await rig.process(chores=True)
+    await rig.create(sink.url)
+    other = {"name": "cd", "post_endpoint": sink.url, "verification": "challenge"}
+    assert (await rig.ask("POST", "/v1/receivers", other)).status == 201
+    async with asyncio.timeout(10):
+        async for _ in rig.registries[0].changes():
+            found = rig.registries[0].receiver("cd")
+            if found is not None and found.verified:
+                break
+    assert sink.handshakes == ["challenge"]
+    await rig.api.state.resume("r:ci")
+    await rig.known(rig.registries[0], verified=True)
+
+
 # what is declared
 
 
@@ -367,8 +385,11 @@ async def test_what_the_operator_asks_for_holds_for_what_is_made_and_for_what_is
         # one that was there before stays as it is, until it is to be sent elsewhere
         kept = document(await rig.ask("PATCH", "/v1/receivers/ci", {"rate_limit": 5}, of=1))
         assert kept["settings"]["verification"] == "none"
-        refused = await rig.ask("PATCH", "/v1/receivers/ci", {"post_endpoint": "https://x.example/"}, of=1)
-        problem(refused, 422, "invalid-receiver")
+        for elsewhere in (
+            {"post_endpoint": "https://x.example/"},
+            {"status_endpoint": "https://x.example/{message_id}"},
+        ):
+            problem(await rig.ask("PATCH", "/v1/receivers/ci", elsewhere, of=1), 422, "invalid-receiver")
         moved = {"post_endpoint": "https://x.example/", "verification": "challenge"}
         assert (await rig.ask("PATCH", "/v1/receivers/ci", moved, of=1)).status == 200
         assert not (await rig.known(registry, verified=False)).verified
