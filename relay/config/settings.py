@@ -38,7 +38,6 @@ from relay.config.setting_values import (
     url_without_slash,
 )
 from relay.config.strict_yaml import read_mapping
-from relay.domain.quota import Quota
 from relay.domain.receiver import Verification
 from relay.domain.secrecy import MASK, masked_url
 
@@ -91,7 +90,7 @@ class Settings(BaseSettings):
     """Where the commands find the API. None: at `api_host` and `api_port`."""
     api_key: Secret | None = None
     api_key_quota: QuotaSetting = None
-    """How many messages may come in over HTTP with `api_key`, as 6000/1m."""
+    """How many messages may come in over HTTP with each key, `api_key` or one that was made, as 6000/1m."""
     source_quota: QuotaSetting = None
     """How many may come in over HTTP of each source whose entry says nothing about that."""
     api_owner_receivers: Count = 1_000
@@ -187,13 +186,6 @@ class Settings(BaseSettings):
         if value is not None and is_alone:
             raise ValueError("needs kafka_certificate_file, whose key it is")
         return value
-
-    @field_validator("api_key_quota")
-    @classmethod
-    def _of_a_key(cls, quota: Quota | None, info: ValidationInfo) -> Quota | None:
-        if quota is not None and info.data.get("api_key", "") is None:
-            raise ValueError("there is no api_key; source_quota is for all that comes in")
-        return quota
 
     @field_validator("window_offsets")
     @classmethod
