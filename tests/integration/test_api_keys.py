@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from relay.api.access import ROUTES
 from relay.api.app import ApiServer, create_app
 from relay.api.auth import MOST_FAILED
+from relay.api.openapi.tables import OPERATIONS
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.log.port import NewRecord
 from relay.state.port import FailedEntry
@@ -120,7 +121,7 @@ async def create(rig: Rig, **wanted: Any) -> Reply:
 async def test_every_route_says_what_it_takes() -> None:
     """A new route needs a line in `ROUTES` and one in `MATRIX`; until then it is for administrators alone."""
     async with running_api() as rig:
-        assert routes(rig) == set(ROUTES) == set(MATRIX)
+        assert routes(rig) == set(ROUTES) == set(MATRIX) == set(OPERATIONS)
 
 
 @pytest.mark.parametrize("scope", ["-", *SCOPES])

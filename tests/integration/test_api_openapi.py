@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -10,6 +11,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 from schemathesis.specs.openapi.definitions import OPENAPI_31
 
 from relay.api import problems
+from relay.api.access import OPEN, ROUTES
 from relay.api.app import create_app
 from relay.api.audited import NOT_AUDITED, VERBS
 from relay.api.ended import ANSWER_GONE, FAILURES
@@ -67,6 +69,26 @@ async def test_every_route_that_changes_something_has_a_verb() -> None:
         noun, _, done = verb.partition(".")
         assert noun.isalpha(), verb
         assert done.isalpha(), verb
+
+
+async def test_the_page_on_access_says_of_each_route_what_it_takes_and_by_which_verb_it_is_audited() -> None:
+    """Its rows are in docs/access.md; for a new route add the one that is missing here."""
+    expected = [
+        f"| `{method} {path}` | {_takers(method, path)} | {VERBS.get((method, path), '-')} |" for method, path in ROUTES
+    ]
+    page = (Path(__file__).parents[2] / "docs" / "access.md").read_text().splitlines()
+    start = page.index("| route | scopes, beside `admin` | audited as |") + 2
+    assert [row for row in page[start:] if row.startswith("|")] == sorted(expected, key=_by_path)
+
+
+def _by_path(row: str) -> tuple[str, str]:
+    method, path = row.split("`")[1].split()
+    return path, method
+
+
+def _takers(method: str, path: str) -> str:
+    need = ROUTES[method, path]
+    return "everybody" if need is OPEN else ", ".join(f"`{scope}`" for scope in need.scopes) or "-"
 
 
 async def test_it_is_valid() -> None:
