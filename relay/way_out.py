@@ -25,7 +25,7 @@ def requests_of(settings: Settings) -> int:
 def transport_of(settings: Settings, most_open: int) -> Transport:
     """Raises UserError."""
     return LeanTransport(
-        AddressGuard(settings.allow_private_networks, allow_http=bool(settings.allow_http)),
+        AddressGuard(settings.allow_private_networks, bool(settings.allow_http), settings.allow_private_names),
         body_cap=settings.answer_body_cap,
         ca_file=str(settings.ca_file) if settings.ca_file else None,
         proxy=egress_proxy_of(settings),

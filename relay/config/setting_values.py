@@ -14,6 +14,7 @@ from relay.config.url_text import check_url
 
 _REDIS_SCHEMES: Final = {"unix", *(tls + kind for tls in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster"))}
 _HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]*:[0-9a-f:.]*")
+_PRIVATE_NAME = re.compile(r"([a-z0-9_-]+\.)*(?!(\d+|0x[0-9a-f]*)$)[a-z0-9_-]+")
 _SERVER = re.compile(r"([\w-]+(\.[\w-]+)*\.?|\[[0-9a-f:.]+\])(:\d{1,5})?|[0-9a-f]*:[0-9a-f:]+", re.IGNORECASE)
 _VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*")
 _TOPIC_PREFIX = re.compile(r"[a-zA-Z0-9._-]{0,100}")
@@ -82,6 +83,25 @@ def _host_name(text: str) -> str:
     return name
 
 
+def _private_names(value: object) -> object:
+    return tuple(_private_name(str(item)) for item in _items(value, "host names, as ci.internal,*.svc.cluster.local"))
+
+
+def _private_name(text: str) -> str:
+    """As the host of a URL is written: in lower case, in ASCII (IDNA), without a dot at the end."""
+    rest = text.removeprefix("*.")
+    try:
+        name = rest.removesuffix(".").encode("idna").decode().lower()
+    except UnicodeError:
+        name = ""
+    if not _PRIVATE_NAME.fullmatch(name):
+        raise ValueError(
+            f"{text!r} is not a host name; write it without scheme, port and path, as ci.internal or *.internal; "
+            "addresses belong into RELAY_ALLOW_PRIVATE_NETWORKS"
+        )
+    return name if rest == text else f"*.{name}"
+
+
 def check_brokers(value: str) -> str:
     for part in value.split(","):
         if not _SERVER.fullmatch(part.strip()):
@@ -137,4 +157,5 @@ Count = Annotated[int, Field(ge=1)]
 Size = Annotated[ByteSize, Field(ge=1)]
 HostNames = Annotated[tuple[str, ...], BeforeValidator(_host_names)]
 VariableNames = Annotated[tuple[str, ...], BeforeValidator(_variable_names)]
+PrivateNames = Annotated[tuple[str, ...], BeforeValidator(_private_names)]
 Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_networks)]

@@ -26,6 +26,7 @@ from relay.config.setting_values import (
     Keys,
     Networks,
     Port,
+    PrivateNames,
     Secret,
     Secrets,
     Size,
@@ -122,8 +123,10 @@ class Settings(BaseSettings):
     api_verification: Verification = "none"
     """What a receiver made over the API has to prove about its URL before it is sent anything. `none`: what it says."""
     allow_private_networks: Networks = ()
+    allow_private_names: PrivateNames = ()
+    """Host names that may lead to addresses of private use or of this machine; `*.internal`: all under that."""
     allow_http: bool | None = None
-    """Plain http endpoints. None: only in `allow_private_networks`."""
+    """Plain http endpoints. None: only in `allow_private_networks`, and to private addresses of those names."""
     dedup_window: PositiveDuration = 604_800.0
     max_payload_bytes: Size = ByteSize(1_048_576)
     answer_body_cap: Size = ByteSize(65_536)

@@ -167,7 +167,7 @@ class Dialler:
     async def _addresses(self, url: UrlParts) -> list[_Address]:
         """Where the URL leads, as far as the guard lets it."""
         found = await self._found(url.host.strip("[]"), url.port)
-        refusals = [self._guard.check_dial(url.scheme, str(address[0])) for _, address in found]
+        refusals = [self._guard.check_dial(url.scheme, str(address[0]), url.host) for _, address in found]
         if refusals and all(refusals):
             raise DialError("blocked", refusals[0] or "")
         return [address for address, refusal in zip(found, refusals, strict=True) if not refusal]

@@ -6,7 +6,7 @@ spells an address, in whatever form, is that address before any rule: behind an 
 
 import re
 from collections.abc import Sequence
-from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, NamedTuple
 
 from relay.delivery.hosts import ends_in_number, ipv4_of
@@ -34,6 +34,13 @@ _OF_CLOUDS_4: Final = tuple(
 _OF_CLOUDS_6: Final = tuple(IPv6Network(net) for net in ("fe80::/10", "fd00:ec2::/32", "fd20:ce::254/128"))
 """Metadata services, and all that is link-local: nobody has a receiver there, so how to allow it is not advertised."""
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
+
+_BY_NAME: Final = tuple(
+    ip_network(net)
+    for net in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8", "fc00::/7", "::1/128")
+)
+"""Where an allowed name may lead: private use and this machine, but for what is of a cloud there."""
+_MAPPED: Final = IPv6Network("::ffff:0:0/96")
 
 _LOW_32: Final = 0xFFFFFFFF
 _IN_LOW_BITS: Final = tuple(
@@ -129,12 +136,17 @@ def url_parts(url: str) -> UrlParts:
 class AddressGuard:
     """Decides for one deployment. `allowed_networks` may be talked to whatever they are, also by plain http.
 
-    `allow_http`: plain http to everywhere else, too.
+    `allowed_names`: what they stand for may be private, and is then talked to by plain http, too; in lower case without
+    a dot at the end, `*.internal` for all names under that. `allow_http`: plain http to everywhere else, too.
     """
 
-    def __init__(self, allowed_networks: Sequence[Network] = (), allow_http: bool = False) -> None:
+    def __init__(
+        self, allowed_networks: Sequence[Network] = (), allow_http: bool = False, allowed_names: Sequence[str] = ()
+    ) -> None:
         self._allowed = tuple(allowed_networks)
         self._allow_http = allow_http
+        self._names = frozenset(allowed_names)
+        self._suffixes = tuple(name.removeprefix("*") for name in allowed_names if name.startswith("*."))
 
     def check_url(self, url: str) -> str | None:
         """Why `url` may not be requested, as far as can be said without asking DNS; None if it may."""
@@ -147,14 +159,19 @@ class AddressGuard:
         try:
             ip_address(host)
         except ValueError:
+            if self._is_named(host):
+                return None  # as far as is known: the dialled address decides
             if _is_loopback_name(host) and all(map(self.check_address, _LOOPBACK)):
                 return self.check_address(_LOOPBACK[0])  # a proxy would look it up, and find itself
             # A name. If some networks are allowed, the dialled address decides.
             return None if scheme == "https" or self._allow_http or self._allowed else _NO_HTTP
         return self.check_dial(scheme, host)
 
-    def check_dial(self, scheme: str, ip: str) -> str | None:
-        """Why no connection may be made to the address `ip` for a URL of this scheme; None if it may."""
+    def check_dial(self, scheme: str, ip: str, host: str = "") -> str | None:
+        """Why no connection may be made to the address `ip` for a URL of this scheme; None if it may. `host`: the name
+        in the URL that led there."""
+        if self._is_named(host) and _may_be_named(ip):
+            return None
         if refusal := self.check_address(ip):
             return refusal
         if scheme == "http" and not self._allow_http and not self._is_allowed(_parsed(ip)):
@@ -174,6 +191,12 @@ class AddressGuard:
         setting = f"RELAY_ALLOW_PRIVATE_NETWORKS={address}/{address.max_prefixlen}"
         return f"{address} is not a public address and in none of the allowed networks; {setting} would allow it"
 
+    def _is_named(self, host: str) -> bool:
+        if not self._names:
+            return False
+        name = host.lower().removesuffix(".")
+        return name in self._names or (name.endswith(self._suffixes) and not name.startswith("."))
+
     def _is_allowed(self, address: Address) -> bool:
         if any(address in net for net in self._allowed):
             return True
@@ -182,12 +205,19 @@ class AddressGuard:
 
 
 _LOOPBACK: Final = ("127.0.0.1", "::1")
-_NO_HTTP: Final = "plain http is only for allowed networks; use https, or set RELAY_ALLOW_HTTP=true"
+_NO_HTTP: Final = "plain http is only for allowed networks and names; use https, or set RELAY_ALLOW_HTTP=true"
 
 
 def _is_loopback_name(host: str) -> bool:
     """RFC 6761, section 6.3."""
     return f".{host.removesuffix('.')}".endswith(".localhost")
+
+
+def _may_be_named(ip: str) -> bool:
+    address = _parsed(ip)
+    if address in _MAPPED:
+        address = IPv4Address(int(address) & _LOW_32)
+    return any(address in net for net in _BY_NAME) and not _is_of_a_cloud(address)
 
 
 def _parsed(ip: str) -> Address:

@@ -172,6 +172,19 @@ class ConnectionContract(TransportRig):
             async with self.started(LOOPBACK) as transport:
                 assert isinstance(await transport.exchange(post(server.url(host="ci.example"))), Response)
 
+    async def test_an_allowed_name_leads_to_private_addresses_but_not_to_those_of_a_cloud(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with replying(OK).running() as server, self.started(AddressGuard((), False, ["ci.example"])) as transport:
+            url = server.url(host="CI.example")
+            resolve_to(monkeypatch, server.port, "169.254.169.254", "127.0.0.1")
+            assert isinstance(await transport.exchange(post(url)), Response)
+        async with self.started(AddressGuard((), False, ["ci.example"])) as transport:
+            resolve_to(monkeypatch, server.port, "169.254.169.254")
+            result = await transport.exchange(post(url))
+        assert isinstance(result, NoResponse)
+        assert (result.kind, result.sent) == ("blocked", False)
+
     async def test_the_next_address_is_tried_when_one_fails(
         self, transport: Transport, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -214,13 +214,46 @@ def test_bad_urls(url: str, complaint: str) -> None:
 def test_plain_http_is_for_allowed_networks() -> None:
     guard = AddressGuard([ip_network("10.0.0.0/8")])
     assert guard.check_url("http://10.1.2.3/") is None
-    refusal = "8.8.8.8: plain http is only for allowed networks; use https, or set RELAY_ALLOW_HTTP=true"
+    refusal = "8.8.8.8: plain http is only for allowed networks and names; use https, or set RELAY_ALLOW_HTTP=true"
     assert guard.check_url("http://8.8.8.8/") == refusal
     assert guard.check_url("http://ci.internal/") is None  # the address that it turns out to have decides:
     assert guard.check_dial("http", "10.1.2.3") is None
     assert guard.check_dial("http", "::ffff:10.1.2.3") is None
     assert guard.check_dial("http", "8.8.8.8") == refusal
     assert guard.check_dial("https", "8.8.8.8") is None
+
+
+NAMED = AddressGuard(allowed_names=["ci.internal", "*.svc.local", "localhost"])
+PRIVATE = "10.1.2.3 172.16.0.1 192.168.1.1 100.64.0.1 127.0.0.1 ::1 fd12::1 ::ffff:10.1.2.3"
+NOT_BY_NAME = """
+    169.254.169.254 169.254.1.1 100.100.100.200 168.63.129.16 192.0.0.192 fd00:ec2::254 fd20:ce::254 fe80::1 0.0.0.0 ::
+    224.0.0.1 255.255.255.255 ff02::1 198.18.0.1 ::ffff:169.254.169.254 64:ff9b::a01:203 2002:a01:203::1 ::10.1.2.3
+"""
+
+
+@pytest.mark.parametrize("host", ["ci.internal", "CI.Internal.", "a.svc.local", "a.b.svc.local.", "localhost"])
+def test_an_allowed_name_may_lead_to_private_addresses_and_nowhere_else(host: str) -> None:
+    for scheme in ("http", "https"):
+        assert NAMED.check_url(f"{scheme}://{host}/") is None
+        assert [NAMED.check_dial(scheme, ip, host) for ip in PRIVATE.split()] == [None] * 8
+        assert all(NAMED.check_dial(scheme, ip, host) for ip in NOT_BY_NAME.split())
+    assert NAMED.check_dial("https", "8.8.8.8", host) is None
+    assert "plain http is only for" in (NAMED.check_dial("http", "8.8.8.8", host) or "")
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["internal", "xci.internal", "x.ci.internal", "ci.internal.example", "svc.local", "xsvc.local", "a.localhost"],
+)
+def test_no_other_name_is_allowed(host: str) -> None:
+    assert NAMED.check_url(f"http://{host}/")
+    assert not any(NAMED.check_dial("https", ip, host) is None for ip in PRIVATE.split())
+
+
+def test_a_network_allows_what_a_name_does_not() -> None:
+    guard = AddressGuard([ip_network("169.254.169.254/32")], allowed_names=["metadata.internal"])
+    assert guard.check_dial("http", "169.254.169.254", "metadata.internal") is None
+    assert guard.check_dial("http", "169.254.169.253", "metadata.internal")
 
 
 def test_plain_http_may_be_allowed_everywhere_without_opening_networks() -> None:

@@ -70,6 +70,7 @@ def test_values_from_the_environment_are_read_by_their_type() -> None:
         {},
         {
             "RELAY_ALLOW_PRIVATE_NETWORKS": "127.0.0.0/8, ::1/128",
+            "RELAY_ALLOW_PRIVATE_NAMES": "CI.Internal., *.Bücher.internal,localhost",
             "RELAY_ALLOW_HTTP": "true",
             "RELAY_DEDUP_WINDOW": "8d",
             "RELAY_LOG_LEVEL": "INFO",
@@ -79,6 +80,7 @@ def test_values_from_the_environment_are_read_by_their_type() -> None:
         },
     )
     assert settings.allow_private_networks == (ip_network("127.0.0.0/8"), ip_network("::1/128"))
+    assert settings.allow_private_names == ("ci.internal", "*.xn--bcher-kva.internal", "localhost")
     assert settings.allow_http is True
     assert settings.dedup_window == 8 * 86_400
     assert settings.log_level == "info"
@@ -162,6 +164,26 @@ MISTAKES = [
         {},
         {"RELAY_ALLOW_PRIVATE_NETWORKS": "10.0.0.1/8"},
         "RELAY_ALLOW_PRIVATE_NETWORKS: 10.0.0.1/8 has host bits set; write a network as 10.0.0.0/8 or fd00::/8",
+    ),
+    *(
+        (
+            {},
+            {"RELAY_ALLOW_PRIVATE_NAMES": name},
+            f"RELAY_ALLOW_PRIVATE_NAMES: {name!r} is not a host name; write it without scheme, port and path, as "
+            "ci.internal or *.internal; addresses belong into RELAY_ALLOW_PRIVATE_NETWORKS",
+        )
+        for name in (
+            "*",
+            "*.",
+            "a.*.internal",
+            "http://ci",
+            "ci:80",
+            "10.1.2.3",
+            "0x7f.1",
+            "::1",
+            "ci..internal",
+            ".ci",
+        )
     ),
     (
         {},
