@@ -93,8 +93,11 @@ class Lane(Attempting[W]):
     def stuck_at(self) -> int | None:
         """The lowest unfinished offset, where nothing is known that will come for it: a time, a request, a server that
         is away. It would stay for ever."""
+        head = self._watermark.head
+        if head is None or self.stopping or self._seating:
+            return None
         waits = len(self._inbox) > 0 or not self.idle or self._asks.any_under_way or self._order.next_due() is not None
-        return None if waits or self.stopping or self._seating else self._watermark.head
+        return None if waits else head
 
     # events
 

@@ -233,12 +233,15 @@ class Roster:
         if lane.left.is_set():
             del self._lanes[partition]
             return None
-        heads = (
+        heads = lane.order.heads(HEADS)
+        if not heads:  # as it is with almost all of thousands
+            return Sign(*partition)
+        told = (
             LineHead(head.queue, head.row.digest, *_ids(head.record.headers))
-            for head in lane.order.heads(HEADS)
+            for head in heads
             if head.queue is not None and head.row is not None
         )
-        return Sign(*partition, tuple(heads))
+        return Sign(*partition, tuple(told))
 
 
 def _ids(headers: Headers) -> tuple[str, str]:

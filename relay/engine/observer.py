@@ -117,7 +117,10 @@ class Observer:
         """A newer owner has this lane."""
 
     def lane(self, partition: TopicPartition, *, unfinished: int) -> None:
-        """Level of a lane's window, told about once a second."""
+        """Level of a lane's window, told about once a second while it is not empty, and when it has become so."""
+
+    def look(self) -> None:
+        """About once a second: what ends by time alone can be told."""
 
     def stalled(self, partition: TopicPartition, offset: int, seconds: float) -> None:
         """For so long nobody has had the record at `offset`, which is not finished: a bug, or a call that hangs."""

@@ -145,6 +145,8 @@ class Order(Generic[W]):
 
     def heads(self, limit: int) -> list[W]:
         """The first of each order key that others wait behind; up to `limit` of them, those of the oldest keys."""
+        if not self._keys:
+            return []
         return list(islice((line[0] for line in self._keys.values() if len(line) > 1), limit))
 
     def held(self) -> list[W]:

@@ -46,6 +46,8 @@ class _Running:
     lane: OpenLane
     ending: asyncio.Task[None] | None = None
     standstill: Standstill = field(default_factory=Standstill)
+    told: int | None = None
+    """How many unfinished records were told last."""
 
 
 class Runner:
@@ -223,9 +225,14 @@ class Runner:
         if now - self._told_at >= TELL_EVERY_S:
             self._told_at = now
             self._tell_waiting(now)
+            self._observer.look()
             for partition, running in self._lanes.items():
+                unfinished = running.lane.core.unfinished
+                if unfinished == 0 == running.told:
+                    continue  # as it is with almost all of thousands
+                running.told = unfinished
                 observer, stuck_at = running.lane.core.setting.observer, running.lane.stuck_at
-                observer.lane(partition, unfinished=running.lane.core.unfinished)
+                observer.lane(partition, unfinished=unfinished)
                 stalled_s = running.standstill.look(stuck_at, now)
                 if stalled_s is not None and stuck_at is not None:
                     observer.stalled(partition, stuck_at, stalled_s)

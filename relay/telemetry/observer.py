@@ -231,6 +231,8 @@ class TelemetryObserver(Observer):
 
     def lane(self, partition: TopicPartition, *, unfinished: int) -> None:
         self._metrics.lane_window_records.labels(partition.topic, str(partition.partition)).set(unfinished)
+
+    def look(self) -> None:
         now = time.monotonic()
         if now - self._looked_at >= REPEAT_S:
             self._looked_at = now

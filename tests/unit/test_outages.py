@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -122,6 +123,15 @@ def test_a_callback_is_counted_without_its_source(rig: Rig) -> None:
     rig.observer.shut("s:github", 432_000.0, None, gone=False)
     assert rig.sentry.failures[0][:2] == ("-", "disabled")
     assert "github" not in rig.metrics.render().decode()
+
+
+def test_who_is_not_held_any_more_is_counted_so_without_any_traffic(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.observer.held("r:ci", "offline")
+    assert rig.value("relay_endpoints_held", receiver="ci", why="offline") == 1
+    later = time.monotonic() + HELD_S + 60
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    rig.observer.look()
+    assert rig.value("relay_endpoints_held", receiver="ci", why="offline") == 0
 
 
 def test_a_broker_that_is_away_is_told_once_and_not_by_each_consumer(rig: Rig) -> None:

@@ -76,6 +76,10 @@ class _Told(Observer):
     def __init__(self) -> None:
         self.waits: list[tuple[str, str]] = []
         self.failed: list[tuple[str, RelayError, float]] = []
+        self.looks = 0
+
+    def look(self) -> None:
+        self.looks += 1
 
     def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None:
         self.failed.append((name, error, again_in_s))
@@ -165,6 +169,16 @@ async def test_a_member_without_partitions_says_what_it_waits_for_as_long_as_tha
     told = len(rig.told.waits)
     await asyncio.sleep(10)
     assert len(rig.told.waits) == told
+    stop.set()
+    await running
+
+
+@virtually
+async def test_what_ends_by_time_alone_is_looked_at_without_any_traffic() -> None:
+    rig, stop = _Rig(), asyncio.Event()
+    running = asyncio.create_task(rig.runner.run(stop))
+    await asyncio.sleep(10)
+    assert 9 <= rig.told.looks <= 12
     stop.set()
     await running
 

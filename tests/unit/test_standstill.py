@@ -55,6 +55,32 @@ async def test_a_record_that_the_lane_forgot_is_noticed(monkeypatch: pytest.Monk
     assert offset == 0
 
 
+@virtually
+async def test_a_lane_with_nothing_in_it_is_told_of_once() -> None:
+    """There may be thousands of them, and a second has only so much time."""
+    world = World([receiver("ci", "/answer")])
+    await world.create()
+    await world.send(message(1, "a", "ci"))
+    told = world.told.levels = _Told()
+    await world.run(Fuse(), 30)
+    levels = told.seen[TopicPartition(world.topics.to_receiver("ci"), 0)]
+    assert levels[-1] == 0
+    # when it was opened, when it was empty again, and when it was given back
+    assert levels.count(0) <= 3
+
+
+class _Told(dict[TopicPartition, int]):
+    """All levels that a lane was told to have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[TopicPartition, list[int]] = {}
+
+    def __setitem__(self, partition: TopicPartition, level: int) -> None:
+        self.seen.setdefault(partition, []).append(level)
+        super().__setitem__(partition, level)
+
+
 async def outage(world: World, trouble: str) -> None:
     await world.clock.sleep(3)
     world.state_available = trouble != "state"
