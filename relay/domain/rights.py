@@ -136,13 +136,6 @@ def rights_of(topics: Topics, roles: Iterable[str]) -> list[Right]:
     return [*found, *groups]
 
 
-def right_to_tell(topics: Topics) -> Right:
-    """What telling the relay's own events takes. Roles that talk to receivers have it only where somebody gave it to
-    them: whoever has it can send as any sender."""
-    name = topics.from_sender
-    return Right("topic", name, prefixed=False, operations=("Write",), probe=name)
-
-
 def _groups(topics: Topics, role: str) -> list[Right]:
     if role in _OF_OTHERS:
         return []  # it has a group of its own name

@@ -18,7 +18,6 @@ from relay.domain.identity import OWN_SOURCE
 from relay.domain.message import Message, message_headers
 from relay.domain.moment import rfc3339
 from relay.domain.own_events import FAILED, MessagesFailed, Turn, hearers, message_of, turn_of
-from relay.domain.rights import right_to_tell
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
 from relay.engine.supervision import Patience
@@ -85,7 +84,6 @@ class OwnEvents:
         self._log = log
         self._state = state
         self._topic = topics.from_sender
-        self._right = right_to_tell(topics)
         self._directory = directory
         self._clock = clock
         self._patience = patience
@@ -97,7 +95,6 @@ class OwnEvents:
         self._idle = asyncio.Event()
         self._ending = False
         self._dropping = False
-        self._silent = False
 
     # told: does not block, does not raise
 
@@ -132,7 +129,7 @@ class OwnEvents:
 
     def _is_wanted(self, event_type: str, receiver: str | None) -> bool:
         try:
-            return not self._silent and bool(hearers(self._directory, event_type, receiver))
+            return bool(hearers(self._directory, event_type, receiver))
         except InvalidRecord:  # too many: its dead letter says so
             return True
         except Unavailable:
@@ -155,11 +152,7 @@ class OwnEvents:
     # tells
 
     async def run(self) -> None:
-        """For ever; not where this process may not put anything on `from_sender`."""
-        lacking = partial(self._log.lacking, [self._right])
-        if await self._patience.until_done("ask for the right to tell events", lacking):
-            self._silence()
-            return
+        """For ever."""
         while True:
             await self._clock.wait(self._news, self._until_due_s())
             self._news.clear()
@@ -172,17 +165,8 @@ class OwnEvents:
             if not self._news.is_set():
                 self._idle.set()
 
-    def _silence(self) -> None:
-        self._silent = True
-        self._queue.clear()
-        self._gathering.clear()
-        self._idle.set()
-        _log.info("own_events_not_told", problem=f"this user may not write on {self._topic}: see docs/least-rights.md")
-
     async def end(self) -> None:
         """What is being gathered is told now, as far as that takes no longer than `LAST_S`."""
-        if self._silent:
-            return
         self._ending = True
         self._idle.clear()
         self._news.set()

@@ -11,7 +11,6 @@ from relay.domain.errors import LogUnavailable, RecordTooLarge
 from relay.domain.hold import Hold
 from relay.domain.message import parse_message
 from relay.domain.receiver import Receiver
-from relay.domain.rights import Right
 from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
 from relay.log.port import Coordinate, NewRecord
@@ -32,10 +31,6 @@ class _Log(MemoryLog):
     """`error`: what it answers with, in place of taking anything."""
 
     error: Exception | None = None
-    may_write = True
-
-    async def lacking(self, rights: Sequence[Right]) -> list[Right]:
-        return [] if self.may_write else list(rights)
 
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
         if self.error is not None:
@@ -199,21 +194,6 @@ async def test_while_the_log_is_away_so_many_wait_and_the_rest_is_dropped() -> N
         rig.log.error = None
         await asyncio.sleep(60)
         assert len(await rig.told()) == MOST
-
-
-@virtually
-async def test_who_may_not_write_messages_tells_nothing_and_gathers_nothing() -> None:
-    rig = Rig()
-    rig.log.may_write = False
-    rig.events.failed(failure(1))
-    async with rig:
-        await asyncio.sleep(1)
-        rig.events.turned("receiver.offline", "ci", NOW)
-        rig.events.failed(failure(2))
-        await rig.events.end()
-        await asyncio.sleep(2 * GATHER_S)
-        assert await rig.told() == []
-        assert rig.value("relay_own_events_dropped_total", "message.failed") is None
 
 
 @virtually
