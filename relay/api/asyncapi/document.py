@@ -101,7 +101,7 @@ _MESSAGES: Final[Mapping[str, _Message]] = {
     "registryRecord": _Message(
         "Registry record",
         "Who there is and what holds for them: an entry (the key is a receiver's name, or `source:<id>`), and with "
-        "other keys holds, moves, jobs and keys of the API. Without a value: it ends.",
+        "other keys holds, moves, jobs, keys of the API, and what was proved. Without a value: it ends.",
         (),
         {"type": ["object", "null"]},
         "What it is about.",
