@@ -363,8 +363,7 @@ class State(Protocol):
 
     # keys of the API
     async def use_keys(self, used: Mapping[str, float]) -> None:
-        """Each key, by its id, was used so many seconds ago; the latest use is kept, for 400 days. Works while tags
-        are not ready."""
+        """Seconds since each key (its id) was used; the latest use is kept 400 days. Works while tags are not ready."""
         ...
 
     async def keys_used(self, ids: Sequence[str]) -> list[float | None]:
