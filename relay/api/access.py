@@ -80,7 +80,8 @@ OWNERS: Final = Need(OWNED.scopes, lambda access, _request: access.has_some("own
 
 _MESSAGES: Final = "/v1/sources/{source_id}/messages"
 _DELIVERY: Final = f"{_MESSAGES}/{{message_id}}/deliveries/{{receiver}}"
-_CALLBACK: Final = "/v1/sources/{source_id}/callback"
+_SOURCE: Final = "/v1/sources/{source_id}"
+_CALLBACK: Final = f"{_SOURCE}/callback"
 ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/livez"): OPEN,
     ("GET", "/readyz"): OPEN,
@@ -112,6 +113,11 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/v1/replays"): OWN,
     ("GET", "/v1/replays/{id}"): OWN,
     ("POST", "/v1/replays/{id}/stop"): OWN,
+    ("GET", "/v1/sources"): ADMIN,
+    ("POST", "/v1/sources"): ADMIN,
+    ("GET", _SOURCE): ADMIN,
+    ("PATCH", _SOURCE): ADMIN,
+    ("DELETE", _SOURCE): ADMIN,
     ("GET", "/v1/receivers"): OWNERS,
     ("POST", "/v1/receivers"): OWNERS,
     ("PATCH", "/v1/receivers/{name}"): OWNED,

@@ -41,6 +41,7 @@ from relay.api.refusals import Refusals
 from relay.api.registration import RegistrationResource
 from relay.api.replays import ReplaysResource
 from relay.api.rotation import RotationResource
+from relay.api.sources import SourcesResource
 from relay.api.stats import StatsResource
 from relay.api.status import StatusReader
 from relay.api.strangers import refuse_strangers
@@ -148,6 +149,7 @@ def _registration(context: ApiContext) -> list[_Resource]:
         RotationResource(context, registrar),
         VerificationResource(context, registrar),
         ReceiverListResource(context, registrar),
+        SourcesResource(context, registrar),
         ReencryptionResource(context.topics, registrar),
     ]
 

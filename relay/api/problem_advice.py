@@ -50,6 +50,7 @@ ADVICE: Final[dict[str, str]] = {
     ),
     "too-many-jobs": "Wait for some of the jobs that are not over, or stop them: `GET /v1/replays` lists them.",
     "receiver-exists": "Take another name, or change the receiver that there is with a `PATCH`.",
+    "source-exists": "Change the entry that there is with a `PATCH`.",
     "declared-in-file": "What the receivers file declares is changed there, and read-only over the API.",
     "receiver-unverified": (
         "Nothing is sent there before its URL has proved that it wants it. `POST /v1/receivers/{name}/verify` tries at "
@@ -60,6 +61,10 @@ ADVICE: Final[dict[str, str]] = {
         "sets `RELAY_SECRETS_KEY`; until then a receiver may have no secret in clear, and `signature` has to be `none`."
     ),
     "changed-meanwhile": "Somebody has changed it since you looked. Look again; repeat the change if it still fits.",
+    "invalid-source": (
+        "`errors` names each mistake with a JSON pointer into the body. Nothing was stored. The fields are those of"
+        " `receivers.yaml`; what stands for all other sources (`*`), only that file says."
+    ),
     "invalid-receiver": (
         "`errors` names each mistake with a JSON pointer into the body. Nothing was stored. The fields are those of"
         " `receivers.yaml`."

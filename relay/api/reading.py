@@ -39,6 +39,11 @@ def message_location(identity: MessageId) -> str:
     return f"/v1/sources/{source_id}/messages/{message_id}"
 
 
+def source_location(source_id: str) -> str:
+    """The path of a source, its id percent-encoded."""
+    return f"/v1/sources/{quote(source_id, safe='')}"
+
+
 def source_in_path(request: web.Request) -> str:
     return _id_in_path(request, _SOURCE_AT, "source_id")
 

@@ -1,4 +1,5 @@
-"""Changes what is declared of receivers, one change at a time over all processes, and never what a file declares.
+"""Changes what is declared of receivers and sources, one change at a time over all processes, and never what a file
+declares.
 
 A change is made under the lease that the receivers file is applied under, by a process that has read `receiver_config`
 to its end meanwhile: so it is a change of what is there, and two of them lose nothing of each other. The lease is asked
@@ -10,7 +11,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from relay.config.apply import API, FILE, LEASE, Diff, bring_about
 from relay.config.drafts import (
@@ -18,12 +19,13 @@ from relay.config.drafts import (
     Faulty,
     Rules,
     check_name,
-    checked,
+    checked_as,
     encrypted,
     merge_patch,
     opened,
     with_verification,
 )
+from relay.config.kinds import RECEIVER, EntryKind
 from relay.config.owned import Behalf, TooManyReceivers
 from relay.config.receivers_file import Raw
 from relay.config.registry import Registry
@@ -42,16 +44,17 @@ _PATIENCE_S: Final = 10.0
 _NOT_FREE: Final = "This name is not free."
 """The same whoever has it, or had it."""
 _ORIGIN: Final = "the request"
+Kind = EntryKind[Any]
 Alter = Callable[[Raw, float], object]
 """An entry in clear, and the time (Unix seconds), to the entry that it is to become."""
 
 
 class Unknown(RelayError):
-    """There is no such receiver."""
+    """There is no such receiver, or source with an entry of its own."""
 
 
 class Taken(RelayError):
-    """There is a receiver of that name already."""
+    """There is one of that name already."""
 
 
 class InFile(RelayError):
@@ -64,7 +67,7 @@ class ChangedMeanwhile(RelayError):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A receiver's record as it is in force. `tag`: changes with every change of it."""
+    """The record of a receiver or source as it is in force. `tag`: changes with every change of it."""
 
     name: str
     value: bytes
@@ -77,7 +80,7 @@ class Written:
 
 
 def tag_of(value: bytes) -> str:
-    """What tells a record from any other of the same receiver: encryption makes each one different."""
+    """What tells a record from any other of the same key: encryption makes each one different."""
     return hashlib.sha256(value).hexdigest()[:16]
 
 
@@ -85,7 +88,7 @@ class Registrar:
     """One per process. `owner`: unique per process. `new_secret`: makes a signing secret.
 
     Its methods raise Unavailable, and then nobody knows whether the change was made. `behalf`: they act for owners, and
-    raise NotTheirs; None: for an administrator.
+    raise NotTheirs; None: for an administrator. `kind`: what they are about, receivers usually.
     """
 
     def __init__(
@@ -111,52 +114,68 @@ class Registrar:
         self._owner = f"{owner}-api"  # not who applies the file in this process
         self._turn = asyncio.Lock()
 
-    def written(self, name: str) -> Written:
-        """The receiver's record, whoever declared it. Raises Unknown."""
-        value = self.registry.record(name)
+    def written(self, name: str, *, kind: Kind = RECEIVER) -> Written:
+        """Its record, whoever declared it. Raises Unknown."""
+        value = self.registry.record(kind.key(name))
         if value is None:
-            raise Unknown(f"There is no receiver named {name[:80]!r}.")
+            raise Unknown(f"There is no {kind.word} named {name[:80]!r}.")
         return Written(name, value)
 
-    async def create(self, body: Mapping[str, object], behalf: Behalf | None = None) -> Written:
-        """Declare a receiver: `name`, and the fields of its entry. In the shared lane unless it says another; with a
-        secret of its own unless it has one, or is not signed. Raises Faulty, NoKey, Taken, TooManyReceivers."""
+    async def create(
+        self, body: Mapping[str, object], behalf: Behalf | None = None, *, kind: Kind = RECEIVER
+    ) -> Written:
+        """Declare one: its name or id, and the fields of its entry. A receiver is in the shared lane unless it says
+        another. What is POSTed to has a secret of its own unless it has one, or is not signed. Raises Faulty, NoKey,
+        Taken, TooManyReceivers."""
         body = body if behalf is None else behalf.of_new(body)
-        name = _name_in(body)
-        draft: Raw = {"lane": SHARED} | {key: value for key, value in body.items() if key != "name"}
-        secret = None
-        if "secret" not in draft and draft.get("signature") != "none":
-            secret = draft["secret"] = self.new_secret()
-        declared = self._sealed(name, draft, {}, behalf)
+        name = check_name(body.get(kind.id_field), kind)
+        draft, secret = _begun(body, kind, self.new_secret)
+        declared, key = self._sealed(name, draft, {}, behalf, kind), kind.key(name)
         async with self._alone():
             if behalf is not None:
                 await self._check_room(name, declared, behalf)
-            if (there := self.registry.record(name)) is not None:
-                raise Taken(_taken(name, there))
-            value = await self._declare(name, declared, Diff(added=(name,)))
+            if (there := self.registry.record(key)) is not None:
+                raise Taken(_taken(name, there, kind))
+            value = await self._declare(key, declared, Diff(added=(key,)))
         return Written(name, value, secret)
 
     async def change(
-        self, name: str, patch: Mapping[str, object], tag: str | None = None, behalf: Behalf | None = None
+        self,
+        name: str,
+        patch: Mapping[str, object],
+        tag: str | None = None,
+        behalf: Behalf | None = None,
+        *,
+        kind: Kind = RECEIVER,
     ) -> Written:
-        """Merge `patch` into the receiver's entry (RFC 7396); with `tag`, only if it is what that stands for. Raises
+        """Merge `patch` into its entry (RFC 7396); with `tag`, only if it is what that stands for. Raises
         Unknown, InFile, ChangedMeanwhile, Faulty, NoKey."""
-        return await self.alter(name, lambda there, _now: merge_patch(there, dict(patch)), tag, behalf)
+        return await self.alter(name, lambda there, _now: merge_patch(there, dict(patch)), tag, behalf, kind=kind)
 
-    async def alter(self, name: str, altered: Alter, tag: str | None = None, behalf: Behalf | None = None) -> Written:
-        """Declare what `altered` makes of the receiver's entry in clear. Raises as `change` does, and as `altered`."""
+    async def alter(
+        self,
+        name: str,
+        altered: Alter,
+        tag: str | None = None,
+        behalf: Behalf | None = None,
+        *,
+        kind: Kind = RECEIVER,
+    ) -> Written:
+        """Declare what `altered` makes of its entry in clear. Raises as `change` does, and as `altered`."""
         async with self._alone():
-            there, now = self.own(name, tag, behalf), self._clock.time()
-            entry = without_expired(opened(name, there.entry, self._rules), now)
-            declared = self._sealed(name, altered(entry, now), entry, behalf)
-            value = await self._declare(name, declared, Diff(changed=(name,)))
+            there, now, key = self.own(name, tag, behalf, kind=kind), self._clock.time(), kind.key(name)
+            entry = without_expired(opened(name, there.entry, self._rules, kind), now)
+            declared = self._sealed(name, altered(entry, now), entry, behalf, kind)
+            value = await self._declare(key, declared, Diff(changed=(key,)))
         return Written(name, value)
 
-    async def remove(self, name: str, tag: str | None = None, behalf: Behalf | None = None) -> None:
+    async def remove(
+        self, name: str, tag: str | None = None, behalf: Behalf | None = None, *, kind: Kind = RECEIVER
+    ) -> None:
         """Declare it no longer; what it has accepted is finished. Raises Unknown, InFile, ChangedMeanwhile."""
         async with self._alone():
-            self.own(name, tag, behalf)
-            await self._bring_about({}, Diff(removed=(name,)))
+            self.own(name, tag, behalf, kind=kind)
+            await self._bring_about({}, Diff(removed=(kind.key(name),)))
 
     async def rewrite(self, records: Callable[[], Sequence[NewRecord]]) -> int:
         """Append what `records` makes of what is declared, which says the same in other words; how many these are."""
@@ -168,16 +187,18 @@ class Registrar:
                 await self._reach_end()
         return len(found)
 
-    def own(self, name: str, tag: str | None = None, behalf: Behalf | None = None) -> Declared:
+    def own(
+        self, name: str, tag: str | None = None, behalf: Behalf | None = None, *, kind: Kind = RECEIVER
+    ) -> Declared:
         """What the API has declared. Raises Unknown, InFile, ChangedMeanwhile."""
-        written = self.written(name)
+        written = self.written(name, kind=kind)
         there = readable(written.value)
         if behalf is not None:
             behalf.check_own({} if there is None else there.entry)
         if there is None or there.by != API:
-            raise InFile(_not_ours(name, there))
+            raise InFile(_not_ours(name, there, kind))
         if tag is not None and tag != written.tag:
-            raise ChangedMeanwhile(f"The receiver {name} was changed meanwhile: look at it again.")
+            raise ChangedMeanwhile(f"The {kind.word} {name} was changed meanwhile: look at it again.")
         return there
 
     async def _check_room(self, name: str, declared: Declared, behalf: Behalf) -> None:
@@ -193,17 +214,17 @@ class Registrar:
         if last is None and await self._state.failed(name, limit=1):
             raise Taken(_NOT_FREE)
 
-    def _sealed(self, name: str, draft: object, former: Raw, behalf: Behalf | None = None) -> Declared:
-        if isinstance(draft, dict):
+    def _sealed(self, name: str, draft: object, former: Raw, behalf: Behalf | None, kind: Kind) -> Declared:
+        if isinstance(draft, dict) and kind is RECEIVER:
             draft = with_verification(draft, former, self._rules)
-        entry = checked(draft, self._rules if behalf is None else replace(self._rules, allowed=()))
+        entry = checked_as(kind, draft, self._rules if behalf is None else replace(self._rules, allowed=()))
         if behalf is not None:
             behalf.check(former, entry)
-        return Declared(API, encrypted(name, entry, self._rules))
+        return Declared(API, encrypted(name, entry, self._rules, kind))
 
-    async def _declare(self, name: str, declared: Declared, diff: Diff) -> bytes:
+    async def _declare(self, key: str, declared: Declared, diff: Diff) -> bytes:
         try:
-            await self._bring_about({name: declared}, diff)
+            await self._bring_about({key: declared}, diff)
         except UserError as error:  # its topics have more partitions, and none can be taken away
             raise Faulty([Fault("/partitions", str(error).partition(".partitions: ")[2])]) from None
         return declared.encode()
@@ -257,17 +278,32 @@ def _owner_in(declared: Declared) -> str | None:
     return owner if isinstance(owner, str) else None
 
 
-def _name_in(body: Mapping[str, object]) -> str:
-    return check_name(body.get("name"))
+def _begun(body: Mapping[str, object], kind: Kind, new_secret: Callable[[], str]) -> tuple[Raw, str | None]:
+    """The draft of what is new, and the secret that was made for it, if any."""
+    draft: Raw = {field: value for field, value in body.items() if field != kind.id_field}
+    if kind is RECEIVER:
+        return _signed({"lane": SHARED, **draft}, new_secret)
+    callback = draft.get("callback")
+    if not isinstance(callback, Mapping):
+        return draft, None
+    signed, secret = _signed(dict(callback), new_secret)
+    return {**draft, "callback": signed}, secret
 
 
-def _taken(name: str, value: bytes) -> str:
+def _signed(endpoint: Raw, new_secret: Callable[[], str]) -> tuple[Raw, str | None]:
+    if "secret" in endpoint or endpoint.get("signature") == "none":
+        return endpoint, None
+    secret = new_secret()
+    return {**endpoint, "secret": secret}, secret
+
+
+def _taken(name: str, value: bytes, kind: Kind) -> str:
     there = readable(value)
     by = "in the receivers file" if there is not None and there.by == FILE else "already"
-    return f"The receiver {name} is declared {by}."
+    return f"The {kind.word} {name} is declared {by}."
 
 
-def _not_ours(name: str, there: Declared | None) -> str:
+def _not_ours(name: str, there: Declared | None, kind: Kind) -> str:
     if there is not None and there.by == FILE:
-        return f"The receiver {name} is declared in the receivers file: change it there."
-    return f"The receiver {name} was declared by a newer version of the relay, which has to change it."
+        return f"The {kind.word} {name} is declared in the receivers file: change it there."
+    return f"The {kind.word} {name} was declared by a newer version of the relay, which has to change it."

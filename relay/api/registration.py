@@ -1,7 +1,7 @@
 """Receivers registered, changed and removed over HTTP."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, TypedDict
 
@@ -26,7 +26,7 @@ from relay.api.problems import (
     invalid,
 )
 from relay.api.reading import flag_in, query_of
-from relay.api.receiver_shown import NewReceiverView, ReceiverView, described
+from relay.api.receiver_shown import NewReceiverView, described
 from relay.api.receivers import LaneView, ParkedView
 from relay.api.registrar import ChangedMeanwhile, InFile, Registrar, Taken, Unknown, Written
 from relay.config.drafts import Faulty, NoKey
@@ -125,9 +125,9 @@ _THEN: Final = (
 
 
 def answer_of(
-    written: Written, shown: ReceiverView, *, status: int = 200, headers: dict[str, str] | None = None
+    written: Written, shown: Mapping[str, object], *, status: int = 200, headers: dict[str, str] | None = None
 ) -> web.Response:
-    """A receiver, with its tag as an ETag."""
+    """What is declared, with its tag as an ETag."""
     return json_response(status, shown, ETag=f'"{written.tag}"', **(headers or {}))
 
 
@@ -143,23 +143,24 @@ def tag_in(request: web.Request) -> str | None:
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """What cannot be done becomes the problem that says why."""
+def told(*, invalid: Kind = INVALID_RECEIVER, taken: Kind = RECEIVER_EXISTS) -> Iterator[None]:
+    """What cannot be done becomes the problem that says why. `invalid`, `taken`: for what is no receiver."""
     try:
         yield
     except Faulty as error:
         errors = tuple({"detail": fault.detail, "pointer": fault.pointer} for fault in error.faults)
-        raise Problem(INVALID_RECEIVER, str(error), errors=errors) from None
+        raise Problem(invalid, str(error), errors=errors) from None
     except NotTheirs:
         raise forbidden(OWNED) from None
-    except (NoKey, Unknown, Taken, InFile, ChangedMeanwhile, TooManyReceivers) as error:
+    except Taken as error:
+        raise Problem(taken, str(error)) from None
+    except (NoKey, Unknown, InFile, ChangedMeanwhile, TooManyReceivers) as error:
         raise Problem(_KINDS[type(error)], str(error)) from None
 
 
 _KINDS: Final[dict[type[Exception], Kind]] = {
     NoKey: NO_SECRETS_KEY,
     Unknown: NOT_FOUND,
-    Taken: RECEIVER_EXISTS,
     TooManyReceivers: TOO_MANY_RECEIVERS,
     InFile: DECLARED_IN_FILE,
     ChangedMeanwhile: CHANGED_MEANWHILE,

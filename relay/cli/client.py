@@ -280,6 +280,33 @@ class Client:
         params = narrowed + ([("cursor", cursor)] if cursor else [])
         return await self._wanted(self.call("GET", "/v1/receivers", params=params), "items", "cursor")
 
+    async def declare_source(self, fields: Mapping[str, Any]) -> Any:
+        """A new source; the `secret` of its callback, if one was made, is told only here."""
+        body, headers = json.dumps(fields, default=str).encode(), {"content-type": "application/json"}
+        return await self._wanted(self.call("POST", "/v1/sources", body=body, headers=headers), "settings", "secret")
+
+    async def source(self, source_id: str) -> Any:
+        """The source, as it is declared."""
+        return await self._wanted(self.call("GET", f"/v1/sources/{_quoted(source_id)}"), "settings", "etag")
+
+    async def change_source(self, source_id: str, patch: Mapping[str, Any], tag: str | None = None) -> Any:
+        """The source after a merge patch; with `tag`, only if that is its etag."""
+        body = json.dumps(patch, default=str).encode()
+        headers = {"content-type": "application/merge-patch+json"} | _if_match(tag)
+        changed = self.call("PATCH", f"/v1/sources/{_quoted(source_id)}", body=body, headers=headers)
+        return await self._wanted(changed, "settings", "etag")
+
+    async def remove_source(self, source_id: str, tag: str | None = None, *, dry_run: bool = False) -> Any:
+        """What becomes of its results; `dry_run`: it stays."""
+        path, params = f"/v1/sources/{_quoted(source_id)}", [("dry_run", "true")] if dry_run else []
+        removed = self.call("DELETE", path, headers=_if_match(tag), params=params)
+        return await self._wanted(removed, "removed", "results")
+
+    async def sources(self, narrowed: list[tuple[str, str]], cursor: str | None = None) -> Any:
+        """A page of all declared sources: `items`, and the `cursor` of the next one, if any."""
+        params = narrowed + ([("cursor", cursor)] if cursor else [])
+        return await self._wanted(self.call("GET", "/v1/sources", params=params), "items", "cursor")
+
     async def send(
         self,
         source_id: str,

@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "secrets": ("relay.cli.secrets", "Encrypt with the newest key what an older one has encrypted."),
     "send": ("relay.cli.send", "Send one message from a file."),
     "sink": ("relay.cli.sink", "Run a test receiver, like a CI with fault knobs."),
+    "sources": ("relay.cli.sources", "Declare sources over the API, list, change and remove them."),
     "status": ("relay.cli.status", "Show where a message is, and its answers."),
     "topics": ("relay.cli.topics", "Create the topics, or describe them."),
     "trigger": ("relay.cli.trigger", "Send sample events."),

@@ -66,8 +66,8 @@ def _put(fields: dict[str, Any], name: str, value: object) -> None:
     here[last] = value
 
 
-_from_option = click.option("--from", "document", metavar="FILE", help="Fields, as JSON or YAML; - is stdin.")
-_set_option = click.option("--set", "given", multiple=True, metavar="FIELD=VALUE", help="A field; repeatable.")
+from_option = click.option("--from", "document", metavar="FILE", help="Fields, as JSON or YAML; - is stdin.")
+set_option = click.option("--set", "given", multiple=True, metavar="FIELD=VALUE", help="A field; repeatable.")
 match_option = click.option("--if-match", "tag", help="Only if its etag is this one.")
 
 
@@ -76,8 +76,8 @@ match_option = click.option("--if-match", "tag", help="Only if its etag is this 
 @click.argument("post_endpoint", required=False)
 @click.option("--owner", help="Id of whom it belongs to.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Repeatable.")
-@_set_option
-@_from_option
+@set_option
+@from_option
 @api_option
 @config_option
 @output_option
@@ -138,15 +138,15 @@ def show(name: str, api: str | None, config_file: Path | None, output: str) -> N
     seen: set[str] = set()
     for field, value in shown:
         if field not in seen and value not in (None, "", [], {}):
-            click.echo(f"{field}: {_flat(value)}")
+            click.echo(f"{field}: {flat(value)}")
         seen.add(field)
 
 
 @click.command()
 @click.argument("name")
-@_set_option
+@set_option
 @click.option("--unset", multiple=True, metavar="FIELD", help="Back to its default; repeatable.")
-@_from_option
+@from_option
 @match_option
 @api_option
 @config_option
@@ -198,7 +198,7 @@ def delete(
     known = asked(config_file, api, look)
     if not dry_run:
         if not yes:
-            _ask(f"{name}: {_messages(known)}. Remove it?")
+            confirm(f"{name}: {_messages(known)}. Remove it?")
         known = asked(config_file, api, work)
     if output == "json":
         print_json(known)
@@ -238,7 +238,7 @@ def _row(item: Any) -> tuple[str, ...]:
     return (item["name"], item["condition"], *(each or "-" for each in told))
 
 
-def _ask(question: str) -> None:
+def confirm(question: str) -> None:
     if not sys.stdin.isatty():
         raise UserError(f"{question} Say so with --yes")
     if not click.confirm(question):
@@ -271,9 +271,9 @@ def _lane(known: Any) -> str:
     return "the shared lane" if known["settings"]["lane"] == "shared" else "a lane of its own"
 
 
-def _flat(value: object) -> str:
+def flat(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name}={_flat(inner)}" for name, inner in value.items() if inner not in (None, [], {}))
+        return ", ".join(f"{name}={flat(inner)}" for name, inner in value.items() if inner not in (None, [], {}))
     if isinstance(value, list):
-        return ", ".join(map(_flat, value))
+        return ", ".join(map(flat, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

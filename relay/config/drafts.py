@@ -1,16 +1,17 @@
-"""What somebody who is not to be trusted with a file wants a receiver to be: merged, checked as the file is, and made
-fit for the log, with every secret in it encrypted. Pure, but for the chance that encryption needs."""
+"""What somebody who is not to be trusted with a file wants a receiver or source to be: merged, checked as the file is,
+and made fit for the log, with every secret in it encrypted. Pure, but for the chance that encryption needs."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from relay.config.egress_entry import FILE_ONLY
 from relay.config.encryption import ENCRYPTED, KeyRing, open_some
-from relay.config.entries import ReceiverEntry
-from relay.config.entry import ReceiverName
+from relay.config.entries import ReceiverEntry, SourceEntry
+from relay.config.entry import Entry, ReceiverName
+from relay.config.kinds import RECEIVER, E, EntryKind, OwnSourceId
 from relay.config.problems import Place, explain
 from relay.config.receivers_file import Raw, raw_entry, with_secrets_replaced
 from relay.config.references import SEALED_PREFIX, references_in, substitute, texts_in
@@ -18,14 +19,17 @@ from relay.domain.errors import UserError
 from relay.domain.receiver import Verification
 from relay.domain.secrecy import MASK
 
-_PLACE: Final = "receivers"
-_NAME: Final[TypeAdapter[str]] = TypeAdapter(ReceiverName)
-
 
 class NewReceiver(ReceiverEntry):
     """What a body has that registers a receiver."""
 
     name: ReceiverName
+
+
+class NewSource(SourceEntry):
+    """What a body has that declares a source."""
+
+    source_id: OwnSourceId
 
 
 class Fault(NamedTuple):
@@ -71,19 +75,19 @@ def merge_patch(target: object, patch: object) -> object:
     return merged
 
 
-def check_name(name: object) -> str:
-    """Raises Faulty unless it can be a receiver's."""
+def check_name(name: object, kind: EntryKind[Any] = RECEIVER) -> str:
+    """Raises Faulty unless it can be that of one."""
     try:
-        return _NAME.validate_python(name, strict=True)
+        return kind.id.validate_python(name, strict=True)
     except ValidationError as error:
         [detail] = error.errors(include_url=False)[:1]
         text = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else "a name has to be text"
-        raise Faulty([Fault("/name", "required, but missing" if name is None else text)]) from None
+        raise Faulty([Fault(f"/{kind.id_field}", "required, but missing" if name is None else text)]) from None
 
 
-def opened(name: str, raw: Raw, rules: Rules) -> Raw:
+def opened(name: str, raw: Raw, rules: Rules, kind: EntryKind[Any] = RECEIVER) -> Raw:
     """An entry of the log with its secrets in clear, as far as they can be read here: to be merged and checked."""
-    found = open_some(raw, rules.ring, (_PLACE, name))
+    found = open_some(raw, rules.ring, (kind.place, name))
     return dict(found) if isinstance(found, dict) else {}
 
 
@@ -100,20 +104,25 @@ def with_verification(draft: Raw, former: Raw, rules: Rules) -> Raw:
 
 
 def checked(draft: object, rules: Rules) -> ReceiverEntry:
+    """As `checked_as`, of a receiver."""
+    return checked_as(RECEIVER, draft, rules)
+
+
+def checked_as(kind: EntryKind[E], draft: object, rules: Rules) -> E:
     """The entry that a draft in clear makes. Raises Faulty with all that is wrong, as far as it can be seen."""
-    entry, faults = _validated(draft)
+    entry, faults = _validated(kind, draft)
     faults += _unfit(draft, rules)
     if entry is None or faults:
         raise Faulty(faults)
     if next(references_in(draft), None) is not None:
         resolved = substitute(raw_entry(entry), rules.variables, origin="", place=())
-        _, faults = _validated(resolved)
+        _, faults = _validated(kind, resolved)
         if faults:  # whatever is said of it may repeat what a variable stands for
             raise Faulty([Fault(fault.pointer, "not valid with what its references stand for") for fault in faults])
     return entry
 
 
-def encrypted(name: str, entry: ReceiverEntry, rules: Rules) -> Raw:
+def encrypted(name: str, entry: Entry, rules: Rules, kind: EntryKind[Any] = RECEIVER) -> Raw:
     """The entry as it may be on the log. Raises NoKey."""
 
     def sealed(text: str, place: Place) -> str:
@@ -122,7 +131,7 @@ def encrypted(name: str, entry: ReceiverEntry, rules: Rules) -> Raw:
                 "the relay has no key to keep secrets with: set RELAY_SECRETS_KEY (make one with: openssl rand -base64 "
                 "32), or leave secrets out, with signature none"
             )
-        return rules.ring.encrypted(text, (_PLACE, name, *place))
+        return rules.ring.encrypted(text, (kind.place, name, *place))
 
     return with_secrets_replaced(raw_entry(entry), sealed)
 
@@ -133,11 +142,11 @@ def pointer(place: Place) -> str:
     return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
 
 
-def _validated(draft: object) -> tuple[ReceiverEntry | None, list[Fault]]:
+def _validated(kind: EntryKind[E], draft: object) -> tuple[E | None, list[Fault]]:
     try:
-        return ReceiverEntry.model_validate(draft), []
+        return kind.model.model_validate(draft), []
     except ValidationError as error:
-        return None, [Fault(pointer(place), text) for place, text in explain(error, ReceiverEntry)]
+        return None, [Fault(pointer(place), text) for place, text in explain(error, kind.model)]
 
 
 def _unfit(draft: object, rules: Rules) -> list[Fault]:

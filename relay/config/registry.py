@@ -8,6 +8,7 @@ shared lane and may be millions: `shared.py` has them in a file, and makes ready
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from heapq import nsmallest
 
 from relay.config.changes import Changes
 from relay.config.encryption import NO_KEYS, KeyRing
@@ -126,7 +127,7 @@ class Registry:
         return self.record(name) is not None
 
     def record(self, name: str) -> bytes | None:
-        """What the topic says of a receiver, whether or not it can be used here."""
+        """What the topic says of a receiver, or of what has another key, whether or not it can be used here."""
         return self._values.get(name) or self.shared.value(name)
 
     def names(self, after: str, most: int, owner: str | None = None) -> list[str]:
@@ -141,6 +142,11 @@ class Registry:
         value = self.record(name)
         seen = None if value is None else glance(value)
         return None if seen is None else seen.entry.owner
+
+    def source_ids(self, after: str, most: int) -> list[str]:
+        """Sources that are declared, in the order of their ids: the first `most` behind `after`."""
+        ids = (key.removeprefix(SOURCE_PREFIX) for key in self._values if key.startswith(SOURCE_PREFIX))
+        return nsmallest(most, (each for each in ids if each > after))
 
     def is_gone(self, name: str) -> bool:
         return name in self._gone

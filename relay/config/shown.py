@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Final
 
 from relay.config.encryption import has_encrypted, without_encrypted
-from relay.config.entries import EndpointEntry
+from relay.config.entries import CallbackEntry, EndpointEntry, SourceEntry
 from relay.config.problems import SECRET_FIELDS
 from relay.config.references import is_public
 from relay.domain.secrecy import MASK, masked_url
@@ -19,6 +19,13 @@ def effective(entry: EndpointEntry) -> dict[str, object]:
     """
     known = entry.model_dump(mode="json", exclude=set(_NOT_SETTINGS))
     return {**{name: _masked(name, value) for name, value in known.items()}, "retry": asdict(entry.retry_policy())}
+
+
+def effective_source(entry: SourceEntry) -> dict[str, object]:
+    """The same of a source; its callback as `effective` has it."""
+    known = {name: _masked(name, value) for name, value in entry.model_dump(mode="json").items()}
+    callback = entry.callback
+    return known | ({"callback": effective(callback)} if isinstance(callback, CallbackEntry) else {})
 
 
 def shown_url(url: str) -> str:

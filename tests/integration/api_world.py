@@ -6,7 +6,7 @@ from typing import Final
 
 from relay.api.limits import ApiLimits
 from relay.config.encryption import KeyRing
-from relay.config.topic import Declared
+from relay.config.topic import Declared, source_key
 from relay.domain.api_key import Key, Secret, encode_key, key_record_key
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop
@@ -45,13 +45,14 @@ async def world() -> AsyncIterator[Rig]:
         await rig.log.append([NewRecord(rig.topics.receiver_config, key_record_key(KEY_ID), encode_key(key))])
         await _declared(rig, "ci", "file")
         await _declared(rig, "made", "api")
+        await _declared(rig, source_key("shop"), "api", callback="kafka")
         await rig.keys.make("admin", now=NOW)  # and all before it is read
         yield rig
 
 
-async def _declared(rig: Rig, name: str, by: str) -> None:
-    entry: dict[str, object] = {"post_endpoint": "https://receiver.example/hooks", "lane": "shared"}
-    if by == "api":
+async def _declared(rig: Rig, name: str, by: str, **fields: object) -> None:
+    entry = fields or {"post_endpoint": "https://receiver.example/hooks", "lane": "shared"}
+    if by == "api" and not fields:
         entry["bearer_token"] = KeyRing([OLD_KEY]).encrypted("a token", ("receivers", name, "bearer_token"))
     (at,) = await rig.log.append([NewRecord(rig.topics.receiver_config, name.encode(), Declared(by, entry).encode())])
     registrar = rig.context.registrar

@@ -11,6 +11,7 @@ from relay.api.openapi import (
     of_monitoring,
     of_receivers,
     of_secrets,
+    of_sources,
 )
 from relay.api.openapi.operation import Operation
 
@@ -19,6 +20,7 @@ _TABLES: Final[tuple[tuple[Operation, ...], ...]] = (
     of_exchange.OPERATIONS,
     of_failed.OPERATIONS,
     of_receivers.OPERATIONS,
+    of_sources.OPERATIONS,
     of_secrets.OPERATIONS,
     of_keys.OPERATIONS,
     of_audit.OPERATIONS,

@@ -1,0 +1,210 @@
+"""Sources declared, shown, listed, changed and removed over HTTP."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypedDict
+
+from aiohttp import web
+
+from relay.api.audited import changed_nothing, tell_audit
+from relay.api.context import ApiContext
+from relay.api.json_body import JSON, MERGE_PATCH, json_response, read_object
+from relay.api.paging import cursor_behind, key_behind, limit_in
+from relay.api.problems import INVALID_SOURCE, SOURCE_EXISTS, invalid
+from relay.api.reading import flag_in, query_of, source_in_path, source_location
+from relay.api.receivers import ParkedView
+from relay.api.registrar import Registrar, Unknown, Written, readable
+from relay.api.registration import MOST_BODY, answer_of, tag_in, told
+from relay.config.apply import API, FILE
+from relay.config.entries import CallbackEntry, SourceEntry
+from relay.config.kinds import SOURCE
+from relay.config.receivers_file import check_entry
+from relay.config.shown import effective_source, shown_url
+from relay.config.topic import ORIGIN
+from relay.domain.errors import UserError
+from relay.state.replies import answered
+
+_LOOKED_AT: Final = 2_000
+"""Sources that a request looks at, at most: a page may have fewer than it could, and say where to go on."""
+_DECLARERS: Final = (FILE, API)
+_THEN: Final = (
+    "Results that wait for its callback, and those to come, are not POSTed any more: its messages tell them when they "
+    "are asked for, and to_sender has them. Webhooks of others are not taken for it any more. What is said of all "
+    "other sources (*), if anything, holds for it as well."
+)
+
+
+class SourceView(TypedDict):
+    """A source with an entry of its own. `declared_by`: `file` or `api`. `etag`: changes with every change of it.
+    `refused`: why its newest settings are not in force here. `settings`: all of them, also those at their defaults,
+    with secrets masked. Null: a newer version wrote what this one cannot read."""
+
+    source_id: str
+    declared_by: str | None
+    etag: str
+    refused: str | None
+    settings: dict[str, Any] | None
+
+
+class NewSourceView(SourceView):
+    """A source that was just declared. `secret`: the one that was made for its callback, told only now."""
+
+    secret: str | None
+
+
+class SourceItem(TypedDict):
+    """A source in a list. `callback`: the URL where its results are POSTed, or `kafka`. `inbound`: the kind of its
+    webhooks."""
+
+    source_id: str
+    declared_by: str | None
+    refused: str | None
+    callback: str | None
+    answers: Literal["all", "non_empty", "none"] | None
+    inbound: str | None
+
+
+class SourcePage(TypedDict):
+    """`cursor`: of what follows; null: nothing does. A page may be short, or empty, and still have one."""
+
+    items: list[SourceItem]
+    cursor: str | None
+
+
+class ResultsView(TypedDict):
+    """What there is of a source's results, and what becomes of them when it is removed."""
+
+    parked: ParkedView
+    then: str
+
+
+class SourceRemovalView(TypedDict):
+    """`removed`: false: it was only asked."""
+
+    source_id: str
+    removed: bool
+    results: ResultsView
+
+
+class SourcesResource:
+    """`POST` and `GET` of `/v1/sources`; `GET`, `PATCH` and `DELETE` of `/v1/sources/{source_id}`."""
+
+    def __init__(self, context: ApiContext, registrar: Registrar) -> None:
+        self._context = context
+        self._registrar = registrar
+        self._registry = registrar.registry
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_post("/v1/sources", self.create)
+        router.add_get("/v1/sources", self.page)
+        one = "/v1/sources/{source_id:[^/]+}"
+        router.add_get(one, self.show)
+        router.add_patch(one, self.change)
+        router.add_delete(one, self.remove)
+
+    async def create(self, request: web.Request) -> web.Response:
+        """201 when it is in force here, and on the log for everybody."""
+        query_of(request)
+        body = await read_object(request, MOST_BODY, JSON)
+        tell_audit(request, str(body.get("source_id", "")), fields=sorted(body))
+        with told(invalid=INVALID_SOURCE, taken=SOURCE_EXISTS):
+            written = await self._registrar.create(body, kind=SOURCE)
+        shown: NewSourceView = {**self._described(written), "secret": written.secret}
+        return answer_of(written, shown, status=201, headers={"Location": source_location(written.name)})
+
+    async def show(self, request: web.Request) -> web.Response:
+        """What is declared of a source, by whomever."""
+        query_of(request)
+        with told():
+            written = self._registrar.written(source_in_path(request), kind=SOURCE)
+        return answer_of(written, self._described(written))
+
+    async def change(self, request: web.Request) -> web.Response:
+        """A JSON merge patch (RFC 7396)."""
+        query_of(request)
+        patch = await read_object(request, MOST_BODY, MERGE_PATCH, JSON)
+        tell_audit(request, fields=sorted(patch))
+        with told(invalid=INVALID_SOURCE):
+            written = await self._registrar.change(source_in_path(request), patch, tag_in(request), kind=SOURCE)
+        return answer_of(written, self._described(written))
+
+    async def remove(self, request: web.Request) -> web.Response:
+        """What happens to its results, told before it is done with `dry_run=true`, or else along with it."""
+        source_id, dry_run = source_in_path(request), flag_in(query_of(request, "dry_run"), "dry_run")
+        with told():
+            self._registrar.own(source_id, tag_in(request), kind=SOURCE)
+            [parked] = await answered(self._context.state.parked([f"s:{source_id}"]))
+            if dry_run:
+                changed_nothing(request)
+            else:
+                await self._registrar.remove(source_id, tag_in(request), kind=SOURCE)
+        results: ResultsView = {"parked": {"retries": parked.retries, "polls": parked.polls}, "then": _THEN}
+        removal: SourceRemovalView = {"source_id": source_id, "removed": not dry_run, "results": results}
+        return json_response(200, removal)
+
+    async def page(self, request: web.Request) -> web.Response:
+        """`{items, cursor}`: the cursor is a place in the order of ids, and good whatever comes and goes."""
+        query = query_of(request, "declared_by", "limit", "cursor")
+        wanted, limit, after = _declarer(query), limit_in(query), key_behind(query)
+        items: list[SourceItem] = []
+        ids = self._registry.source_ids(after, _LOOKED_AT)
+        for source_id in ids:
+            item = self._item(source_id)
+            if item is not None and wanted in (None, item["declared_by"]):
+                items.append(item)
+            after = source_id
+            if len(items) == limit:
+                break
+        more = bool(ids) and bool(self._registry.source_ids(after, 1))
+        page: SourcePage = {"items": items, "cursor": cursor_behind(after) if more else None}
+        return json_response(200, page)
+
+    def _item(self, source_id: str) -> SourceItem | None:
+        try:
+            declared_by, entry = _entry_of(self._registrar.written(source_id, kind=SOURCE))
+        except Unknown:
+            return None  # gone since its id was looked up
+        return {
+            "source_id": source_id,
+            "declared_by": declared_by,
+            "refused": self._refused(source_id),
+            "callback": None if entry is None else _callback(entry),
+            "answers": None if entry is None else entry.answers,
+            "inbound": None if entry is None or entry.inbound is None else entry.inbound.kind,
+        }
+
+    def _described(self, written: Written) -> SourceView:
+        declared_by, entry = _entry_of(written)
+        return {
+            "source_id": written.name,
+            "declared_by": declared_by,
+            "etag": written.tag,
+            "refused": self._refused(written.name),
+            "settings": None if entry is None else effective_source(entry),
+        }
+
+    def _refused(self, source_id: str) -> str | None:
+        return self._registry.problems.get(SOURCE.key(source_id))
+
+
+def _entry_of(written: Written) -> tuple[str | None, SourceEntry | None]:
+    """Who declared it, and its entry, as far as they can be read."""
+    declared = readable(written.value)
+    if declared is None:
+        return None, None
+    try:
+        return declared.by, check_entry(SourceEntry, declared.entry, ORIGIN, (SOURCE.place, written.name))
+    except UserError:
+        return declared.by, None
+
+
+def _callback(entry: SourceEntry) -> str | None:
+    return shown_url(entry.callback.url) if isinstance(entry.callback, CallbackEntry) else entry.callback
+
+
+def _declarer(query: Mapping[str, list[str]]) -> str | None:
+    if "declared_by" not in query:
+        return None
+    who = query["declared_by"][-1]
+    if who not in _DECLARERS:
+        raise invalid(f"declared_by is {who[:40]!r}; known: {', '.join(_DECLARERS)}", parameter="declared_by")
+    return who

@@ -1,0 +1,179 @@
+"""`relay sources`: sources declared, listed, changed and removed over the API."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from relay.cli.config import api_option, config_option
+from relay.cli.registering import asked, confirm, fields_of, flat, from_option, match_option, set_option
+from relay.cli.table import output_option, print_json, print_table
+from relay.domain.errors import UserError
+
+if TYPE_CHECKING:
+    from relay.cli.client import Client
+
+_PAGE = 500
+
+
+@click.group()
+def sources() -> None:
+    """Declare sources over the API, list, change and remove them. What receivers.yaml declares is changed there."""
+
+
+@sources.command(name="list")
+@click.option("--declared-by", type=click.Choice(["file", "api"]), help="Those that came from there.")
+@api_option
+@config_option
+@output_option
+def list_(declared_by: str | None, api: str | None, config_file: Path | None, output: str) -> None:
+    """List all sources that are declared, and how results come back to them."""
+    narrowed = [("limit", str(_PAGE))] + ([("declared_by", declared_by)] if declared_by else [])
+
+    async def work(client: "Client") -> list[Any]:
+        found: list[Any] = []
+        cursor: str | None = None
+        while True:
+            page = await client.sources(narrowed, cursor)
+            found += page["items"]
+            if (cursor := page["cursor"]) is None:
+                return found
+
+    items = asked(config_file, api, work)
+    if output == "json":
+        print_json(items)
+        return
+    print_table(("SOURCE", "DECLARED BY", "CALLBACK", "ANSWERS", "INBOUND", "REFUSED"), [_row(item) for item in items])
+
+
+@sources.command()
+@click.argument("source_id")
+@api_option
+@config_option
+@output_option
+def show(source_id: str, api: str | None, config_file: Path | None, output: str) -> None:
+    """Show what is declared of SOURCE_ID. Secrets are masked."""
+
+    async def work(client: "Client") -> Any:
+        return await client.source(source_id)
+
+    known = asked(config_file, api, work)
+    if output == "json":
+        print_json(known)
+        return
+    about = [("source_id", source_id), ("declared by", known["declared_by"]), ("refused", known["refused"])]
+    for field, value in (*about, ("etag", known["etag"]), *(known["settings"] or {}).items()):
+        if value not in (None, "", [], {}):
+            click.echo(f"{field}: {flat(value)}")
+
+
+@sources.command()
+@click.argument("source_id")
+@click.argument("callback", required=False)
+@set_option
+@from_option
+@api_option
+@config_option
+@output_option
+def create(
+    source_id: str,
+    callback: str | None,
+    given: tuple[str, ...],
+    document: str | None,
+    api: str | None,
+    config_file: Path | None,
+    output: str,
+) -> None:
+    """Declare SOURCE_ID, whose results are POSTed to the URL CALLBACK. The fields are those of receivers.yaml; a
+    callback without a secret gets one, which is shown once. Give secrets with --from, as command lines can be seen."""
+    fields = fields_of(document, given) | {"source_id": source_id}
+    if callback is not None:
+        more = fields.get("callback", {})
+        if not isinstance(more, dict):
+            raise UserError(f"CALLBACK is a URL, and the field callback says {more!r}: leave one of the two out")
+        fields["callback"] = {**more, "url": callback}
+
+    async def work(client: "Client") -> Any:
+        return await client.declare_source(fields)
+
+    known = asked(config_file, api, work)
+    if output == "json":
+        print_json(known)
+        return
+    click.echo(f"{source_id}: declared; etag {known['etag']}")
+    if known["secret"]:
+        click.echo(f"secret of its callback, shown only now: {known['secret']}")
+
+
+@sources.command()
+@click.argument("source_id")
+@set_option
+@click.option("--unset", multiple=True, metavar="FIELD", help="Back to its default; repeatable.")
+@from_option
+@match_option
+@api_option
+@config_option
+@output_option
+def patch(
+    source_id: str,
+    given: tuple[str, ...],
+    unset: tuple[str, ...],
+    document: str | None,
+    tag: str | None,
+    api: str | None,
+    config_file: Path | None,
+    output: str,
+) -> None:
+    """Change fields of SOURCE_ID, which was declared over the API; the others stay as they are."""
+    fields = fields_of(document, given, unset)
+    if not fields:
+        raise UserError("nothing to change: give --set, --unset or --from")
+
+    async def work(client: "Client") -> Any:
+        return await client.change_source(source_id, fields, tag)
+
+    known = asked(config_file, api, work)
+    if output == "json":
+        print_json(known)
+    else:
+        click.echo(f"{source_id}: changed; etag {known['etag']}")
+
+
+@sources.command()
+@click.argument("source_id")
+@click.option("--dry-run", is_flag=True, help="Only say what becomes of its results.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@match_option
+@api_option
+@config_option
+@output_option
+def delete(
+    source_id: str, dry_run: bool, yes: bool, tag: str | None, api: str | None, config_file: Path | None, output: str
+) -> None:
+    """Remove what was declared of SOURCE_ID over the API. Its results are not POSTed any more."""
+
+    async def look(client: "Client") -> Any:
+        return await client.remove_source(source_id, tag, dry_run=True)
+
+    async def work(client: "Client") -> Any:
+        return await client.remove_source(source_id, tag)
+
+    known = asked(config_file, api, look)
+    if not dry_run:
+        if not yes:
+            confirm(f"{source_id}: {_results(known)}. Remove it?")
+        known = asked(config_file, api, work)
+    if output == "json":
+        print_json(known)
+        return
+    click.echo(f"{source_id}: {'removed; ' if known['removed'] else ''}{_results(known)}")
+    click.echo(known["results"]["then"])
+
+
+def _row(item: Any) -> tuple[str, ...]:
+    told = (item["declared_by"], item["callback"], item["answers"], item["inbound"], item["refused"])
+    return (item["source_id"], *(each or "-" for each in told))
+
+
+def _results(known: Any) -> str:
+    return f"{known['results']['parked']['retries']} results are parked for its callback"
