@@ -5,8 +5,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -26,7 +25,6 @@ from relay.config.references import usable_variables
 from relay.config.registry import Registry
 from relay.config.setting_values import key_of
 from relay.config.settings import Settings
-from relay.domain.errors import Unavailable
 from relay.domain.hop import Hop
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Receiver
@@ -35,15 +33,14 @@ from relay.domain.topics import Topics
 from relay.engine.clock import Clock
 from relay.engine.holding import Holding
 from relay.engine.recovery import Recovery
-from relay.engine.supervision import Patience, Supervisor, end, telling
+from relay.engine.supervision import Patience, Supervisor, end, telling, unless_stopped
 from relay.engine.turnstile import Turnstile, attend
 from relay.heap import keep_startup_heap
 from relay.lanes import Lanes
 from relay.log.port import Log
 from relay.plan import API, Plan
-from relay.rebuilding import Rebuilding
 from relay.replay.desk import Desk
-from relay.replay.runner import ReplayRunner
+from relay.shared_work import SharedWork
 from relay.state.port import State
 from relay.state.rows import TAGS
 from relay.telemetry.logging import get_logger
@@ -53,10 +50,8 @@ from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter
 from relay.telemetry.tallies import Tallies
 from relay.watch.answer_urls import tell_answer_urls
-from relay.watch.backlog import BacklogWatch
 from relay.watch.event_loop import LoopWatch
 from relay.watch.known import NAMES_SHOWN, count_refused, follow_registry, tell_unknown
-from relay.watch.mover import Mover
 from relay.watch.own_events import OwnEvents
 from relay.watch.parked import ParkedWatch
 from relay.watch.parts import tell_draining, watch_part
@@ -167,7 +162,7 @@ class Relay:
             shared,
             secrets.token_bytes,
             owner=self._owner,
-            user_agent=f"relay/{__version__}",
+            user_agent=_USER_AGENT,
             origin=origin_of(settings.public_url),
         )
         self._lanes = Lanes(
@@ -214,7 +209,7 @@ class Relay:
         watching = asyncio.create_task(self._loop_watch.run())
         try:
             await self._open_api()
-            if await self._unless_stopped(self._connect(), stop):
+            if await unless_stopped(self._connect(), stop):
                 await self._serve(stop, started)
         finally:
             await self._close()
@@ -251,8 +246,8 @@ class Relay:
                 start("log watch", watched("log", LOG_LOOK_S, partial(self._log.describe, topics))),
                 start("state watch", watched("state", STATE_LOOK_S, partial(self._state.messages, [NOBODY]))),
             ]
-            if await self._unless_stopped(self._know_receivers(), stop):
-                await self._unless_stopped(self._topic_watch.check_lanes(), stop)
+            if await unless_stopped(self._know_receivers(), stop):
+                await unless_stopped(self._topic_watch.check_lanes(), stop)
             self._trouble["receivers"] = None
             tell_unknown(self.registry, self._plan.receivers or ())
             some = {**self.registry.receivers(), **self.registry.shared.some(NAMES_SHOWN)}
@@ -266,10 +261,10 @@ class Relay:
                 start("statistics", self._statistics.run()),
             ]
             if self._keeps:
-                background += [start(name, work) for name, work in self._shared_work()]
+                background += [start(name, work) for name, work in self._shared_work().parts()]
             if "to-receiver" in self._plan.roles:
                 background.append(start("verifications", self._verifier.run()))
-            if await self._unless_stopped(self._recovery.healed.wait(), stop):
+            if await unless_stopped(self._recovery.healed.wait(), stop):
                 keep_startup_heap()
                 self._loop_watch.arm()
                 started()
@@ -297,63 +292,23 @@ class Relay:
         await self._state.close()
         await asyncio.to_thread(self._sentry.close)
 
-    async def _unless_stopped(self, work: Awaitable[object], stop: asyncio.Event) -> bool:
-        """Do `work`, unless `stop` comes first: then False."""
-        doing = asyncio.ensure_future(work)
-        stopping = asyncio.ensure_future(stop.wait())
-        try:
-            await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if doing.done():
-                await doing
-                return True
-            return False
-        finally:
-            for each in (doing, stopping):
-                each.cancel()
-                with suppress(asyncio.CancelledError, Unavailable):
-                    await each
-
     # what looks after the rest
 
-    def _shared_work(self) -> Iterator[tuple[str, Awaitable[None]]]:
-        """What a lease gives to one process of all."""
-        if self._plan.apply_file:
-            yield "receivers file watch", self._file.run()
-        yield "moves", self._mover().run()
-        yield "replays", self._replays().run()
-        yield "backlog watch", self._backlog_watch().run()
-        yield "rebuilding", self._rebuilding().run()
-
-    def _mover(self) -> Mover:
-        return Mover(
-            self._log,
-            self._state,
-            self._topics,
-            self.registry,
-            self._clock,
+    def _shared_work(self) -> SharedWork:
+        return SharedWork(
+            settings=self._settings,
+            plan=self._plan,
+            log=self._log,
+            state=self._state,
+            topics=self._topics,
+            registry=self.registry,
+            clock=self._clock,
+            patience=self._patience,
+            metrics=self.metrics,
+            lanes=self._lanes,
+            desk=self._desk,
+            file=self._file,
             owner=self._owner,
-            room=self._settings.parked_per_receiver // 4,
-        )
-
-    def _replays(self) -> ReplayRunner:
-        room = self._settings.parked_per_receiver // 4
-        return ReplayRunner(self._log, self._state, self._topics, self._desk, self._clock, owner=self._owner, room=room)
-
-    def _backlog_watch(self) -> BacklogWatch:
-        lanes, owner = self._lanes.own, self._owner
-        return BacklogWatch(self._log, self._state, self._topics, lanes, self._clock, self.metrics, owner=owner)
-
-    def _rebuilding(self) -> Rebuilding:
-        return Rebuilding(
-            self._log,
-            self._state,
-            self._topics,
-            self._clock,
-            self._patience,
-            self.metrics,
-            owner=self._owner,
-            window_s=self._settings.dedup_window,
-            rate=self._settings.rebuild_rate,
         )
 
     async def _attend(self) -> None:

@@ -7,6 +7,7 @@ after a pause, and they go on. (What concerns one lane restarts that lane: see t
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol, TypeVar
@@ -110,6 +111,23 @@ FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 LONG_LIFE_S: Final = 300.0
 """What ran for so long was well: the next pause is the first again."""
+
+
+async def unless_stopped(work: Awaitable[object], stop: asyncio.Event) -> bool:
+    """Do `work`, unless `stop` comes first: then False."""
+    doing = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            await doing
+            return True
+        return False
+    finally:
+        for each in (doing, stopping):
+            each.cancel()
+            with suppress(asyncio.CancelledError, Unavailable):
+                await each
 
 
 def next_pause(pause_s: float, lived_s: float) -> float:

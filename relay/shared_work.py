@@ -1,0 +1,78 @@
+"""What one process of all does for the others, under a lease for each: it watches the receivers file and the backlogs,
+moves, replays and rebuilds."""
+
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass
+
+from relay.config.registry import Registry
+from relay.config.settings import Settings
+from relay.domain.topics import Topics
+from relay.engine.clock import Clock
+from relay.engine.supervision import Patience
+from relay.lanes import Lanes
+from relay.log.port import Log
+from relay.plan import Plan
+from relay.rebuilding import Rebuilding
+from relay.replay.desk import Desk
+from relay.replay.runner import ReplayRunner
+from relay.state.port import State
+from relay.telemetry.metrics import Metrics
+from relay.watch.backlog import BacklogWatch
+from relay.watch.mover import Mover
+from relay.watch.receivers_file import FileWatch
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWork:
+    """A process's part in it. `owner`: unique per process."""
+
+    settings: Settings
+    plan: Plan
+    log: Log
+    state: State
+    topics: Topics
+    registry: Registry
+    clock: Clock
+    patience: Patience
+    metrics: Metrics
+    lanes: Lanes
+    desk: Desk
+    file: FileWatch
+    owner: str
+
+    def parts(self) -> Iterator[tuple[str, Awaitable[None]]]:
+        """Each by its name; to be run until cancelled."""
+        if self.plan.apply_file:
+            yield "receivers file watch", self.file.run()
+        yield "moves", self._mover().run()
+        yield "replays", self._replays().run()
+        yield "backlog watch", self._backlog_watch().run()
+        yield "rebuilding", self._rebuilding().run()
+
+    @property
+    def _room(self) -> int:
+        """How much of what may be parked for a receiver moves and replays fill: the rest is for what comes in."""
+        return self.settings.parked_per_receiver // 4
+
+    def _mover(self) -> Mover:
+        return Mover(self.log, self.state, self.topics, self.registry, self.clock, owner=self.owner, room=self._room)
+
+    def _replays(self) -> ReplayRunner:
+        return ReplayRunner(self.log, self.state, self.topics, self.desk, self.clock, owner=self.owner, room=self._room)
+
+    def _backlog_watch(self) -> BacklogWatch:
+        lanes, owner = self.lanes.own, self.owner
+        return BacklogWatch(self.log, self.state, self.topics, lanes, self.clock, self.metrics, owner=owner)
+
+    def _rebuilding(self) -> Rebuilding:
+        return Rebuilding(
+            self.log,
+            self.state,
+            self.topics,
+            self.clock,
+            self.patience,
+            self.metrics,
+            owner=self.owner,
+            window_s=self.settings.dedup_window,
+            rate=self.settings.rebuild_rate,
+        )
