@@ -8,6 +8,7 @@ import click
 
 from relay.cli.client import Client, with_client
 from relay.cli.config import api_option, config_option, settings_from
+from relay.cli.declaring import every_page
 from relay.cli.table import output_option, print_json, print_table
 
 _COLUMNS: Final = ("ID", "NAME", "SCOPES", "STATUS", "CREATED", "BY", "EXPIRES", "LAST USED", "OLD SECRET UNTIL")
@@ -49,14 +50,11 @@ def list_(api: str | None, config_file: Path | None, output: str) -> None:
     """List all keys, the newest first."""
 
     async def work(client: Client) -> list[Any]:
-        found: list[Any] = []
-        cursor = None
-        while True:
-            page = await client.keys("GET", params=[("limit", str(_PAGE))] + ([("cursor", cursor)] if cursor else []))
-            found += page["items"]
-            cursor = page["cursor"]
-            if cursor is None:
-                return found
+        async def page(cursor: str | None) -> Any:
+            behind = [("cursor", cursor)] if cursor else []
+            return await client.keys("GET", params=[("limit", str(_PAGE)), *behind])
+
+        return await every_page(page)
 
     items = with_client(settings_from(config_file), api, work)
     if output == "json":

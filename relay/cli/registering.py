@@ -1,74 +1,28 @@
 """`relay receivers create|show|patch|delete`, and the list of all that are registered: receivers over the API."""
 
-import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import yaml
 
-from relay.cli.config import api_option, config_option, settings_from
+from relay.cli.config import api_option, config_option
+from relay.cli.declaring import (
+    PAGE,
+    asked,
+    changes_of,
+    confirm,
+    every_page,
+    fields_of,
+    flat,
+    from_option,
+    match_option,
+    set_option,
+    unset_option,
+)
 from relay.cli.table import output_option, print_json, print_table
-from relay.config.strict_yaml import parse_mapping
-from relay.domain.errors import UserError
 
 if TYPE_CHECKING:
     from relay.cli.client import Client
-
-_PAGE = 500
-
-
-def asked(
-    config_file: Path | None, api: str | None, work: "Callable[[Client], Awaitable[Any]]", **patience: float
-) -> Any:
-    """What `work` has of the API. `patience_s`: how long a request may take, if not as usual."""
-    from relay.cli.client import with_client  # those who only look at a file do without an HTTP client
-
-    return with_client(settings_from(config_file), api, work, **patience)
-
-
-def fields_of(document: str | None, given: tuple[str, ...], unset: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Fields from a JSON or YAML mapping in a file, or on stdin (`-`), and `field=value` of the command line, which
-    go before those. A value is YAML; `retry.cap=2h` is a field within another. Raises UserError."""
-    fields: dict[str, Any] = {str(name): value for name, value in _mapping(document).items()}
-    for text in given:
-        name, mark, value = text.partition("=")
-        if not mark or not name:
-            raise UserError(f"--set {text}: write it as field=value, as --set rate_limit=100")
-        try:
-            _put(fields, name, yaml.safe_load(value))
-        except yaml.YAMLError:
-            raise UserError(f"--set {name}=...: the value is not YAML; put it in quotes") from None
-    for name in unset:
-        _put(fields, name, None)
-    return fields
-
-
-def _mapping(document: str | None) -> dict[object, object]:
-    if document is None:
-        return {}
-    try:
-        text = sys.stdin.read() if document == "-" else Path(document).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--from {document}: cannot be read: {getattr(error, 'strerror', 'it is not UTF-8')}") from None
-    return dict(parse_mapping(text, f"--from {document}"))
-
-
-def _put(fields: dict[str, Any], name: str, value: object) -> None:
-    *outer, last = name.split(".")
-    here = fields
-    for step in outer:
-        inner = here.setdefault(step, {})
-        if not isinstance(inner, dict):
-            raise UserError(f"--set {name}: {step} is no mapping")
-        here = inner
-    here[last] = value
-
-
-from_option = click.option("--from", "document", metavar="FILE", help="Fields, as JSON or YAML; - is stdin.")
-set_option = click.option("--set", "given", multiple=True, metavar="FIELD=VALUE", help="A field; repeatable.")
-match_option = click.option("--if-match", "tag", help="Only if its etag is this one.")
 
 
 @click.command()
@@ -145,7 +99,7 @@ def show(name: str, api: str | None, config_file: Path | None, output: str) -> N
 @click.command()
 @click.argument("name")
 @set_option
-@click.option("--unset", multiple=True, metavar="FIELD", help="Back to its default; repeatable.")
+@unset_option
 @from_option
 @match_option
 @api_option
@@ -162,9 +116,7 @@ def patch(
     output: str,
 ) -> None:
     """Change fields of NAME, which was registered over the API; the others stay as they are."""
-    fields = fields_of(document, given, unset)
-    if not fields:
-        raise UserError("nothing to change: give --set, --unset or --from")
+    fields = changes_of(document, given, unset)
 
     async def work(client: "Client") -> Any:
         return await client.change_receiver(name, fields, tag)
@@ -216,13 +168,7 @@ def list_registered(
     """All receivers that the API lists, narrowed by its parameters."""
 
     async def work(client: "Client") -> list[Any]:
-        found: list[Any] = []
-        cursor: str | None = None
-        while True:
-            page = await client.registered([*narrowed, ("limit", str(_PAGE))], cursor)
-            found += page["items"]
-            if (cursor := page["cursor"]) is None:
-                return found
+        return await every_page(lambda cursor: client.registered([*narrowed, ("limit", str(PAGE))], cursor))
 
     items = asked(config_file, api, work)
     if output == "json":
@@ -236,13 +182,6 @@ def _row(item: Any) -> tuple[str, ...]:
     labels = ",".join(f"{name}={value}" for name, value in item["labels"].items())
     told = (item["declared_by"], item["owner"], labels, item["lane"], item["post_endpoint"])
     return (item["name"], item["condition"], *(each or "-" for each in told))
-
-
-def confirm(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise UserError(f"{question} Say so with --yes")
-    if not click.confirm(question):
-        raise click.Abort
 
 
 def _messages(known: Any) -> str:
@@ -269,11 +208,3 @@ def verified_in_words(seen: dict[str, Any]) -> str:
 
 def _lane(known: Any) -> str:
     return "the shared lane" if known["settings"]["lane"] == "shared" else "a lane of its own"
-
-
-def flat(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name}={flat(inner)}" for name, inner in value.items() if inner not in (None, [], {}))
-    if isinstance(value, list):
-        return ", ".join(map(flat, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from relay.cli.config import api_option, config_option
-from relay.cli.registering import asked, match_option
+from relay.cli.declaring import asked, match_option
 from relay.cli.table import output_option, print_json
 from relay.domain.errors import UserError
 

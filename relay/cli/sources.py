@@ -6,14 +6,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from relay.cli.config import api_option, config_option
-from relay.cli.registering import asked, confirm, fields_of, flat, from_option, match_option, set_option
+from relay.cli.declaring import (
+    PAGE,
+    asked,
+    changes_of,
+    confirm,
+    every_page,
+    fields_of,
+    flat,
+    from_option,
+    match_option,
+    set_option,
+    unset_option,
+)
 from relay.cli.table import output_option, print_json, print_table
 from relay.domain.errors import UserError
 
 if TYPE_CHECKING:
     from relay.cli.client import Client
-
-_PAGE = 500
 
 
 @click.group()
@@ -28,16 +38,10 @@ def sources() -> None:
 @output_option
 def list_(declared_by: str | None, api: str | None, config_file: Path | None, output: str) -> None:
     """List all sources that are declared, and how results come back to them."""
-    narrowed = [("limit", str(_PAGE))] + ([("declared_by", declared_by)] if declared_by else [])
+    narrowed = [("limit", str(PAGE))] + ([("declared_by", declared_by)] if declared_by else [])
 
     async def work(client: "Client") -> list[Any]:
-        found: list[Any] = []
-        cursor: str | None = None
-        while True:
-            page = await client.sources(narrowed, cursor)
-            found += page["items"]
-            if (cursor := page["cursor"]) is None:
-                return found
+        return await every_page(lambda cursor: client.sources(narrowed, cursor))
 
     items = asked(config_file, api, work)
     if output == "json":
@@ -108,7 +112,7 @@ def create(
 @sources.command()
 @click.argument("source_id")
 @set_option
-@click.option("--unset", multiple=True, metavar="FIELD", help="Back to its default; repeatable.")
+@unset_option
 @from_option
 @match_option
 @api_option
@@ -125,9 +129,7 @@ def patch(
     output: str,
 ) -> None:
     """Change fields of SOURCE_ID, which was declared over the API; the others stay as they are."""
-    fields = fields_of(document, given, unset)
-    if not fields:
-        raise UserError("nothing to change: give --set, --unset or --from")
+    fields = changes_of(document, given, unset)
 
     async def work(client: "Client") -> Any:
         return await client.change_source(source_id, fields, tag)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from relay.cli.config import api_option, config_option
-from relay.cli.registering import asked
+from relay.cli.declaring import asked
 from relay.cli.table import output_option, print_json
 from relay.telemetry.redaction import escape_control
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from relay.cli.config import api_option, config_option
-from relay.cli.registering import asked, verified_in_words
+from relay.cli.declaring import asked
+from relay.cli.registering import verified_in_words
 from relay.cli.table import output_option, print_json
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ says of offsets that it missed that they do not exist. Source: KIP-320.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aiokafka.protocol.api import Request
 from aiokafka.protocol.metadata import MetadataRequest_v5, MetadataResponse_v5
@@ -28,6 +28,17 @@ class Layout(NamedTuple):
     brokers: dict[int, tuple[str, int]]
 
 
+PARTITIONS: Final = Array(
+    ("error", Int16),
+    ("partition", Int32),
+    ("leader", Int32),
+    ("leader_epoch", Int32),
+    ("replicas", Array(Int32)),
+    ("isr", Array(Int32)),
+    ("offline", Array(Int32)),
+)
+
+
 class _Answer(MetadataResponse_v5):  # type: ignore[misc]  # the library is untyped
     API_VERSION = 7
     SCHEMA = Schema(
@@ -41,18 +52,7 @@ class _Answer(MetadataResponse_v5):  # type: ignore[misc]  # the library is unty
                 ("error", Int16),
                 ("topic", String()),
                 ("is_internal", Boolean),
-                (
-                    "partitions",
-                    Array(
-                        ("error", Int16),
-                        ("partition", Int32),
-                        ("leader", Int32),
-                        ("leader_epoch", Int32),
-                        ("replicas", Array(Int32)),
-                        ("isr", Array(Int32)),
-                        ("offline", Array(Int32)),
-                    ),
-                ),
+                ("partitions", PARTITIONS),
             ),
         ),
     )

@@ -21,6 +21,7 @@ from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 from relay.domain.errors import LogUnavailable
 from relay.domain.rights import Operation, Right
 from relay.log.kafka.client import KafkaClient, check
+from relay.log.kafka.layout import PARTITIONS
 
 _BITS: Final[dict[Operation, int]] = {
     "Read": 3,
@@ -48,18 +49,7 @@ class _TopicsAnswer(MetadataResponse_v5):  # type: ignore[misc]  # the library i
                 ("error", Int16),
                 ("topic", String()),
                 ("is_internal", Boolean),
-                (
-                    "partitions",
-                    Array(
-                        ("error", Int16),
-                        ("partition", Int32),
-                        ("leader", Int32),
-                        ("leader_epoch", Int32),
-                        ("replicas", Array(Int32)),
-                        ("isr", Array(Int32)),
-                        ("offline", Array(Int32)),
-                    ),
-                ),
+                ("partitions", PARTITIONS),
                 ("operations", Int32),
             ),
         ),
