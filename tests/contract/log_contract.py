@@ -982,6 +982,25 @@ class LogContract:
             await rig.log.append([NewRecord(topic, b"last", b"")])
         assert seen == {b"a": None, b"b": b"3", b"c": b"1", b"last": b""}
 
+    async def test_a_follower_that_is_cancelled_ends_whatever_it_does_at_the_moment(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, cleanup="compact")
+
+        async def keep_following() -> None:
+            async for _ in rig.log.follow(topic):
+                caught_up.set()
+
+        for round in range(20):
+            caught_up = asyncio.Event()
+            await rig.log.append([NewRecord(topic, b"k", b"v")])
+            following = asyncio.create_task(keep_following())
+            async with asyncio.timeout(PATIENCE_S):
+                await caught_up.wait()
+                for number in range(round):
+                    await rig.log.append([NewRecord(topic, b"%d" % number, b"v")])
+                following.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await following
+
     async def test_following_an_empty_topic_is_caught_up_at_once(self, rig: LogRig) -> None:
         topic = await topic_for(rig.log, cleanup="compact")
         following = rig.log.follow(topic)

@@ -112,7 +112,9 @@ class TestOwnTls:
                 request = post(f"https://{ADDRESS}:{listener.getsockname()[1]}/")
                 exchange = await transport.exchange(structs.replace(request, egress=Egress(tls)))
         assert isinstance(refusing.exception(), ssl.SSLError)
-        assert why in refused(exchange).lower().replace("_", " ")
+        said = refused(exchange).lower().replace("_", " ")
+        # of TLS 1.3 the server may have closed before its reason is read: then a reset overtakes it
+        assert why in said or (version is ssl.TLSVersion.TLSv1_3 and "without a reason" in said)
 
     async def test_a_connection_is_used_for_nobody_elses_certificate(self) -> None:
         both = OTHERS.pem + OURS.pem

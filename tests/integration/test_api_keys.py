@@ -57,6 +57,11 @@ MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
     ("POST", "/v1/sources/{source_id}/messages:batch"): frozenset({"ingest:github"}),
     # there is no such message, which is only told to who may read its source
     ("GET", "/v1/sources/{source_id}/messages/{message_id}"): frozenset({"read:github"}),
+    ("GET", "/v1/sources"): frozenset(),
+    ("POST", "/v1/sources"): frozenset(),
+    ("GET", "/v1/sources/{source_id}"): frozenset(),
+    ("PATCH", "/v1/sources/{source_id}"): frozenset(),
+    ("DELETE", "/v1/sources/{source_id}"): frozenset(),
     ("GET", "/v1/sources/{source_id}/callback"): frozenset({"read:github"}),
     ("POST", "/v1/sources/{source_id}/callback/pause"): frozenset(),
     ("POST", "/v1/sources/{source_id}/callback/resume"): frozenset(),

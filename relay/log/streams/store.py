@@ -1,5 +1,6 @@
 """The log's calls to Valkey: records, groups and topics as `scripts` lays them out, one method per call."""
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -291,6 +292,7 @@ class StreamStore:
     def _errors(self) -> Iterator[None]:
         if self._closed:
             raise LogUnavailable("the log is closed")
+        before = _cancels()
         try:
             yield
         except (RedisConnectionError, RedisTimeoutError, OutOfMemoryError, ReadOnlyError) as error:
@@ -299,6 +301,14 @@ class StreamStore:
             if str(error).startswith("MISCONF"):  # the disk is full, or failing
                 raise LogUnavailable(f"the log cannot write: {error}") from error
             raise
+        # asyncio.wait_for, which the Redis client sends with, may swallow a cancellation on Python 3.11.
+        if _cancels() > before:
+            raise asyncio.CancelledError
+
+
+def _cancels() -> int:
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 def _from_entry(at: TopicPartition, entry: _Entry) -> Record:
