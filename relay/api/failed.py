@@ -3,8 +3,6 @@
 import asyncio
 import base64
 from collections.abc import Sequence
-from heapq import merge
-from itertools import islice
 from typing import Final, TypedDict
 
 from aiohttp import web
@@ -12,7 +10,7 @@ from aiohttp import web
 from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
-from relay.api.paging import limit_in
+from relay.api.paging import NewestFirst, Rank, cursor_at, limit_in
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.reading import query_of
 from relay.api.view import rfc3339
@@ -26,6 +24,7 @@ from relay.state.port import FailedEntry
 from relay.state.replies import answered
 from relay.state.rows import delivery_row
 
+PAGES: Final = NewestFirst("[0-9]{1,9}-[0-9]{1,18}")
 MOST_LOOKED_AT: Final = 10_000
 """So many of the newest are looked at, at most, for a page of what the caller may see, and nobody has seen to."""
 
@@ -41,18 +40,27 @@ class FailedResource:
         router.add_get(r"/v1/failed/{partition:\d{1,9}}/{offset:\d{1,18}}", self.get)
 
     async def list(self, request: web.Request) -> web.Response:
-        """The newest first; `receiver` (`-`: those that never had one) and `limit` narrow it."""
-        query = query_of(request, "receiver", "limit")
-        limit = limit_in(query)
+        """The newest first; `receiver` (`-`: those that never had one) narrows it. `cursor`: behind the last one that
+        was seen, whatever came or was seen to since."""
+        query = query_of(request, "receiver", "limit", "cursor")
+        limit, behind = limit_in(query), PAGES.behind(query)
         receivers = await self._receivers(request, query.get("receiver", []))
         wanted = limit
         while True:
-            entries = await self._newest(receivers, wanted)
-            own = [entry for entry in entries if _sees(request, entry.receiver, entry.source_id)]
-            found = [letter for letter in await self._open(own) if _sees_letter(request, letter.record)]
-            if len(found) >= limit or len(entries) < wanted or wanted == MOST_LOOKED_AT:
-                return json_response(200, LetterPage(items=[_letter(letter.record) for letter in found[:limit]]))
             wanted = min(4 * wanted, MOST_LOOKED_AT)
+            entries, are_all = await self._newest(receivers, wanted)
+            own = [
+                entry
+                for entry in entries
+                if (behind is None or _rank(entry) < behind) and _sees(request, entry.receiver, entry.source_id)
+            ]
+            found = [letter for letter in await self._open(own) if _sees_letter(request, letter.record)]
+            if len(found) > limit or are_all:
+                ranks = {(entry.at.partition, entry.at.offset): _rank(entry) for entry in own}
+                last = found[limit - 1].record if len(found) > limit else None
+                cursor = cursor_at(ranks[last.partition, last.offset]) if last is not None else None
+                items = [_letter(letter.record) for letter in found[:limit]]
+                return json_response(200, LetterPage(items=items, cursor=cursor))
 
     async def _open(self, entries: Sequence[FailedEntry]) -> Sequence[Letter]:
         """Those that nobody has replayed or discarded. The index forgets these, if not at once."""
@@ -89,10 +97,16 @@ class FailedResource:
         names = await self._context.state.failed_receivers()
         return [name for name in names if reads or may_see(request, [name])]
 
-    async def _newest(self, receivers: Sequence[str], limit: int) -> Sequence[FailedEntry]:
+    async def _newest(self, receivers: Sequence[str], most: int) -> tuple[Sequence[FailedEntry], bool]:
+        """At most so many of the newest, by rank, and whether these are all that are looked at."""
         state = self._context.state
-        found = await asyncio.gather(*(state.failed(receiver, limit=limit) for receiver in receivers))
-        return tuple(islice(merge(*found, key=lambda entry: -entry.failed_at), limit))
+        found = await asyncio.gather(*(state.failed(receiver, limit=most) for receiver in receivers))
+        entries = sorted((entry for each in found for entry in each), key=_rank, reverse=True)
+        if most == MOST_LOOKED_AT or not (len(entries) > most or any(len(each) == most for each in found)):
+            return entries[:most], True
+        # what is as old as the last one that was read may have neighbours in rank that were not
+        oldest = max((each[-1].failed_at for each in found if len(each) == most), default=0.0)
+        return [entry for entry in entries if entry.failed_at > oldest][:most], False
 
 
 LetterView = TypedDict(
@@ -133,9 +147,10 @@ class PayloadView(TypedDict):
 
 
 class LetterPage(TypedDict):
-    """Newest first."""
+    """Newest first. `cursor`: for what follows; null on the last page."""
 
     items: list[LetterView]
+    cursor: str | None
 
 
 def _sees(request: web.Request, receiver: str, source_id: str | None) -> bool:
@@ -168,6 +183,10 @@ def _letter(record: Record) -> LetterView:
         "offset": record.offset,
         "replay": f"/v1/failed/{record.partition}/{record.offset}/replay",
     }
+
+
+def _rank(entry: FailedEntry) -> Rank:
+    return entry.failed_at, f"{entry.at.partition}-{entry.at.offset}"
 
 
 def _payload(value: bytes) -> PayloadView:

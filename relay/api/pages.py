@@ -14,7 +14,7 @@ from relay.api.asyncapi.document import asyncapi
 from relay.api.ended import ANSWER_GONE, FAILURES
 from relay.api.front import ASYNCAPI, DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS, front, front_html, wants_json
 from relay.api.html import page, prose, table
-from relay.api.openapi.document import document, encoded
+from relay.api.openapi.document import document, encoded, routes_of
 from relay.api.openapi.page import document_html
 from relay.api.openapi.sent import SENT
 from relay.api.openapi.tables import OPERATIONS
@@ -49,7 +49,7 @@ class PagesResource:
     @cached_property
     def document(self) -> dict[str, Any]:
         """Made when somebody asks for it first: it takes some 30 ms."""
-        return document(self._router, OPERATIONS, SENT, FAILURES)
+        return document(routes_of(self._router), OPERATIONS, SENT, FAILURES)
 
     @cached_property
     def _encoded(self) -> bytes:

@@ -12,6 +12,7 @@ MOST: Final = 1_000
 _USUAL: Final = 50
 
 _T = TypeVar("_T")
+Rank = tuple[float, str]
 
 
 def limit_in(query: Mapping[str, Sequence[str]]) -> int:
@@ -36,6 +37,11 @@ def key_behind(query: Mapping[str, Sequence[str]]) -> str:
         raise invalid("cursor is none that this API has given", parameter="cursor") from None
 
 
+def cursor_at(rank: Rank) -> str:
+    made_at, id = rank
+    return f"{made_at}_{id}"
+
+
 class NewestFirst:
     """Pages of a list by rank, the moment at which each was made (Unix seconds) and its id. The cursor is the rank of
     the last one that was seen: so it stays good, whatever comes or goes. `id`: the pattern of an id."""
@@ -44,18 +50,18 @@ class NewestFirst:
         self.cursor: Final = re.compile(rf"([0-9]{{1,12}}(?:\.[0-9]{{1,6}})?)_({id})")
 
     def page(
-        self, query: Mapping[str, Sequence[str]], all_of_them: Iterable[_T], rank: Callable[[_T], tuple[float, str]]
+        self, query: Mapping[str, Sequence[str]], all_of_them: Iterable[_T], rank: Callable[[_T], Rank]
     ) -> tuple[list[_T], str | None]:
         """What `query` asks for, and the cursor of what follows, if anything does. `all_of_them`: in their order.
         Raises a Problem."""
-        limit, behind = limit_in(query), self._behind(query)
+        limit, behind = limit_in(query), self.behind(query)
         left = [one for one in all_of_them if behind is None or rank(one) < behind]
         if len(left) <= limit:
             return left, None
-        made_at, id = rank(left[limit - 1])
-        return left[:limit], f"{made_at}_{id}"
+        return left[:limit], cursor_at(rank(left[limit - 1]))
 
-    def _behind(self, query: Mapping[str, Sequence[str]]) -> tuple[float, str] | None:
+    def behind(self, query: Mapping[str, Sequence[str]]) -> Rank | None:
+        """The rank that the cursor in `query` stands for; None: the list begins. Raises a Problem."""
         if "cursor" not in query:
             return None
         text = query["cursor"][-1]

@@ -159,10 +159,11 @@ class Client:
         waited = self.until_ended("GET", path, wait_s, missing_ok=True)
         return await self._wanted(waited, "status", "deliveries")
 
-    async def failed(self, *, receiver: str | None = None, limit: int = 50) -> Any:
-        """The newest dead letters, of one receiver or of all."""
-        params = [("limit", str(limit))] + ([("receiver", receiver)] if receiver else [])
-        return (await self._wanted(self.call("GET", "/v1/failed", params=params), "items"))["items"]
+    async def failed(self, *, receiver: str | None = None, limit: int = 50, cursor: str | None = None) -> Any:
+        """A page of the newest dead letters, of one receiver or of all: `items`, and the `cursor` of the next one."""
+        named = {"limit": str(limit), "receiver": receiver, "cursor": cursor}
+        params = [(name, value) for name, value in named.items() if value]
+        return await self._wanted(self.call("GET", "/v1/failed", params=params), "items", "cursor")
 
     async def failed_at(self, partition: int, offset: int) -> Any:
         """One dead letter, with its headers and payload."""

@@ -116,6 +116,17 @@ def asyncapi(config_file: Path | None) -> None:
 
 
 @config.command()
+def openapi() -> None:
+    """Print the routes of the API, as /openapi.json has them: OpenAPI 3.1."""
+    from relay.api.ended import FAILURES
+    from relay.api.openapi.document import document
+    from relay.api.openapi.sent import SENT
+    from relay.api.openapi.tables import OPERATIONS
+
+    print_json(document(OPERATIONS, OPERATIONS, SENT, FAILURES))
+
+
+@config.command()
 def schema() -> None:
     """Print the JSON Schema of receivers.yaml."""
     print_json(receivers_schema())

@@ -196,7 +196,7 @@ async def _journey(client: Client, case: Case) -> Any:
 async def _letters(client: Client) -> list[Any]:
     """The dead letters, once there are any: they are listed right after the notice of them is written, not before."""
     while True:
-        letters = await client.failed()
+        letters = (await client.failed())["items"]
         if letters:
             return list(letters)
         await asyncio.sleep(LOOK_EVERY_S)

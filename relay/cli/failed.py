@@ -29,24 +29,29 @@ def failed() -> None:
 @failed.command("list")
 @click.option("--receiver", help="Only of this receiver; `-`: of messages that never had one.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="The newest so many.")
+@click.option("--cursor", help="Behind what the page before said.")
 @api_option
 @config_option
 @output_option
-def list_(receiver: str | None, limit: int, api: str | None, config_file: Path | None, output: str) -> None:
+def list_(
+    receiver: str | None, limit: int, cursor: str | None, api: str | None, config_file: Path | None, output: str
+) -> None:
     """List the newest dead letters."""
 
     async def work(client: Client) -> Any:
-        letters = await client.failed(receiver=receiver, limit=limit)
+        page = await client.failed(receiver=receiver, limit=limit, cursor=cursor)
         named = receiver if receiver != NO_RECEIVER else None
-        if named and not letters and await client.endpoint(named, missing_ok=True) is None:
+        if named and not (page["items"] or cursor) and await client.endpoint(named, missing_ok=True) is None:
             raise ApiFailed(f"there is no receiver named {named!r}, and no dead letter of one")
-        return letters
+        return page
 
-    letters = with_client(settings_from(config_file), api, work)
+    page = with_client(settings_from(config_file), api, work)
     if output == "json":
-        print_json(letters)
-    else:
-        print_table(_COLUMNS, [_row(letter) for letter in letters])
+        print_json(page["items"])
+        return
+    print_table(_COLUMNS, [_row(letter) for letter in page["items"]])
+    if page["cursor"]:
+        click.echo(f"there are more: --cursor {page['cursor']}")
 
 
 @failed.command()

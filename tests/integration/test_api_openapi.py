@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
+from click.testing import CliRunner
 from jsonschema import Draft202012Validator, FormatChecker
 from schemathesis.specs.openapi.definitions import OPENAPI_31
 
@@ -21,6 +22,7 @@ from relay.api.openapi.sent import DELIVERY, FAILURE, PING, RESULT, VERIFICATION
 from relay.api.openapi.tables import OPERATIONS
 from relay.api.pages import KINDS
 from relay.api.problem_advice import ADVICE
+from relay.cli.config import config
 from relay.domain.exchange import Request
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
@@ -58,6 +60,11 @@ async def test_every_route_is_described_and_every_description_has_a_route() -> N
         found = document(await rig.get("/openapi.json"))
     told = {(method.upper(), path) for path, item in found["paths"].items() for method in item}
     assert told == routes
+
+
+async def test_the_command_prints_what_is_served() -> None:
+    printed = CliRunner().invoke(config, ["openapi"], catch_exceptions=False).output
+    assert json.loads(printed) == await openapi()
 
 
 async def test_every_route_that_changes_something_has_a_verb() -> None:

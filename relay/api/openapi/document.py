@@ -58,10 +58,10 @@ _OF_STATUS: Final[Mapping[int, Sequence[str]]] = {401: ["WWW-Authenticate"], 429
 
 
 def document(
-    router: web.UrlDispatcher, known: Routes, sent: Sequence[Sent], failures: Sequence[Kind]
+    routes: Iterable[tuple[str, str]], known: Routes, sent: Sequence[Sent], failures: Sequence[Kind]
 ) -> dict[str, Any]:
-    """Of the routes of `router` that are `known`. `failures`: why a delivery may have failed."""
-    here = [known[route] for route in routes_of(router) if route in known]
+    """Of those of `routes` (method and path) that are `known`. `failures`: why a delivery may have failed."""
+    here = [known[route] for route in routes if route in known]
     schemas = Schemas([*_types(here), *(one.body for one in sent if one.body is not None), ProblemView])
     paths: dict[str, dict[str, Any]] = defaultdict(dict)
     for operation in here:

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from relay.api.ended import ANSWER_GONE, FAILURES
+from relay.api.failed import PAGES as FAILED_PAGES
 from relay.api.failed import LetterPage, WholeLetter
 from relay.api.openapi.of_messages import ANSWERED, PREFER, WAIT
 from relay.api.openapi.operation import (
@@ -53,6 +54,7 @@ OPERATIONS: Final = (
         parameters=(
             Parameter("receiver", "query", list[str], "Of these; `-`: those that never had one."),
             _LIMIT,
+            cursor_of(FAILED_PAGES),
         ),
         answers=(Answer(200, "The newest first.", json_of(LetterPage)),),
         example=Example(200, query={"receiver": "ci", "limit": "10"}),

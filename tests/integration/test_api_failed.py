@@ -1,0 +1,68 @@
+"""Dead letters page by page: each is seen once, whatever their moments are and whatever comes meanwhile."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.hop import Hop, encode_hop
+from relay.domain.identity import DeliveryId
+from relay.log.port import NewRecord
+from relay.state.port import FailedEntry
+from tests.integration.api_rig import NOW, Rig, document, problem, running_api
+
+
+async def bury(rig: Rig, receiver: str, moments: Sequence[float], *, first: int = 0) -> None:
+    """A letter for each moment, in seconds after NOW."""
+    entries = []
+    for number, moment in enumerate(moments, first):
+        delivery = DeliveryId(receiver, "github", f"{receiver}-{number}")
+        letter = DeadLetter("rejected", "it said no", rig.topics.to_receiver(receiver), None, 1, int(NOW * 1000), 422)
+        headers = dead_letter_headers(encode_hop(Hop(delivery, "push")), letter)
+        [at] = await rig.log.append([NewRecord(rig.topics.failed_messages, b"github", b"{}", headers)])
+        entries.append(FailedEntry(receiver, at, NOW + moment, "rejected", "github", delivery.message_id))
+    await rig.state.index_failed(entries)
+
+
+async def pages(rig: Rig, limit: int, query: str = "") -> list[list[str]]:
+    found: list[list[str]] = []
+    cursor = ""
+    while True:
+        page: Any = document(await rig.get(f"/v1/failed?limit={limit}{query}{cursor}"))
+        found.append([letter["message_id"] for letter in page["items"]])
+        if page["cursor"] is None:
+            return found
+        cursor = f"&cursor={page['cursor']}"
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 50])
+async def test_each_letter_is_on_one_page_also_where_many_are_of_one_moment(limit: int) -> None:
+    async with running_api() as rig:
+        await bury(rig, "ci", [0, 0, 0, 0, 0, 1, 2, 2, 2])
+        await bury(rig, "cd", [0, 0, 1.5, 2, 2, 9])
+        found = await pages(rig, limit)
+        names = [name for page in found for name in page]
+        assert len(names) == len(set(names)) == 15
+        assert [len(page) for page in found] == [limit] * (15 // limit) + ([15 % limit] if 15 % limit else [])
+        assert names[0] == "cd-5"
+        own = await pages(rig, limit, "&receiver=ci")
+        assert sorted(name for page in own for name in page) == [f"ci-{number}" for number in range(9)]
+
+
+async def test_a_cursor_stays_good_whatever_comes_meanwhile() -> None:
+    async with running_api() as rig:
+        await bury(rig, "ci", [0, 1, 2, 3])
+        page: Any = document(await rig.get("/v1/failed?limit=2"))
+        await bury(rig, "ci", [5, 6, 7], first=4)
+        rest: Any = document(await rig.get(f"/v1/failed?limit=9&cursor={page['cursor']}"))
+    assert [letter["message_id"] for letter in page["items"]] == ["ci-3", "ci-2"]
+    assert [letter["message_id"] for letter in rest["items"]] == ["ci-1", "ci-0"]
+    assert rest["cursor"] is None
+
+
+@pytest.mark.parametrize("cursor", ["", "1", "1_x", "-1_1-1", "1_1-1_1", "%C2%B2_1-1"])
+async def test_a_cursor_that_is_none_of_ours_is_refused(cursor: str) -> None:
+    async with running_api() as rig:
+        said = problem(await rig.get(f"/v1/failed?cursor={cursor}"), 400, "invalid-request")
+    assert [error["parameter"] for error in said["errors"]] == ["cursor"]
