@@ -61,7 +61,8 @@ def document(
     routes: Iterable[tuple[str, str]], known: Routes, sent: Sequence[Sent], failures: Sequence[Kind]
 ) -> dict[str, Any]:
     """Of those of `routes` (method and path) that are `known`. `failures`: why a delivery may have failed."""
-    here = [known[route] for route in routes if route in known]
+    there = set(routes)
+    here = [operation for route, operation in known.items() if route in there]
     schemas = Schemas([*_types(here), *(one.body for one in sent if one.body is not None), ProblemView])
     paths: dict[str, dict[str, Any]] = defaultdict(dict)
     for operation in here:
