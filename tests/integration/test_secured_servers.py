@@ -1,6 +1,7 @@
 """Kafka and Redis that let nobody in without a name, and allow each name only what `relay rights` prints."""
 
 import asyncio
+import io
 import json
 import os
 import ssl
@@ -26,6 +27,7 @@ from relay.engine.clock import SystemClock
 from relay.plan import ROLES, Plan
 from relay.process import Relay
 from relay.sink import Arrival, Sink
+from relay.telemetry.logging import configure
 from relay.watch import own_events
 from tests.integration.production import CALLBACK_SECRET, SECRETS
 from tests.servers import kafka_acls
@@ -222,8 +224,10 @@ async def produce(secured: Secured, *messages: Mapping[str, Any]) -> None:
 
 
 async def test_messages_go_round_with_the_least_rights_of_each_role(
-    secured: Secured, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    out = io.StringIO()
+    configure("json", stream=out)  # whatever tests before this one have left
     changed = asyncio.Event()
 
     def told(_arrival: Arrival) -> None:
@@ -276,11 +280,9 @@ async def test_messages_go_round_with_the_least_rights_of_each_role(
         rights_of_one = printed("relay-to-receiver")
         await kafka_acls.run(secured.open, [line.replace("--add", "--remove") for line in rights_of_one])
         await produce(secured, envelope | {"message_id": "four", "receiver": "circleci"})
-        heard: list[str] = []
 
         async def is_told() -> bool:
-            heard.append(capsys.readouterr().out)
-            return "AuthorizationFailedError: this user lacks the right; `relay rights` prints" in "".join(heard)
+            return "AuthorizationFailedError: this user lacks the right; `relay rights` prints" in out.getvalue()
 
         await until(is_told)
         assert ("four", "answered") not in outcomes(callback)  # though a fetch that was under way may have brought it
