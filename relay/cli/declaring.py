@@ -87,6 +87,19 @@ def _put(fields: dict[str, Any], name: str, value: object) -> None:
     here[last] = value
 
 
+def remove(
+    asking: Callable[[bool], Any], told: Callable[[Any], str], name: str, *, dry_run: bool, yes: bool
+) -> dict[str, Any]:
+    """Look first, confirm unless `yes`, then remove. `asking`: has the API's answer to a removal that is a dry run or
+    not. `told`: what there is of it, for people."""
+    known = asking(True)
+    if not dry_run:
+        if not yes:
+            confirm(f"{name}: {told(known)}. Remove it?")
+        known = asking(False)
+    return dict(known)
+
+
 def confirm(question: str) -> None:
     if not sys.stdin.isatty():
         raise UserError(f"{question} Say so with --yes")

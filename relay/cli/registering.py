@@ -10,12 +10,12 @@ from relay.cli.declaring import (
     PAGE,
     asked,
     changes_of,
-    confirm,
     every_page,
     fields_of,
     flat,
     from_option,
     match_option,
+    remove,
     set_option,
     unset_option,
 )
@@ -141,17 +141,10 @@ def delete(
 ) -> None:
     """Remove NAME, which was registered over the API. What it has accepted is finished first."""
 
-    async def look(client: "Client") -> Any:
-        return await client.remove_receiver(name, tag, dry_run=True)
+    def asking(dry_run: bool) -> Any:
+        return asked(config_file, api, lambda client: client.remove_receiver(name, tag, dry_run=dry_run))
 
-    async def work(client: "Client") -> Any:
-        return await client.remove_receiver(name, tag)
-
-    known = asked(config_file, api, look)
-    if not dry_run:
-        if not yes:
-            confirm(f"{name}: {_messages(known)}. Remove it?")
-        known = asked(config_file, api, work)
+    known = remove(asking, _messages, name, dry_run=dry_run, yes=yes)
     if output == "json":
         print_json(known)
         return

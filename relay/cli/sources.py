@@ -10,12 +10,12 @@ from relay.cli.declaring import (
     PAGE,
     asked,
     changes_of,
-    confirm,
     every_page,
     fields_of,
     flat,
     from_option,
     match_option,
+    remove,
     set_option,
     unset_option,
 )
@@ -154,17 +154,10 @@ def delete(
 ) -> None:
     """Remove what was declared of SOURCE_ID over the API. Its results are not POSTed any more."""
 
-    async def look(client: "Client") -> Any:
-        return await client.remove_source(source_id, tag, dry_run=True)
+    def asking(dry_run: bool) -> Any:
+        return asked(config_file, api, lambda client: client.remove_source(source_id, tag, dry_run=dry_run))
 
-    async def work(client: "Client") -> Any:
-        return await client.remove_source(source_id, tag)
-
-    known = asked(config_file, api, look)
-    if not dry_run:
-        if not yes:
-            confirm(f"{source_id}: {_results(known)}. Remove it?")
-        known = asked(config_file, api, work)
+    known = remove(asking, _results, source_id, dry_run=dry_run, yes=yes)
     if output == "json":
         print_json(known)
         return
