@@ -27,6 +27,10 @@ class StateUnavailable(Unavailable):
     """The state (Redis) did not answer, refused for now, or is out of memory."""
 
 
+class HistoryUnavailable(Unavailable):
+    """The store of the history does not answer, or cannot take or give anything now."""
+
+
 class StateRecovering(Unavailable):
     """The state lost its memory, or may have; it answers again when a recovery pass has marked it ready.
 

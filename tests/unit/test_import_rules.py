@@ -9,12 +9,25 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[2]
 CLIENT_LIBRARIES: Final = frozenset(
-    ("aiokafka", "redis", "aiohttp", "httptools", "sentry_sdk", "click", "rich", "structlog", "prometheus_client")
+    (
+        "aiokafka",
+        "redis",
+        "aiohttp",
+        "httptools",
+        "sentry_sdk",
+        "click",
+        "rich",
+        "structlog",
+        "prometheus_client",
+        "asyncpg",
+        "jinja2",
+    )
 )
 PORTS: Final = {
     "log": {"port", "partitioner"},
     "state": {"port", "replies", "rows", "attempts", "onlooker", "quotas", "statistics"},
     "delivery": {"port"},
+    "history": {"port"},
 }
 """Package -> the modules of its port; its others are adapters."""
 CORE: Final = frozenset({"domain", "port", "engine", "workers"})
@@ -28,10 +41,17 @@ MAY_IMPORT: Final = {
     "telemetry": {"domain", "port", "engine", "telemetry"},
     "replay": {"domain", "port", "engine", "workers", "config", "telemetry", "unfinished", "replay"},
     "api": {"domain", "port", "engine", "workers", "config", "telemetry", "replay", "api"},
+    "pages": {"domain", "api", "pages"},
 }
 """Layer -> layers that it may import. Layers that are not here (cli, what wires a process) may import all."""
 
-OWNERS: Final = {"aiokafka": {"relay.log.kafka"}, "redis": {"relay.log.streams", "relay.state.redis"}}
+OWNERS: Final = {
+    "aiokafka": {"relay.log.kafka"},
+    "redis": {"relay.log.streams", "relay.state.redis"},
+    "sqlite3": {"relay.history", "relay.config"},
+    "asyncpg": {"relay.history"},
+    "jinja2": {"relay.pages"},
+}
 """Client library -> the packages that alone may import it."""
 
 

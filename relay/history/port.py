@@ -1,0 +1,200 @@
+"""The history port: messages, deliveries and attempts as they are searched. All of it is derived from the log.
+
+Any method may raise HistoryUnavailable; then it can be repeated. What a page of results leaves out follows behind its
+cursor: newest first, and stable while newer things come in.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Literal, Protocol, TypeVar
+
+from msgspec import Struct
+
+from relay.domain.attempt import Attempt, AttemptKind
+from relay.domain.coordinate import Coordinate
+from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.progress import Status
+from relay.log.port import TopicPartition
+
+T = TypeVar("T")
+
+By = Literal["minute", "hour"]
+
+
+class Arrival(Struct, frozen=True, gc=False):
+    """A message as it came to `from_sender`, at `at`. `received_at`: Unix seconds, the log's. `headers`: the message's
+    own and its CloudEvents attributes, where bodies are kept; `body`: as many of its first bytes as are kept."""
+
+    message: MessageId
+    at: Coordinate
+    received_at: float
+    event_type: str | None
+    content_type: str | None
+    size: int
+    headers: Mapping[str, str] = {}
+    body: bytes | None = None
+
+
+class Ending(Struct, frozen=True, gc=False):
+    """What became of a delivery: its record on `to_sender`, or on `failed_messages`. `happened_at`: Unix seconds.
+
+    `status`: `response_received_from_receiver`, or `failed`, then with its `reason`. `receiver` of what was never
+    routed: empty.
+    """
+
+    delivery: DeliveryId
+    generation: int
+    at: Coordinate
+    happened_at: float
+    status: Status
+    attempts: int
+    last_status: int | None
+    reason: str | None = None
+    detail: str | None = None
+
+
+class Batch(Struct, frozen=True):
+    """What some records say. `attempts` with the coordinate that tells one from another."""
+
+    arrivals: Sequence[Arrival] = ()
+    attempts: Sequence[tuple[Coordinate, Attempt]] = ()
+    endings: Sequence[Ending] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """Of whom something may be shown. None: of all. `sources`: patterns as scopes have them; what is about one of
+    `sources`, or one of `receivers`, is shown."""
+
+    sources: Collection[str] | None = None
+    receivers: Collection[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageQuery:
+    """Which messages. What is None narrows nothing. `since` (included), `until` (not): Unix seconds of the arrival.
+
+    `event_type`: exact, or with a trailing `*`. `id_prefix`: how the message_id, or the webhook id, begins. `header`: a
+    name and its value; `payload`: a JSON pointer and the text of what is there; both only where bodies are kept.
+    `status`, `reason`, `receiver`: at least one delivery is so.
+    """
+
+    visible: Visible = field(default_factory=Visible)
+    source_id: str | None = None
+    receiver: str | None = None
+    status: Status | None = None
+    reason: str | None = None
+    event_type: str | None = None
+    since: float | None = None
+    until: float | None = None
+    id_prefix: str | None = None
+    header: tuple[str, str] | None = None
+    payload: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptQuery:
+    """Which attempts. `failed`: those that did not end well (True), or that did (False)."""
+
+    visible: Visible = field(default_factory=Visible)
+    message: MessageId | None = None
+    receiver: str | None = None
+    kind: AttemptKind | None = None
+    failed: bool | None = None
+    since: float | None = None
+    until: float | None = None
+
+
+class DeliveryFound(Struct, frozen=True, gc=False):
+    """A delivery, as far as the newest of its generations has come. `updated_at`: Unix seconds."""
+
+    receiver: str
+    status: Status
+    generation: int
+    attempts: int
+    last_status: int | None
+    reason: str | None
+    detail: str | None
+    updated_at: float
+
+
+class MessageFound(Struct, frozen=True, gc=False):
+    """A message with those of its deliveries that anything is known of."""
+
+    arrival: Arrival
+    deliveries: tuple[DeliveryFound, ...]
+
+
+class AttemptFound(Struct, frozen=True, gc=False):
+    """An attempt, and the place of its record, which names it."""
+
+    at: Coordinate
+    attempt: Attempt
+
+
+class Page(Struct, Generic[T], frozen=True):
+    """`cursor`: what the next page is asked for with; None: this was the last one."""
+
+    items: list[T]
+    cursor: str | None
+
+
+class SpanCount(Struct, frozen=True, gc=False):
+    """The POSTs to one receiver for one source within the minute, or the hour, that begins at `at` (Unix seconds).
+    `counts`: what `relay.domain.statistics.Counted` holds."""
+
+    at: float
+    receiver: str
+    source_id: str
+    counts: tuple[int, ...]
+
+
+class HistoryReader(Protocol):
+    """What is asked of it."""
+
+    async def messages(self, query: MessageQuery, *, limit: int, cursor: str | None = None) -> Page[MessageFound]:
+        """Newest arrival first. Raises ValueError for a cursor that is none."""
+        ...
+
+    async def message(self, message: MessageId) -> MessageFound | None: ...
+
+    async def attempts(self, query: AttemptQuery, *, limit: int, cursor: str | None = None) -> Page[AttemptFound]:
+        """Newest begin first. Raises ValueError for a cursor that is none."""
+        ...
+
+    async def counted(
+        self,
+        by: By,
+        *,
+        since: float,
+        until: float,
+        visible: Visible,
+        receiver: str | None = None,
+        source_id: str | None = None,
+    ) -> list[SpanCount]:
+        """Oldest first; what nothing happened in is left out."""
+        ...
+
+
+class History(HistoryReader, Protocol):
+    """A store. `start` connects and makes or moves up its tables; `close` releases everything in bounded time."""
+
+    async def start(self) -> None: ...
+
+    async def next_offsets(self) -> dict[TopicPartition, int]:
+        """Of each partition that something was taken from: the offset of the record to take next."""
+        ...
+
+    async def write(self, batch: Batch, next_offsets: Mapping[TopicPartition, int]) -> None:
+        """All of it, and how far it goes, or nothing of it. Repeatable: what is there already is left as it is."""
+        ...
+
+    async def prune(self, before: float) -> int:
+        """Drop what happened before (Unix seconds), and tell how many messages that were."""
+        ...
+
+    async def clear(self) -> None:
+        """Drop everything, also how far it goes: it is to be built anew from the log."""
+        ...
+
+    async def close(self) -> None: ...
