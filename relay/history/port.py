@@ -63,8 +63,9 @@ class Batch(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """Of whom something may be shown. None: of all. `sources`: patterns as scopes have them; what is about one of
-    `sources`, or one of `receivers`, is shown."""
+    """Of whom something may be shown. Both None: of all. `sources`: patterns as scopes have them. What is about one of
+    `sources` is shown, and of the rest what is about one of `receivers`: a message with a delivery to one, and attempts
+    at it, but no callback. A None beside names stands for none of that kind."""
 
     sources: Collection[str] | None = None
     receivers: Collection[str] | None = None
@@ -76,7 +77,8 @@ class MessageQuery:
 
     `event_type`: exact, or with a trailing `*`. `id_prefix`: how the message_id, or the webhook id, begins. `header`: a
     name and its value; `payload`: a JSON pointer and the text of what is there; both only where bodies are kept.
-    `status`, `reason`, `receiver`: at least one delivery is so.
+    `status`, `reason`, `receiver`: at least one delivery that may be shown is all of that; a message of which no
+    delivery is known yet is `arrived`.
     """
 
     visible: Visible = field(default_factory=Visible)
@@ -94,12 +96,12 @@ class MessageQuery:
 
 @dataclass(frozen=True, slots=True)
 class AttemptQuery:
-    """Which attempts. `failed`: those that did not end well (True), or that did (False)."""
+    """Which attempts. `kinds` None: all. `failed`: those that did not end well (True), or that did (False)."""
 
     visible: Visible = field(default_factory=Visible)
     message: MessageId | None = None
     receiver: str | None = None
-    kind: AttemptKind | None = None
+    kinds: Collection[AttemptKind] | None = None
     failed: bool | None = None
     since: float | None = None
     until: float | None = None
@@ -171,8 +173,13 @@ class HistoryReader(Protocol):
         visible: Visible,
         receiver: str | None = None,
         source_id: str | None = None,
+        most: int,
     ) -> list[SpanCount]:
-        """Oldest first; what nothing happened in is left out."""
+        """Oldest first, `most` at most; what nothing happened in is left out. `since`: included, `until`: not."""
+        ...
+
+    async def next_offsets(self) -> dict[TopicPartition, int]:
+        """Of each partition that something was taken from: the offset of the record to take next."""
         ...
 
 
@@ -180,10 +187,6 @@ class History(HistoryReader, Protocol):
     """A store. `start` connects and makes or moves up its tables; `close` releases everything in bounded time."""
 
     async def start(self) -> None: ...
-
-    async def next_offsets(self) -> dict[TopicPartition, int]:
-        """Of each partition that something was taken from: the offset of the record to take next."""
-        ...
 
     async def write(self, batch: Batch, next_offsets: Mapping[TopicPartition, int]) -> None:
         """All of it, and how far it goes, or nothing of it. Repeatable: what is there already is left as it is."""
