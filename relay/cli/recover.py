@@ -186,7 +186,7 @@ async def _embedded(settings: Settings, data_dir: Path) -> AsyncIterator[tuple[L
 
 
 async def _check_topics(log: Log, topics: Topics) -> None:
-    names = [spec.name for spec in topics.fixed() if spec.name != topics.audit]
+    names = [spec.name for spec in topics.fixed() if spec.name not in topics.only_told]
     there = await log.describe(names)
     missing = [name for name in names if name not in there]
     if missing:

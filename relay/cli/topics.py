@@ -35,7 +35,8 @@ def apply(config_file: Path | None, output: str) -> None:
     settings = settings_from(config_file)
     wanted = _wanted(settings)
     specs = [each.spec for each in wanted.expected]
-    created = asyncio.run(_create(settings, specs, wanted.groups))
+    groups = wanted.groups | Topics(settings.topic_prefix).told_groups()
+    created = asyncio.run(_create(settings, specs, groups))
     if output == "json":
         print_json({"created": list(created), "there": len(specs) - len(created)})
         return

@@ -50,7 +50,7 @@ class Right(NamedTuple):
     def at_once(self, topics: Topics) -> "Right | None":
         """What of it no process can do without; None: it is all for things that may never come."""
         operations = tuple(each for each in self.operations if each not in _LATER)
-        return self.only(operations) if operations and self.name != topics.audit else None
+        return self.only(operations) if operations and self.name not in topics.only_told else None
 
 
 _LANES: Final = ("to_receiver_*", "pending_*")
@@ -61,6 +61,7 @@ _TOPICS: Final = (
     "failed_messages",
     "parked_messages",
     "receiver_config",
+    "delivery_attempts",
     "audit",
 )
 _LOOK: Final[tuple[Operation, ...]] = ("Describe", "DescribeConfigs")
@@ -73,6 +74,8 @@ _HOLDS: Final[Mapping[str, tuple[Operation, ...]]] = {"receiver_config": ("Write
 """Those that send to somebody pause who is gone, or down for days; and have receivers verified."""
 _TELLS: Final[Mapping[str, tuple[Operation, ...]]] = {"from_sender": ("Write",)}
 """Those that see what becomes of receivers and messages tell of it: as messages, to receivers that subscribe."""
+_CALLS: Final[Mapping[str, tuple[Operation, ...]]] = {"delivery_attempts": ("Write",)}
+"""Those that make requests tell of each, for the history."""
 
 _OF_ROLE: Final[Mapping[str, Mapping[str, tuple[Operation, ...]]]] = {
     OPERATOR: dict.fromkeys(_TOPICS, ("Read", "Write", "Create", "Alter")),
@@ -82,6 +85,7 @@ _OF_ROLE: Final[Mapping[str, Mapping[str, tuple[Operation, ...]]]] = {
     },
     "from-sender": {"from_sender": ("Read",), "to_receiver_*": ("Write",), "failed_messages": ("Write",)},
     "to-receiver": {
+        **_CALLS,
         **_HOLDS,
         **_TELLS,
         "to_receiver_*": ("Read",),
@@ -90,6 +94,7 @@ _OF_ROLE: Final[Mapping[str, Mapping[str, tuple[Operation, ...]]]] = {
         "failed_messages": ("Write",),
     },
     "from-receiver-async": {
+        **_CALLS,
         **_HOLDS,
         **_TELLS,
         "pending_*": ("Read",),
@@ -97,7 +102,7 @@ _OF_ROLE: Final[Mapping[str, Mapping[str, tuple[Operation, ...]]]] = {
         "to_sender": ("Write",),
         "failed_messages": ("Write",),
     },
-    "to-sender": {**_HOLDS, "to_sender": ("Read",), "failed_messages": ("Write",)},
+    "to-sender": {**_CALLS, **_HOLDS, "to_sender": ("Read",), "failed_messages": ("Write",)},
     "failed-messages": {**_TELLS, "failed_messages": ("Read",), "to_sender": ("Write",)},
 }
 _OF_OTHERS: Final[Mapping[str, Mapping[str, tuple[Operation, ...]]]] = {

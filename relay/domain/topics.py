@@ -11,6 +11,7 @@ SHARED: Final = "shared"
 
 DAY_S: Final = 86_400
 AUDIT_KEPT_S: Final = 90 * DAY_S
+ATTEMPTS_KEPT_S: Final = 3 * DAY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,10 @@ class Topics:
         self.failed_messages = f"{prefix}failed_messages"
         self.parked_messages = f"{prefix}parked_messages"
         self.receiver_config = f"{prefix}receiver_config"
+        self.delivery_attempts = f"{prefix}delivery_attempts"
         self.audit = f"{prefix}audit"
+        self.only_told = frozenset({self.delivery_attempts, self.audit})
+        """Topics that no message depends on: they are for people, who may do without."""
 
     def to_receiver(self, lane: str) -> str:
         """`lane`: a receiver's name, or SHARED."""
@@ -68,6 +72,7 @@ class Topics:
             TopicSpec(self.failed_messages, 10, retention_s=30 * DAY_S),
             self.parked(),
             TopicSpec(self.receiver_config, 1, "compact", None),
+            TopicSpec(self.delivery_attempts, 10, retention_s=ATTEMPTS_KEPT_S),
             TopicSpec(self.audit, 1, retention_s=AUDIT_KEPT_S),
         )
 
@@ -76,13 +81,19 @@ class Topics:
         return TopicSpec(self.parked_messages, 10, "compact", None)
 
     def fixed_groups(self) -> dict[str, str]:
-        """Topic -> consumer group, of the fixed topics that a group reads."""
+        """Topic -> consumer group, of the fixed topics on which obligations are: what such a group leaves unread for
+        too long is lost."""
         return {
             self.from_sender: self.group("from-sender"),
             self.to_sender: self.group("to-sender"),
             self.failed_messages: self.group("failed-messages"),
             **self.lane_groups(SHARED),
         }
+
+    def told_groups(self) -> dict[str, str]:
+        """Topic -> consumer group that may read it some day, of what is only told: it has its offsets from the
+        beginning, so that it then begins with the oldest record. That it is behind is no loss."""
+        return {self.delivery_attempts: self.group("history")}
 
     def lane_groups(self, lane: str) -> dict[str, str]:
         """Topic -> consumer group of a receiver's own lane, or of the shared one."""

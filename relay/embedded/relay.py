@@ -102,7 +102,7 @@ class EmbeddedRelay:
         topics, log = Topics(self._settings.topic_prefix), self._open_log()
         await log.start()
         try:
-            await log.create(topics.fixed(), topics.fixed_groups())
+            await log.create(topics.fixed(), topics.fixed_groups() | topics.told_groups())
             if self._exposed is not None:
                 keys = await read_keys(log, topics.receiver_config)
                 if not keys.any_good(SystemClock().time()):

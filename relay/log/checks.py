@@ -54,14 +54,14 @@ class Expected:
 def expected_fixed(topics: Topics, *, payload_bytes: int, answer_bytes: int) -> list[Expected]:
     """The topics that exist whatever receivers there are, given the caps of payloads and answers."""
     largest, answer = payload_bytes + HEADROOM_BYTES, answer_bytes + HEADROOM_BYTES
-    sizes = {topics.to_sender: answer, topics.receiver_config: 0, topics.audit: 0}
+    sizes = {topics.to_sender: answer, topics.receiver_config: 0, **dict.fromkeys(topics.only_told, 0)}
     return [
         Expected(
             spec,
             record_bytes=sizes.get(spec.name, largest),
             all_read=spec.name in (topics.parked_messages, topics.receiver_config, topics.audit),
             must_fit=spec.name in (topics.parked_messages, topics.failed_messages),
-            only_told=spec.name == topics.audit,
+            only_told=spec.name in topics.only_told,
         )
         for spec in topics.fixed()
     ]

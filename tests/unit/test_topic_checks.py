@@ -99,6 +99,7 @@ def test_what_loses_messages_by_itself_is_refused(
         ("receiver_config", {"max_message_bytes": 1000}),
         ("audit", {"retention_s": DAY_S}),  # how long people want to look back
         ("audit", {"retention_bytes": 10**9}),
+        ("delivery_attempts", {"retention_s": DAY_S // 2}),
     ],
 )
 def test_what_does_no_harm_is_not_said(topic: str, changes: Mapping[str, object]) -> None:
@@ -117,8 +118,9 @@ def test_a_missing_topic_is_refused_with_what_to_do() -> None:
     assert str(raised.value) == "topic t-from_sender, t-to_sender: is missing; run `relay topics apply`"
 
 
-def test_a_missing_topic_that_no_message_depends_on_is_only_told() -> None:
-    [finding] = findings([EXPECTED["audit"]], {})
+@pytest.mark.parametrize("topic", ["audit", "delivery_attempts"])
+def test_a_missing_topic_that_no_message_depends_on_is_only_told(topic: str) -> None:
+    [finding] = findings([EXPECTED[topic]], {})
     assert (finding.grade, "relay topics apply" in finding.problem) == (Grade.WARN, True)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 from relay import __version__
 from relay.api.asyncapi.headers import ENVELOPE, EVENT, HOP, LETTER, RESULT, Header, schema_of
 from relay.api.openapi.schemas import Schemas
+from relay.domain.attempt import Attempt
 from relay.domain.audit import AuditLine
 from relay.domain.message import Envelope
 from relay.domain.notice import MEDIA_TYPE, Notice
@@ -50,6 +51,7 @@ class _Channel(NamedTuple):
 
 _BY_SOURCE: Final = "The source_id: what has the same key stays in order."
 _BY_LANE: Final = "The source_id; in the shared lane the receiver's name."
+_BY_MESSAGE: Final = "The source_id, a line feed and the message_id; of a ping, whom it went to."
 _BY_DELIVERY: Final = "Of the delivery and the step: a newer record takes the place of an older one."
 _MESSAGES: Final[Mapping[str, _Message]] = {
     "event": _Message(
@@ -107,6 +109,14 @@ _MESSAGES: Final[Mapping[str, _Message]] = {
         "What it is about.",
         _JSON,
     ),
+    "attempt": _Message(
+        "Attempt",
+        "One request on a message's way, and what came of it; secrets are masked. Some may be missing.",
+        (),
+        Attempt,
+        _BY_MESSAGE,
+        _JSON,
+    ),
     "auditLine": _Message(
         "Line of the audit", "Who changed what over the API, or was refused.", (), AuditLine, "None.", _JSON
     ),
@@ -136,7 +146,7 @@ def asyncapi(topics: Topics) -> dict[str, Any]:
 
 def _channels(topics: Topics) -> list[_Channel]:
     specs = {spec.name: spec for spec in topics.fixed()}
-    group = topics.fixed_groups()
+    group = topics.fixed_groups() | topics.told_groups()
     lane, waiting = topics.to_receiver(SHARED), topics.pending(SHARED)
     both: tuple[tuple[Action, str | None], ...] = (("send", None), ("receive", None))
     return [
@@ -163,6 +173,13 @@ def _channels(topics: Topics) -> list[_Channel]:
             ("deadLetter",),
             (("send", None), ("receive", group[topics.failed_messages])),
             internal=False,
+        ),
+        _Channel(
+            "delivery_attempts",
+            specs[topics.delivery_attempts],
+            "Every request to a receiver or a callback, for the history and for people.",
+            ("attempt",),
+            (("send", None), ("receive", group[topics.delivery_attempts])),
         ),
         _Channel("audit", specs[topics.audit], "Who changed what over the API.", ("auditLine",), both, internal=False),
         _Channel(
