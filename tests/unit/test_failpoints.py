@@ -103,6 +103,7 @@ def test_a_failpoint_is_read_from_its_name_number_and_action() -> None:
         "log.lag.before:1:kill",
         "consumer.poll.after:1:error",
         "consumer.close.before:1:error",
+        "state.settle.after@topic:1:kill",
     ],
 )
 def test_others_are_refused(text: str) -> None:
@@ -158,6 +159,31 @@ def test_an_error_at_an_append_is_raised_once(when: str, there: int) -> None:
         assert len(broker.records("topic")) == there + 1
 
     story()
+
+
+@virtually
+async def test_an_append_can_be_told_from_others_by_what_is_appended() -> None:
+    failpoints = Failpoints(parse("log.append.before@failed:2:error"))
+    broker, log = await _log(failpoints)
+    await log.create([TopicSpec("t1-failed", 1)], {})
+    pointed = pointed_log(log, failpoints)
+    letter = NewRecord("t1-failed", b"key", b"value")
+    await pointed.append([letter])
+    await pointed.append([RECORD])
+    with pytest.raises(LogUnavailable, match="failed"):
+        await pointed.append([RECORD, letter])
+    assert len(broker.records("topic")) == 1
+
+
+@virtually
+async def test_an_append_with_a_tombstone_has_a_point_of_its_own() -> None:
+    failpoints = _at("log.append.after@tombstone", 1, "kill")
+    broker, log = await _log(failpoints)
+    pointed = pointed_log(log, failpoints)
+    await pointed.append([RECORD])
+    with pytest.raises(_Killed):
+        await pointed.append([NewRecord("topic", b"key", None)])
+    assert len(broker.records("topic")) == 2
 
 
 async def _nothing(_: Sequence[Assignment] | Sequence[TopicPartition]) -> None:

@@ -2,7 +2,9 @@
 
 A point is `<port>.<method>.<before|after>`: `state.settle.after` is passed when the state has the outcome and the
 process does not know it yet. Requests to the outside are `http.post` and `http.get`. The armed point is given as
-`name:n:action`: at the n-th passing (1-based) of that point by this process.
+`name:n:action`: at the n-th passing (1-based) of that point by this process. `log.append.before@failed_messages` counts
+only the appends with a record for that topic (whatever prefix it has), `log.append.after@tombstone` those with a record
+that has no value.
 """
 
 import asyncio
@@ -10,7 +12,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
@@ -20,7 +22,7 @@ from typing import Any, Final, Literal, cast, get_args, get_type_hints
 from relay.delivery.port import Transport
 from relay.domain.errors import LogUnavailable, StateUnavailable, Unavailable
 from relay.domain.exchange import Exchange, NoResponse, Request
-from relay.log.port import Consumer, Log
+from relay.log.port import Consumer, Coordinate, Log, NewRecord
 from relay.state.port import State
 
 Action = Literal["kill", "pause", "error"]
@@ -67,6 +69,10 @@ SENDS: Final = "http.send"
 UNFAILING: Final = frozenset({"consumer.close.before", "consumer.close.after", "consumer.poll.after"})
 """Only the process can fail there: close never raises, and what a poll has taken would be lost with the call."""
 
+APPEND: Final = "log.append"
+"""Its points can be narrowed to what is appended."""
+TOMBSTONE: Final = "tombstone"
+
 KILLED: Final = 137
 NOT_SENT: Final = NoResponse("refused", "failpoint", sent=False)
 LOST: Final = NoResponse("disconnected", "failpoint", sent=True)
@@ -105,13 +111,16 @@ def parse(text: str) -> Failpoint:
     """From `name:n:action`. Raises ValueError."""
     name, _, rest = text.partition(":")
     number, _, action = rest.partition(":")
-    if name not in POINTS:
-        raise ValueError(f"{text!r}: there is no point {name!r}; known: {', '.join(POINTS)}")
+    point, narrowed, _ = name.partition("@")
+    if point not in POINTS:
+        raise ValueError(f"{text!r}: there is no point {point!r}; known: {', '.join(POINTS)}")
+    if narrowed and not point.startswith(f"{APPEND}."):
+        raise ValueError(f"{text!r}: only appends are told apart by what is appended")
     if not number.isdecimal() or int(number) < 1:
         raise ValueError(f"{text!r}: {number!r} is no number from 1 on")
     if action not in get_args(Action):
         raise ValueError(f"{text!r}: {action!r} is none of {', '.join(get_args(Action))}")
-    if action == "error" and name in UNFAILING:
+    if action == "error" and point in UNFAILING:
         raise ValueError(f"{text!r}: that call cannot fail there")
     return Failpoint(name, int(number), cast(Action, action))
 
@@ -201,6 +210,21 @@ class _Pointed:
 
 
 class _PointedLog(_Pointed):
+    async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
+        """Passes its points as they are, and narrowed to each kind of record among these."""
+        kinds = sorted(
+            {record.topic.rpartition("-")[2] for record in records}
+            | {TOMBSTONE for record in records if record.value is None}
+        )
+        self._pass_all(f"{APPEND}.before", kinds)
+        at: list[Coordinate] = await self._port.append(records)  # type: ignore[attr-defined]
+        self._pass_all(f"{APPEND}.after", kinds)
+        return at
+
+    def _pass_all(self, point: str, kinds: Sequence[str]) -> None:
+        for each in (point, *(f"{point}@{kind}" for kind in kinds)):
+            self._pass(each)
+
     def consumer(self, group: str, topics: Collection[str], *callbacks: Any, **named: Any) -> Consumer:
         consumer = self._port.consumer(group, topics, *callbacks, **named)  # type: ignore[attr-defined]
         return cast(Consumer, _Pointed(consumer, "consumer", self._failpoints, LogUnavailable))

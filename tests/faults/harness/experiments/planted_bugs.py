@@ -219,14 +219,16 @@ HUNTS: Final[Mapping[str, Hunt]] = {
     "commit_before_produce": Hunt(killed, {"slow": ReceiverPlan("slow", seconds=0.5)}),
     "skip_on_delivered": Hunt(dies_at("log.append.before"), _ASKED),
     "no_settle": Hunt(slow_wire, _ASKED, wired=True),
-    "dlq_not_acked": Hunt(dies_at("log.append.before", action="error"), _REJECTS),
+    "dlq_not_acked": Hunt(dies_at("log.append.before@failed_messages", first=1, step=2, action="error"), _REJECTS),
     "index_before_park": Hunt(parked_dies_at("log.append.before", first=8, step=4), _REFUSES, settings=_PARKS),
-    "tombstone_before_hop": Hunt(parked_dies_at("log.append.before", first=40, step=9), _REFUSES, settings=_PARKS),
+    "tombstone_before_hop": Hunt(
+        parked_dies_at("log.append.after@tombstone", first=1, step=2), _REFUSES, settings=_PARKS
+    ),
     "ready_before_recovery": Hunt(state_lost, _REFUSES, settings=_PARKS),
     "begin_at_intake": Hunt(killed, {"at-most-once": _AT_MOST_ONCE}, most_dead=6),
     "fenced_outcome_dropped": Hunt(
         one_joins,
-        {"slow": ReceiverPlan("slow", seconds=7.0, status=False, entry={"timeout": 9})},
+        {"slow": ReceiverPlan("slow", seconds=7.0, status=False, entry={"timeout": 9, "partitions": 8})},
         members=2,
         sources=16,
         rate=2.0,
