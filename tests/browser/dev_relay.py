@@ -1,0 +1,90 @@
+"""A real relay on the embedded engine, as a process of its own, with the receivers and sources that a test gives it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+from aiohttp import ClientSession, ClientTimeout
+from yarl import URL
+
+from tests.servers.asking import until
+from tests.servers.process import RelayProcess
+
+
+class DevRelay:
+    """Runs with the block. `environ`: further settings. `key`: of the API, where it has one to be asked for."""
+
+    def __init__(self, directory: Path, environ: Mapping[str, str] | None = None, *, key: str | None = None) -> None:
+        own = {} if key is None else {"RELAY_API_KEY": key}
+        self.process = RelayProcess(
+            *("dev", "--port", "0", "--ephemeral", "--no-demo"),
+            cwd=directory,
+            environ={"RELAY_LOG_FORMAT": "json"} | own | dict(environ or {}),
+        )
+        self.url = ""
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._client: ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.process.__aenter__()
+        try:
+            await self.process.line_with("Ready")
+        except BaseException as error:
+            await self.process.__aexit__(type(error), error, error.__traceback__)
+            raise
+        self.url = self.process.value_of("API")
+        self._client = ClientSession(headers=self._headers, timeout=ClientTimeout(total=30))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()
+        await self.process.__aexit__(kind, error, trace)
+
+    async def call(self, method: str, path: str, body: object = None, **headers: str) -> Any:
+        """The JSON that the API answers. `path` is percent-encoded. Fails unless it is a 2xx."""
+        assert self._client is not None, "not started"
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        if isinstance(body, dict) and "content-type" not in named:
+            named["content-type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        url = URL(self.url + path, encoded=True)
+        async with self._client.request(method, url, data=data, headers=named) as response:
+            text = await response.text()
+            assert response.status < 300, f"{method} {path}: {response.status} {text}"
+            return json.loads(text) if text else None
+
+    async def receiver(self, name: str, url: str, **settings: object) -> Any:
+        """Register one, unsigned unless `settings` say otherwise."""
+        return await self.call("POST", "/v1/receivers", {"name": name, "post_endpoint": url, **settings})
+
+    async def source(self, source_id: str, **settings: object) -> Any:
+        return await self.call("POST", "/v1/sources", {"source_id": source_id, **settings})
+
+    async def send(
+        self, source_id: str, message_id: str, payload: bytes = b"{}", *, to: str | None = None, **headers: str
+    ) -> Any:
+        """Send a message, with further headers, and return what the 202 says."""
+        named = {"ce_id": quote(message_id, safe=""), "content_type": "application/json"} | headers
+        query = "" if to is None else f"?receiver={to}"
+        return await self.call("POST", f"/v1/sources/{quote(source_id, safe='')}/messages{query}", payload, **named)
+
+    async def message(self, source_id: str, message_id: str) -> Any:
+        """What is known of it."""
+        return await self.call("GET", f"/v1/sources/{quote(source_id, safe='')}/messages/{quote(message_id, safe='')}")
+
+    async def until_status(self, source_id: str, message_id: str, status: str) -> Any:
+        """What is known of it, once it has that status."""
+        found: dict[str, Any] = {}
+
+        async def look() -> bool:
+            found.update(await self.message(source_id, message_id))
+            return bool(found["status"] == status)
+
+        await until(look)
+        return found

@@ -1,0 +1,86 @@
+"""Somebody who looks at pages in a browser, and the watch that nothing goes wrong in there meanwhile."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, Response, ViewportSize, expect
+
+WIDE: Final = ViewportSize(width=1280, height=900)
+NARROW: Final = ViewportSize(width=360, height=740)
+_LOCAL: Final = frozenset({"data", "blob", "about"})
+"""Schemes of what asks nobody."""
+
+_WAIT_MS: Final = 20_000
+expect.set_options(timeout=_WAIT_MS)
+
+
+class Visitor:
+    """A window on what is below `url`. `problems`: what must not happen in it, in words; they fail the test at its end.
+
+    Problems are errors on the console (violations of the content security policy are told there), scripts that end in
+    an error, dialogs that nobody asked for, and requests to any other host.
+    """
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.problems: list[str] = []
+        self._allowed: list[str] = []
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self._note(f"script: {error}"))
+        page.on("request", self._request)
+
+    async def open(self, path: str) -> Response:
+        """What is at `path`, once it is loaded."""
+        response = await self.page.goto(self.url + path)
+        assert response is not None, f"{path} is where it was already"
+        return response
+
+    def allow(self, text: str) -> None:
+        """From now on what contains `text` is no problem."""
+        self._allowed.append(text)
+
+    async def assert_accessible(self, *, besides: Sequence[str] = ()) -> None:
+        """The page as it is now has 0 violations of axe-core's rules. `besides`: ids of rules that do not count."""
+        found: list[dict[str, Any]] = (await Axe().run(self.page)).response["violations"]
+        told = [_violation(each) for each in found if each["id"] not in besides]
+        assert told == [], "\n".join(told)
+
+    async def assert_fits(self) -> None:
+        """Nothing of the page sticks out at its side."""
+        wide, has = await self.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert wide <= has, f"the page is {wide} pixels wide, the window {has}"
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self._note(f"console: {message.text} ({message.location.get('url', '')})")
+
+    def _request(self, request: Request) -> None:
+        parts = urlsplit(request.url)
+        if parts.scheme not in _LOCAL and parts.netloc != urlsplit(self.url).netloc:
+            self._note(f"request: {request.method} {request.url}")
+
+    def _note(self, problem: str) -> None:
+        if not any(text in problem for text in self._allowed):
+            self.problems.append(problem)
+
+
+def _violation(found: dict[str, Any]) -> str:
+    where = "; ".join(node["html"][:160] for node in found["nodes"][:5])
+    return f"{found['id']} ({found['impact']}): {found['help']}: {where}"
+
+
+@asynccontextmanager
+async def visitor_at(browser: Browser, url: str, **options: Any) -> AsyncIterator[Visitor]:
+    """`options`: of the browser's context, as `color_scheme="dark"` or `viewport=NARROW`."""
+    context = await browser.new_context(**({"viewport": WIDE, "reduced_motion": "reduce"} | options))
+    try:
+        context.set_default_timeout(_WAIT_MS)
+        visitor = Visitor(await context.new_page(), url)
+        yield visitor
+    finally:
+        await context.close()
+    assert visitor.problems == [], "\n".join(visitor.problems)
