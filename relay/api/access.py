@@ -104,6 +104,7 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("POST", f"{_CALLBACK}/resume"): ADMIN,
     ("GET", "/v1/failed"): LETTERS,
     ("GET", "/v1/failed/{partition}/{offset}"): LETTERS,
+    ("GET", "/v1/tail"): LETTERS,
     ("POST", "/v1/failed/{partition}/{offset}/replay"): OWN,
     ("POST", "/v1/failed/{partition}/{offset}/discard"): OWN,
     ("POST", f"{_DELIVERY}/replay"): DELIVERY,

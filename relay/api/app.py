@@ -45,6 +45,8 @@ from relay.api.sources import SourcesResource
 from relay.api.stats import StatsResource
 from relay.api.status import StatusReader
 from relay.api.strangers import refuse_strangers
+from relay.api.tail.resource import TailResource
+from relay.api.tail.tail import Tail
 from relay.api.trial import TrialResource
 from relay.api.verification import VerificationResource
 from relay.api.waiters import Waiters
@@ -108,8 +110,9 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
         return app
     reader = StatusReader(context.log, context.state, context.topics, context.directory, context.clock)
     waiters = Waiters(reader, context.state, context.limits)
+    tail = Tail(context.log, context.topics, context.directory, context.limits)
     app.on_startup.append(waiters.start)
-    app.on_shutdown.append(waiters.close)
+    app.on_shutdown.extend((waiters.close, tail.close))
     app.on_startup.extend((trail.start, uses.start))
     app.on_cleanup.extend((trail.close, uses.close))  # when the last request is over
     intake = Intake(context)
@@ -127,6 +130,7 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
         StatsResource(context),
         KeysResource(context, uses),
         AuditResource(context),
+        TailResource(context, tail),
         *_registration(context),
         Health(context),
         PagesResource(app.router, context.topics),

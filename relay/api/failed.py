@@ -59,7 +59,7 @@ class FailedResource:
                 ranks = {(entry.at.partition, entry.at.offset): _rank(entry) for entry in own}
                 last = found[limit - 1].record if len(found) > limit else None
                 cursor = cursor_at(ranks[last.partition, last.offset]) if last is not None else None
-                items = [_letter(letter.record) for letter in found[:limit]]
+                items = [letter_view(letter.record) for letter in found[:limit]]
                 return json_response(200, LetterPage(items=items, cursor=cursor))
 
     async def _open(self, entries: Sequence[FailedEntry]) -> Sequence[Letter]:
@@ -84,7 +84,7 @@ class FailedResource:
         if record is None:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {at.partition}/{at.offset} (any more).")
         headers = [[name, value.decode(errors="replace")] for name, value in record.headers]
-        whole: WholeLetter = {**_letter(record), "headers": headers, "payload": _payload(record.value or b"")}
+        whole: WholeLetter = {**letter_view(record), "headers": headers, "payload": _payload(record.value or b"")}
         return json_response(200, whole)
 
     async def _receivers(self, request: web.Request, asked: Sequence[str]) -> Sequence[str]:
@@ -165,7 +165,7 @@ def _sees_letter(request: web.Request, record: Record | None) -> bool:
     return _sees(request, receiver or NO_RECEIVER, source_id)
 
 
-def _letter(record: Record) -> LetterView:
+def letter_view(record: Record) -> LetterView:
     letter = parse_dead_letter(record.headers)
     receiver, source_id, message_id = identity_of(record.value, record.headers)
     return {

@@ -20,7 +20,8 @@ class ApiLimits:
     `idle_s`: between requests. `body_s`: for all of a body, `stall_s` without a byte of it, `room_s` until there is
     memory for it. `write_s`: in which nobody takes any of a response. `head_bytes`: of the headers of one request,
     `heads_bytes`: of unfinished heads over all connections. `body_bytes`: of bodies over all requests. `wait_s`: for as
-    long a request waits at most for an answer, `waiters`: those that may at a time, `look_s`: between two looks."""
+    long a request waits at most for an answer, `waiters`: those that may at a time, `look_s`: between two looks.
+    `listeners`: of the live tail at a time, `listen_s`: after which each has to ask again."""
 
     connections: int = MOST_CONNECTIONS
     per_address: int = MOST_CONNECTIONS // 2
@@ -37,6 +38,8 @@ class ApiLimits:
     wait_s: float = 30.0
     waiters: int = MOST_CONNECTIONS // 4
     look_s: float = 1.0
+    listeners: int = 64
+    listen_s: float = 900.0
 
 
 def limits_of(settings: Settings, largest_body: int) -> ApiLimits:

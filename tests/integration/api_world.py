@@ -33,7 +33,7 @@ KEY_ID: Final = "k5examplekey"
 async def world() -> AsyncIterator[Rig]:
     """An API with a key, a message `sent-1`, the dead letter of `failed-1`, a job, a key, a source `hooks`, and the
     receivers `ci`, of a file, and `made`, whose token was encrypted with an older key."""
-    async with running_api(api_key=KEY, limits=ApiLimits(wait_s=0.01)) as rig:
+    async with running_api(api_key=KEY, limits=ApiLimits(wait_s=0.01, listen_s=0.01)) as rig:
         lanes = [rig.topics.to_receiver("ci"), rig.topics.pending("ci")]
         await rig.log.create([TopicSpec(lane, 1) for lane in lanes], {})
         rig.directory.inbound["hooks"] = Inbound("github", (HOOK_SECRET,), receivers=("ci",))

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from relay.api.access import ROUTES
 from relay.api.app import ApiServer, create_app
 from relay.api.auth import MOST_FAILED
+from relay.api.limits import ApiLimits
 from relay.api.openapi.tables import OPERATIONS
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.log.port import NewRecord
@@ -95,6 +96,7 @@ MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
     ("DELETE", "/v1/keys/{id}"): frozenset(),
     ("POST", "/v1/keys/{id}/rotate"): frozenset(),
     ("GET", "/v1/audit"): frozenset(),
+    ("GET", "/v1/tail"): frozenset({"read:github", "read:other", "receiver:ci", "receiver:cd", *OWNERS}),
 }
 """Route -> the scopes that it takes beside `admin`; `-`: no key at all."""
 
@@ -131,7 +133,7 @@ async def test_every_route_says_what_it_takes() -> None:
 
 @pytest.mark.parametrize("scope", ["-", *SCOPES])
 async def test_a_key_gets_what_its_scope_says_and_nothing_else(scope: str) -> None:
-    async with running_api(api_key=SETTING) as rig:
+    async with running_api(api_key=SETTING, limits=ApiLimits(listen_s=0.01)) as rig:
         rig.directory.receivers["ci"] = replace(rig.directory.receivers["ci"], owner="alice")
         text = await rig.keys.make("metrics" if scope == "-" else scope, now=NOW)
         headers = {} if scope == "-" else bearer(text)

@@ -12,6 +12,7 @@ from relay.api.openapi import (
     of_receivers,
     of_secrets,
     of_sources,
+    of_tail,
 )
 from relay.api.openapi.operation import Operation
 
@@ -23,6 +24,7 @@ _TABLES: Final[tuple[tuple[Operation, ...], ...]] = (
     of_sources.OPERATIONS,
     of_secrets.OPERATIONS,
     of_keys.OPERATIONS,
+    of_tail.OPERATIONS,
     of_audit.OPERATIONS,
     of_monitoring.OPERATIONS,
 )

@@ -1,0 +1,193 @@
+"""What a record tells to those who watch: a message, an answer, or a dead letter. Pure.
+
+A record that cannot be read tells nothing here: what is wrong with it becomes a dead letter, and that is told.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypedDict, cast
+
+import msgspec
+
+from relay.api.failed import LetterView, letter_view
+from relay.domain.coordinate import Headers
+from relay.domain.directory import Directory
+from relay.domain.errors import InvalidRecord
+from relay.domain.hop import NO_RECEIVER, decode_hop
+from relay.domain.identity import webhook_id
+from relay.domain.message import Message, parse_message
+from relay.domain.moment import rfc3339
+from relay.domain.progress import Status
+from relay.domain.recipients import recipients
+from relay.domain.topics import Topics
+from relay.log.port import Record
+
+SHOWN_BODY: Final = 1_024
+"""Bytes of an answer's body that are told."""
+SHOWN_DELIVERIES: Final = 50
+"""Of a message that goes to more receivers, so many are told."""
+
+Kind = Literal["message", "attempt", "answer", "failed"]
+
+
+class DeliveryItem(TypedDict):
+    """A delivery as the history lists it; of a message that has just come nothing has happened yet."""
+
+    receiver: str
+    status: Status
+    generation: int
+    attempts: int
+    last_status: int | None
+    reason: str | None
+    detail: str | None
+    updated_at: str | None
+
+
+class MessageItem(TypedDict):
+    """A message as the history lists it. `size`: bytes of its payload."""
+
+    source_id: str
+    message_id: str
+    webhook_id: str
+    type: str | None
+    status: Status
+    received_at: str | None
+    size: int
+    content_type: str | None
+    deliveries: list[DeliveryItem]
+
+
+class AnswerItem(TypedDict):
+    """An answer on its way to the sender. `body`: its beginning, as text."""
+
+    source_id: str
+    message_id: str
+    receiver: str
+    status: int | None
+    content_type: str | None
+    body: str
+
+
+View = MessageItem | AnswerItem | LetterView
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """`source_id` None: nobody knows of which source. `receivers`: whom it is about. `failed`: it went wrong.
+    `of_sender`: it is a matter of its sender alone, whose receivers are told nothing of it."""
+
+    kind: Kind
+    at_ms: int
+    source_id: str | None
+    receivers: tuple[str, ...]
+    event_type: str | None
+    failed: bool
+    view: View
+    of_sender: bool = False
+
+    def only_for(self, receivers: Collection[str]) -> "Happening":
+        """As those see it who may see what is about `receivers`."""
+        if self.kind != "message":
+            return self
+        own = tuple(name for name in self.receivers if name in receivers)
+        item = cast(MessageItem, self.view)
+        view: MessageItem = {**item, "deliveries": _deliveries(own, self.at_ms)}
+        return replace(self, receivers=own, view=view)
+
+    def encoded(self) -> bytes:
+        """As a server-sent event."""
+        return encoded_event(self.kind, self.view)
+
+
+def encoded_event(name: str, data: object) -> bytes:
+    """JSON has no line breaks of its own, which would end the event."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(data))
+
+
+Read = Callable[[Record], Happening | None]
+
+
+def readers(topics: Topics, directory: Directory) -> Mapping[str, Read]:
+    """By topic, in the order in which a message passes them: how its records are read."""
+    return {
+        topics.from_sender: lambda record: _message(record, directory),
+        topics.to_sender: _answer,
+        topics.failed_messages: _letter,
+    }
+
+
+def _message(record: Record, directory: Directory) -> Happening | None:
+    try:
+        message = parse_message(record.value, record.headers)
+    except InvalidRecord:
+        return None
+    to = _recipients(directory, message)
+    view: MessageItem = {
+        "source_id": message.source_id,
+        "message_id": message.message_id,
+        "webhook_id": webhook_id(*message.id),
+        "type": message.event_type,
+        "status": "arrived",
+        "received_at": rfc3339(record.timestamp_ms / 1000),
+        "size": len(message.payload),
+        "content_type": message.content_type,
+        "deliveries": _deliveries(to, record.timestamp_ms),
+    }
+    return Happening("message", record.timestamp_ms, message.source_id, to, message.event_type, False, view)
+
+
+def _recipients(directory: Directory, message: Message) -> tuple[str, ...]:
+    try:
+        return recipients(directory, message)
+    except InvalidRecord:
+        return ()  # it becomes a dead letter
+
+
+def _deliveries(receivers: Collection[str], at_ms: int) -> list[DeliveryItem]:
+    moment = rfc3339(at_ms / 1000)
+    return [_arrived(name, moment) for name in list(receivers)[:SHOWN_DELIVERIES]]
+
+
+def _arrived(receiver: str, moment: str | None) -> DeliveryItem:
+    return {
+        "receiver": receiver,
+        "status": "arrived",
+        "generation": 0,
+        "attempts": 0,
+        "last_status": None,
+        "reason": None,
+        "detail": None,
+        "updated_at": moment,
+    }
+
+
+def _answer(record: Record) -> Happening | None:
+    """A failure notice is none: it is told as the dead letter that it is about."""
+    try:
+        hop = decode_hop(record.headers)
+    except InvalidRecord:
+        return None
+    if hop.outcome == "failed":
+        return None
+    receiver, source_id, message_id = hop.delivery
+    view: AnswerItem = {
+        "source_id": source_id,
+        "message_id": message_id,
+        "receiver": receiver,
+        "status": hop.answer_status,
+        "content_type": hop.content_type,
+        "body": (record.value or b"")[:SHOWN_BODY].decode(errors="replace"),
+    }
+    return Happening("answer", record.timestamp_ms, source_id, (receiver,), hop.event_type, False, view)
+
+
+def _letter(record: Record) -> Happening:
+    view = letter_view(record)
+    about = (view["receiver"],) if view["receiver"] != NO_RECEIVER else ()
+    source_id, event_type = view["source_id"], _type_of(record.headers)
+    return Happening("failed", record.timestamp_ms, source_id, about, event_type, True, view)
+
+
+def _type_of(headers: Headers) -> str | None:
+    value = dict(headers).get("ce_type")
+    return None if value is None else value.decode(errors="replace")

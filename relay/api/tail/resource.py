@@ -1,0 +1,112 @@
+"""`GET /v1/tail`: what happens, as server-sent events, while somebody listens."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+
+from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see
+from relay.api.connection import Connection
+from relay.api.context import ApiContext
+from relay.api.reading import flag_in, query_of
+from relay.api.tail.happening import Happening
+from relay.api.tail.place import Place
+from relay.api.tail.tail import Tail
+from relay.domain.hop import NO_RECEIVER
+
+EVENT_STREAM: Final = "text/event-stream"
+ALIVE_S: Final = 15.0
+"""Between two signs of life where nothing happens: proxies close what is silent for longer."""
+_HEADERS: Final = {"Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"}
+_AGAIN: Final = b"retry: 1000\n\n"
+"""Milliseconds after which a browser comes back."""
+_ALIVE: Final = b": alive\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a listener asks for; empty: whatever it is. `types`: exact, or with a trailing `*`."""
+
+    sources: Collection[str] = ()
+    receivers: Collection[str] = ()
+    types: Sequence[str] = ()
+    failed: bool = False
+
+    def takes(self, happening: Happening) -> bool:
+        return (
+            (not self.sources or happening.source_id in self.sources)
+            and (not self.receivers or not set(self.receivers).isdisjoint(happening.receivers or (NO_RECEIVER,)))
+            and (not self.types or any(_is_of(happening.event_type, pattern) for pattern in self.types))
+            and (happening.failed or not self.failed)
+        )
+
+
+def _is_of(event_type: str | None, pattern: str) -> bool:
+    if event_type is None:
+        return False
+    return event_type.startswith(pattern[:-1]) if pattern.endswith("*") else event_type == pattern
+
+
+class TailResource:
+    """A listener is one request, which ends when they hang up, after `listen_s`, or when the server stops."""
+
+    def __init__(self, context: ApiContext, tail: Tail) -> None:
+        self._limits = context.limits
+        self._tail = tail
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/v1/tail", self.listen)
+
+    async def listen(self, request: web.Request) -> web.StreamResponse:
+        wanted = _wanted(request, query_of(request, "source", "receiver", "type", "failed"))
+        if request.method == "HEAD":
+            return web.Response(headers=_HEADERS)
+
+        def shown(happening: Happening) -> Happening | None:
+            seen = _seen(request, happening)
+            return seen if seen is not None and wanted.takes(seen) else None
+
+        with self._tail.listen(access_of(request).who, shown) as place:
+            response = web.StreamResponse(headers=_HEADERS)
+            connection = request.protocol
+            if isinstance(connection, Connection):
+                connection.when_lost = place.close
+            try:
+                await response.prepare(request)
+                await self._write(response, place)
+            except ConnectionError:
+                pass  # it has hung up, or took nothing for too long
+            finally:
+                if isinstance(connection, Connection):
+                    connection.when_lost = None
+        return response
+
+    async def _write(self, response: web.StreamResponse, place: Place) -> None:
+        """It ends after a while, so that a key that was revoked is asked for again."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + self._limits.listen_s
+        await response.write(_AGAIN)
+        while not place.closed and (left := until - clock()) > 0:
+            events = await place.take(min(ALIVE_S, left))
+            await response.write(events or _ALIVE)
+
+
+def _wanted(request: web.Request, query: Mapping[str, list[str]]) -> Wanted:
+    """Raises a Problem where it is about what the caller may not see at all."""
+    sources, receivers = query.get("source", []), query.get("receiver", [])
+    access = access_of(request)
+    if receivers and not access.has_some("read"):
+        check_own(request, receivers)
+    if sources and not access.has_some("receiver", "owner") and not all(may_read(request, one) for one in sources):
+        raise forbidden(LETTERS)
+    return Wanted(sources, receivers, query.get("type", []), flag_in(query, "failed"))
+
+
+def _seen(request: web.Request, happening: Happening) -> Happening | None:
+    """As far as the caller may see it: all of it who reads its source, else what is about receivers of theirs."""
+    if may_read(request, happening.source_id):
+        return happening
+    own = [name for name in happening.receivers if may_see(request, [name])]
+    return happening.only_for(own) if own and not happening.of_sender else None

@@ -1,0 +1,125 @@
+"""Reads the topics from their ends while anybody listens, once for all listeners of the process.
+
+It is a look every now and then, of bounded length: when more happens than a look reads, the older of it is passed over,
+and the listeners are told how much that was. Reading takes a fixed share of the time at most, so that who only watches
+does not hold up who works.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from aiohttp import web
+
+from relay.api.limits import ApiLimits
+from relay.api.problems import RETRY_AFTER_S, UNAVAILABLE, Problem
+from relay.api.tail.happening import Happening, encoded_event, readers
+from relay.api.tail.place import Place, Shown
+from relay.api.tail.reading import Reading
+from relay.domain.directory import Directory
+from relay.domain.errors import Unavailable
+from relay.domain.topics import Topics
+from relay.engine.supervision import end
+from relay.log.port import Log
+from relay.telemetry.logging import get_logger
+
+LOOK_S: Final = 0.2
+REST: Final = 4
+"""It rests so many times as long as its last look took: a fifth of a core at most."""
+AWAY_S: Final = 1.0
+OF_ONE: Final = 4
+"""One caller takes at most one in so many of the places."""
+
+LISTENING: Final = encoded_event("listening", {})
+"""What happens from now on is told."""
+AWAY: Final = encoded_event("away", {})
+"""The log does not answer."""
+
+_log = get_logger("relay.api.tail")
+
+
+class Tail:
+    """Of one process."""
+
+    def __init__(self, log: Log, topics: Topics, directory: Directory, limits: ApiLimits) -> None:
+        self._log = log
+        self._readers = readers(topics, directory)
+        self._most = limits.listeners
+        self._places: set[Place] = set()
+        self._reading: asyncio.Task[None] | None = None
+        self._listening = False
+        self._closed = False
+
+    @contextmanager
+    def listen(self, who: str, shown: Shown) -> Iterator[Place]:
+        """A place, as long as it is used. Raises a Problem where there is none."""
+        if self._closed or len(self._places) >= self._most:
+            raise _full("All places of the live tail are taken.")
+        if sum(place.who == who for place in self._places) >= max(1, self._most // OF_ONE):
+            raise _full("This caller has as many places of the live tail as one may have.")
+        place = Place(who, shown)
+        self._places.add(place)
+        if self._listening:
+            place.put(LISTENING)
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+        try:
+            yield place
+        finally:
+            self._places.discard(place)
+
+    async def close(self, _app: web.Application | None = None) -> None:
+        """Send all home, and let nobody listen any more: the server stops."""
+        self._closed = True
+        for place in self._places:
+            place.close()
+        if self._reading is not None:
+            await end([self._reading])
+
+    async def _read(self) -> None:
+        """As long as anybody listens."""
+        try:
+            await self._look_again_and_again()
+        except Exception:  # noqa: BLE001 - it is logged; those who listen would wait for ever
+            _log.exception("tail_broken")
+            for place in self._places:  # they may come back, to a new reading
+                place.close()
+        finally:
+            self._listening = False
+
+    async def _look_again_and_again(self) -> None:
+        """After an outage it goes on where it was, as far as one look reaches."""
+        reading, clock = Reading(self._log, self._readers), asyncio.get_running_loop().time
+        while self._places:
+            began = clock()
+            try:
+                found, passed = await reading.look(began)
+            except Unavailable as error:
+                self._say(listening=False, why=str(error))
+                await asyncio.sleep(AWAY_S)
+                continue
+            self._say(listening=True)
+            self._tell(found, passed)
+            await asyncio.sleep(max(LOOK_S, REST * (clock() - began)))
+
+    def _tell(self, found: Sequence[Happening], passed: int) -> None:
+        for place in self._places:
+            if passed:
+                place.miss(passed)
+            for happening in found:
+                place.tell(happening)
+
+    def _say(self, *, listening: bool, why: str = "") -> None:
+        """Whether what happens is told from now on, where that has changed."""
+        if listening == self._listening:
+            return
+        self._listening = listening
+        if not listening:
+            _log.warning("tail_away", why=why)
+        for place in self._places:
+            place.put(LISTENING if listening else AWAY)
+
+
+def _full(detail: str) -> Problem:
+    return Problem(UNAVAILABLE, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
