@@ -38,6 +38,7 @@ from relay.engine.turnstile import Turnstile, attend
 from relay.heap import keep_startup_heap
 from relay.lanes import Lanes
 from relay.log.port import Log
+from relay.pages.web import create_pages
 from relay.plan import API, Plan
 from relay.replay.desk import Desk
 from relay.shared_work import SharedWork
@@ -363,6 +364,7 @@ class Relay:
             own_key=self._plan.own_key,
             may_be_open=may_be_open(settings),
             owner_receivers=settings.api_owner_receivers,
+            pages=partial(create_pages, now=self._clock.time) if settings.pages else None,
         )
 
     def _registrar(self) -> Registrar:

@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from aiohttp import web
 
-from relay.api.front import ASYNCAPI, DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS
+from relay.api.front import ASYNCAPI, DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS, is_for_people
 from relay.api.problems import FORBIDDEN, Problem
 from relay.api.reading import source_in_path
 from relay.domain.scope import Access
@@ -157,7 +157,7 @@ def need_of(request: web.Request) -> Need | None:
     route = route_of(request)
     if route is None:
         return None if request.path.startswith("/v1/") else OPEN
-    return ROUTES.get(route, ADMIN)
+    return OPEN if is_for_people(route[1]) else ROUTES.get(route, ADMIN)
 
 
 def access_of(request: web.Request) -> Access:

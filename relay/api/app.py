@@ -6,6 +6,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol, cast
 
 from aiohttp import web
@@ -22,6 +23,7 @@ from relay.api.bounds import refuse_excess, take_seat
 from relay.api.connection import FIXED_HEADERS, MAX_HEADERS, MAX_LINE_BYTES, Connection, Door
 from relay.api.context import ApiContext as ApiContext
 from relay.api.failed import FailedResource
+from relay.api.front import PEOPLE
 from relay.api.health import Health, require_start
 from relay.api.inbound import InboundResource
 from relay.api.intake import Intake
@@ -84,10 +86,13 @@ _logger = logging.getLogger("relay.api.http")
 _logger.addFilter(_NotOurFault())
 
 
-def create_app(context: ApiContext, *, health_only: bool = False, private: bool = False) -> web.Application:
+def create_app(
+    context: ApiContext, *, health_only: bool = False, private: bool = False, pages: web.Application | None = None
+) -> web.Application:
     """All routes. Callers have keys with scopes, signed webhooks, or answer URLs; who may do what is in `access`.
 
     `health_only`: just what monitoring asks, for processes that only work. `private`: nobody else can reach it.
+    `pages`: those for people, which are put under `/ui`.
     """
     refusals, trail = Refusals(context.clock), AuditTrail(context.log, context.topics.audit)
     uses = KeyUse(context.state, context.clock)
@@ -133,7 +138,7 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
         TailResource(context, tail),
         *_registration(context),
         Health(context),
-        PagesResource(app.router, context.topics),
+        PagesResource(app.router, context.topics, for_people=pages is not None),
     )
     for resource in resources:
         resource.add_routes(app.router)
@@ -141,6 +146,8 @@ def create_app(context: ApiContext, *, health_only: bool = False, private: bool 
         replays.add_routes(app.router)
     if context.transport is not None:
         TrialResource(context, context.transport).add_routes(app.router)
+    if pages is not None:
+        app.add_subapp(PEOPLE, pages)
     return app
 
 
@@ -165,7 +172,9 @@ class ApiServer:
         self._context = context
         self._health_only = health_only
         self._runner: web.AppRunner | None = None
-        self._listening: asyncio.Server | None = None
+        self._listening: list[asyncio.Server] = []
+        self._own: TemporaryDirectory[str] | None = None
+        """Where our own pages reach us, and nobody else."""
         self._keeping: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -189,7 +198,9 @@ class ApiServer:
     async def _serve(
         self, listen: Callable[[Accept, asyncio.AbstractEventLoop], Awaitable[asyncio.Server]], *, private: bool = False
     ) -> asyncio.Server:
-        app = create_app(self._context, health_only=self._health_only, private=private)
+        own = None if self._health_only else self._own_socket()
+        pages = None if own is None or self._context.pages is None else self._context.pages(own)
+        app = create_app(self._context, health_only=self._health_only, private=private, pages=pages)
         runner = web.AppRunner(app, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()
         loop, limits = asyncio.get_running_loop(), self._context.limits
@@ -197,21 +208,33 @@ class ApiServer:
         # not by a site of the runner: that would make connections of its own kind
         accept = partial(Connection, cast(web.Server, runner.server), door, loop, **_options(limits))
         try:
-            self._listening = await listen(accept, loop)
+            listening = await listen(accept, loop)
+            self._listening.append(listening)
+            if own is not None:
+                self._listening.append(await loop.create_unix_server(accept, str(own)))
         except (OSError, UnicodeError):
             await runner.cleanup()
             raise
         self._runner, self._keeping = runner, asyncio.create_task(door.keep())
-        return self._listening
+        return listening
+
+    def _own_socket(self) -> Path | None:
+        """In a directory that is for this user only. None: there are no pages."""
+        if self._context.pages is None:
+            return None
+        self._own = TemporaryDirectory(prefix="relay-", ignore_cleanup_errors=True)
+        return Path(self._own.name) / "api.sock"
 
     async def stop(self) -> None:
         """Finish the requests under way, then close. May be called twice."""
         runner, self._runner = self._runner, None
         if runner is None:
             return
-        if self._listening is not None:
-            self._listening.close()
+        for listening in self._listening:
+            listening.close()
         await runner.cleanup()
+        if self._own is not None:
+            self._own.cleanup()
         if self._keeping is not None:
             await end([self._keeping])
 

@@ -15,6 +15,7 @@ from aiohttp.typedefs import Handler, Middleware
 from relay.api.access import ANSWER_PATH, INBOUND_ROUTE, access_of, is_known, route_of
 from relay.api.audit_trail import AuditTrail
 from relay.api.context import ApiContext
+from relay.api.front import is_for_people
 from relay.api.problems import FORBIDDEN, Kind, problem_of
 from relay.api.view import rfc3339
 from relay.domain.audit import AuditLine, Fact, Outcome, bounded
@@ -107,7 +108,7 @@ def _notes(request: web.Request) -> _Notes:
 def verb_of(request: web.Request) -> str | None:
     """None: it changes nothing that the audit tells of. A route that somebody forgot is told by its template."""
     route = route_of(request)
-    if route is None or route[0] in ("GET", "OPTIONS") or route in NOT_AUDITED:
+    if route is None or route[0] in ("GET", "OPTIONS") or route in NOT_AUDITED or is_for_people(route[1]):
         return None
     return VERBS.get(route, " ".join(route))
 

@@ -2,6 +2,9 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from aiohttp.web import Application
 
 from relay.api.limits import ApiLimits
 from relay.api.registrar import Registrar
@@ -64,5 +67,7 @@ class ApiContext:
     user_agent: str = "relay"
     own_key: str | None = field(default=None, repr=False)
     may_be_open: bool = True
+    pages: Callable[[Path], Application] | None = None
+    """Makes the pages for people, given the socket where they reach this API; None: there are none."""
     owner_receivers: int = 1_000
     """That an owner may have, of those who have keys of their own."""

@@ -12,6 +12,8 @@ ASYNCAPI: Final = "/asyncapi.json"
 DOCS: Final = "/docs"
 PROBLEMS: Final = "/problems"
 PROBLEM: Final = "/problems/{name}"
+PEOPLE: Final = "/ui"
+"""What is under it are the pages that show and change what the relay does, as a client of this API."""
 
 _LINKS: Final = {
     DOCS: "every route, with what it takes and gives, and a call with curl and Python",
@@ -43,6 +45,17 @@ def front_html(version: str) -> str:
         f"<h1>Webhook relay</h1><p>Version {prose(version)}. A sender puts messages in; the relay delivers each to its "
         f"receivers, and brings their answers back.</p><ul>{lines}</ul>"
     )
+
+
+def is_for_people(template: str | None) -> bool:
+    """Whether a route, by its template, is one of the pages: they let everybody in, and call the API with the token
+    that they were given."""
+    return template is not None and (template == PEOPLE or template.startswith(f"{PEOPLE}/"))
+
+
+def wants_page(accept: str) -> bool:
+    """Whether it is a browser that sends this `Accept`."""
+    return "text/html" in accept.lower()
 
 
 def wants_json(accept: str) -> bool:

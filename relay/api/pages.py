@@ -12,7 +12,19 @@ from relay import __version__
 from relay.api import problems
 from relay.api.asyncapi.document import asyncapi
 from relay.api.ended import ANSWER_GONE, FAILURES
-from relay.api.front import ASYNCAPI, DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS, front, front_html, wants_json
+from relay.api.front import (
+    ASYNCAPI,
+    DOCS,
+    INDEX,
+    OPENAPI,
+    PEOPLE,
+    PROBLEM,
+    PROBLEMS,
+    front,
+    front_html,
+    wants_json,
+    wants_page,
+)
 from relay.api.html import page, prose, table
 from relay.api.openapi.document import document, encoded, routes_of
 from relay.api.openapi.page import document_html
@@ -32,11 +44,13 @@ _OF_HTTP: Final = {f"http-{status.value}": status for status in HTTPStatus if st
 
 
 class PagesResource:
-    """`/`, `/docs`, `/openapi.json`, `/asyncapi.json`, `/problems` and what is under it."""
+    """`/` (it leads browsers to the pages for people, where there are some), `/docs`, `/openapi.json`,
+    `/asyncapi.json`, `/problems` and what is under it."""
 
-    def __init__(self, router: web.UrlDispatcher, topics: Topics) -> None:
+    def __init__(self, router: web.UrlDispatcher, topics: Topics, *, for_people: bool = False) -> None:
         self._router = router
         self._topics = topics
+        self._for_people = for_people
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_get(INDEX, self.index)
@@ -65,6 +79,8 @@ class PagesResource:
 
     async def index(self, request: web.Request) -> web.Response:
         query_of(request)
+        if self._for_people and wants_page(request.headers.get("Accept", "")):
+            return web.Response(status=302, headers={"Location": f"{PEOPLE}/", "Vary": "Accept"})
         if wants_json(request.headers.get("Accept", "")):
             body = msgspec.json.encode(front(__version__))
             return web.Response(body=body, content_type="application/json", headers={"Vary": "Accept"})

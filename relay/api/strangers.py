@@ -10,6 +10,7 @@ from typing import Final
 from aiohttp import web
 
 from relay.api.auth import ANSWER_PATH, INBOUND_ROUTE
+from relay.api.front import is_for_people
 from relay.api.health import MONITORING
 from relay.api.json_body import JSON, MERGE_PATCH
 from relay.api.problems import FOREIGN_ORIGIN, UNKNOWN_HOST, UNSUPPORTED, Check, Problem
@@ -43,7 +44,7 @@ def refuse_strangers(rules: WebRules, refusals: Refusals) -> Check:
             if rules.is_foreign(host, headers.get("Origin"), headers.get("Sec-Fetch-Site")):
                 refusals.tell("origin", request, origin=headers.get("Origin"), problem=_FOREIGN)
                 raise Problem(FOREIGN_ORIGIN, "A page of another origin may change nothing here.")
-            if route is not None and route not in PAYLOAD_ROUTES:
+            if route is not None and route not in PAYLOAD_ROUTES and not is_for_people(route):
                 _check_type(request)
 
     return check

@@ -96,6 +96,8 @@ class Settings(BaseSettings):
     """How many may come in over HTTP of each source whose entry says nothing about that."""
     api_owner_receivers: Count = 1_000
     """Receivers that an owner may register with a key of their own (`owner:<id>`)."""
+    pages: bool = True
+    """Serve the pages for people, under `/ui/` of the API."""
     api_insecure: bool = False
     """Serve the API beyond this machine although there is no key."""
     allowed_hosts: HostNames = ()

@@ -5,10 +5,11 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any, Literal, TypeVar
 
-from aiohttp import ClientSession, ClientTimeout
+from aiohttp import ClientSession, ClientTimeout, CookieJar
 from yarl import URL
 
 from relay.api.app import ApiContext, ApiServer
@@ -32,6 +33,7 @@ from relay.domain.replay_job import is_of_job
 from relay.domain.topics import Topics
 from relay.engine.clock import SystemClock
 from relay.log.port import Record
+from relay.pages.web import create_pages
 from relay.replay.desk import Desk
 from relay.state.attempts import Settlement
 from relay.state.onlooker import Watched
@@ -255,6 +257,7 @@ async def running_api(
     source_quota: Quota | None = None,
     may_be_open: bool = True,
     own_key: str | None = None,
+    pages: bool = False,
 ) -> AsyncIterator[Rig]:
     """An API on a free port, over an empty log and an empty, ready state."""
     broker, topics, state, clock, directory = MemoryBroker(), Topics("t-"), AwayState(), StandingClock(), Known()
@@ -293,6 +296,7 @@ async def running_api(
         transport=transport,
         own_key=own_key,
         may_be_open=may_be_open,
+        pages=partial(create_pages, now=clock.time) if pages else None,
     )
     jobs = Jobs()
 
@@ -316,7 +320,7 @@ async def running_api(
     server = ApiServer(context)
     port = await server.start("127.0.0.1", 0)
     try:
-        async with ClientSession(timeout=ClientTimeout(total=20)) as client:
+        async with ClientSession(timeout=ClientTimeout(total=20), cookie_jar=CookieJar(unsafe=True)) as client:
             url = f"http://127.0.0.1:{port}"
             yield Rig(
                 url, context, server, client, broker, log, state, topics, directory, clock, keys, transport, trouble

@@ -12,6 +12,7 @@ from aiohttp import web
 from relay import __version__
 from relay.api.access import ADMIN, MONITOR, OPEN, ROUTES, Need
 from relay.api.audited import VERBS
+from relay.api.front import is_for_people
 from relay.api.openapi.operation import Body, Example, Operation, Parameter
 from relay.api.openapi.schemas import Schemas, is_json
 from relay.api.openapi.sent import Sent
@@ -95,10 +96,11 @@ def document(
 
 
 def routes_of(router: web.UrlDispatcher) -> Iterator[tuple[str, str]]:
-    """Method and template of each, but for HEAD, which comes with GET."""
+    """Method and template of each of the API, but for HEAD, which comes with GET."""
     for route in router.routes():
-        if route.method != "HEAD" and route.resource is not None:
-            yield route.method, route.resource.canonical
+        resource = route.resource
+        if route.method != "HEAD" and resource is not None and not is_for_people(resource.canonical):
+            yield route.method, resource.canonical
 
 
 def problems_of(operation: Operation) -> list[Kind]:

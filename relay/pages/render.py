@@ -1,0 +1,184 @@
+"""Templates, and how numbers, times and states read on a page. What is shown is hostile text: all of it is escaped."""
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from relay.telemetry.redaction import escape_control
+
+TEMPLATES: Final = Path(__file__).parent / "templates"
+_STEPS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
+_SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_SHORT_S: Final = 120.0
+NOTHING: Final = "–"
+"""In place of a value that there is not."""
+
+TONES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("ok", "done", "delivered", "answered", "active", "closed", "served", "verified"), "good"),
+    **dict.fromkeys(("response_received_from_receiver", "response_delivered_to_sender", "succeeded"), "good"),
+    **dict.fromkeys(("failed", "dead", "gone", "disabled", "unserved", "refused", "error", "rejected"), "bad"),
+    **dict.fromkeys(("paused", "open", "half_open", "offline", "warning", "waiting", "retry", "stopping"), "warn"),
+    **dict.fromkeys(("unverified", "pending", "later", "parked", "rate", "breaker", "held", "ambiguous"), "warn"),
+    **dict.fromkeys(("arrived", "delivered_to_receiver", "running", "accepted", "live"), "live"),
+}
+"""What colour a state has; any other has none. It is never told by colour alone."""
+
+
+class Renderer:
+    """Renders templates. `asset`: the address of a static file. `now`: Unix seconds."""
+
+    def __init__(self, asset: Callable[[str], str], now: Callable[[], float]) -> None:
+        self._environment = environment = Environment(
+            loader=FileSystemLoader(TEMPLATES),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+
+        def ago(value: str | float | None) -> Markup | str:
+            moment = moment_of(value)
+            return NOTHING if moment is None else time_tag(moment, now())
+
+        environment.globals.update(asset=asset, nothing=NOTHING)
+        environment.filters.update(
+            ago=ago,
+            clock=clock,
+            size=size,
+            duration=duration,
+            ms=milliseconds,
+            number=number,
+            rate=rate,
+            percent=percent,
+            tone=tone,
+            words=words,
+            visible=visible,
+            pretty=pretty,
+            tojson_text=compact,
+        )
+
+    def render(self, template: str, values: Mapping[str, Any]) -> str:
+        return self._environment.get_template(template).render(values)
+
+
+def moment_of(value: str | float | None) -> datetime | None:
+    """Of RFC 3339, or Unix seconds. None: there is none, or it is not readable."""
+    if value is None or value == "":
+        return None
+    try:
+        if isinstance(value, str):
+            moment = datetime.fromisoformat(value)
+            return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return datetime.fromtimestamp(value, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def time_tag(moment: datetime, now: float) -> Markup:
+    """`12 s ago`, with the exact time to be pointed at. A script carries it on."""
+    exact = f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return Markup('<time datetime="{}" title="{}" data-ago>{}</time>').format(
+        moment.astimezone(UTC).isoformat(), exact, relative(moment.timestamp() - now)
+    )
+
+
+def relative(seconds: float) -> str:
+    """`in_s` from now; negative: ago."""
+    if abs(seconds) < 1:
+        return "now"
+    text = duration(abs(seconds), parts=1)
+    return f"in {text}" if seconds > 0 else f"{text} ago"
+
+
+def clock(value: str | float | None) -> str:
+    """`14:03:59.120` in UTC, for a list whose day is known."""
+    moment = moment_of(value)
+    return NOTHING if moment is None else f"{moment.astimezone(UTC):%H:%M:%S.%f}"[:-3]
+
+
+def duration(seconds: float | None, parts: int = 2) -> str:
+    """`850 ms`, `12 s`, `3 min 4 s`, `2 d 5 h`."""
+    if seconds is None:
+        return NOTHING
+    if 0 < abs(seconds) < 1:
+        return milliseconds(seconds * 1000)
+    if seconds < _SHORT_S and (parts > 1 or seconds < 60):
+        return f"{seconds:.0f} s" if seconds >= 10 or seconds == int(seconds) else f"{seconds:.1f} s"
+    for (unit_s, unit), (next_s, next_unit) in zip(_STEPS, (*_STEPS[1:], (1.0, "s")), strict=True):
+        if seconds >= unit_s:
+            whole, rest = divmod(seconds, unit_s)
+            more = int(rest / next_s)
+            return f"{whole:.0f} {unit} {more} {next_unit}" if more and parts > 1 else f"{whole:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def milliseconds(value: float | None) -> str:
+    if value is None:
+        return NOTHING
+    if value >= 1000:
+        return duration(value / 1000)
+    return f"{value:.0f} ms" if value >= 10 or value == int(value) else f"{value:.1f} ms"
+
+
+def size(count: float | None) -> str:
+    """Bytes."""
+    if count is None:
+        return NOTHING
+    step = 0
+    while count >= 1024 and step < len(_SIZES) - 1:
+        count, step = count / 1024, step + 1
+    return f"{count:.0f} {_SIZES[step]}" if count >= 10 or count == int(count) else f"{count:.1f} {_SIZES[step]}"
+
+
+def number(count: float | None) -> str:
+    """With a thin space between thousands."""
+    return NOTHING if count is None else f"{count:,.0f}".replace(",", "\u202f")
+
+
+def rate(per_s: float | None) -> str:
+    if per_s is None:
+        return NOTHING
+    if 0 < per_s < 10:
+        return f"{per_s:.1f}/s"
+    return f"{number(per_s)}/s"
+
+
+def percent(share: float | None) -> str:
+    """Of a share from 0 to 1: never 100 % while something is missing."""
+    if share is None:
+        return NOTHING
+    of_100 = share * 100
+    if of_100 in (0.0, 100.0):
+        return f"{of_100:.0f} %"
+    return f"{min(max(of_100, 0.1), 99.9):.1f} %"
+
+
+def tone(state: object) -> str:
+    """The colour of a state: `good`, `warn`, `bad`, `live` or `plain`."""
+    return TONES.get(str(state).lower(), "plain")
+
+
+def words(state: object) -> str:
+    """`half_open` as people write it."""
+    return str(state).replace("_", " ")
+
+
+def visible(value: object) -> str:
+    """Text of others with its control characters made visible: they reorder, hide or break what stands beside them."""
+    return escape_control(str(value))
+
+
+def pretty(value: object) -> str:
+    """JSON, indented."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def compact(value: object) -> str:
+    """JSON, for an attribute."""
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,89 @@
+"""Who looks: the session that a browser's cookie has, the log-in that makes one, and the choice of light or dark."""
+
+import secrets
+from contextlib import suppress
+from typing import ClassVar, Final
+
+from aiohttp import web
+
+from relay.pages.api_client import ApiProblem
+from relay.pages.page import Nav, Routes
+from relay.pages.visit import HOME, Visit, own_url, see
+
+SESSION_COOKIE: Final = "relay_session"
+VISITOR_COOKIE: Final = "relay_visitor"
+"""Made for a browser without a session: its forms need something that only it has."""
+THEME_COOKIE: Final = "relay_theme"
+LOG_IN: Final = "/ui/login"
+THEMES: Final = ("system", "light", "dark")
+_THEME_S: Final = 365 * 86_400
+
+
+def token_of(request: web.Request) -> str | None:
+    return request.cookies.get(SESSION_COOKIE) or None
+
+
+def keep_token(request: web.Request, response: web.StreamResponse, token: str, max_age_s: int | None = None) -> None:
+    """The browser sends it with each page from now on, and shows it to no script."""
+    response.set_cookie(
+        SESSION_COOKIE, token, path=HOME, max_age=max_age_s, httponly=True, samesite="Strict", secure=_is_https(request)
+    )
+
+
+def new_visitor() -> str:
+    return secrets.token_urlsafe(16)
+
+
+def keep_visitor(request: web.Request, response: web.StreamResponse, visitor: str) -> None:
+    response.set_cookie(VISITOR_COOKIE, visitor, path=HOME, httponly=True, samesite="Strict", secure=_is_https(request))
+
+
+def _is_https(request: web.Request) -> bool:
+    """Also behind a proxy that ends TLS and says so: believing a lie here costs the liar their log-in."""
+    return request.secure or request.headers.get("X-Forwarded-Proto", "").strip().lower() == "https"
+
+
+class SignIn:
+    """Log-in with a key, log-out, and the theme."""
+
+    nav: ClassVar[Nav | None] = None
+
+    def add_routes(self, routes: Routes) -> None:
+        routes.get("/login", self.form)
+        routes.post("/login", self.log_in)
+        routes.post("/logout", self.log_out)
+        routes.post("/theme", self.theme)
+
+    async def form(self, visit: Visit) -> web.StreamResponse:
+        return visit.show("login.html", to=own_url(visit.request.query.get("to", HOME)), problem=None)
+
+    async def log_in(self, visit: Visit) -> web.StreamResponse:
+        form = await visit.form()
+        key, to = form.get("key", "").strip(), own_url(form.get("to", HOME))
+        try:
+            token = await _token(visit, key)
+        except ApiProblem as problem:
+            return visit.show("login.html", status=problem.status, to=to, problem=problem)
+        response = see(to)
+        keep_token(visit.request, response, token)
+        return response
+
+    async def log_out(self, visit: Visit) -> web.StreamResponse:
+        with suppress(ApiProblem):  # it is over, or the API is away: the browser forgets it all the same
+            await visit.api.call("DELETE", "/v1/session")
+        response = see(LOG_IN)
+        response.del_cookie(SESSION_COOKIE, path=HOME)
+        return response
+
+    async def theme(self, visit: Visit) -> web.StreamResponse:
+        form = await visit.form()
+        response = see(form.get("to", HOME))
+        if (theme := form.get("theme")) in THEMES:
+            response.set_cookie(THEME_COOKIE, str(theme), path=HOME, max_age=_THEME_S, httponly=True, samesite="Strict")
+        return response
+
+
+async def _token(visit: Visit, key: str) -> str:
+    """Of a new session. Raises ApiProblem."""
+    answer = await visit.api.call("POST", "/v1/sessions", body={"key": key})
+    return str(answer.value["token"])

@@ -1,0 +1,104 @@
+// What the pages need beside htmx: times that go on, buttons that copy, questions before what cannot be undone, charts.
+// Everything is found by its data- attributes, also in parts that come later. Without it, pages can still be read.
+(() => {
+  "use strict";
+  const each = (root, selector, work) => {
+    if (root.matches?.(selector)) work(root);
+    root.querySelectorAll?.(selector).forEach(work);
+  };
+  const say = (text) => { document.querySelector("[data-said]").textContent = text; };
+
+  // times: what the server wrote holds for the moment at which it came; the browser's own clock may be wrong
+  const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  const SIGNS = { d: 86400, h: 3600, min: 60, s: 1 };
+  const timed = new WeakMap();
+  const since = (text) => {
+    const found = /^(in )?(\d+(?:\.\d+)?) (d|h|min|s)( ago)?$/.exec(text);
+    if (!found) return text === "now" ? 0 : null;
+    return (found[1] ? -1 : 1) * found[2] * SIGNS[found[3]];
+  };
+  const told = (seconds) => {
+    const size = Math.abs(seconds);
+    const [unit, name] = UNITS.find(([unit]) => size >= unit) ?? [1, "s"];
+    if (size < 1) return "now";
+    const text = `${Math.floor(size / unit)} ${name}`;
+    return seconds < 0 ? `in ${text}` : `${text} ago`;
+  };
+  const tick = () => document.querySelectorAll("time[data-ago]").forEach((time) => {
+    if (!timed.has(time)) timed.set(time, { at: performance.now(), from: since(time.textContent) });
+    const { at, from } = timed.get(time);
+    if (from !== null && Math.abs(from) < 7200) time.textContent = told(from + (performance.now() - at) / 1000);
+  });
+  setInterval(tick, 1000);
+
+  // copying
+  const offerCopies = (root) => each(root, ".copy[hidden]", (button) => { button.hidden = !navigator.clipboard; });
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest?.("[data-copy]");
+    if (!button) return;
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.classList.add("done");
+    say("Copied");
+    setTimeout(() => button.classList.remove("done"), 1200);
+  });
+
+  // questions: without a script, the server asks on a page of its own
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (!form.matches("form[data-confirm]") || form.elements.confirmed) return;
+    event.preventDefault();
+    const dialog = document.querySelector("[data-ask]");
+    dialog.querySelector("p").textContent = form.elements.confirm.value;
+    dialog.querySelector("[value=yes]").textContent = form.elements.label.value;
+    dialog.returnValue = "no";
+    dialog.addEventListener("close", () => {
+      if (dialog.returnValue !== "yes") return;
+      const yes = document.createElement("input");
+      Object.assign(yes, { type: "hidden", name: "confirmed", value: "1" });
+      form.append(yes);
+      form.requestSubmit();
+    }, { once: true });
+    dialog.showModal();
+  });
+
+  // filters that take effect as they are chosen, and a form that nobody sends twice
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("form[data-auto] select, form[data-auto] input[type=checkbox]")) event.target.form.requestSubmit();
+  });
+  document.addEventListener("submit", (event) => {
+    if (event.defaultPrevented || event.target.method !== "post") return;
+    setTimeout(() => event.target.querySelectorAll("button").forEach((button) => { button.disabled = true; }));
+  });
+  window.addEventListener("pageshow", () => document.querySelectorAll("form button:disabled").forEach((button) => { button.disabled = false; }));
+
+  // charts
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const resolved = (name) => {
+    const probe = document.createElement("i");
+    probe.style.color = `var(${name})`;
+    document.body.append(probe);
+    const value = getComputedStyle(probe).color;
+    probe.remove();
+    return value || colour(name);
+  };
+  const draw = (figure) => {
+    if (!window.uPlot || figure.dataset.drawn) return;
+    figure.dataset.drawn = "1";
+    const { at, series } = JSON.parse(figure.dataset.chart), unit = figure.dataset.unit;
+    const axis = { stroke: resolved("--soft"), grid: { stroke: resolved("--line"), width: 1 }, ticks: { show: false } };
+    const lines = series.map(({ label, tone }) => ({
+      label, stroke: resolved(`--${tone}`), width: 2, points: { show: at.length < 3 },
+      value: (_, value) => (value == null ? "–" : `${value.toLocaleString()} ${unit}`),
+    }));
+    const size = () => ({ width: figure.clientWidth - 26, height: 210 });
+    const plot = new uPlot({
+      ...size(), series: [{ value: "{HH}:{mm}" }, ...lines], axes: [axis, { ...axis, size: 54 }],
+      scales: { y: { range: (_, low, high) => [Math.min(0, low), Math.max(1, high * 1.1)] } },
+    }, [at, ...series.map(({ values }) => values)], figure);
+    new ResizeObserver(() => plot.setSize(size())).observe(figure);
+  };
+
+  const settle = (root) => { offerCopies(root); each(root, "[data-chart]", draw); tick(); };
+  document.addEventListener("DOMContentLoaded", () => settle(document.body));
+  document.addEventListener("htmx:load", (event) => settle(event.target));
+})();

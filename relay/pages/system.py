@@ -1,0 +1,48 @@
+"""System: which version this is, whether all parts work, and where the documents are."""
+
+import re
+from typing import ClassVar, Final, NamedTuple
+
+from aiohttp import web
+
+from relay.pages.page import Nav, Routes
+from relay.pages.visit import Visit
+
+_LINE: Final = re.compile(r"\[([-+!])\](\S+) (?:ok|failed: (.*)|warns: (.*))")
+_STATES: Final = {"+": "ok", "-": "failed", "!": "warning"}
+DOCUMENTS: Final = (
+    ("/docs", "The API", "every route, with what it takes and gives, and a call with curl and Python"),
+    ("/openapi.json", "OpenAPI 3.1", "the same for programs"),
+    ("/asyncapi.json", "AsyncAPI 3.0", "what is on the topics, for those who use Kafka"),
+    ("/problems", "Problems", "what can go wrong, and what to do"),
+    ("/metrics", "Metrics", "for Prometheus; once there are keys, with one that has the scope metrics"),
+)
+"""Address, name, and what it is for."""
+
+
+class Part(NamedTuple):
+    """Of what the relay depends on. `state`: `ok`, `failed` or `warning`."""
+
+    name: str
+    state: str
+    detail: str
+
+
+class System:
+    """One page."""
+
+    nav: ClassVar[Nav | None] = Nav("System", "/ui/system")
+
+    def add_routes(self, routes: Routes) -> None:
+        routes.get("/system", self.show)
+
+    async def show(self, visit: Visit) -> web.StreamResponse:
+        version = await visit.load("/version")
+        told = await visit.api.call("GET", "/readyz", query={"verbose": ""}, also={503})
+        return visit.show("system.html", found=version, parts=parts_of(told.body.decode()), documents=DOCUMENTS)
+
+
+def parts_of(text: str) -> list[Part]:
+    """What /readyz says of each part."""
+    found = map(_LINE.fullmatch, text.splitlines())
+    return [Part(one[2], _STATES[one[1]], one[3] or one[4] or "") for one in found if one is not None]

@@ -1,0 +1,175 @@
+"""One request for a page: who looks, what is in the URL, and how the answer is made."""
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from aiohttp import web
+from multidict import MultiDictProxy
+from yarl import URL
+
+from relay.pages.api_client import ApiClient, ApiProblem, Query
+from relay.pages.render import Renderer
+
+HOME: Final = "/ui/"
+FLASH_COOKIE: Final = "relay_note"
+_FLASH_MOST: Final = 600
+"""Characters of a note: a cookie has 4 KiB."""
+_FLASH_S: Final = 60
+_CSRF: Final = b"the form of a page"
+
+NoteKind = Literal["good", "bad", "plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What an action came to, shown once on the next page."""
+
+    text: str
+    kind: NoteKind = "good"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What the API gave for a part of a page: a `value`, or a `problem` that takes its place."""
+
+    value: Any = None
+    problem: ApiProblem | None = None
+
+    @property
+    def items(self) -> Sequence[Any]:
+        """Of a list."""
+        return () if self.value is None else self.value["items"]
+
+    @property
+    def cursor(self) -> str | None:
+        """Of the list's next part."""
+        return None if self.value is None else self.value.get("cursor") or None
+
+
+@dataclass(slots=True)
+class Visit:
+    """`seed`: what only this browser has, which its forms' token is made of. `shared`: values every template gets.
+
+    `newcomer`: what a browser that came without any such thing is given.
+    `frame_ancestors`: origins that may show the answer in a frame; empty: none.
+    """
+
+    request: web.Request
+    api: ApiClient
+    renderer: Renderer
+    seed: str = field(repr=False)
+    shared: Mapping[str, Any]
+    signed_in: bool
+    note: Note | None = None
+    newcomer: str | None = None
+    frame_ancestors: Sequence[str] = ()
+
+    # the request
+
+    def part(self, name: str) -> str:
+        """Of the path, decoded."""
+        return self.request.match_info[name]
+
+    def filters(self, *names: str) -> dict[str, str]:
+        """Those of the query's parameters that are set and not empty."""
+        query = self.request.query
+        return {name: query[name].strip() for name in names if query.get(name, "").strip()}
+
+    async def form(self) -> Mapping[str, str]:
+        """Text fields of the form; of several with one name the first."""
+        posted: MultiDictProxy[Any] = await self.request.post()
+        return {name: value for name, value in reversed(list(posted.items())) if isinstance(value, str)}
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether htmx asks, for a part of the page that it is on."""
+        return self.request.headers.get("HX-Request") == "true"
+
+    @property
+    def csrf(self) -> str:
+        """The token of this browser's forms."""
+        return hmac.new(self.seed.encode(), _CSRF, hashlib.sha256).hexdigest()
+
+    # the API
+
+    async def load(self, target: str, query: Query | None = None) -> Loaded:
+        """A part of the page. A 401 is raised all the same: it leads to the log-in."""
+        try:
+            return Loaded(await self.api.get(target, query))
+        except ApiProblem as problem:
+            if problem.status == 401:
+                raise
+            return Loaded(problem=problem)
+
+    # the answer
+
+    def fragment(self, template: str, **values: Any) -> str:
+        """A part of a page, as HTML."""
+        return self.renderer.render(template, {**self.shared, "visit": self, **values})
+
+    def show(self, template: str, *, status: int = 200, **values: Any) -> web.Response:
+        """A whole page."""
+        return web.Response(status=status, text=self.fragment(template, **values), content_type="text/html")
+
+    def back(self, url: str, text: str = "", kind: NoteKind = "good") -> web.Response:
+        """To another page of ours, which shows the note."""
+        response = see(url)
+        if text:
+            note = base64.urlsafe_b64encode(json.dumps([text[:_FLASH_MOST], kind]).encode()).decode()
+            response.set_cookie(FLASH_COOKIE, note, path=HOME, max_age=_FLASH_S, httponly=True, samesite="Strict")
+        return response
+
+    @property
+    def url(self) -> str:
+        """Path and query of this page."""
+        return self.request.path_qs
+
+    @property
+    def page(self) -> str:
+        """The page that is looked at: of a part of one, the page that it is on."""
+        headers = self.request.headers
+        if self.request.method == "GET" and not self.is_partial and headers.get("Sec-Fetch-Dest") in (None, "document"):
+            return self.url
+        on = headers.get("HX-Current-URL") or headers.get("Referer")
+        return HOME if on is None else own_url(_path_of(on))
+
+    def url_with(self, **changes: str | None) -> str:
+        """This page with other parameters; None takes one out."""
+        query = [(name, value) for name, value in self.request.query.items() if name not in changes]
+        query += [(name, value) for name, value in changes.items() if value is not None]
+        return str(self.request.rel_url.with_query(query))
+
+
+def see(url: str) -> web.Response:
+    """To one of our pages, whatever the method was."""
+    return web.Response(status=303, headers={"Location": own_url(url)})
+
+
+def own_url(url: str) -> str:
+    """`url` if it is one of our pages, else the first one: nobody is sent elsewhere by a link."""
+    is_own = url.startswith(HOME) and "\\" not in url and not any(ord(char) < 32 for char in url)
+    return url if is_own else HOME
+
+
+def _path_of(url: str) -> str:
+    """Path and query; empty where it is no URL."""
+    try:
+        return URL(url).raw_path_qs
+    except ValueError:
+        return ""
+
+
+def note_of(cookie: str | None) -> Note | None:
+    """The note that a cookie has, if it has one."""
+    if not cookie:
+        return None
+    try:
+        text, kind = json.loads(base64.urlsafe_b64decode(cookie.encode()))
+    except ValueError:
+        return None
+    return Note(str(text), kind if kind in ("good", "bad") else "plain")

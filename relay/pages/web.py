@@ -1,0 +1,239 @@
+"""The pages as a web application, under `/ui` of the API's server: cookies, forms, headers, and what goes wrong."""
+
+import asyncio
+import hmac
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler as WebHandler
+
+from relay import __version__
+from relay.pages.api_client import ApiProblem, OwnApi
+from relay.pages.every import pages
+from relay.pages.page import Fragment, Handler
+from relay.pages.render import Renderer
+from relay.pages.session import (
+    LOG_IN,
+    THEME_COOKIE,
+    THEMES,
+    VISITOR_COOKIE,
+    keep_visitor,
+    new_visitor,
+    token_of,
+)
+from relay.pages.statics import Statics
+from relay.pages.visit import FLASH_COOKIE, HOME, Visit, note_of, see
+
+_READING: Final = frozenset({"GET", "HEAD"})
+_KEEP_ALIVE_S: Final = 15.0
+"""A proxy takes a stream that says nothing for dead after 30 s or so."""
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors "
+)
+_SAFE: Final = {
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+_MOST_FORM_BYTES: Final = 2 * 1024 * 1024
+"""A message that is tried may be 1 MiB, and grows when a form has it."""
+
+
+def create_pages(socket: Path, now: Callable[[], float]) -> web.Application:
+    """`socket`: where the API of this process listens. `now`: Unix seconds."""
+    api, statics = OwnApi(socket), Statics()
+    desk = _Desk(api, Renderer(statics.url, now))
+    app = web.Application(middlewares=[_with_headers], client_max_size=_MOST_FORM_BYTES)
+    statics.add_routes(app.router)
+    routes = _Routes(app.router, desk)
+    for page in desk.pages:
+        page.add_routes(routes)
+    app.router.add_get("", _home)
+    app.router.add_route("*", "/{rest:.*}", desk.wrapped(_nothing))
+
+    async def lasting(_app: web.Application) -> None:
+        await api.start()
+
+    async def ending(_app: web.Application) -> None:
+        desk.ending.set()
+
+    async def over(_app: web.Application) -> None:
+        await api.close()
+
+    app.on_startup.append(lasting)
+    app.on_shutdown.append(ending)
+    app.on_cleanup.append(over)
+    return app
+
+
+class _Desk:
+    """Makes visits of requests, and answers of what was raised."""
+
+    def __init__(self, api: OwnApi, renderer: Renderer) -> None:
+        self._api = api
+        self._renderer = renderer
+        self.pages = pages()
+        self._nav = [page.nav for page in self.pages if page.nav is not None]
+        self.ending = asyncio.Event()
+        """The server stops: what would go on for ever ends."""
+
+    def visit(self, request: web.Request) -> Visit:
+        token, theme = token_of(request), request.cookies.get(THEME_COOKIE, "")
+        known = request.cookies.get(VISITOR_COOKIE) or None
+        visitor = known or new_visitor()
+        shared = {
+            "nav": self._nav,
+            "here": _here(self._nav_hrefs(), request.path),
+            "version": __version__,
+            "theme": theme if theme in THEMES else "system",
+            "themes": THEMES,
+        }
+        note = note_of(request.cookies.get(FLASH_COOKIE)) if request.method in _READING else None
+        return Visit(
+            request,
+            self._api.of(token),
+            self._renderer,
+            token or visitor,
+            shared,
+            signed_in=token is not None,
+            note=note,
+            newcomer=None if known else visitor,
+        )
+
+    def _nav_hrefs(self) -> list[str]:
+        return [nav.href for nav in self._nav]
+
+    def wrapped(self, handler: Handler, *, changes: bool = False) -> WebHandler:
+        """`changes`: the form's token is checked."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            visit = self.visit(request)
+            try:
+                if changes and not await _is_our_form(visit):
+                    problem = ApiProblem(403, "form", "The form is too old", "Go back, load the page again, repeat it.")
+                    return _problem_page(visit, problem)
+                response = await handler(visit)
+            except ApiProblem as problem:
+                response = _of_problem(visit, problem)
+            if not response.prepared:
+                _finish(visit, response)
+            return response
+
+        return handle
+
+    def live(self, fragment: Fragment, every_s: float) -> WebHandler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            visit = self.visit(request)
+            stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
+            await stream.prepare(request)
+            with suppress(ConnectionError):  # they have left
+                await self._tell(visit, stream, fragment, every_s)
+            return stream
+
+        return handle
+
+    async def _tell(self, visit: Visit, stream: web.StreamResponse, fragment: Fragment, every_s: float) -> None:
+        """Until the client leaves, or the server stops."""
+        loop = asyncio.get_running_loop()
+        last, told = "", 0.0
+        while not self.ending.is_set():
+            text = await _fragment(visit, fragment)
+            if text != last or loop.time() - told > _KEEP_ALIVE_S:
+                await stream.write(_event(text) if text != last else b": still here\n\n")
+                last, told = text, loop.time()
+            try:
+                async with asyncio.timeout(every_s):
+                    await self.ending.wait()
+            except TimeoutError:
+                continue
+
+
+class _Routes:
+    def __init__(self, router: web.UrlDispatcher, desk: _Desk) -> None:
+        self._router = router
+        self._desk = desk
+
+    def get(self, path: str, handler: Handler) -> None:
+        self._router.add_get(path, self._desk.wrapped(handler))
+
+    def post(self, path: str, handler: Handler) -> None:
+        self._router.add_post(path, self._desk.wrapped(handler, changes=True))
+
+    def live(self, path: str, fragment: Fragment, *, every_s: float = 1.0) -> None:
+        self._router.add_get(path, self._desk.live(fragment, every_s))
+
+
+async def _is_our_form(visit: Visit) -> bool:
+    """Whether it has the token of this browser. Its origin was looked at before (`refuse_strangers`)."""
+    given = visit.request.headers.get("X-CSRF-Token") or (await visit.form()).get("csrf", "")
+    return hmac.compare_digest(given.encode(), visit.csrf.encode())
+
+
+def _finish(visit: Visit, response: web.StreamResponse) -> None:
+    request = visit.request
+    if visit.newcomer is not None:
+        keep_visitor(request, response, visit.newcomer)
+    if visit.note is not None and response.status == 200:
+        response.del_cookie(FLASH_COOKIE, path=HOME)
+    response.headers.setdefault("Cache-Control", "no-store")
+    response.headers["Content-Security-Policy"] = _POLICY + (" ".join(visit.frame_ancestors) or "'none'")
+
+
+@web.middleware
+async def _with_headers(request: web.Request, handler: WebHandler) -> web.StreamResponse:
+    try:
+        response = await handler(request)
+    except web.HTTPException as error:
+        error.headers.update(_SAFE)
+        raise
+    if not response.prepared:
+        response.headers.update(_SAFE)
+    return response
+
+
+def _of_problem(visit: Visit, problem: ApiProblem) -> web.StreamResponse:
+    if problem.status != 401:
+        return _problem_page(visit, problem)
+    to = visit.url if visit.request.method in _READING and not visit.is_partial else HOME
+    log_in = str(visit.request.rel_url.with_path(LOG_IN).with_query(to=to))
+    if visit.is_partial:
+        return web.Response(headers={"HX-Redirect": log_in})
+    return see(log_in)
+
+
+def _problem_page(visit: Visit, problem: ApiProblem) -> web.StreamResponse:
+    response = visit.show("problem.html", status=problem.status, problem=problem)
+    _finish(visit, response)
+    return response
+
+
+async def _fragment(visit: Visit, fragment: Fragment) -> str:
+    try:
+        return await fragment(visit)
+    except ApiProblem as problem:
+        return visit.fragment("problem_line.html", problem=problem)
+
+
+def _event(text: str) -> bytes:
+    lines = "".join(f"data: {line}\n" for line in text.splitlines())
+    return f"{lines}\n".encode()
+
+
+def _here(hrefs: list[str], path: str) -> str:
+    """Which entry of the navigation a page belongs to; empty: none."""
+    under = [href for href in hrefs if path == href or (href != HOME and path.startswith(href.rstrip("/") + "/"))]
+    return max(under, key=len, default="")
+
+
+async def _home(_request: web.Request) -> web.StreamResponse:
+    return see(HOME)
+
+
+async def _nothing(visit: Visit) -> web.StreamResponse:
+    raise ApiProblem(404, "not-found", "There is no such page", "It may have moved, or the link is mistyped.")

@@ -1,0 +1,184 @@
+"""The frame of the pages: who gets in, which forms count, what a browser is told, and what goes wrong."""
+
+import hashlib
+import json
+import re
+
+import pytest
+
+from relay.pages.statics import FILES
+from tests.integration.api_rig import Reply, Rig, running_api
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+VENDORED: list[dict[str, str]] = json.loads((FILES / "vendor" / "vendored.json").read_text())
+
+
+def csrf_of(page: Reply) -> str:
+    found = re.search(r'name="csrf" value="([0-9a-f]{64})"', page.text)
+    assert found is not None, page.text
+    return found[1]
+
+
+async def submit(rig: Rig, target: str, fields: str, **headers: str) -> Reply:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return await rig.request("POST", target, fields.encode(), FORM | named)
+
+
+# --- the way in -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_browser_is_led_to_the_pages_and_a_program_is_not() -> None:
+    async with running_api(pages=True) as rig:
+        led = await rig.request("GET", "/", headers=BROWSER)
+        assert (led.status, led.headers["Location"]) == (302, "/ui/")
+        assert (await rig.request("GET", "/", headers={"Accept": "application/json"})).status == 200
+        assert (await rig.get("/ui")).headers["Location"] == "/ui/"
+
+
+async def test_without_pages_there_are_none() -> None:
+    async with running_api(pages=False) as rig:
+        assert (await rig.request("GET", "/", headers=BROWSER)).status == 200
+        assert (await rig.get("/ui/")).status == 404
+
+
+async def test_where_the_api_is_open_nobody_logs_in() -> None:
+    async with running_api(pages=True) as rig:
+        assert (await rig.get("/ui/system")).status == 200
+
+
+async def test_the_pages_are_no_routes_of_the_document() -> None:
+    async with running_api(pages=True) as rig:
+        document = json.loads((await rig.get("/openapi.json")).body)
+        assert not [path for path in document["paths"] if path.startswith("/ui")]
+
+
+# --- forms ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_form_counts_only_with_the_token_of_its_browser() -> None:
+    async with running_api(pages=True) as rig:
+        page = await rig.get("/ui/system")
+        assert (await submit(rig, "/ui/theme", "theme=dark&to=/ui/system")).status == 403
+        assert (await submit(rig, "/ui/theme", f"theme=dark&csrf={'0' * 64}")).status == 403
+        reply = await submit(rig, "/ui/theme", f"theme=dark&to=/ui/system&csrf={csrf_of(page)}")
+        assert (reply.status, reply.headers["Location"]) == (303, "/ui/system")
+        assert 'data-theme="dark"' in (await rig.get("/ui/system")).text
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}]
+)
+async def test_a_form_of_another_origin_is_refused(headers: dict[str, str]) -> None:
+    async with running_api(pages=True) as rig:
+        fields = f"theme=dark&csrf={csrf_of(await rig.get('/ui/system'))}".encode()
+        assert (await rig.request("POST", "/ui/theme", fields, FORM | headers)).status == 403
+
+
+@pytest.mark.parametrize("to", ["https://evil.example/", "//evil.example", "/\\evil.example", "/v1/failed"])
+async def test_nobody_is_led_elsewhere(to: str) -> None:
+    async with running_api(pages=True) as rig:
+        reply = await submit(rig, "/ui/theme", f"to={to}&csrf={csrf_of(await rig.get('/ui/system'))}")
+        assert reply.headers["Location"] == "/ui/"
+
+
+async def act(rig: Rig, **fields: str) -> Reply:
+    csrf = csrf_of(await rig.get("/ui/system"))
+    text = "&".join(f"{name}={value}" for name, value in {"csrf": csrf, "next": "/ui/system", **fields}.items())
+    return await submit(rig, "/ui/act", text)
+
+
+async def test_an_action_is_a_call_of_the_api_and_its_note_is_shown_once() -> None:
+    async with running_api(pages=True) as rig:
+        reply = await act(rig, method="POST", path="/v1/receivers/ci/pause", done="Paused+ci.")
+        assert (reply.status, reply.headers["Location"]) == (303, "/ui/system")
+        assert [await rig.state.endpoints(["r:ci"])][0][0].paused_for_s > 0
+        assert "Paused ci." in (await rig.get("/ui/system")).text
+        assert "Paused ci." not in (await rig.get("/ui/system")).text
+
+
+async def test_what_the_api_refuses_is_said_in_its_words() -> None:
+    async with running_api(pages=True) as rig:
+        await act(rig, method="POST", path="/v1/receivers/nobody/pause")
+        assert "There is no receiver named" in (await rig.get("/ui/system")).text
+
+
+async def test_what_is_to_be_confirmed_is_asked_about_first() -> None:
+    async with running_api(pages=True) as rig:
+        fields = {"method": "POST", "path": "/v1/receivers/ci/pause", "label": "Pause", "confirm": "Pause+ci?"}
+        asked = await act(rig, **fields)
+        assert asked.status == 200
+        assert "Pause ci?" in asked.text
+        assert [await rig.state.endpoints(["r:ci"])][0][0].paused_for_s == 0
+        assert (await act(rig, **fields, confirmed="1")).status == 303
+        assert [await rig.state.endpoints(["r:ci"])][0][0].paused_for_s > 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "GET", "path": "/v1/receivers"},
+        {"method": "POST", "path": "/ui/act"},
+        {"method": "POST", "path": "https://evil.example/v1/"},
+        {"method": "POST", "path": "/v1/../ui/act"},
+        {"method": "POST", "path": "/v1/replays", "body": "{"},
+    ],
+)
+async def test_an_action_is_nothing_but_a_change_by_the_api(fields: dict[str, str]) -> None:
+    async with running_api(pages=True) as rig:
+        assert (await act(rig, **fields)).status == 400
+
+
+# --- what a browser is told -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["/ui/system", "/ui/login", "/ui/no/such/page"])
+async def test_a_page_runs_no_script_but_ours_and_is_in_nobodys_frame(target: str) -> None:
+    async with running_api(pages=True) as rig:
+        page = await rig.get(target)
+        policy = page.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert page.headers["X-Content-Type-Options"] == "nosniff"
+        assert page.headers["Cache-Control"] == "no-store"
+        assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=|\son\w+=", page.text)
+
+
+async def test_what_is_static_is_kept_for_ever_under_the_hash_that_it_has() -> None:
+    async with running_api(pages=True) as rig:
+        page = await rig.get("/ui/system")
+        found = re.findall(r'(?:src|href)="(/ui/static/[^"]+)"', page.text)
+        assert len(found) >= 4
+        for target in found:
+            asset = await rig.request("GET", target, headers={"Accept-Encoding": "identity"})
+            assert asset.status == 200
+            assert "immutable" in asset.headers["Cache-Control"]
+            assert hashlib.sha256(asset.body).hexdigest()[:16] == target.split("/")[3]
+            assert (await rig.get(target.replace(target.split("/")[3], "0" * 16))).status == 404
+
+
+async def test_a_page_that_there_is_not_is_a_page() -> None:
+    async with running_api(pages=True) as rig:
+        page = await rig.get("/ui/no/such/page")
+        assert page.status == 404
+        assert "There is no such page" in page.text
+
+
+@pytest.mark.parametrize("one", VENDORED, ids=lambda one: str(one["file"]))
+def test_what_was_taken_from_others_is_as_it_was_and_has_its_licence(one: dict[str, str]) -> None:
+    def digest(name: str) -> str:
+        return hashlib.sha256((FILES / "vendor" / name).read_bytes()).hexdigest()
+
+    assert digest(one["file"]) == one["sha256"]
+    assert digest(one["licence_file"]) == one["licence_sha256"]
+
+
+def test_all_that_was_taken_from_others_is_listed() -> None:
+    listed = {name for one in VENDORED for name in (one["file"], one["licence_file"])}
+    assert {file.name for file in (FILES / "vendor").iterdir()} == listed | {"vendored.json"}
+
+
+def test_our_own_script_is_short() -> None:
+    assert len((FILES / "relay.js").read_text().splitlines()) <= 200
