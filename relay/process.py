@@ -23,6 +23,7 @@ from relay.config.key_desk import KeyDesk
 from relay.config.own_address import may_be_open, own_names, own_url
 from relay.config.references import usable_variables
 from relay.config.registry import Registry
+from relay.config.session_secrets import launch_secret, session_secrets
 from relay.config.setting_values import key_of
 from relay.config.settings import Settings
 from relay.domain.hop import Hop
@@ -139,6 +140,8 @@ class Relay:
         self.hangup = self._file.hangup
         """Set it to have the receivers file read again."""
         self._holding = Holding(log, state, self._topics.receiver_config)
+        launch = launch_secret(None if member is None else member.directory)
+        self._session_secrets = session_secrets(settings, plan.answer_secrets, launch)
         self._keys = KeyDesk(log, self._topics.receiver_config, self.registry.keys, self.registry.reach)
         self._recovery = Recovery(
             log,
@@ -362,6 +365,8 @@ class Relay:
             transport=self._transport,
             user_agent=_USER_AGENT,
             own_key=self._plan.own_key,
+            session_secrets=self._session_secrets,
+            public_url=settings.public_url,
             may_be_open=may_be_open(settings),
             owner_receivers=settings.api_owner_receivers,
             pages=partial(create_pages, now=self._clock.time) if settings.pages else None,

@@ -18,6 +18,8 @@ from relay.domain.scope import Access
 ANSWER_PATH: Final = "/v1/answers/{token}"
 INBOUND_ROUTE: Final = "/v1/in/{source_id}"
 METRICS: Final = "/metrics"
+SESSIONS: Final = "/v1/sessions"
+SESSION: Final = "/v1/session"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ def _owns(access: Access, request: web.Request, receiver: str) -> bool:
     if not access.owners:
         return access.may("admin")
     owner = request[_OWNER_OF](receiver)
-    return access.may("admin") or (owner is not None and access.may("owner", owner))
+    is_meant = access.only is None or receiver in access.only
+    return access.may("admin") or (is_meant and owner is not None and access.may("owner", owner))
 
 
 OPEN: Final = Need((), lambda _access, _request: True)
@@ -77,6 +80,8 @@ LETTERS: Final = Need(MESSAGE.scopes, lambda access, _request: access.has_some("
 OWNED: Final = Need(("owner:<id>",), lambda access, request: _owns(access, request, request.match_info["name"]))
 OWNERS: Final = Need(OWNED.scopes, lambda access, _request: access.has_some("owner"))
 """What is about receivers of theirs that the path does not name: the handler sees to that."""
+CALLER: Final = Need(("ingest:<source>", *MESSAGE.scopes, "metrics"), lambda access, _request: bool(access.scopes))
+"""What is about the caller: any key will do."""
 
 _MESSAGES: Final = "/v1/sources/{source_id}/messages"
 _DELIVERY: Final = f"{_MESSAGES}/{{message_id}}/deliveries/{{receiver}}"
@@ -136,6 +141,10 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("DELETE", "/v1/keys/{id}"): ADMIN,
     ("POST", "/v1/keys/{id}/rotate"): ADMIN,
     ("GET", "/v1/audit"): ADMIN,
+    ("POST", SESSIONS): OPEN,
+    ("GET", SESSION): CALLER,
+    ("DELETE", SESSION): CALLER,
+    ("POST", "/v1/portal-links"): OWNERS,
 }
 
 OwnerOf = Callable[[str], str | None]
@@ -176,10 +185,22 @@ def may_see(request: web.Request, receivers: Iterable[str]) -> bool:
     return access.may("admin") or (bool(names) and all(_sees(access, request, name) for name in names))
 
 
+def owner_of(request: web.Request, receiver: str) -> str | None:
+    """None: it has none, or nobody knows it."""
+    return request[_OWNER_OF](receiver)
+
+
 def may_read(request: web.Request, source_id: str | None) -> bool:
     """Whether the caller may see what is about this source; None: about one that nobody knows."""
     access = access_of(request)
     return access.may("admin") if source_id is None else access.may("read", source_id)
+
+
+def check_meant(request: web.Request, receiver: object) -> None:
+    """Raises a Problem where the caller is limited to some of its owner's receivers, and this is none of them."""
+    only = access_of(request).only
+    if only is not None and receiver not in only:
+        raise forbidden(OWNED)
 
 
 def check_own(request: web.Request, receivers: Iterable[str]) -> None:

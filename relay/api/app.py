@@ -20,6 +20,7 @@ from relay.api.audited import keep_audit
 from relay.api.auth import require_access, require_no_key
 from relay.api.batch import BatchResource
 from relay.api.bounds import refuse_excess, take_seat
+from relay.api.callers import Callers
 from relay.api.connection import FIXED_HEADERS, MAX_HEADERS, MAX_LINE_BYTES, Connection, Door
 from relay.api.context import ApiContext as ApiContext
 from relay.api.failed import FailedResource
@@ -43,6 +44,7 @@ from relay.api.refusals import Refusals
 from relay.api.registration import RegistrationResource
 from relay.api.replays import ReplaysResource
 from relay.api.rotation import RotationResource
+from relay.api.sessions import SessionsResource
 from relay.api.sources import SourcesResource
 from relay.api.stats import StatsResource
 from relay.api.status import StatusReader
@@ -96,6 +98,7 @@ def create_app(
     """
     refusals, trail = Refusals(context.clock), AuditTrail(context.log, context.topics.audit)
     uses = KeyUse(context.state, context.clock)
+    callers = Callers(context, refusals, uses)
     app = web.Application(
         middlewares=[
             take_seat(context.limits),
@@ -104,7 +107,7 @@ def create_app(
             after(
                 refuse_excess,
                 refuse_strangers(context.web, refusals),
-                require_no_key if private else require_access(context, refusals, uses),
+                require_no_key if private else require_access(context, callers),
                 require_start(context),
             ),
         ]
@@ -134,6 +137,7 @@ def create_app(
         ReceiversResource(context),
         StatsResource(context),
         KeysResource(context, uses),
+        SessionsResource(context, callers),
         AuditResource(context),
         TailResource(context, tail),
         *_registration(context),

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from relay.api.access import ANSWER_PATH, INBOUND_ROUTE, access_of, is_known, route_of
+from relay.api.access import ANSWER_PATH, INBOUND_ROUTE, SESSION, SESSIONS, access_of, is_known, route_of
 from relay.api.audit_trail import AuditTrail
 from relay.api.context import ApiContext
 from relay.api.front import is_for_people
@@ -49,6 +49,9 @@ VERBS: Final[Mapping[tuple[str, str], str]] = {
     ("POST", "/v1/keys"): "key.created",
     ("DELETE", "/v1/keys/{id}"): "key.revoked",
     ("POST", "/v1/keys/{id}/rotate"): "key.rotated",
+    ("POST", SESSIONS): "session.created",
+    ("DELETE", SESSION): "session.ended",
+    ("POST", "/v1/portal-links"): "portal.linked",
 }
 """Each route that changes what the relay does. A new one has its verb here; a test asks for it."""
 NOT_AUDITED: Final = frozenset(

@@ -1,5 +1,6 @@
 """What the HTTP API needs of the process it runs in: ports, names, limits, and time."""
 
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,5 +70,9 @@ class ApiContext:
     may_be_open: bool = True
     pages: Callable[[Path], Application] | None = None
     """Makes the pages for people, given the socket where they reach this API; None: there are none."""
+    session_secrets: Sequence[bytes] = field(default_factory=lambda: (secrets.token_bytes(32),), repr=False)
+    """The first one signs sessions and links into the portal, and any proves them."""
+    public_url: str | None = None
+    """Where others reach the API; without a slash at the end."""
     owner_receivers: int = 1_000
     """That an owner may have, of those who have keys of their own."""

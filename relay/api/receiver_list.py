@@ -77,10 +77,10 @@ class ReceiverListResource:
         good whatever comes and goes. Several `label` have to be met all, of several `state` one."""
         query = query_of(request, "owner", "label", "state", "declared_by", "limit", "cursor")
         wanted, limit = _filter(query), limit_in(query)
-        owners = _owners(request, wanted.owner)
+        owners, only = _owners(request, wanted.owner), access_of(request).only
         after, items, looked_at = key_behind(query), list[ReceiverItem](), 0
         while len(items) < limit and looked_at < _LOOKED_AT:
-            names = self._names(after, _STEP, owners)
+            names = self._names(after, _STEP, owners, only)
             for item in await self._items(names, wanted):
                 items.append(item)
                 if len(items) == limit:
@@ -91,12 +91,14 @@ class ReceiverListResource:
                 looked_at += len(names)
                 if len(names) < _STEP:
                     return _page(items, None)
-        return _page(items, after if self._names(after, 1, owners) else None)
+        return _page(items, after if self._names(after, 1, owners, only) else None)
 
-    def _names(self, after: str, most: int, owners: Sequence[str] | None) -> list[str]:
-        """Only those of `owners`: a cursor tells a name."""
+    def _names(self, after: str, most: int, owners: Sequence[str] | None, only: frozenset[str] | None) -> list[str]:
+        """Only those of `owners`, and of these `only` those: a cursor tells a name."""
         if owners is None:
             return self._registry.names(after, most)
+        if only is not None:
+            return [each for each in sorted(only) if each > after and self._registry.owner_of(each) in owners][:most]
         return sorted({name for owner in owners for name in self._registry.names(after, most, owner)})[:most]
 
     async def _items(self, names: Sequence[str], wanted: _Filter) -> list[ReceiverItem]:

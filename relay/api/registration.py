@@ -7,7 +7,7 @@ from typing import Final, TypedDict
 
 from aiohttp import web
 
-from relay.api.access import OWNED, forbidden
+from relay.api.access import OWNED, check_meant, forbidden
 from relay.api.audited import changed_nothing, tell_audit
 from relay.api.behalf import behalf_of
 from relay.api.context import ApiContext
@@ -72,6 +72,7 @@ class RegistrationResource:
         query_of(request)
         body = await read_object(request, MOST_BODY, JSON)
         tell_audit(request, str(body.get("name", "")), fields=sorted(body))
+        check_meant(request, body.get("name"))
         with told():
             written = await self._registrar.create(body, self._behalf(request))
         shown: NewReceiverView = {**described(written), "secret": written.secret}

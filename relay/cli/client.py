@@ -233,6 +233,13 @@ class Client:
         target = f"/v1/keys/{quoted}".removesuffix("/")
         return await self._wanted(self.call(method, target, body=body, headers=headers, params=params))
 
+    async def portal_link(self, wanted: Mapping[str, Any]) -> Any:
+        """A link into the portal of an owner."""
+        body, headers = json.dumps(wanted).encode(), {"content-type": "application/json"}
+        return await self._wanted(
+            self.call("POST", "/v1/portal-links", body=body, headers=headers), "url", "expires_at"
+        )
+
     async def audit(self, *, limit: int, cursor: str | None) -> Any:
         """A page of who changed what, newest first."""
         params = [("limit", str(limit))] + ([("cursor", cursor)] if cursor else [])

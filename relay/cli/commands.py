@@ -10,6 +10,7 @@ COMMANDS: Final = {
     "dev": ("relay.cli.dev", "Run everything in one process, embedded, with a demo receiver."),
     "failed": ("relay.cli.failed", "List dead letters, look at one, replay or discard them."),
     "keys": ("relay.cli.keys", "Make, list, rotate and revoke keys of the API."),
+    "portal": ("relay.cli.portal", "Make links into the portal of an owner."),
     "receivers": ("relay.cli.receivers", "Check, list and apply receivers."),
     "recover": ("relay.cli.recover", "Put back into the state what it lost, from the log."),
     "replay": ("relay.cli.replay", "Send again what failed, or was delivered; follow and stop such jobs."),

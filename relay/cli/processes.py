@@ -13,6 +13,7 @@ from typing import Final
 
 from relay.api.siblings import Member
 from relay.cli.process import run_until_signalled
+from relay.config.session_secrets import keep_launch_secret
 from relay.domain.errors import UserError
 from relay.plan import API, Plan
 from relay.telemetry.logging import get_logger
@@ -51,6 +52,7 @@ async def run_processes(count: int, plan: Plan, config_file: Path | None, *, api
     `grace_s`: what each of them may take to stop.
     """
     with _private_directory() as directory:
+        keep_launch_secret(directory)
         members = [Member(index, count, directory) for index in range(count)]
         children = [
             Child(member, command(member, plan_of(member.index, plan, api_port), config_file)) for member in members

@@ -1,4 +1,5 @@
-"""Makes, changes and revokes keys of the API: by records of `receiver_config`, which every process follows."""
+"""Makes, changes and revokes keys of the API, and ends their sessions: by records of `receiver_config`, which every
+process follows."""
 
 import asyncio
 import secrets
@@ -20,10 +21,13 @@ from relay.domain.api_key import (
 )
 from relay.domain.errors import LogUnavailable, RelayError
 from relay.domain.scope import Scope
+from relay.domain.session import Session, encode_end, ended_record_key
 from relay.log.port import Log, NewRecord
 
 MOST_KEYS: Final = 10_000
 """Each process has all of them in memory."""
+MOST_ENDED: Final = 10_000
+"""Sessions that were ended before their time: each process has these in memory, too."""
 MOST_SECRETS: Final = 10
 """Of a key at a time: who proves it is compared with each."""
 REACH_S: Final = 2.0
@@ -34,6 +38,10 @@ Random = Callable[[int], bytes]
 
 class TooManyKeys(RelayError):
     """There are as many keys, or secrets of one, as there may be."""
+
+
+class TooManyEnded(RelayError):
+    """As many sessions were ended before their time as can be remembered."""
 
 
 class Made(NamedTuple):
@@ -91,6 +99,14 @@ class KeyDesk:
         """For good: at the return it is refused here, and in the other processes as soon as they read it."""
         added = [secret_record_key(key.id, each.digest) for each in key.secrets[1:]]
         await self._append(*(self._record(each, None) for each in (key_record_key(key.id), *added)))
+
+    async def end(self, session: Session, now: float) -> None:
+        """Before its time, as `revoke`. Raises TooManyEnded."""
+        over = [id for id, expires in self.keys.ended.items() if expires <= now]
+        if len(self.keys.ended) - len(over) >= MOST_ENDED:
+            raise TooManyEnded(f"{MOST_ENDED} sessions were ended before their time; to end more, revoke their key")
+        ended = self._record(ended_record_key(session.id), encode_end(session.expires))
+        await self._append(ended, *(self._record(ended_record_key(id), None) for id in over))
 
     def _outlived(self, key: Key, now: float) -> list[NewRecord]:
         """Tombstones of the secrets of former rotations that are good no more.

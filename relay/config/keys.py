@@ -1,6 +1,7 @@
 """The keys of the API, as far as `receiver_config` has told of them here."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 
 from relay.domain.api_key import (
@@ -15,6 +16,7 @@ from relay.domain.api_key import (
     place_of_secret,
 )
 from relay.domain.errors import InvalidRecord
+from relay.domain.session import ENDED_PREFIX, decode_end
 from relay.log.port import Log, Record
 
 _log = logging.getLogger(__name__)
@@ -30,6 +32,7 @@ class Keys:
         self._made: dict[str, Key] = {}
         self._added: dict[str, dict[str, Secret]] = {}
         self._keys: dict[str, Key] = {}
+        self._ended: dict[str, int] = {}
         self._unseen: set[bytes] = set()
         self._records: set[bytes] = set()
         self.closed = False
@@ -50,6 +53,11 @@ class Keys:
     def any_good(self, now: float) -> bool:
         """Whether somebody could call with one of them at `now`, in Unix seconds."""
         return any(not key.is_over(now) for key in self._keys.values())
+
+    @property
+    def ended(self) -> Mapping[str, int]:
+        """Sessions that somebody ended, by id: when they would have been over anyway, in Unix seconds."""
+        return self._ended
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -82,6 +90,9 @@ class Keys:
             _log.warning("key_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
 
     def _hold(self, key: bytes, value: bytes) -> None:
+        if key.startswith(ENDED_PREFIX):
+            self._ended[_session_in(key)] = decode_end(value)
+            return
         self.closed = True  # also of a key that cannot be read here: somebody has made it
         if key == CLOSED_KEY:
             return
@@ -96,6 +107,9 @@ class Keys:
     def _drop(self, key: bytes) -> None:
         self._records.discard(key)
         if key == CLOSED_KEY:
+            return
+        if key.startswith(ENDED_PREFIX):
+            self._ended.pop(_session_in(key), None)
             return
         if key.startswith(KEY_PREFIX):
             id = key.removeprefix(KEY_PREFIX).decode(errors="replace")
@@ -115,6 +129,10 @@ class Keys:
             return
         added = sorted(self._added.get(id, {}).items(), key=lambda each: (each[1].made_at, each[0]))
         self._keys[id] = replace(made, secrets=(*made.secrets, *(secret for _, secret in added)))
+
+
+def _session_in(key: bytes) -> str:
+    return key.removeprefix(ENDED_PREFIX).decode(errors="replace")
 
 
 async def read_keys(log: Log, topic: str) -> Keys:

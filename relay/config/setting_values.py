@@ -12,11 +12,14 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr
 from relay.config.encryption import KEY_BYTES
 from relay.config.url_text import check_url
 
+SHORTEST_SESSION_SECRET: Final = 16
+"""Characters."""
 _REDIS_SCHEMES: Final = {"unix", *(tls + kind for tls in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster"))}
 _HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]*:[0-9a-f:.]*")
 _PRIVATE_NAME = re.compile(r"([a-z0-9_-]+\.)*(?!(\d+|0x[0-9a-f]*)$)[a-z0-9_-]+")
 _SERVER = re.compile(r"([\w-]+(\.[\w-]+)*\.?|\[[0-9a-f:.]+\])(:\d{1,5})?|[0-9a-f]*:[0-9a-f:]+", re.IGNORECASE)
 _VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*")
+_ORIGIN = re.compile(r"https?://(([a-z0-9_-]+\.)*[a-z0-9_-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 _TOPIC_PREFIX = re.compile(r"[a-zA-Z0-9._-]{0,100}")
 
 
@@ -133,6 +136,24 @@ def _not_empty(value: SecretStr) -> SecretStr:
     return value
 
 
+def _long_enough(value: SecretStr) -> SecretStr:
+    """Who has a token can try secrets on it as fast as a computer can."""
+    if len(value.get_secret_value()) < SHORTEST_SESSION_SECRET:
+        raise ValueError(f"shorter than {SHORTEST_SESSION_SECRET} characters; make one with: openssl rand -hex 32")
+    return value
+
+
+def _origins(value: object) -> object:
+    return tuple(_origin(str(item)) for item in _items(value, "origins, as https://app.example"))
+
+
+def _origin(text: str) -> str:
+    """In lower case: browsers write it so."""
+    if not _ORIGIN.fullmatch(text.lower()):
+        raise ValueError(f"{text!r} is not an origin; write scheme, host and port alone, as https://app.example")
+    return text.lower()
+
+
 def key_of(value: SecretStr) -> bytes:
     """The 32 bytes that a key of RELAY_SECRETS_KEY stands for. Raises ValueError."""
     try:
@@ -152,6 +173,8 @@ def _key(value: SecretStr) -> SecretStr:
 Secret = Annotated[SecretStr, AfterValidator(_not_empty)]
 Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_secrets)]
 Keys = Annotated[tuple[Annotated[SecretStr, AfterValidator(_key)], ...], BeforeValidator(_secrets)]
+SessionSecrets = Annotated[tuple[Annotated[SecretStr, AfterValidator(_long_enough)], ...], BeforeValidator(_secrets)]
+Origins = Annotated[tuple[str, ...], BeforeValidator(_origins)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[ByteSize, Field(ge=1)]

@@ -25,10 +25,12 @@ from relay.config.setting_values import (
     HostNames,
     Keys,
     Networks,
+    Origins,
     Port,
     PrivateNames,
     Secret,
     Secrets,
+    SessionSecrets,
     Size,
     VariableNames,
     check_brokers,
@@ -46,7 +48,16 @@ ENV_PREFIX: Final = "RELAY_"
 CONFIG_FILE: Final = "config_file"
 """Among the overrides: the YAML file to read settings from. In the environment: RELAY_CONFIG_FILE."""
 SECRET_SETTINGS: Final = frozenset(
-    {"kafka_sasl_password", "redis_url", "api_key", "answer_secret", "secrets_key", "sentry_dsn", "egress_proxy"}
+    {
+        "kafka_sasl_password",
+        "redis_url",
+        "api_key",
+        "answer_secret",
+        "session_secret",
+        "secrets_key",
+        "sentry_dsn",
+        "egress_proxy",
+    }
 )
 """Settings whose values no message may repeat."""
 _ALSO_FROM: Final = {
@@ -115,6 +126,11 @@ class Settings(BaseSettings):
     answer_secret: Secrets = ()
     """Signs the tokens of answer URLs: the first one does, and each proves them. None: `relay dev` keeps one by itself,
     and `relay run` sends no answer URLs."""
+    session_secret: SessionSecrets = ()
+    """Signs sessions and links into the portal: the first one does, and each proves them; 16 characters at least. None:
+    made from `answer_secret`; without that, too, one that this launch forgets."""
+    portal_origins: Origins = ()
+    """Of pages that may show the portal in a frame, as https://app.example."""
     secrets_key: Keys = ()
     """Keys, 32 bytes of base64 each, for secrets that are given over the API: the first encrypts, and each decrypts.
     None: `relay dev` keeps one by itself, and `relay run` takes no such secrets."""

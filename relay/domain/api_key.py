@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from relay.domain.errors import InvalidRecord
 from relay.domain.scope import Access, Scope, in_text, parse_scope
+from relay.domain.session import ENDED_PREFIX, proof_of_digest
 
 KEY_PREFIX: Final = b"key:"
 SECRET_PREFIX: Final = b"key-secret:"
@@ -64,8 +65,18 @@ class Key:
 
     def proves(self, text: str, now: float) -> bool:
         """Whether `text` is this key with a secret that is good at `now`; it may be over all the same."""
+        return self.secret_of(text, now) is not None
+
+    def secret_of(self, text: str, now: float) -> Secret | None:
+        """The one that is in `text`, if it is good at `now`."""
         given = digest_of(text)
-        return any(_is_good(self.until(each), now) and _equal(given, each.digest) for each in self.secrets)
+        found = [each for each in self.secrets if _is_good(self.until(each), now) and _equal(given, each.digest)]
+        return found[0] if found else None
+
+    def has_good(self, proof: str, now: float) -> bool:
+        """Whether a session that was made with the secret of this `proof` can go on: that one is good at `now`."""
+        good = [each for each in self.secrets if _is_good(self.until(each), now)]
+        return not self.is_over(now) and any(_equal(proof, proof_of_digest(each.digest)) for each in good)
 
     def old_until(self, now: float) -> float | None:
         """Until when a former secret is good as well; None: there is none."""
@@ -119,8 +130,8 @@ def _written(raw: bytes) -> str:
 
 
 def is_of_key(key: bytes) -> bool:
-    """Whether a record of `receiver_config` with this key is about keys of the API."""
-    return key.startswith((KEY_PREFIX, SECRET_PREFIX)) or key == CLOSED_KEY
+    """Whether a record of `receiver_config` with this key is about keys of the API, or sessions made with them."""
+    return key.startswith((KEY_PREFIX, SECRET_PREFIX, ENDED_PREFIX)) or key == CLOSED_KEY
 
 
 def key_record_key(id: str) -> bytes:

@@ -57,14 +57,17 @@ def parse_scope(text: str) -> Scope:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who calls, and what they may do. `who`, for people and records: `key:<id>`, `RELAY_API_KEY`, or `anybody`.
+    """Who calls, and what they may do. `who`, for people and records: `key:<id>`, `RELAY_API_KEY`, or `anybody`; or in
+    front of one of these `session of`, `portal for <owner> of`.
 
-    `key`: the id of their key, `api` for the one of the settings; None: they have none.
+    `key`: the id of their key, `api` for the one of the settings; None: they have none. `only`: of the receivers of
+    owners, those with these names alone; None: all.
     """
 
     who: str
     scopes: frozenset[Scope]
     key: str | None = None
+    only: frozenset[str] | None = None
 
     def may(self, kind: ScopeKind, name: str = "") -> bool:
         return any(scope.covers(kind, name) for scope in self.scopes)

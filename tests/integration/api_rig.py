@@ -258,6 +258,8 @@ async def running_api(
     may_be_open: bool = True,
     own_key: str | None = None,
     pages: bool = False,
+    session_secrets: Sequence[bytes] = (b"sessions are signed with this",),
+    public_url: str | None = None,
 ) -> AsyncIterator[Rig]:
     """An API on a free port, over an empty log and an empty, ready state."""
     broker, topics, state, clock, directory = MemoryBroker(), Topics("t-"), AwayState(), StandingClock(), Known()
@@ -295,6 +297,8 @@ async def running_api(
         keys=keys,
         transport=transport,
         own_key=own_key,
+        session_secrets=session_secrets,
+        public_url=public_url,
         may_be_open=may_be_open,
         pages=partial(create_pages, now=clock.time) if pages else None,
     )

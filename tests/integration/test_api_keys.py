@@ -97,6 +97,10 @@ MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
     ("POST", "/v1/keys/{id}/rotate"): frozenset(),
     ("GET", "/v1/audit"): frozenset(),
     ("GET", "/v1/tail"): frozenset({"read:github", "read:other", "receiver:ci", "receiver:cd", *OWNERS}),
+    ("POST", "/v1/sessions"): frozenset(SCOPES),  # its proof is the key itself
+    ("GET", "/v1/session"): frozenset(SCOPES),
+    ("DELETE", "/v1/session"): frozenset(SCOPES),
+    ("POST", "/v1/portal-links"): frozenset(OWNERS),
 }
 """Route -> the scopes that it takes beside `admin`; `-`: no key at all."""
 

@@ -11,6 +11,7 @@ from relay.api.openapi import (
     of_monitoring,
     of_receivers,
     of_secrets,
+    of_sessions,
     of_sources,
     of_tail,
 )
@@ -25,6 +26,7 @@ _TABLES: Final[tuple[tuple[Operation, ...], ...]] = (
     of_secrets.OPERATIONS,
     of_keys.OPERATIONS,
     of_tail.OPERATIONS,
+    of_sessions.OPERATIONS,
     of_audit.OPERATIONS,
     of_monitoring.OPERATIONS,
 )

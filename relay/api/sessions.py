@@ -1,0 +1,225 @@
+"""Sessions and links into the portal: signed tokens in place of a key, for people with browsers."""
+
+import math
+import secrets
+from typing import Final, Literal, TypedDict
+from urllib.parse import quote
+
+import msgspec
+from aiohttp import web
+
+from relay.api.access import OWNERS, SESSION, SESSIONS, forbidden, owner_of
+from relay.api.audited import changed_nothing, tell_audit
+from relay.api.callers import Caller, Callers, bearer_in, caller_of, owners_in
+from relay.api.context import ApiContext
+from relay.api.json_body import json_response, read_json
+from relay.api.problems import FORBIDDEN, TOO_MANY_KEYS, UNKNOWN_RECEIVER, Problem, invalid
+from relay.api.reading import query_of, read_body
+from relay.api.view import rfc3339
+from relay.config.durations import parse_duration
+from relay.config.key_desk import TooManyEnded
+from relay.domain.errors import InvalidRecord
+from relay.domain.identity import check_id
+from relay.domain.scope import in_text
+from relay.domain.session import LONGEST_S, MOST_RECEIVERS, Session, issue
+
+MOST_BYTES: Final = 64 * 1024
+USUAL_S: Final = 12 * 3_600.0
+LONGEST_HOURS: Final = int(LONGEST_S // 3_600)
+PORTAL: Final = "/ui/portal"
+"""The page that takes a portal token once, and keeps it as a cookie."""
+_ID_BYTES: Final = 8
+_KEY: Final = "This is a key, and no session: DELETE /v1/keys/{id} revokes one that was made."
+_LINK: Final = "A link into the portal goes on until its time is over, or its key is revoked; forget the token."
+
+
+class WantedSession(msgspec.Struct, forbid_unknown_fields=True):
+    """`key`: the key to make it with, in place of the one in the header; also a portal token, which is checked and
+    given back. `expires_in`: at most 7 days, and no longer than the key: seconds, or as `12h`."""
+
+    key: str | None = None
+    expires_in: float | str = USUAL_S
+
+
+class WantedLink(msgspec.Struct, forbid_unknown_fields=True):
+    """`owner`: whose receivers it shows. `hours`: how long it is good, at most 168. `receivers`: of theirs these alone,
+    at most 20; null: all."""
+
+    owner: str
+    hours: float = 24
+    receivers: list[str] | None = None
+
+
+class NewSession(TypedDict):
+    """`token`: sent as a key is, `Authorization: Bearer rs_...`. `scopes`: what it may do. `receivers`: of its owner's
+    these alone; null: no such limit."""
+
+    token: str
+    expires_at: str | None
+    scopes: list[str]
+    receivers: list[str] | None
+
+
+class SessionView(TypedDict):
+    """Who calls. `proof`: what they prove it with; `nothing`: there is no key yet. `key`: the id of the key behind it,
+    null: it has none. `expires_at` null: never."""
+
+    who: str
+    proof: Literal["key", "session", "portal", "nothing"]
+    key: str | None
+    owner: str | None
+    scopes: list[str]
+    receivers: list[str] | None
+    expires_at: str | None
+
+
+class EndedSession(TypedDict):
+    """`ended`: whether it is refused from now on, everywhere within 2 s."""
+
+    ended: bool
+    detail: str
+
+
+class NewLink(TypedDict):
+    """`url`: whoever has it sees what is this owner's, until it is over or the key that made it is revoked."""
+
+    url: str
+    expires_at: str | None
+    owner: str
+    receivers: list[str] | None
+
+
+class SessionsResource:
+    """`/v1/sessions`, `/v1/session`, `/v1/portal-links`."""
+
+    def __init__(self, context: ApiContext, callers: Callers) -> None:
+        self._context = context
+        self._callers = callers
+        self._owner_of = owners_in(context)
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_post(SESSIONS, self.create)
+        router.add_get(SESSION, self.show)
+        router.add_delete(SESSION, self.end)
+        router.add_post("/v1/portal-links", self.link)
+
+    async def create(self, request: web.Request) -> web.Response:
+        """201 with the token. What it is made with is the request's proof, and wrong ones are counted as wrong keys."""
+        query_of(request)
+        wanted = read_json(await read_body(request, MOST_BYTES), WantedSession)
+        text = bearer_in(request) if wanted.key is None else wanted.key.strip()
+        given = wanted.key is not None or "Authorization" in request.headers
+        caller = self._callers.judged(request, text, given=given)
+        self._callers.prove(request, caller, self._owner_of)
+        session = caller.session
+        if session is not None and session.kind == "session":
+            raise Problem(FORBIDDEN, "A session makes no session: send the key itself.")
+        if session is not None:  # the portal comes with its token, and stays until that is over
+            tell_audit(request, f"portal:{session.id}")
+            return self._told(201, text or "", caller)
+        until = self._until(_seconds(wanted.expires_in), caller)
+        made = Session("session", secrets.token_hex(_ID_BYTES), caller.maker, until)
+        tell_audit(request, f"session:{made.id}")
+        return self._told(201, issue(self._context.session_secrets[0], made), caller._replace(expires_at=until))
+
+    async def show(self, request: web.Request) -> web.Response:
+        """Who calls, and what they may do."""
+        query_of(request)
+        access, maker, session, expires_at = caller_of(request)
+        proof: Literal["key", "session", "portal", "nothing"]
+        proof = session.kind if session is not None else "key" if maker.key else "nothing"
+        view: SessionView = {
+            "who": access.who,
+            "proof": proof,
+            "key": access.key,
+            "owner": None if session is None else session.owner,
+            "scopes": in_text(access.scopes),
+            "receivers": None if access.only is None else sorted(access.only),
+            "expires_at": None if expires_at is None else rfc3339(expires_at),
+        }
+        return json_response(200, view)
+
+    async def end(self, request: web.Request) -> web.Response:
+        """A session is over everywhere. A portal token is its link's, which others may have, and goes on."""
+        query_of(request)
+        session = caller_of(request).session
+        if session is None or session.kind == "portal" or self._context.keys is None:
+            changed_nothing(request)
+            return json_response(200, EndedSession(ended=False, detail=_KEY if session is None else _LINK))
+        tell_audit(request, f"session:{session.id}")
+        try:
+            await self._context.keys.end(session, self._context.clock.time())
+        except TooManyEnded as error:
+            raise Problem(TOO_MANY_KEYS, str(error)) from error
+        return json_response(200, EndedSession(ended=True, detail="No process takes it two seconds from now."))
+
+    async def link(self, request: web.Request) -> web.Response:
+        """201 with a link. Who was let in by one makes no others."""
+        query_of(request)
+        wanted = read_json(await read_body(request, MOST_BYTES), WantedLink)
+        caller, owner = caller_of(request), _owner(wanted.owner)
+        if caller.session is not None and caller.session.kind == "portal":
+            raise Problem(FORBIDDEN, "Who came by a link into the portal makes no further ones.")
+        if not caller.access.may("owner", owner):
+            raise forbidden(OWNERS)
+        only = self._receivers(request, owner, wanted.receivers)
+        until = self._until(_hours(wanted.hours), caller)
+        made = Session("portal", secrets.token_hex(_ID_BYTES), caller.maker, until, owner, only)
+        shown = None if only is None else sorted(only)
+        tell_audit(request, f"portal:{made.id}", owner=owner, expires_at=rfc3339(until) or "", receivers=shown or [])
+        url = f"{self._base(request)}{PORTAL}?token={issue(self._context.session_secrets[0], made)}"
+        return json_response(201, NewLink(url=url, expires_at=rfc3339(until), owner=owner, receivers=shown))
+
+    def _told(self, status: int, token: str, caller: Caller) -> web.Response:
+        only = caller.access.only
+        view: NewSession = {
+            "token": token,
+            "expires_at": None if caller.expires_at is None else rfc3339(caller.expires_at),
+            "scopes": in_text(caller.access.scopes),
+            "receivers": None if only is None else sorted(only),
+        }
+        return json_response(status, view)
+
+    def _until(self, lives_s: float, caller: Caller) -> int:
+        """Unix seconds. No longer than what it is made with."""
+        until = self._context.clock.time() + lives_s
+        return math.ceil(until if caller.expires_at is None else min(until, caller.expires_at))
+
+    def _receivers(self, request: web.Request, owner: str, names: list[str] | None) -> frozenset[str] | None:
+        if names is None:
+            return None
+        if not 0 < len(names) <= MOST_RECEIVERS:
+            detail = f"{len(names)} receivers are named; 1 to {MOST_RECEIVERS} are allowed, and none means all"
+            raise invalid(detail, pointer="/receivers")
+        for place, name in enumerate(names):
+            if owner_of(request, name) != owner:
+                detail = f"{owner[:80]!r} has no receiver {name[:80]!r}"
+                raise Problem(UNKNOWN_RECEIVER, detail, errors=({"detail": detail, "pointer": f"/receivers/{place}"},))
+        return frozenset(names)
+
+    def _base(self, request: web.Request) -> str:
+        """Where the one who asks has reached us, unless somebody has said where others do."""
+        return self._context.public_url or f"{request.scheme}://{quote(request.host, safe=':[]')}"
+
+
+def _owner(text: str) -> str:
+    try:
+        return check_id(text, "owner")
+    except InvalidRecord as error:
+        raise invalid(error.detail, pointer="/owner") from None
+
+
+def _hours(hours: float) -> float:
+    if not 0 < hours <= LONGEST_HOURS:
+        raise invalid(f"hours is {hours:g}; more than 0, and at most {LONGEST_HOURS} are allowed", pointer="/hours")
+    return hours * 3_600
+
+
+def _seconds(value: float | str) -> float:
+    try:
+        seconds = parse_duration(value)
+    except ValueError as error:
+        raise invalid(str(error), pointer="/expires_in") from None
+    if not 0 < seconds <= LONGEST_S:
+        raise invalid("more than 0, and at most 7 days are allowed", pointer="/expires_in")
+    return seconds
