@@ -31,6 +31,10 @@ class HistoryUnavailable(Unavailable):
     """The store of the history does not answer, or cannot take or give anything now."""
 
 
+class HistoryMoved(RelayError):
+    """The store of the history has less than it had: somebody cleared it, or put back a copy of before."""
+
+
 class StateRecovering(Unavailable):
     """The state lost its memory, or may have; it answers again when a recovery pass has marked it ready.
 

@@ -1,12 +1,13 @@
 """The history port: messages, deliveries and attempts as they are searched. All of it is derived from the log.
 
 Any method may raise HistoryUnavailable; then it can be repeated. What a page of results leaves out follows behind its
-cursor: newest first, and stable while newer things come in.
+cursor: newest first, and stable while newer things come in. Texts that no database takes come back as they could be
+kept: NUL and lone surrogates as U+FFFD.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -23,7 +24,9 @@ By = Literal["minute", "hour"]
 
 class Arrival(Struct, frozen=True, gc=False):
     """A message as it came to `from_sender`, at `at`. `received_at`: Unix seconds, the log's. `headers`: the message's
-    own and its CloudEvents attributes, where bodies are kept; `body`: as many of its first bytes as are kept."""
+    own and its CloudEvents attributes, by their names in lower case, where bodies are kept; `body`: as many of its
+    first bytes as are kept. `receivers`: those that it names, whose deliveries are known by that. Of an id that came
+    more than once the first counts, with the receivers of all."""
 
     message: MessageId
     at: Coordinate
@@ -33,13 +36,15 @@ class Arrival(Struct, frozen=True, gc=False):
     size: int
     headers: Mapping[str, str] = {}
     body: bytes | None = None
+    receivers: tuple[str, ...] = ()
 
 
 class Ending(Struct, frozen=True, gc=False):
     """What became of a delivery: its record on `to_sender`, or on `failed_messages`. `happened_at`: Unix seconds.
 
-    `status`: `response_received_from_receiver`, or `failed`, then with its `reason`. `receiver` of what was never
-    routed: empty.
+    `status`: `response_received_from_receiver`; `response_delivered_to_sender` where it was left for a consumer of the
+    source's own; or `failed`, then with its `reason`, also where it was the sender's callback that failed. `attempts`:
+    POSTs to the receiver. `receiver` of what was never routed: empty.
     """
 
     delivery: DeliveryId
@@ -64,8 +69,8 @@ class Batch(Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Visible:
     """Of whom something may be shown. Both None: of all. `sources`: patterns as scopes have them. What is about one of
-    `sources` is shown, and of the rest what is about one of `receivers`: a message with a delivery to one, and attempts
-    at it, but no callback. A None beside names stands for none of that kind."""
+    `sources` is shown, and of the rest what is about one of `receivers`: a message with a delivery to one, without its
+    other deliveries, and attempts at it, but no callback. A None beside names stands for none of that kind."""
 
     sources: Collection[str] | None = None
     receivers: Collection[str] | None = None
@@ -75,10 +80,10 @@ class Visible:
 class MessageQuery:
     """Which messages. What is None narrows nothing. `since` (included), `until` (not): Unix seconds of the arrival.
 
-    `event_type`: exact, or with a trailing `*`. `id_prefix`: how the message_id, or the webhook id, begins. `header`: a
-    name and its value; `payload`: a JSON pointer and the text of what is there; both only where bodies are kept.
-    `status`, `reason`, `receiver`: at least one delivery that may be shown is all of that; a message of which no
-    delivery is known yet is `arrived`.
+    `event_type`: exact, or with a trailing `*`. `id_prefix`: how the message_id begins, or the webhook id. `header`: a
+    name and its value; `payload`: a JSON pointer and the text of what is there (a string as it is, `true`, a number
+    without exponent); both only where bodies are kept. `status`, `reason`, `receiver`: at least one delivery that may
+    be shown is all of that; a message of which no delivery is known yet is `arrived`.
     """
 
     visible: Visible = field(default_factory=Visible)
@@ -96,7 +101,8 @@ class MessageQuery:
 
 @dataclass(frozen=True, slots=True)
 class AttemptQuery:
-    """Which attempts. `kinds` None: all. `failed`: those that did not end well (True), or that did (False)."""
+    """Which attempts. `kinds` None: all. `failed`: those that did not end well (True), or that did (False). `since`
+    (included), `until` (not): Unix seconds of their begin."""
 
     visible: Visible = field(default_factory=Visible)
     message: MessageId | None = None
@@ -108,7 +114,8 @@ class AttemptQuery:
 
 
 class DeliveryFound(Struct, frozen=True, gc=False):
-    """A delivery, as far as the newest of its generations has come. `updated_at`: Unix seconds."""
+    """A delivery, as far as the newest of its generations has come. `reason`, `detail`: why it failed, or why its last
+    attempt did. `updated_at`: Unix seconds."""
 
     receiver: str
     status: Status
@@ -135,7 +142,8 @@ class AttemptFound(Struct, frozen=True, gc=False):
 
 
 class Page(Struct, Generic[T], frozen=True):
-    """`cursor`: what the next page is asked for with; None: this was the last one."""
+    """`cursor`: what the next page is asked for with; None: this was the last one. A search by header or payload looks
+    at so many messages for a page and no more: it may then hold fewer than asked for, or none, and have a cursor."""
 
     items: list[T]
     cursor: str | None
@@ -151,6 +159,15 @@ class SpanCount(Struct, frozen=True, gc=False):
     counts: tuple[int, ...]
 
 
+class Size(NamedTuple):
+    """Of what a store holds. `bytes` None: not known."""
+
+    messages: int
+    deliveries: int
+    attempts: int
+    bytes: int | None
+
+
 class HistoryReader(Protocol):
     """What is asked of it."""
 
@@ -158,7 +175,9 @@ class HistoryReader(Protocol):
         """Newest arrival first. Raises ValueError for a cursor that is none."""
         ...
 
-    async def message(self, message: MessageId) -> MessageFound | None: ...
+    async def message(self, message: MessageId) -> MessageFound | None:
+        """With all its deliveries: what may be shown is the caller's business."""
+        ...
 
     async def attempts(self, query: AttemptQuery, *, limit: int, cursor: str | None = None) -> Page[AttemptFound]:
         """Newest begin first. Raises ValueError for a cursor that is none."""
@@ -184,16 +203,30 @@ class HistoryReader(Protocol):
 
 
 class History(HistoryReader, Protocol):
-    """A store. `start` connects and makes or moves up its tables; `close` releases everything in bounded time."""
+    """A store. `start` connects and makes or moves up its tables, and is repeatable: one that another version has made
+    is begun anew. `close` releases everything in bounded time."""
 
     async def start(self) -> None: ...
 
-    async def write(self, batch: Batch, next_offsets: Mapping[TopicPartition, int]) -> None:
-        """All of it, and how far it goes, or nothing of it. Repeatable: what is there already is left as it is."""
+    async def write(
+        self, batch: Batch, next_offsets: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
+    ) -> None:
+        """All of it, and how far it goes, or nothing of it. Repeatable: what is before the offsets that it has is left
+        out, whoever wrote it. `first`: where the batch begins, of each of its partitions. Raises HistoryMoved where it
+        has less than that: it was cleared, or is a copy of before."""
+        ...
+
+    async def skip(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        """Go on from there: what was before is gone from the log. Nothing moves back."""
+        ...
+
+    async def size(self) -> Size:
+        """About: where counting takes long, the server's own estimate."""
         ...
 
     async def prune(self, before: float) -> int:
-        """Drop what happened before (Unix seconds), and tell how many messages that were."""
+        """Drop what happened before the day (UTC) of this moment (Unix seconds), and tell how many messages that were.
+        Days are dropped as a whole."""
         ...
 
     async def clear(self) -> None:

@@ -1,0 +1,260 @@
+"""The history in memory: everything in dictionaries, and every question a walk through all of it."""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from relay.domain.attempt import Attempt, decode_attempt
+from relay.domain.coordinate import Coordinate
+from relay.domain.errors import HistoryMoved, HistoryUnavailable
+from relay.domain.identity import MessageId, webhook_id
+from relay.domain.topics import DAY_S
+from relay.history.asking import kept_attempt_query, kept_message, kept_query, kept_visible
+from relay.history.cursor import (
+    AfterAttempt,
+    AfterMessage,
+    read_attempt_cursor,
+    read_message_cursor,
+    write_cursor,
+)
+from relay.history.folding import (
+    PROGRESS,
+    Delivery,
+    counts_of,
+    deliveries_of,
+    first_of,
+    found_of,
+    join,
+    order_of,
+    went_well,
+)
+from relay.history.port import (
+    Arrival,
+    AttemptFound,
+    AttemptQuery,
+    Batch,
+    By,
+    MessageFound,
+    MessageQuery,
+    Page,
+    Size,
+    SpanCount,
+    Visible,
+)
+from relay.history.taking import attempt_value, taken
+from relay.history.text import clean, has_header, payload_has
+from relay.log.port import TopicPartition
+
+T = TypeVar("T")
+
+
+class MemoryHistory:
+    """`available` False: every call says that it is away."""
+
+    def __init__(self) -> None:
+        self.available = True
+        self.writes = 0
+        self._arrivals: dict[tuple[str, str], Arrival] = {}
+        self._deliveries: dict[tuple[str, str, str], Delivery] = {}
+        self._attempts: dict[Coordinate, Attempt] = {}
+        self._counts: dict[tuple[By, int, str, str], tuple[int, ...]] = {}
+        self._positions: dict[TopicPartition, int] = {}
+
+    async def start(self) -> None:
+        self._look()
+
+    async def close(self) -> None:
+        return
+
+    def _look(self) -> None:
+        if not self.available:
+            raise HistoryUnavailable("the history is away")
+
+    # what is written
+
+    async def next_offsets(self) -> dict[TopicPartition, int]:
+        self._look()
+        return dict(self._positions)
+
+    async def write(
+        self, batch: Batch, next_offsets: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
+    ) -> None:
+        self._look()
+        if any(self._positions.get(partition, 0) < offset for partition, offset in first.items()):
+            raise HistoryMoved("it was cleared")
+        batch = taken(batch, self._positions)
+        for arrival in first_of(batch.arrivals):
+            known = self._arrivals.get(arrival.message)
+            if known is None or order_of(arrival) < order_of(known):
+                self._arrivals[arrival.message] = arrival
+        for row in deliveries_of(batch):
+            old = self._deliveries.get(row.key)
+            self._deliveries[row.key] = row if old is None else join(old, row)
+        self._attempts |= {at: decode_attempt(attempt_value(one)) for at, one in batch.attempts}
+        for *key, numbers in counts_of(attempt for _, attempt in batch.attempts):
+            span: tuple[By, int, str, str] = tuple(key)  # type: ignore[assignment]
+            before = self._counts.get(span, (0,) * len(numbers))
+            self._counts[span] = tuple(map(sum, zip(before, numbers, strict=True)))
+        self._advance(next_offsets)
+        self.writes += 1
+
+    async def skip(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        self._look()
+        self._advance(next_offsets)
+
+    def _advance(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        for partition, offset in next_offsets.items():
+            self._positions[partition] = max(offset, self._positions.get(partition, 0))
+
+    async def prune(self, before: float) -> int:
+        self._look()
+        day = before // DAY_S * DAY_S
+        old = [key for key, arrival in self._arrivals.items() if arrival.received_at < day]
+        for key in old:
+            del self._arrivals[key]
+        self._deliveries = {key: row for key, row in self._deliveries.items() if row.updated_at >= day}
+        self._attempts = {at: one for at, one in self._attempts.items() if one.started_at >= day}
+        self._counts = {key: numbers for key, numbers in self._counts.items() if key[1] >= day}
+        return len(old)
+
+    async def clear(self) -> None:
+        self._look()
+        for kept in (self._arrivals, self._deliveries, self._attempts, self._counts, self._positions):
+            kept.clear()
+
+    # what is asked
+
+    async def size(self) -> Size:
+        self._look()
+        return Size(len(self._arrivals), len(self._deliveries), len(self._attempts), None)
+
+    async def messages(self, query: MessageQuery, *, limit: int, cursor: str | None = None) -> Page[MessageFound]:
+        self._look()
+        query = kept_query(query)
+        after = read_message_cursor(cursor)
+        found = sorted(
+            ((_place(one), one) for one in self._arrivals.values() if self._is_meant(query, one)), reverse=True
+        )
+        page, next_cursor = _page([(place, one) for place, one in found if after is None or place < after], limit)
+        return Page([self._found(one, query.visible) for one in page], next_cursor)
+
+    def _is_meant(self, query: MessageQuery, arrival: Arrival) -> bool:
+        source_id, message_id = arrival.message
+        event_type = arrival.event_type or ""
+        return (
+            self._may_be_shown(query.visible, arrival)
+            and (query.source_id is None or source_id == query.source_id)
+            and _is_within(arrival.received_at, query.since, query.until)
+            and (query.event_type is None or _matches(query.event_type, event_type))
+            and (
+                query.id_prefix is None
+                or message_id.startswith(query.id_prefix)
+                or webhook_id(source_id, message_id).startswith(query.id_prefix)
+            )
+            and (query.header is None or has_header(arrival.headers, *query.header))
+            and (query.payload is None or payload_has(arrival.body, *query.payload))
+            and (
+                (query.receiver, query.status, query.reason) == (None, None, None)
+                or any(self._is_one(query, row) for row in self._shown(arrival, query.visible))
+                or ((query.receiver, query.status, query.reason) == (None, "arrived", None) and self._is_new(arrival))
+            )
+        )
+
+    def _is_one(self, query: MessageQuery, row: Delivery) -> bool:
+        return (
+            (query.receiver is None or row.receiver == query.receiver)
+            and (query.status is None or PROGRESS[row.progress] == query.status)
+            and (query.reason is None or row.reason == query.reason)
+        )
+
+    def _is_new(self, arrival: Arrival) -> bool:
+        return all(row.key[:2] != arrival.message for row in self._deliveries.values())
+
+    def _may_be_shown(self, visible: Visible, arrival: Arrival) -> bool:
+        return _sees_source(visible, arrival.message.source_id) or bool(list(self._shown(arrival, visible)))
+
+    def _shown(self, arrival: Arrival, visible: Visible) -> Iterable[Delivery]:
+        for row in self._deliveries.values():
+            if row.key[:2] == arrival.message and _sees(visible, row.source_id, row.receiver):
+                yield row
+
+    def _found(self, arrival: Arrival, visible: Visible) -> MessageFound:
+        rows = sorted(self._shown(arrival, visible))
+        return MessageFound(arrival, tuple(map(found_of, rows)))
+
+    async def message(self, message: MessageId) -> MessageFound | None:
+        self._look()
+        arrival = self._arrivals.get(kept_message(message))
+        return None if arrival is None else self._found(arrival, Visible())
+
+    async def attempts(self, query: AttemptQuery, *, limit: int, cursor: str | None = None) -> Page[AttemptFound]:
+        self._look()
+        after = read_attempt_cursor(cursor)
+        query = kept_attempt_query(query)
+        found = [AttemptFound(at, one) for at, one in self._attempts.items() if _is_wanted(query, one)]
+        placed = [(AfterAttempt(one.attempt.started_at, one.at.partition, one.at.offset), one) for one in found]
+        placed.sort(key=lambda pair: pair[0], reverse=True)
+        return Page(*_page([(place, one) for place, one in placed if after is None or place < after], limit))
+
+    async def counted(
+        self,
+        by: By,
+        *,
+        since: float,
+        until: float,
+        visible: Visible,
+        receiver: str | None = None,
+        source_id: str | None = None,
+        most: int,
+    ) -> list[SpanCount]:
+        self._look()
+        visible = kept_visible(visible)
+        found = []
+        for (span, at, its_receiver, its_source), numbers in sorted(self._counts.items()):
+            of_span = span == by and since <= at < until
+            asked = receiver in (None, its_receiver) and source_id in (None, its_source)
+            if of_span and asked and _sees(visible, its_source, its_receiver):
+                found.append(SpanCount(at, its_receiver, its_source, numbers))
+        return found[:most]
+
+
+def _place(arrival: Arrival) -> AfterMessage:
+    return AfterMessage(arrival.received_at, *arrival.message)
+
+
+def _page(found: list[tuple[AfterMessage, T]] | list[tuple[AfterAttempt, T]], limit: int) -> tuple[list[T], str | None]:
+    cursor = write_cursor(found[limit - 1][0]) if len(found) > limit else None
+    return [one for _, one in found[:limit]], cursor
+
+
+def _is_within(at: float, since: float | None, until: float | None) -> bool:
+    return (since is None or at >= since) and (until is None or at < until)
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
+
+
+def _sees_source(visible: Visible, source_id: str) -> bool:
+    if visible == Visible():
+        return True
+    return any(_matches(pattern, source_id) for pattern in visible.sources or ())
+
+
+def _sees(visible: Visible, source_id: str, receiver: str) -> bool:
+    return _sees_source(visible, source_id) or receiver in (visible.receivers or ())
+
+
+def _sees_attempt(visible: Visible, attempt: Attempt) -> bool:
+    source_id, receiver = clean(attempt.source_id or ""), clean(attempt.receiver or "")
+    return _sees_source(visible, source_id) or (attempt.kind != "callback" and receiver in (visible.receivers or ()))
+
+
+def _is_wanted(query: AttemptQuery, attempt: Attempt) -> bool:
+    return (
+        _sees_attempt(query.visible, attempt)
+        and (query.message is None or (attempt.identity and kept_message(attempt.identity)) == query.message)
+        and (query.receiver is None or clean(attempt.receiver or "") == query.receiver)
+        and (query.kinds is None or attempt.kind in query.kinds)
+        and (query.failed is None or went_well(attempt) is not query.failed)
+        and _is_within(attempt.started_at, query.since, query.until)
+    )
