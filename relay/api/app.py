@@ -26,6 +26,7 @@ from relay.api.context import ApiContext as ApiContext
 from relay.api.failed import FailedResource
 from relay.api.front import PEOPLE
 from relay.api.health import Health, require_start
+from relay.api.history.resource import HistoryResource
 from relay.api.inbound import InboundResource
 from relay.api.intake import Intake
 from relay.api.key_use import KeyUse
@@ -132,6 +133,7 @@ def create_app(
         InboundResource(context, messages, intake, refusals, quotas, Redelivery(replays)),
         BatchResource(context, intake, quotas),
         MessageResource(reader, waiters, context.limits.wait_s),
+        HistoryResource(context, reader),
         AnswersResource(context, reader),
         FailedResource(context),
         ReceiversResource(context),

@@ -19,6 +19,7 @@ from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
 from relay.domain.verification import HandshakeResult
 from relay.engine.clock import Clock
+from relay.history.port import HistoryReader
 from relay.log.port import Log
 from relay.replay.desk import Desk
 from relay.state.port import State
@@ -66,6 +67,8 @@ class ApiContext:
     transport: Transport | None = None
     """The one of deliveries; None: nothing is sent from here."""
     user_agent: str = "relay"
+    history: HistoryReader | None = None
+    """What happened, to be searched; None: none is set up."""
     own_key: str | None = field(default=None, repr=False)
     may_be_open: bool = True
     pages: Callable[[Path], Application] | None = None

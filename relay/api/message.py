@@ -63,9 +63,7 @@ class MessageResource:
         if known is not None and (whole or deliveries):
             view = await self._reader.view_of(known, deliveries)
             return view if whole else of_receivers(view)
-        if await self._reader.has_gap([f"s:{identity.source_id}"]):
-            raise Problem(UNAVAILABLE, _LOST, headers={"Retry-After": str(RETRY_AFTER_S)})
-        raise Problem(NOT_FOUND, _UNKNOWN) if whole else forbidden(MESSAGE)
+        raise await unseen(self._reader, identity, whole=whole)
 
     def _seen(self, request: web.Request, known: KnownMessage) -> list[DeliveryId]:
         """Those that the caller may see."""
@@ -73,3 +71,11 @@ class MessageResource:
         if may_read(request, known.message.source_id):
             return deliveries
         return [delivery for delivery in deliveries if may_see(request, [delivery.receiver])]
+
+
+async def unseen(reader: StatusReader, identity: MessageId, *, whole: bool) -> Problem:
+    """The answer where nothing of a message can be shown: to who may not see all of it, the same whether or not there
+    is such a message. Raises StateUnavailable."""
+    if await reader.has_gap([f"s:{identity.source_id}"]):
+        return Problem(UNAVAILABLE, _LOST, headers={"Retry-After": str(RETRY_AFTER_S)})
+    return Problem(NOT_FOUND, _UNKNOWN) if whole else forbidden(MESSAGE)

@@ -116,6 +116,17 @@ ADVICE: Final[dict[str, str]] = {
         "The relay, or what it stands on, is away for a moment or has too much to do. Repeat the request after "
         "`Retry-After`; with an id of its own that is safe."
     ),
+    "no-history": (
+        "Messages and attempts are listed from a history, and this relay has none. Whoever runs it sets "
+        "`RELAY_HISTORY_URL` (`sqlite:///path` on one machine, or `postgresql://...`) for every process, and runs the "
+        "role `history`; `relay dev` does so by itself. What was on the topics before is in it, as far as they reach "
+        "back. Without it a message is found by its source and id."
+    ),
+    "payload-gone": (
+        "The message came, and its record is not on `from_sender` any more: the retention of that topic is over. Where "
+        "payloads are to be had for longer, whoever runs the relay raises `RELAY_HISTORY_BODIES` or the retention; "
+        "`detail` says what is known."
+    ),
     # of deliveries
     "delivery-failed": "The delivery was given up. Look at its dead letter, mend the cause, and replay it.",
     "invalid": (

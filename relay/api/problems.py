@@ -11,7 +11,15 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from relay.domain.errors import InvalidRecord, LogUnavailable, RecordTooLarge, RelayError, StateRecovering, Unavailable
+from relay.domain.errors import (
+    HistoryUnavailable,
+    InvalidRecord,
+    LogUnavailable,
+    RecordTooLarge,
+    RelayError,
+    StateRecovering,
+    Unavailable,
+)
 from relay.telemetry.logging import get_logger
 
 Check = Callable[[web.Request], None]
@@ -50,6 +58,7 @@ DECLARED_IN_FILE: Final = Kind("declared-in-file", 409, "The receiver is declare
 UNVERIFIED: Final = Kind("receiver-unverified", 409, "The receiver has yet to be verified")
 NO_SECRETS_KEY: Final = Kind("no-secrets-key", 409, "Secrets cannot be kept")
 ANSWER_CLOSED: Final = Kind("answer-closed", 410, "The time to answer is over")
+PAYLOAD_GONE: Final = Kind("payload-gone", 410, "The payload is not kept any more")
 TOO_MANY_RECEIVERS: Final = Kind("too-many-receivers", 409, "The owner has as many receivers as one may have")
 TOO_MANY_KEYS: Final = Kind("too-many-keys", 409, "There are as many keys as there may be")
 KEY_EXPIRED: Final = Kind("key-expired", 409, "The key has expired")
@@ -67,6 +76,7 @@ TOO_MANY: Final = Kind("too-many-requests", 429, "Too many requests")
 OVER_QUOTA: Final = Kind("quota-exceeded", 429, "The quota is used up")
 HEADERS_TOO_LARGE: Final = Kind("headers-too-large", 431, "The headers are too large")
 INTERNAL: Final = Kind("internal-error", 500, "The relay has failed")
+NO_HISTORY: Final = Kind("no-history", 503, "No history is set up")
 UNAVAILABLE: Final = Kind("unavailable", 503, "The relay cannot do this right now")
 
 _BY_STATUS: Final = {kind.status: kind for kind in (NOT_FOUND, WRONG_METHOD, TOO_LARGE)}
@@ -198,6 +208,8 @@ def _what_is_away(error: Unavailable) -> str:
         return "The state is being recovered; repeat the request later."
     if isinstance(error, LogUnavailable):
         return "The log does not answer, or takes nothing for now; repeat the request later."
+    if isinstance(error, HistoryUnavailable):
+        return "The store of the history does not answer; repeat the request later."
     return "The state does not answer; repeat the request later."
 
 

@@ -1,13 +1,12 @@
 """What the body of a replay or a discard asks for; what is wrong with it is told with a JSON pointer."""
 
-from datetime import datetime
 from math import isfinite
 from typing import Annotated, Final, TypeVar, get_args
 
 import msgspec
 
 from relay.api.problems import invalid
-from relay.config.durations import parse_duration
+from relay.config.moments import parse_past
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import check_id, is_receiver_name
@@ -137,22 +136,13 @@ def _moment(value: str | float | None, name: str, now: float) -> int | None:
     if value is None:
         return None
     try:
-        seconds = value if isinstance(value, int | float) else _seconds(value, now)
+        seconds = value if isinstance(value, int | float) else parse_past(value, now)
         if not isfinite(seconds) or not 0 <= seconds < 1e11:
             raise ValueError
         return int(seconds * 1000)
     except (ValueError, OverflowError):
         allowed = "RFC 3339 (2026-01-31T12:00:00Z), Unix seconds, or how long ago (90m, 2h, 1d)"
         raise invalid(f"{name} is {str(value)[:40]!r}, which is no time: give {allowed}", pointer=f"/{name}") from None
-
-
-def _seconds(text: str, now: float) -> float:
-    if "-" in text:
-        moment = datetime.fromisoformat(text.strip())
-        if moment.tzinfo is None:
-            raise ValueError("without its zone")
-        return moment.timestamp()
-    return max(0.0, now - parse_duration(text))
 
 
 def problem_of_skip(skip: str) -> str:

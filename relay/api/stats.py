@@ -4,7 +4,6 @@ Of all processes; each tells what it has counted every few seconds.
 """
 
 from collections.abc import Mapping
-from math import isinf
 from typing import Final, TypedDict
 
 from aiohttp import web
@@ -98,13 +97,9 @@ def _counted(counted: Counted) -> CountedView:
         "attempts": counted.attempts,
         "outcomes": dict(zip(OUTCOMES, counted.outcomes, strict=True)),
         "success_rate": counted.success_rate,
-        "p50_ms": _ms(counted.quantile_s(0.5)),
-        "p99_ms": _ms(counted.quantile_s(0.99)),
+        "p50_ms": counted.quantile_ms(0.5),
+        "p99_ms": counted.quantile_ms(0.99),
     }
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None or isinf(seconds) else seconds * 1000
 
 
 def _last(last: LastAttempt) -> LastResponseView:

@@ -5,6 +5,8 @@ from typing import Annotated, Final
 
 from pydantic import BeforeValidator, WithJsonSchema
 
+from relay.config.durations import parse_duration
+
 _ALLOWED: Final = "give Unix seconds, or RFC 3339 with a zone: 2026-11-23T12:00:00Z"
 _END: Final = 253_402_300_800.0
 """Of the year 9999, beyond which there is no text for a moment."""
@@ -19,6 +21,14 @@ def parse_moment(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _END:
         raise ValueError(f"not a moment; {_ALLOWED}")
     return float(value)
+
+
+def parse_past(text: str, now: float) -> float:
+    """Unix seconds of a moment in RFC 3339 with its zone, or of so long before `now` as a duration says. Raises
+    ValueError."""
+    if "-" in text:
+        return parse_moment(text)
+    return max(0.0, now - parse_duration(text))
 
 
 def _parsed(text: str) -> datetime | None:

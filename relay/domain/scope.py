@@ -75,7 +75,11 @@ class Access:
     @property
     def owners(self) -> frozenset[str]:
         """Whose receivers are named by its scopes."""
-        return frozenset(scope.name for scope in self.scopes if scope.kind == "owner")
+        return self.named("owner")
+
+    def named(self, kind: ScopeKind) -> frozenset[str]:
+        """What its scopes of `kind` name."""
+        return frozenset(scope.name for scope in self.scopes if scope.kind == kind)
 
     def has_some(self, *kinds: ScopeKind) -> bool:
         """Whether there is anything of one of these kinds that they may do."""

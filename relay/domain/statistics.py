@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import ceil, inf
+from math import ceil, inf, isinf
 from typing import Final, get_args
 
 from relay.domain.exchange import Exchange, Response
@@ -68,7 +68,12 @@ class Counted:
     @property
     def success_rate(self) -> float | None:
         """Share of the attempts that were accepted or delivered; None: there were none."""
-        return sum(self.numbers[place] for place in _GOOD) / self.attempts if self.attempts else None
+        return self.successes / self.attempts if self.attempts else None
+
+    @property
+    def successes(self) -> int:
+        """Attempts that were accepted or delivered."""
+        return sum(self.numbers[place] for place in _GOOD)
 
     def quantile_s(self, share: float) -> float | None:
         """So many seconds at most took this share (0 to 1) of the responses, as far as the buckets tell: the upper end
@@ -78,6 +83,11 @@ class Counted:
             return None
         place = bisect_left(sums, max(1, ceil(share * sums[-1])))
         return (*BOUNDS_S, inf)[place]
+
+    def quantile_ms(self, share: float) -> float | None:
+        """As `quantile_s`, in milliseconds; None also beyond the last bucket: there is no number for that in JSON."""
+        seconds = self.quantile_s(share)
+        return None if seconds is None or isinf(seconds) else seconds * 1000
 
 
 def sum_of(parts: Iterable[Counted]) -> Counted:

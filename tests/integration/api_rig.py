@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from aiohttp import ClientSession, ClientTimeout, CookieJar
 from yarl import URL
@@ -32,6 +32,7 @@ from relay.domain.receiver import Endpoint, Inbound, Receiver, Source
 from relay.domain.replay_job import is_of_job
 from relay.domain.topics import Topics
 from relay.engine.clock import SystemClock
+from relay.history.port import HistoryReader
 from relay.log.port import Record
 from relay.pages.web import create_pages
 from relay.replay.desk import Desk
@@ -40,6 +41,7 @@ from relay.state.onlooker import Watched
 from relay.state.quotas import Balance, Charge
 from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
+from tests.fakes.empty_history import EmptyHistory
 from tests.fakes.keys import MemoryKeys
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
@@ -51,6 +53,7 @@ NEW_KEY, OLD_KEY = b"n" * 32, b"o" * 32
 SECRET = b"answers are signed with this"
 PAYLOAD_CAP = 10_000
 ANSWER_CAP = 1_000
+_NO_EVENTS: Final = EmptyHistory()
 T = TypeVar("T")
 
 
@@ -260,6 +263,7 @@ async def running_api(
     pages: bool = False,
     session_secrets: Sequence[bytes] = (b"sessions are signed with this",),
     public_url: str | None = None,
+    history: HistoryReader | None = _NO_EVENTS,
 ) -> AsyncIterator[Rig]:
     """An API on a free port, over an empty log and an empty, ready state."""
     broker, topics, state, clock, directory = MemoryBroker(), Topics("t-"), AwayState(), StandingClock(), Known()
@@ -299,6 +303,7 @@ async def running_api(
         own_key=own_key,
         session_secrets=session_secrets,
         public_url=public_url,
+        history=history,
         may_be_open=may_be_open,
         pages=partial(create_pages, now=clock.time) if pages else None,
     )

@@ -58,6 +58,11 @@ MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
     ("POST", "/v1/sources/{source_id}/messages:batch"): frozenset({"ingest:github"}),
     # there is no such message, which is only told to who may read its source
     ("GET", "/v1/sources/{source_id}/messages/{message_id}"): frozenset({"read:github"}),
+    ("GET", "/v1/sources/{source_id}/messages/{message_id}/attempts"): frozenset({"read:github"}),
+    ("GET", "/v1/sources/{source_id}/messages/{message_id}/payload"): frozenset({"read:github"}),
+    ("GET", "/v1/messages"): frozenset({"read:github", "read:other", "receiver:ci", "receiver:cd", *OWNERS}),
+    ("GET", "/v1/stats"): frozenset({"read:github", "read:other", "receiver:ci", "receiver:cd", *OWNERS}),
+    ("GET", "/v1/receivers/{name}/attempts"): frozenset({"receiver:ci", "owner:alice"}),
     ("GET", "/v1/sources"): frozenset(),
     ("POST", "/v1/sources"): frozenset(),
     ("GET", "/v1/sources/{source_id}"): frozenset(),

@@ -6,6 +6,7 @@ from relay.api.openapi import (
     of_audit,
     of_exchange,
     of_failed,
+    of_history,
     of_keys,
     of_messages,
     of_monitoring,
@@ -20,6 +21,7 @@ from relay.api.openapi.operation import Operation
 _TABLES: Final[tuple[tuple[Operation, ...], ...]] = (
     of_messages.OPERATIONS,
     of_exchange.OPERATIONS,
+    of_history.OPERATIONS,
     of_failed.OPERATIONS,
     of_receivers.OPERATIONS,
     of_sources.OPERATIONS,

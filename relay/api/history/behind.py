@@ -1,0 +1,53 @@
+"""How far the history is behind the topics that it is made of."""
+
+from typing import Final
+
+from relay.domain.coordinate import Coordinate
+from relay.domain.errors import LogUnavailable
+from relay.domain.topics import Topics
+from relay.engine.clock import Clock
+from relay.history.port import HistoryReader
+from relay.log.port import Log
+
+_GOOD_FOR_S: Final = 1.0
+
+
+class Behind:
+    """Asks at most once a second, however many want to know."""
+
+    def __init__(self, history: HistoryReader, log: Log, topics: Topics, clock: Clock) -> None:
+        self._history = history
+        self._log = log
+        self._groups = {topic: topics.group("history") for topic in told_by(topics)}
+        self._clock = clock
+        self._asked: tuple[float, float | None] | None = None
+
+    async def seconds(self) -> float | None:
+        """The age of the oldest record that it has not taken; 0 where there is none, None where that is not known.
+        Raises HistoryUnavailable."""
+        now = self._clock.monotonic()
+        if self._asked is None or now - self._asked[0] >= _GOOD_FOR_S:
+            self._asked = now, await self._look()
+        return self._asked[1]
+
+    async def _look(self) -> float | None:
+        taken = await self._history.next_offsets()
+        try:
+            spans = await self._log.backlogs(self._groups)
+            next_ones = [
+                Coordinate(*span.partition, offset)
+                for span in spans
+                if (offset := max(span.first, taken.get(span.partition, 0))) < span.end
+            ]
+            records = await self._log.read([(at, None) for at in next_ones]) if next_ones else []
+        except LogUnavailable:
+            return None
+        oldest_ms = min((record.timestamp_ms for record in records if record is not None), default=None)
+        if oldest_ms is None:
+            return None if next_ones else 0.0  # what comes next is gone, or no record
+        return round(max(0.0, self._clock.time() - oldest_ms / 1000), 3)
+
+
+def told_by(topics: Topics) -> tuple[str, ...]:
+    """The topics that the history is made of."""
+    return topics.from_sender, topics.to_sender, topics.failed_messages, topics.delivery_attempts

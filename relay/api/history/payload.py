@@ -1,0 +1,65 @@
+"""A message's payload as its sender gave it. It is hostile: a browser is told to save it, and to run nothing of it."""
+
+import re
+from typing import Final
+
+from aiohttp import web
+
+from relay.api.history.sight import Seen
+from relay.api.problems import PAYLOAD_GONE, Problem
+from relay.domain.coordinate import Coordinate
+from relay.domain.errors import InvalidRecord
+from relay.domain.identity import MessageId, webhook_id
+from relay.domain.message import Message, parse_message
+from relay.domain.requests import DEFAULT_CONTENT_TYPE
+from relay.history.port import Arrival
+from relay.log.port import LogReader
+
+TRUNCATED: Final = "relay-payload-truncated"
+"""Says `true` where only the beginning is kept."""
+
+_SAYABLE: Final = re.compile(r"[\t\x20-\x7e]+")
+_UNKNOWN_TYPE: Final = "application/octet-stream"
+
+
+async def payload_response(log: LogReader, identity: MessageId, seen: Seen) -> web.Response:
+    """Of a message that the caller may see. Raises a Problem where it is gone."""
+    if seen.known is not None:
+        return _response(identity, seen.known.message)
+    arrival = None if seen.found is None else seen.found.arrival
+    message = None if arrival is None else await _read(log, identity, arrival.at)
+    return _kept(identity, arrival) if message is None else _response(identity, message)
+
+
+async def _read(log: LogReader, identity: MessageId, at: Coordinate) -> Message | None:
+    """None where its record is gone: another one is there, or none that can be read, if the topic was made anew."""
+    [record] = await log.read([(at, None)])
+    try:
+        message = None if record is None else parse_message(record.value, record.headers)
+    except InvalidRecord:
+        return None
+    return message if message is not None and message.id == identity else None
+
+
+def _kept(identity: MessageId, arrival: Arrival | None) -> web.Response:
+    """What the history has of it."""
+    if arrival is None or arrival.body is None:
+        size = "" if arrival is None else f"It had {arrival.size} bytes. "
+        raise Problem(PAYLOAD_GONE, f"{size}Its record is gone from the log, and the history kept none of it.")
+    kept = Message(*identity, None, content_type=arrival.content_type, payload=arrival.body)
+    response = _response(identity, kept)
+    if len(arrival.body) < arrival.size:
+        response.headers[TRUNCATED] = "true"
+    return response
+
+
+def _response(identity: MessageId, message: Message) -> web.Response:
+    content_type = message.content_type or DEFAULT_CONTENT_TYPE
+    return web.Response(
+        body=message.payload,
+        headers={
+            "Content-Type": content_type if _SAYABLE.fullmatch(content_type) else _UNKNOWN_TYPE,
+            "Content-Disposition": f'attachment; filename="{webhook_id(*identity)}"',
+            "Content-Security-Policy": "sandbox; default-src 'none'",
+        },
+    )

@@ -1,0 +1,154 @@
+"""`GET /v1/messages`, `.../attempts`, `.../payload` and `/v1/stats`: what happened, newest first."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from aiohttp import web
+
+from relay.api.access import may_read, may_see
+from relay.api.context import ApiContext
+from relay.api.history.asked import (
+    OF_COUNTS,
+    OF_MESSAGES,
+    Query,
+    counts_asked,
+    cursor_in,
+    message_query,
+    no_cursor,
+    owner_in,
+    receiver_in,
+    source_in,
+)
+from relay.api.history.behind import Behind
+from relay.api.history.payload import payload_response
+from relay.api.history.shapes import (
+    AttemptPage,
+    MessageItem,
+    MessagePage,
+    attempt_item,
+    counts_view,
+    message_item,
+)
+from relay.api.history.sight import Sight
+from relay.api.json_body import json_response
+from relay.api.paging import limit_in
+from relay.api.problems import NO_HISTORY, NOT_FOUND, Problem, invalid
+from relay.api.reading import MESSAGE_PATH, flag_in, message_in_path, query_of
+from relay.api.status import StatusReader
+from relay.domain.attempt import AttemptKind
+from relay.history.port import AttemptQuery, HistoryReader, MessageFound, Page, Visible
+
+AT_RECEIVERS: Final[tuple[AttemptKind, ...]] = ("post", "status", "ping")
+"""What is a matter of the receiver; how an answer comes back is one of its sender."""
+MOST_COUNTS: Final = 20_000
+"""Points of one answer."""
+
+_NONE: Final = "This relay has no history: RELAY_HISTORY_URL says where there is one."
+
+T = TypeVar("T")
+
+
+class HistoryResource:
+    """The routes; see the module's first lines. Without a history only payloads are shown, as the log has them."""
+
+    def __init__(self, context: ApiContext, reader: StatusReader) -> None:
+        self._context = context
+        self._reader = reader
+        self._sight = Sight(context, reader, context.history)
+        history = context.history
+        self._behind = None if history is None else Behind(history, context.log, context.topics, context.clock)
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/v1/messages", self.messages)
+        router.add_get(f"{MESSAGE_PATH}/attempts", self.of_message)
+        router.add_get(f"{MESSAGE_PATH}/payload", self.payload)
+        router.add_get("/v1/receivers/{name}/attempts", self.of_receiver)
+        router.add_get("/v1/stats", self.counts)
+
+    async def messages(self, request: web.Request) -> web.Response:
+        """Of each, the deliveries that the caller may see."""
+        query, history = query_of(request, *OF_MESSAGES), self._history()
+        visible = self._sight.visible(request, receiver_in(query), owner_in(query))
+        if "header" in query:
+            visible = self._sight.of_senders(request, visible)
+        wanted = message_query(query, visible, self._context.clock.time())
+        page = await _page(query, lambda limit, cursor: history.messages(wanted, limit=limit, cursor=cursor))
+        items = [item for found in page.items if (item := _seen(request, found)) is not None]
+        behind_s = None if self._behind is None else await self._behind.seconds()
+        return json_response(200, MessagePage(items=items, cursor=page.cursor, behind_s=behind_s))
+
+    async def of_message(self, request: web.Request) -> web.Response:
+        """All exchanges about it, or those with receivers of the caller's."""
+        query, history = query_of(request, "receiver", "limit", "cursor"), self._history()
+        identity, receiver = message_in_path(request), receiver_in(query)
+        if may_read(request, identity.source_id):
+            page = await self._attempts(query, history, AttemptQuery(message=identity, receiver=receiver))
+            if not page["items"]:
+                await self._sight.of_message(request, identity)
+            return json_response(200, page)
+        seen = await self._sight.of_message(request, identity)
+        visible = Visible((), seen.receivers or ())
+        wanted = AttemptQuery(visible, identity, receiver, AT_RECEIVERS)
+        return json_response(200, await self._attempts(query, history, wanted))
+
+    async def of_receiver(self, request: web.Request) -> web.Response:
+        """All that was sent to it, and asked of it."""
+        query, history = query_of(request, "failed", "limit", "cursor"), self._history()
+        name, failed = request.match_info["name"], flag_in(query, "failed") if "failed" in query else None
+        page = await self._attempts(query, history, AttemptQuery(receiver=name, kinds=AT_RECEIVERS, failed=failed))
+        directory = self._context.directory
+        if not page["items"] and directory.receiver(name) is None and directory.refusal(name) is None:
+            raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}, and no attempt at one.")
+        return json_response(200, page)
+
+    async def payload(self, request: web.Request) -> web.Response:
+        """As the sender gave it: from the log, else what the history kept of it."""
+        query_of(request)
+        identity = message_in_path(request)
+        seen = await self._sight.of_message(request, identity)
+        return await payload_response(self._context.log, identity, seen)
+
+    async def counts(self, request: web.Request) -> web.Response:
+        """Of POSTs, by minute or hour."""
+        query, history = query_of(request, *OF_COUNTS), self._history()
+        asked = counts_asked(query, self._context.clock.time())
+        receiver, source_id = receiver_in(query), source_in(query)
+        visible = self._sight.visible(request, receiver)
+        found = await history.counted(
+            asked.by,
+            since=asked.since,
+            until=asked.until,
+            visible=visible,
+            receiver=receiver,
+            source_id=source_id,
+            most=MOST_COUNTS + 1,
+        )
+        if len(found) > MOST_COUNTS:
+            detail = f"that is more than {MOST_COUNTS} points: ask for less time, for one receiver, or for one source"
+            raise invalid(detail, parameter="since")
+        return json_response(200, counts_view(*asked, found))
+
+    def _history(self) -> HistoryReader:
+        if self._context.history is None:
+            raise Problem(NO_HISTORY, _NONE)
+        return self._context.history
+
+    async def _attempts(self, query: Query, history: HistoryReader, wanted: AttemptQuery) -> AttemptPage:
+        page = await _page(query, lambda limit, cursor: history.attempts(wanted, limit=limit, cursor=cursor))
+        return {"items": [attempt_item(each.attempt) for each in page.items], "cursor": page.cursor}
+
+
+async def _page(query: Query, ask: Callable[[int, str | None], Awaitable[Page[T]]]) -> Page[T]:
+    limit, cursor = limit_in(query), cursor_in(query)
+    try:
+        return await ask(limit, cursor)
+    except ValueError:
+        raise no_cursor() from None
+
+
+def _seen(request: web.Request, found: MessageFound) -> MessageItem | None:
+    """As the caller may see it; None where that is nothing. Judged by the message itself, whatever was asked for."""
+    if may_read(request, found.arrival.message.source_id):
+        return message_item(found.arrival, found.deliveries)
+    own = [each for each in found.deliveries if may_see(request, [each.receiver])]
+    return message_item(found.arrival, own) if own else None

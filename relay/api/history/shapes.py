@@ -1,0 +1,235 @@
+"""How messages, attempts and counts of the history look from outside: the JSON shapes, and what makes them. Pure."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Literal, TypedDict
+
+from relay.domain.attempt import Attempt, AttemptKind
+from relay.domain.identity import webhook_id
+from relay.domain.moment import rfc3339
+from relay.domain.progress import Status, least_advanced
+from relay.domain.statistics import Counted, sum_of
+from relay.history.port import Arrival, By, DeliveryFound, SpanCount
+
+
+class DeliveryItem(TypedDict):
+    """A delivery, as far as the newest of its lives has come. `updated_at`: RFC 3339."""
+
+    receiver: str
+    status: Status
+    generation: int
+    attempts: int
+    last_status: int | None
+    reason: str | None
+    detail: str | None
+    updated_at: str | None
+
+
+class MessageItem(TypedDict):
+    """A message as it is listed. `status`: the least advanced of its deliveries that are shown. `size`: bytes of its
+    payload."""
+
+    source_id: str
+    message_id: str
+    webhook_id: str
+    type: str | None
+    status: Status
+    received_at: str | None
+    size: int
+    content_type: str | None
+    deliveries: list[DeliveryItem]
+
+
+class MessagePage(TypedDict):
+    """Newest first. `cursor`: for what follows; null on the last page. `behind_s`: so many seconds ago happened what
+    the history takes up next; 0: it has everything, null: not known."""
+
+    items: list[MessageItem]
+    cursor: str | None
+    behind_s: float | None
+
+
+class RequestItem(TypedDict):
+    """What was sent: `headers` in their order, secrets masked."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+
+
+class ResponseItem(TypedDict):
+    """What came back. `body`: its beginning as text, secrets masked; `truncated`: there was more."""
+
+    status: int
+    headers: dict[str, str]
+    body: str
+    truncated: bool
+
+
+class ErrorItem(TypedDict):
+    """Why nothing came back. `sent`: a part of the request went out, so it may have been acted on."""
+
+    kind: str
+    detail: str
+    sent: bool
+
+
+class AttemptItem(TypedDict):
+    """One HTTP exchange. `kind`: a POST to the receiver, a GET of its status, a POST to the sender's `callback`, or a
+    `ping`, which is about no message. `attempt`: the first is 1, counted per kind. `outcome`: `done`, `retry`, `doubt`,
+    `released` or `dead`; `reason`: why not `done`. `next_attempt_at`: when it goes on at the earliest."""
+
+    kind: AttemptKind
+    receiver: str | None
+    source_id: str | None
+    message_id: str | None
+    generation: int
+    attempt: int
+    started_at: str | None
+    duration_ms: float
+    request: RequestItem
+    response: ResponseItem | None
+    error: ErrorItem | None
+    outcome: str
+    reason: str | None
+    detail: str | None
+    next_attempt_at: str | None
+
+
+class AttemptPage(TypedDict):
+    """Newest first. `cursor`: for what follows; null on the last page."""
+
+    items: list[AttemptItem]
+    cursor: str | None
+
+
+class CountItem(TypedDict):
+    """POSTs to receivers. `delivered`: those that were accepted or delivered; `failed`: the others. `p50_ms`, `p99_ms`:
+    so long at most took half, and 99 %, of the responses, as far as their buckets tell; null: there was none, or it
+    took longer than the last one."""
+
+    attempts: int
+    delivered: int
+    failed: int
+    success_rate: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+class PointItem(CountItem):
+    """`at`: when the minute, or the hour, began."""
+
+    at: str | None
+
+
+class SeriesItem(TypedDict):
+    """Oldest first; what nothing happened in is left out."""
+
+    receiver: str
+    source_id: str
+    points: list[PointItem]
+
+
+class CountsView(TypedDict):
+    """Of the time from `since` to before `until`."""
+
+    by: Literal["minute", "hour"]
+    since: str | None
+    until: str | None
+    totals: CountItem
+    series: list[SeriesItem]
+
+
+def message_item(arrival: Arrival, deliveries: Iterable[DeliveryFound]) -> MessageItem:
+    """`deliveries`: those that may be shown."""
+    shown = [delivery_item(each) for each in deliveries]
+    return {
+        "source_id": arrival.message.source_id,
+        "message_id": arrival.message.message_id,
+        "webhook_id": webhook_id(*arrival.message),
+        "type": arrival.event_type,
+        "status": least_advanced([each["status"] for each in shown] or ["arrived"]),
+        "received_at": rfc3339(arrival.received_at),
+        "size": arrival.size,
+        "content_type": arrival.content_type,
+        "deliveries": shown,
+    }
+
+
+def delivery_item(found: DeliveryFound) -> DeliveryItem:
+    return {
+        "receiver": found.receiver,
+        "status": found.status,
+        "generation": found.generation,
+        "attempts": found.attempts,
+        "last_status": found.last_status,
+        "reason": found.reason,
+        "detail": found.detail,
+        "updated_at": rfc3339(found.updated_at),
+    }
+
+
+def attempt_item(attempt: Attempt) -> AttemptItem:
+    response, error = attempt.response, attempt.error
+    return {
+        "kind": attempt.kind,
+        "receiver": attempt.receiver,
+        "source_id": attempt.source_id,
+        "message_id": attempt.message_id,
+        "generation": attempt.generation,
+        "attempt": attempt.attempt,
+        "started_at": rfc3339(attempt.started_at),
+        "duration_ms": round(attempt.duration_ms, 1),
+        "request": {"method": attempt.method, "url": attempt.url, "headers": attempt.headers},
+        "response": None
+        if response is None
+        else {
+            "status": response.status,
+            "headers": response.headers,
+            "body": response.body,
+            "truncated": response.truncated,
+        },
+        "error": None if error is None else {"kind": error.kind, "detail": error.detail, "sent": error.sent},
+        "outcome": attempt.outcome,
+        "reason": attempt.reason,
+        "detail": attempt.detail,
+        "next_attempt_at": None if attempt.next_attempt_at is None else rfc3339(attempt.next_attempt_at),
+    }
+
+
+def counts_view(by: By, since: float, until: float, found: Sequence[SpanCount]) -> CountsView:
+    """`since`, `until`: Unix seconds."""
+
+    def of_whom(each: SpanCount) -> tuple[str, str]:
+        return each.receiver, each.source_id
+
+    series: list[SeriesItem] = [
+        {"receiver": receiver, "source_id": source_id, "points": [_point(each) for each in spans]}
+        for (receiver, source_id), spans in groupby(sorted(found, key=lambda each: (*of_whom(each), each.at)), of_whom)
+    ]
+    return {
+        "by": by,
+        "since": rfc3339(since),
+        "until": rfc3339(until),
+        "totals": _count(sum_of(map(_counted, found))),
+        "series": series,
+    }
+
+
+def _point(span: SpanCount) -> PointItem:
+    return {"at": rfc3339(span.at), **_count(_counted(span))}
+
+
+def _counted(span: SpanCount) -> Counted:
+    return Counted(span.counts)
+
+
+def _count(counted: Counted) -> CountItem:
+    return {
+        "attempts": counted.attempts,
+        "delivered": counted.successes,
+        "failed": counted.attempts - counted.successes,
+        "success_rate": counted.success_rate,
+        "p50_ms": counted.quantile_ms(0.5),
+        "p99_ms": counted.quantile_ms(0.99),
+    }
