@@ -52,6 +52,7 @@ from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter
 from relay.telemetry.tallies import Tallies
 from relay.watch.answer_urls import tell_answer_urls
+from relay.watch.attempt_log import AttemptLog
 from relay.watch.event_loop import LoopWatch
 from relay.watch.known import NAMES_SHOWN, count_refused, follow_registry, tell_unknown
 from relay.watch.own_events import OwnEvents
@@ -135,6 +136,8 @@ class Relay:
         self._parked_watch = ParkedWatch(state, shared, settings.parked_total, told)
         self._patience = patience = Patience(shared, observer)
         self._events = OwnEvents(log, state, self._topics, self.registry, shared, patience, self.metrics)
+        share, topic = settings.attempt_log, self._topics.delivery_attempts
+        self._attempts = AttemptLog(log, topic, shared, self.metrics, share=share)
         self._topic_watch = TopicWatch(log, self._topics, settings, self.registry, shared, patience)
         self._file = FileWatch(settings, plan, self.registry, log, state, self._topics, shared, owner=self._owner)
         self.hangup = self._file.hangup
@@ -182,6 +185,7 @@ class Relay:
                 _USER_AGENT,
                 self._answer_url,
                 self._meter,
+                self._attempts.journal,
                 turnstile=self._turnstile,
             ),
             observer,
@@ -262,6 +266,7 @@ class Relay:
                 start("refused receivers", count_refused(self.registry, self.metrics)),
                 start("parked watch", self._parked_watch.run()),
                 start("own events", self._events.run()),
+                start("attempt log", self._attempts.run()),
                 start("statistics", self._statistics.run()),
             ]
             if self._keeps:
@@ -274,6 +279,7 @@ class Relay:
                 started()
                 await self._run_lanes(stop)
             await self._events.end()
+            await self._attempts.end()
             await end(background)
 
     async def _know_receivers(self) -> None:

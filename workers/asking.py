@@ -10,13 +10,14 @@ from relay.domain.requests import status_request
 from relay.domain.schedule import poll_delay
 from relay.domain.status import AskLater, StatusReading, read_status
 from relay.engine.work import Call, Decision
+from workers.journal import About
 from workers.outside import Outside
 
 
 def ask(
-    outside: Outside, gate: str, receiver: Receiver, url: str, decide: Callable[[StatusReading], Decision]
+    outside: Outside, about: About, receiver: Receiver, url: str, decide: Callable[[StatusReading], Decision]
 ) -> Call[Exchange]:
-    """Ask `receiver`, behind `gate`, at `url` about a delivery; `decide` says what its word means for it."""
+    """Ask `receiver` at `url` about a delivery; `decide` says what its word means for it."""
     request = status_request(url, receiver, user_agent=outside.user_agent, timeout_s=receiver.post.timeout)
 
     def read(exchange: Exchange) -> Decision:
@@ -25,7 +26,7 @@ def ask(
             reading = replace(reading, detail=failure_detail(exchange, receiver.post, url=url, method="GET"))
         return decide(reading)
 
-    return outside.call(gate, request, read)
+    return outside.call(about, request, read)
 
 
 def ask_again_s(wish_s: float | None, asked: int, policy: PollPolicy) -> float:

@@ -16,6 +16,7 @@ from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
 from workers.asking import ask, ask_again_s
 from workers.delivery import Delivery, can_be_asked
+from workers.journal import About
 from workers.outside import Outside
 
 
@@ -29,7 +30,7 @@ class Doubt:
         receiver = work.receiver
         if can_be_asked(receiver):
             url = _url(receiver, work)
-            return ask(self._outside, work.gate, receiver, url, partial(self._decide, work, url))
+            return ask(self._outside, _about(work), receiver, url, partial(self._decide, work, url))
         if receiver.on_ambiguous == "dead_letter":
             said = f": {work.said}" if work.said else ""
             return Dead("ambiguous", f"an attempt was begun, and nobody knows what came of it{said}")
@@ -38,7 +39,7 @@ class Doubt:
     def before(self, work: Delivery) -> Step:
         """Of a life whose former one may have reached the receiver: it is asked once before it is sent anything."""
         url = _url(work.receiver, work)
-        return ask(self._outside, work.gate, work.receiver, url, partial(self._decide_before, work, url))
+        return ask(self._outside, _about(work), work.receiver, url, partial(self._decide_before, work, url))
 
     def _decide_before(self, work: Delivery, url: str, reading: StatusReading) -> Decision:
         if not isinstance(reading, NeverSeen):
@@ -70,6 +71,10 @@ class Doubt:
                 wait_s = min(wait_s, work.rest_s(now))
                 return Later(wait_s, why, Change.DOUBT, pause_s=pause_s, detail=detail)
         assert_never(reading)
+
+
+def _about(work: Delivery) -> About:
+    return About("status", work.gate, work.receiver.post, work.delivery, work.generation, work.asked + 1)
 
 
 def _url(receiver: Receiver, work: Delivery) -> str:

@@ -38,6 +38,7 @@ from relay.state.port import State
 from relay.state.rows import Result, Stage, delivery_row
 from workers.asking import ask, ask_again_s
 from workers.delivery import can_be_asked, in_flight_per_lane, not_sendable, receiver_or_stand_in, still_there
+from workers.journal import About
 from workers.letters import Letters
 from workers.outside import Outside
 from workers.results import answered
@@ -156,7 +157,8 @@ class FromReceiverAsync:
         url = work.status_url
         if url is None:
             return self._later(work, inf, "waiting for the receiver's callback")
-        return ask(self._outside, work.gate, work.receiver, url, partial(self._decide, work))
+        about = About("status", work.gate, work.receiver.post, work.delivery, work.generation, work.polls)
+        return ask(self._outside, about, work.receiver, url, partial(self._decide, work))
 
     def resume(self, work: Awaited, result: Result) -> Done | Dead:
         if result.outcome == "dead":

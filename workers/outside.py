@@ -1,4 +1,4 @@
-"""What the steps need of the world: HTTP, time, chance, and somebody who counts."""
+"""What the steps need of the world: HTTP, time, chance, and somebody who counts, and who writes down."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,13 +11,14 @@ from relay.domain.receiver import Receiver
 from relay.engine.clock import Clock
 from relay.engine.turnstile import Turnstile
 from relay.engine.work import Call, Decision
+from workers.journal import About, Journal
 from workers.meter import Meter, SilentMeter
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
     """`jitter`: uniform sample of [0, 1). `turnstile`: the process's, which is told of every exchange. `answer_url`:
-    where a receiver may POST its answer later (None: nowhere)."""
+    where a receiver may POST its answer later (None: nowhere). `journal` None: nobody is told of requests."""
 
     transport: Transport
     clock: Clock
@@ -25,11 +26,18 @@ class Outside:
     user_agent: str
     answer_url: Callable[[Receiver, Hop], str | None] = lambda _receiver, _hop: None
     meter: Meter = field(default_factory=SilentMeter)
+    journal: Journal | None = None
     turnstile: Turnstile = field(kw_only=True)
 
-    def call(self, gate: str, request: Request, decide: Callable[[Exchange], Decision]) -> Call[Exchange]:
-        """Make `request` to the endpoint of `gate`; `decide` says what its outcome means, unless that is ours."""
-        return Call(partial(self.transport.send, request), partial(self._heard, gate, request.url, decide))
+    def call(self, about: About, request: Request, decide: Callable[[Exchange], Decision]) -> Call[Exchange]:
+        """Make `request`; `decide` says what its outcome means, unless that is ours."""
+        begun = self.clock.monotonic()
+        return Call(partial(self.transport.send, request), partial(self._heard, about, request, begun, decide))
 
-    def _heard(self, gate: str, url: str, decide: Callable[[Exchange], Decision], exchange: Exchange) -> Decision:
-        return self.turnstile.heard(gate, url, exchange) or decide(exchange)
+    def _heard(
+        self, about: About, request: Request, begun: float, decide: Callable[[Exchange], Decision], exchange: Exchange
+    ) -> Decision:
+        decision = self.turnstile.heard(about.gate, request.url, exchange) or decide(exchange)
+        if self.journal is not None:
+            self.journal.tell(about, request, exchange, decision, self.clock.monotonic() - begun)
+        return decision

@@ -9,13 +9,14 @@ from relay.domain.receiver import Endpoint
 from relay.domain.requests import ping_request
 from relay.engine.work import Call, Later
 from relay.state.attempts import Change
+from workers.journal import About
 from workers.outside import Outside
 
 
 def ping(outside: Outside, gate: str, endpoint: Endpoint, token: bytes) -> Call[Exchange]:
     """The step that sends one to the endpoint behind `gate`. `token`: unique per ping; it becomes the id."""
     request = ping_request(endpoint, token.hex(), now=outside.clock.wall(), user_agent=outside.user_agent)
-    return outside.call(gate, request, partial(_heard, outside, endpoint))
+    return outside.call(About("ping", gate, endpoint), request, partial(_heard, outside, endpoint))
 
 
 def _heard(outside: Outside, endpoint: Endpoint, exchange: Exchange) -> Later:

@@ -50,6 +50,7 @@ from relay.state.port import Lane, State
 from relay.state.rows import Result, Stage
 from workers.delivery import Delivery, can_be_asked, not_sendable, receiver_or_stand_in, still_there
 from workers.doubt import Doubt
+from workers.journal import About
 from workers.letters import Letters
 from workers.outside import Outside
 from workers.ping import ping
@@ -176,7 +177,8 @@ class ToReceiver:
             user_agent=outside.user_agent,
         )
         begun = outside.clock.monotonic()
-        return outside.call(work.gate, request, partial(self._heard, work, begun))
+        about = About("post", work.gate, receiver.post, work.delivery, work.generation, work.attempts)
+        return outside.call(about, request, partial(self._heard, work, begun))
 
     def _heard(self, work: Delivery, begun: float, exchange: Exchange) -> Decision:
         outside, receiver = self._outside, work.receiver

@@ -59,6 +59,7 @@ from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, RowKey, Stage, callback_row, delivery_row
 from workers.delivery import interval_s
+from workers.journal import About
 from workers.letters import Letters
 from workers.outside import Outside
 from workers.ping import ping
@@ -220,7 +221,8 @@ class ToSender:
             user_agent=outside.user_agent,
             attempt=work.attempts,
         )
-        return outside.call(work.gate, request, partial(self._heard, work, callback))
+        about = About("callback", work.gate, callback, work.delivery, work.generation, work.attempts)
+        return outside.call(about, request, partial(self._heard, work, callback))
 
     def _heard(self, work: Callback, callback: Endpoint, exchange: Exchange) -> Decision:
         outcome = classify(exchange, codes=callback.codes, now=self._outside.clock.time())

@@ -177,6 +177,7 @@ SessionSecrets = Annotated[tuple[Annotated[SecretStr, AfterValidator(_long_enoug
 Origins = Annotated[tuple[str, ...], BeforeValidator(_origins)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Size = Annotated[ByteSize, Field(ge=1)]
 HostNames = Annotated[tuple[str, ...], BeforeValidator(_host_names)]
 VariableNames = Annotated[tuple[str, ...], BeforeValidator(_variable_names)]

@@ -31,6 +31,7 @@ from relay.config.setting_values import (
     Secret,
     Secrets,
     SessionSecrets,
+    Share,
     Size,
     VariableNames,
     check_brokers,
@@ -60,6 +61,8 @@ SECRET_SETTINGS: Final = frozenset(
     }
 )
 """Settings whose values no message may repeat."""
+_SHARES: Final = frozenset({"attempt_log"})
+"""Numbers that are no durations."""
 _ALSO_FROM: Final = {
     "no_proxy": "no_proxy",
     "NO_PROXY": "no_proxy",
@@ -158,6 +161,8 @@ class Settings(BaseSettings):
     shutdown_grace: Duration = 30.0
     rebuild_rate: Count = 5_000
     """Records a second that are read, at most, to make finished messages known again after Redis lost its memory."""
+    attempt_log: Share = 1.0
+    """Share of the messages whose requests are told on `delivery_attempts`, 0 to 1; failed ones are of all. 0: none."""
     metrics_port: Port | None = None
     log_format: Annotated[Literal["auto", "json", "console"], BeforeValidator(lowered)] = "auto"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lowered)] = "info"
@@ -348,7 +353,9 @@ def _shown(name: str, value: object) -> str:
         return ",".join(str(item) for item in value)
     if isinstance(value, bool):
         return str(value).lower()
-    return format_duration(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}" if name in _SHARES else format_duration(value)
+    return str(value)
 
 
 def _without_password(url: str) -> str:

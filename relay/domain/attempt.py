@@ -1,6 +1,7 @@
 """One HTTP exchange on a message's way, as it is told on `delivery_attempts` and shown to people. Pure."""
 
 from typing import Final, Literal
+from zlib import crc32
 
 from msgspec import DecodeError, Struct, json
 
@@ -10,6 +11,13 @@ from relay.domain.outcome import CodeClass
 
 AttemptKind = Literal["post", "status", "callback", "ping"]
 """A POST to the receiver; a status GET; a POST to the sender's callback; a throw-away POST to one that was offline."""
+
+AttemptOutcome = Literal["done", "working", "retry", "doubt", "released", "dead"]
+"""What follows: nothing, as all went well; a status GET finds no answer yet, and asks again later; another attempt;
+nobody knows whether it arrived, which is found out first; it counts as none; a dead letter, or for a ping the end."""
+
+FINE: Final = frozenset[AttemptOutcome]({"done", "working"})
+"""All other outcomes are failures."""
 
 SHOWN_BODY: Final = 1_024
 """Bytes of a response's body that are told, at most."""
@@ -34,12 +42,12 @@ class Missed(Struct, frozen=True, gc=False):
 
 
 class Attempt(Struct, frozen=True, gc=False, omit_defaults=True):
-    """`started_at`, `next_attempt_at`: Unix seconds. `attempt`: 1-based, counted per kind. `receiver` None: a ping at a
-    source's callback. `source_id`, `message_id` None: a ping, which is about no message.
+    """`started_at`, `next_attempt_at`: Unix seconds. `attempt`: 1-based, counted per kind. `message_id` None: a ping,
+    which is about no message; it has a `receiver`, or, where it went to a callback, a `source_id`.
 
     `headers`: of the request, in the order they were sent, secrets masked. One of `response` and `error` is there.
-    `code_class`: of a POST to a receiver, what it came to. `outcome`: `done`, `retry`, `doubt`, `released` or `dead`;
-    `reason`: why not `done`. `next_attempt_at`: when it goes on at the earliest; None: it is over, or went on at once.
+    `code_class`: of a POST to a receiver, what it came to. `reason`: why not `done`. `next_attempt_at`: when it goes on
+    at the earliest; None: it is over, or went on at once.
     """
 
     kind: AttemptKind
@@ -48,7 +56,7 @@ class Attempt(Struct, frozen=True, gc=False, omit_defaults=True):
     method: str
     url: str
     headers: dict[str, str]
-    outcome: str
+    outcome: AttemptOutcome
     receiver: str | None = None
     source_id: str | None = None
     message_id: str | None = None
@@ -62,11 +70,28 @@ class Attempt(Struct, frozen=True, gc=False, omit_defaults=True):
     code_class: CodeClass | None = None
 
     @property
+    def failed(self) -> bool:
+        return self.outcome not in FINE
+
+    @property
     def identity(self) -> MessageId | None:
         """Of the message that it is about, if it is about one."""
         if self.source_id is None or self.message_id is None:
             return None
         return MessageId(self.source_id, self.message_id)
+
+
+def key_of(attempt: Attempt) -> bytes:
+    """Of its record: attempts of one message, whoever they were made to, are in one partition, and those of one source
+    are spread over all of them. (Ids have no line feed.)"""
+    if attempt.message_id is None:
+        return (attempt.receiver or attempt.source_id or "").encode()
+    return f"{attempt.source_id}\n{attempt.message_id}".encode()
+
+
+def is_sampled(source_id: str, message_id: str, share: float) -> bool:
+    """Whether the message is among a `share` of all, in [0, 1]: every process says the same of it, always."""
+    return crc32(f"{source_id}\n{message_id}".encode()) < share * 2**32
 
 
 _encoder = json.Encoder()

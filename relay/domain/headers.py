@@ -35,9 +35,15 @@ _RESERVED_PREFIXES: Final = ("ce-", "relay-", "webhook-")
 def check_header_name(name: str) -> str:
     """`name` if an endpoint's own header may have it. Raises ValueError that says why not."""
     check_token(name)
-    if name.lower() in _RESERVED or name.lower().startswith(_RESERVED_PREFIXES):
+    if is_ours(name):
         raise ValueError(f"{name!r} is set by the relay itself")
     return name
+
+
+def is_ours(name: str) -> bool:
+    """Whether a header of this name is set by the relay, or its transport, alone."""
+    lower = name.lower()
+    return lower in _RESERVED or lower.startswith(_RESERVED_PREFIXES)
 
 
 def check_token(name: str) -> str:

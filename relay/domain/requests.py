@@ -25,6 +25,7 @@ PING_TYPE: Final = "relay.ping"
 PING_BODY: Final = b'{"type":"relay.ping"}'
 VERIFICATION_TYPE: Final = "relay.verification"
 ORIGIN_HEADER: Final = "webhook-request-origin"
+ANSWER_URL_HEADER: Final = "relay-answer-url"
 
 # CloudEvents HTTP binding, 3.1.3.2: space, quote, percent and all beyond printable ASCII are percent-encoded
 _ATTRIBUTE_SAFE: Final = VISIBLE.replace('"', "").replace("%", "")
@@ -80,7 +81,7 @@ def post_request(
     if sequence is not None:
         headers.append(("relay-sequence", str(sequence)))
     if answer_url is not None:
-        headers.append(("relay-answer-url", header_value(answer_url)))
+        headers.append((ANSWER_URL_HEADER, header_value(answer_url)))
     headers += _trace(hop)
     if hop.headers and receiver.forward_headers:
         own = (name for name, _ in receiver.post.headers)

@@ -74,8 +74,13 @@ def masked_url(url: str) -> str:
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
     """`text` with each of `secrets` masked, also where it is percent-encoded or decoded."""
-    spellings = {spelling for secret in secrets for spelling in (secret, quote(secret, safe=""), unquote(secret))}
-    for spelling in sorted(spellings, key=len, reverse=True):
-        if len(spelling) >= _SHORTEST:
-            text = text.replace(spelling, MASK)
+    for spelling in _spellings(tuple(secrets)):
+        text = text.replace(spelling, MASK)
     return text
+
+
+@lru_cache(maxsize=1024)
+def _spellings(secrets: tuple[str, ...]) -> tuple[str, ...]:
+    """What to search for, the longest first: one may be a part of another."""
+    found = {spelling for secret in secrets for spelling in (secret, quote(secret, safe=""), unquote(secret))}
+    return tuple(sorted((each for each in found if len(each) >= _SHORTEST), key=len, reverse=True))

@@ -114,6 +114,16 @@ class Metrics:
             "relay_answers_total", "Answers, by way: response, poll or callback", "receiver", "via"
         )
 
+        self.attempts_told_total = self._plain_counter(
+            "relay_attempts_told_total", "Requests to receivers and callbacks that are told on delivery_attempts"
+        )
+        self.attempts_untold_total = self._counter(
+            "relay_attempts_untold_total",
+            "Those that are missing there, by why: full (too many wait), log (it is away, or refuses them), end (left "
+            "over when the process ended), bug",
+            "why",
+        )
+
     def _define_levels(self) -> None:
         self.parked_total = self._counter("relay_parked_total", "Records taken off the log until due", "topic")
         self.parked_references = self._gauge(

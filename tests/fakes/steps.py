@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from relay.delivery.port import Transport
+from relay.domain.attempt import Attempt
 from relay.domain.dead_letter import DeadLetter, parse_dead_letter
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange, Request, Response
@@ -17,6 +18,7 @@ from relay.domain.topics import Topics
 from relay.engine.turnstile import Turnstile
 from relay.engine.work import Call, Decision, W, Worker
 from relay.log.port import Headers, NewRecord, Record
+from workers.journal import About, attempt_of, made_of
 from workers.letters import Letters
 from workers.meter import Via
 from workers.outside import Outside
@@ -71,6 +73,19 @@ class SetReplies(Transport):
 
     async def close(self) -> None:
         return
+
+
+class KeptJournal:
+    """Keeps what it is told, as it would be told to others."""
+
+    def __init__(self, clock: StandingClock) -> None:
+        self._clock = clock
+        self.attempts: list[Attempt] = []
+
+    def tell(self, about: About, request: Request, exchange: Exchange, decision: Decision, seconds: float) -> None:
+        started_at = self._clock.time() - seconds
+        made = made_of(about, request, exchange, decision, started_at=started_at, seconds=seconds)
+        self.attempts.append(attempt_of(made))
 
 
 class CountingMeter:
@@ -148,6 +163,7 @@ class Rig:
         self.http = SetReplies(self.clock)
         self.known = KnownOnes()
         self.meter = CountingMeter()
+        self.journal = KeptJournal(self.clock)
         self.letters = Letters(TOPICS, self.clock)
         self.outside = Outside(
             self.http,
@@ -156,6 +172,7 @@ class Rig:
             "relay/test",
             lambda receiver, hop: f"https://us/{hop.generation}",
             self.meter,
+            self.journal,
             turnstile=Turnstile(self.clock),
         )
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from relay.api.exchange_shown import MOST_HEADERS, MOST_VALUE, SHOWN_BYTES, failure_view, request_view, response_view
-from relay.domain.exchange import NoResponse, Response
+from relay.api.exchange_shown import SHOWN_BYTES, failure_view, request_view, response_view
+from relay.domain.exchange import NoResponse, Request, Response
 from relay.domain.receiver import Endpoint
 from relay.domain.requests import ping_request
+from relay.domain.shown import MOST_HEADERS, MOST_VALUE
 
 SECRET = "s3cret-token"
 CI = Endpoint(
@@ -31,6 +32,24 @@ def test_a_request_is_shown_without_its_secrets() -> None:
     assert view["headers"]["X-Team"] == view["headers"]["authorization"] == "********"
     assert view["headers"]["webhook-id"] == "ping_1"
     assert SECRET not in str(view)
+
+
+def test_what_a_message_brought_along_is_masked_by_its_name_and_an_answer_url_has_no_token() -> None:
+    headers = (
+        ("webhook-signature", "v1,abc"),
+        ("relay-answer-url", "https://us.example/relay/v1/answers/dG9rZW4"),
+        ("x-api-key", "of the sender"),
+        ("x-link", "https://x.example/?token=1"),
+        ("x-long", "v" * 10_000),
+    )
+    shown = request_view(Request("POST", CI.url, headers), CI)["headers"]
+    assert list(shown.items()) == [
+        ("webhook-signature", "v1,abc"),  # it proves one body, for minutes
+        ("relay-answer-url", "https://us.example/relay/v1/answers/********"),
+        ("x-api-key", "********"),
+        ("x-link", "https://x.example/?token=********"),
+        ("x-long", "v" * MOST_VALUE),
+    ]
 
 
 def test_a_response_is_shown_without_the_secrets_that_it_repeats() -> None:

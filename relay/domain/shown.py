@@ -1,0 +1,78 @@
+"""What was sent and what came back, as people may see it: secrets are masked, and all of it is bounded.
+
+Made for each request, so it searches once for what is hardly ever there, and keeps what is the same for many.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final
+
+from relay.domain.exchange import Response
+from relay.domain.headers import is_ours
+from relay.domain.receiver import Endpoint
+from relay.domain.requests import ANSWER_URL_HEADER
+from relay.domain.secrecy import MASK, is_secret_name, masked_url, redacted
+
+MOST_HEADERS: Final = 64
+MOST_VALUE: Final = 1_024
+"""Characters of a header's value."""
+
+_masked = lru_cache(maxsize=4_096)(masked_url)
+"""For URLs that come again and again."""
+
+
+def shown_url(url: str, endpoint: Endpoint) -> str:
+    """`url`: the endpoint's, or another one of the same receiver."""
+    return redacted(_masked(url) if url == endpoint.url else masked_url(url), endpoint.secrets)
+
+
+def shown_request_headers(headers: Iterable[tuple[str, str]], endpoint: Endpoint) -> dict[str, str]:
+    """In the order they were sent. The values of headers that the endpoint's settings add are masked, as they are
+    there; an answer URL is shown without its token, with which anybody could answer."""
+    own = _names(endpoint.headers)
+    shown = {name: MASK if name in own or _may_be_secret(name) else value for name, value in headers}
+    if ANSWER_URL_HEADER in shown:
+        shown[ANSWER_URL_HEADER] = f"{shown[ANSWER_URL_HEADER].rpartition('/')[0]}/{MASK}"
+    return _bounded(_without_secrets(shown, endpoint.secrets))
+
+
+def shown_response_headers(headers: Mapping[str, str], endpoint: Endpoint) -> dict[str, str]:
+    shown = {name: MASK if is_secret_name(name) else value for name, value in headers.items()}
+    return _bounded(_without_secrets(shown, endpoint.secrets))
+
+
+def shown_body(response: Response, endpoint: Endpoint, most: int) -> tuple[str, bool]:
+    """The beginning of the body as text, of `most` bytes at most, and whether there is more."""
+    looked_at = 2 * most  # a secret that begins in what is shown is found whole
+    text = redacted(response.body[:looked_at].decode(errors="replace"), endpoint.secrets)
+    known = text.encode()
+    if len(known) <= most:
+        return text, response.truncated or len(response.body) > looked_at
+    return known[:most].decode(errors="ignore"), True
+
+
+@lru_cache(maxsize=1_024)
+def _names(headers: tuple[tuple[str, str], ...]) -> frozenset[str]:
+    """As they are sent, and in lower case."""
+    return frozenset(spelling for name, _ in headers for spelling in (name, name.lower()))
+
+
+@lru_cache(maxsize=1_024)
+def _may_be_secret(name: str) -> bool:
+    """Of a header that a message brought along. A signature is not: it proves one body, for minutes."""
+    return not is_ours(name) and is_secret_name(name)
+
+
+def _without_secrets(headers: dict[str, str], secrets: tuple[str, ...]) -> dict[str, str]:
+    together = "\n".join(headers.values())
+    if "://" in together:
+        headers = {name: _masked(value) if "://" in value else value for name, value in headers.items()}
+    if redacted(together, secrets) != together:
+        headers = {name: redacted(value, secrets) for name, value in headers.items()}
+    return headers
+
+
+def _bounded(headers: dict[str, str]) -> dict[str, str]:
+    if len(headers) <= MOST_HEADERS and max(map(len, headers.values()), default=0) <= MOST_VALUE:
+        return headers
+    return {name[:MOST_VALUE]: value[:MOST_VALUE] for name, value in list(headers.items())[:MOST_HEADERS]}

@@ -1,0 +1,126 @@
+"""Puts what came of each request on `delivery_attempts`: for people and the history, never at a message's expense.
+
+Steps tell it in passing; masking, encoding and appending are done later, many at a time, in a task of its own. What
+cannot be brought to the log in time is dropped, and counted: beyond `MOST` that wait, while the log is away, and what
+is left when the process ends.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from relay.domain.attempt import encode_attempt, is_sampled, key_of
+from relay.domain.errors import RelayError
+from relay.domain.exchange import Exchange, Request
+from relay.engine.clock import Clock
+from relay.engine.work import Decision, Done
+from relay.log.port import Log, NewRecord
+from relay.telemetry.logging import get_logger
+from relay.telemetry.metrics import Metrics
+from workers.journal import About, Journal, Made, attempt_of, made_of
+
+EVERY_S: Final = 0.25
+"""Requests of so long go to the log together."""
+AT_ONCE: Final = 200
+"""In one append: some milliseconds of the event loop."""
+MOST: Final = 10_000
+"""That wait to be told: at 3,000 a second for three seconds, of some kB each."""
+AWAY_S: Final = 5.0
+"""The log is left alone for so long when it took none."""
+LAST_S: Final = 2.0
+"""For what is left when the process ends."""
+
+_log = get_logger("relay.attempts")
+
+
+class AttemptLog:
+    """A `workers.journal.Journal`, one per process; `run` has to run. `share`: of the messages whose requests are told,
+    in [0, 1]; what failed is told of all, unless it is 0."""
+
+    def __init__(self, log: Log, topic: str, clock: Clock, metrics: Metrics, *, share: float) -> None:
+        self._log = log
+        self._topic = topic
+        self._clock = clock
+        self._metrics = metrics
+        self._share = share
+        self._waiting: deque[Made] = deque()
+        self._under_way = 0
+        self._news = asyncio.Event()
+        self._ending = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._dropping = False
+
+    @property
+    def journal(self) -> Journal | None:
+        """Whom to tell; None: nobody."""
+        return self if self._share else None
+
+    def tell(self, about: About, request: Request, exchange: Exchange, decision: Decision, seconds: float) -> None:
+        if self._share < 1.0 and not self._is_wanted(about, decision):
+            return
+        if len(self._waiting) >= MOST:
+            self._drop(1, "full", f"{MOST} wait already")
+            return
+        started_at = self._clock.time() - seconds
+        self._waiting.append(made_of(about, request, exchange, decision, started_at=started_at, seconds=seconds))
+        self._news.set()
+
+    def _is_wanted(self, about: About, decision: Decision) -> bool:
+        if about.delivery is None or not isinstance(decision, Done):
+            return True
+        return is_sampled(about.delivery.source_id, about.delivery.message_id, self._share)
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await self._news.wait()
+            await self._clock.wait(self._ending, EVERY_S)
+            self._news.clear()
+            while self._waiting:
+                await self._append(self._records())
+            self._idle.set()
+
+    async def end(self) -> None:
+        """Tell the rest, if that takes no longer than `LAST_S`."""
+        if not (self._waiting or self._under_way):
+            return
+        self._idle.clear()
+        self._ending.set()
+        self._news.set()
+        await self._clock.wait(self._idle, LAST_S)
+        self._drop(self._under_way + len(self._waiting), "end", "the process ends")
+        self._waiting.clear()
+
+    def _records(self) -> list[NewRecord]:
+        """Of those that have waited longest."""
+        taken = (self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting))))
+        return [record for made in taken if (record := self._record(made)) is not None]
+
+    def _record(self, made: Made) -> NewRecord | None:
+        try:
+            attempt = attempt_of(made)
+            return NewRecord(self._topic, key_of(attempt), encode_attempt(attempt))
+        except Exception as error:  # noqa: BLE001  # a bug of ours: nobody's delivery is to suffer from it
+            self._drop(1, "bug", repr(error))
+            return None
+
+    async def _append(self, records: Sequence[NewRecord]) -> None:
+        self._under_way = len(records)
+        try:
+            await self._log.append(records)
+        except RelayError as error:
+            self._drop(len(records), "log", str(error))
+            await self._clock.wait(self._ending, AWAY_S)
+        else:
+            self._metrics.attempts_told_total.inc(len(records))
+            self._dropping = False
+        self._under_way = 0
+
+    def _drop(self, count: int, why: str, problem: str) -> None:
+        if not count:
+            return
+        self._metrics.attempts_untold_total.labels(why).inc(count)
+        if not self._dropping:
+            self._dropping = True
+            _log.warning("attempts_untold", why=why, problem=problem)

@@ -1,0 +1,151 @@
+"""What the steps tell of each request that they have made, for the history, which is wired in from outside; and how
+that is told to others: as an `Attempt`, with secrets masked."""
+
+from collections.abc import Mapping
+from math import inf
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from relay.domain.attempt import SHOWN_BODY, Attempt, AttemptKind, AttemptOutcome, Missed, Told
+from relay.domain.exchange import Exchange, NoResponse, Request, Response
+from relay.domain.identity import DeliveryId
+from relay.domain.outcome import CodeClass, class_of
+from relay.domain.receiver import Endpoint
+from relay.domain.secrecy import redacted
+from relay.domain.shown import shown_body, shown_request_headers, shown_response_headers, shown_url
+from relay.engine.work import Dead, Decision, Done, Later, Resend
+from relay.state.attempts import Change
+
+LOOKED_AT: Final = 2 * SHOWN_BODY
+"""Bytes of a response's body that are kept until it is told."""
+_OF_CHANGE: Final[Mapping[Change, AttemptOutcome]] = {
+    Change.RETRY: "retry",
+    Change.DOUBT: "doubt",
+    Change.RELEASED: "released",
+}
+
+
+class About(Struct, frozen=True, gc=False):
+    """Whom a request is made to, and what for. `gate`: the endpoint's name; `endpoint`: knows the secrets that may be
+    repeated. `delivery` None: a ping. `attempt`: 1-based, counted per kind."""
+
+    kind: AttemptKind
+    gate: str
+    endpoint: Endpoint
+    delivery: DeliveryId | None = None
+    generation: int = 0
+    attempt: int = 1
+
+
+class Journal(Protocol):
+    """Told of every request; must not raise, and must not block."""
+
+    def tell(self, about: About, request: Request, exchange: Exchange, decision: Decision, seconds: float) -> None:
+        """It ended just now, after `seconds`."""
+        ...
+
+
+class Made(Struct, frozen=True, gc=False):
+    """A request that has ended, as little of it as it takes to tell of it later. `later` None: it is done."""
+
+    about: About
+    method: str
+    url: str
+    headers: tuple[tuple[str, str], ...]
+    exchange: Exchange
+    later: Later | Dead | Resend | None
+    started_at: float
+    seconds: float
+
+
+def made_of(
+    about: About, request: Request, exchange: Exchange, decision: Decision, *, started_at: float, seconds: float
+) -> Made:
+    """Without what the request carried, and what came back no further than people will see it. `started_at`: Unix
+    seconds."""
+    if isinstance(exchange, Response) and len(exchange.body) > LOOKED_AT:
+        exchange = Response(exchange.status, exchange.headers, exchange.body[:LOOKED_AT], truncated=True)
+    later = None if isinstance(decision, Done) else decision
+    return Made(about, request.method, request.url, request.headers, exchange, later, started_at, seconds)
+
+
+def attempt_of(made: Made) -> Attempt:
+    """As it is told, secrets masked."""
+    about, exchange, later = made.about, made.exchange, made.later
+    receiver, source_id, message_id = about.delivery or _pinged(about.gate)
+    return Attempt(
+        about.kind,
+        round(made.started_at, 3),
+        round(made.seconds * 1000, 3),
+        made.method,
+        shown_url(made.url, about.endpoint),
+        shown_request_headers(made.headers, about.endpoint),
+        _outcome(made),
+        receiver,
+        source_id,
+        message_id,
+        about.generation,
+        about.attempt,
+        _told(exchange, about.endpoint) if isinstance(exchange, Response) else None,
+        _missed(exchange, about.endpoint) if isinstance(exchange, NoResponse) else None,
+        _reason(later),
+        later.detail or None if isinstance(later, Later | Dead) else None,
+        _next_at(made),
+        _code_class(exchange, about.endpoint) if about.kind == "post" else None,
+    )
+
+
+def _pinged(gate: str) -> tuple[str | None, str | None, None]:
+    """The receiver, or the source, whose endpoint `gate` names."""
+    kind, _, name = gate.partition(":")
+    return (name, None, None) if kind == "r" else (None, name, None)
+
+
+def _told(response: Response, endpoint: Endpoint) -> Told:
+    body, truncated = shown_body(response, endpoint, SHOWN_BODY)
+    return Told(response.status, shown_response_headers(response.headers, endpoint), body, truncated)
+
+
+def _missed(failure: NoResponse, endpoint: Endpoint) -> Missed:
+    return Missed(failure.kind, redacted(failure.detail, endpoint.secrets), failure.sent)
+
+
+def _outcome(made: Made) -> AttemptOutcome:
+    match made.later:
+        case None:
+            return "done"
+        case Dead():
+            return "dead"
+        case Resend():
+            return "retry"
+        case later:
+            return _outcome_later(made.about.kind, made.exchange, later)
+
+
+def _outcome_later(kind: AttemptKind, exchange: Exchange, later: Later) -> AttemptOutcome:
+    if kind == "ping" and later.pause_s == inf:
+        return "dead"
+    if kind == "ping" and later.healthy is not None:
+        return "done" if later.healthy else "retry"
+    if kind == "status" and later.detail is None and isinstance(exchange, Response):
+        return "working"
+    return _OF_CHANGE[later.change]
+
+
+def _reason(later: Later | Dead | Resend | None) -> str | None:
+    if later is None:
+        return None
+    return "the receiver never saw it" if isinstance(later, Resend) else later.reason
+
+
+def _next_at(made: Made) -> float | None:
+    if not isinstance(made.later, Later) or not 0 < made.later.due_in_s < inf:
+        return None
+    return round(made.started_at + made.seconds + made.later.due_in_s, 3)
+
+
+def _code_class(exchange: Exchange, endpoint: Endpoint) -> CodeClass:
+    if isinstance(exchange, Response):
+        return class_of(exchange.status, endpoint.codes)
+    return "ambiguous" if exchange.sent else "not_processed"
