@@ -1,0 +1,200 @@
+"""A search on any store that understands SQL: its selects, put together to a page."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from relay.domain.attempt import decode_attempt
+from relay.domain.coordinate import Coordinate
+from relay.domain.identity import MessageId
+from relay.domain.scope import Scope
+from relay.history.asking import kept_attempt_query, kept_message, kept_query, kept_visible
+from relay.history.cursor import AfterAttempt, AfterMessage, read_attempt_cursor, read_message_cursor, write_cursor
+from relay.history.folding import SPAN_S, Delivery, Said, found_of
+from relay.history.port import (
+    Arrival,
+    AttemptFound,
+    AttemptQuery,
+    By,
+    MessageFound,
+    MessageQuery,
+    Page,
+    SpanCount,
+    Visible,
+)
+from relay.history.sql import (
+    DELIVERY,
+    Dialect,
+    MessageSearch,
+    Select,
+    attempt_selects,
+    count_select,
+    ids_beginning,
+)
+from relay.history.text import has_header, may_hold, payload_has
+
+Row = Sequence[Any]
+Fetch = Callable[[Sequence[Select]], Awaitable[list[list[Row]]]]
+"""The rows of each select."""
+
+FEW: Final = 2_000
+"""Ids that begin as asked for, up to which they are looked up; of more, the newest are soon found by their time."""
+LOOKED_AT_ONCE: Final = 2_000
+LOOKED_AT_MOST: Final = 100_000
+"""Messages whose headers and bodies are looked at for one page."""
+_PER_SELECT: Final = 1_000
+
+_headers = msgspec.json.Decoder(dict[str, str])
+
+
+class Searching:
+    """The reading half of a store. `fetch` asks the server."""
+
+    def __init__(self, dialect: Dialect, fetch: Fetch) -> None:
+        self._dialect = dialect
+        self._fetch = fetch
+
+    async def messages(self, query: MessageQuery, *, limit: int, cursor: str | None = None) -> Page[MessageFound]:
+        query, after = kept_query(query), read_message_cursor(cursor)
+        search = MessageSearch(self._dialect, query, after, limit + 1)
+        if query.id_prefix is not None:
+            [keys] = await self._fetch([ids_beginning(self._dialect, query.id_prefix, FEW)])
+            if not keys:
+                return Page([], None)
+            search = replace(search, sparse=[(row[0], row[1]) for row in keys] if len(keys) < FEW else None)
+        if query.header is not None or query.payload is not None:
+            arrivals, place = await self._looked_through(search, limit)
+        else:
+            found = await self._arrivals(search)
+            arrivals = found[:limit]
+            place = _after(arrivals[-1]) if len(found) > limit else None
+        items = await self._with_deliveries(arrivals, query.visible)
+        return Page(items, None if place is None else write_cursor(place))
+
+    async def _arrivals(self, search: MessageSearch) -> list[Arrival]:
+        """In order, as many as the search has for its limit."""
+        found: dict[MessageId, Arrival] = {}
+        for rows in await self._fetch(list(search.selects())):
+            found |= {MessageId(row[0], row[1]): _arrival(row) for row in rows}
+        return sorted(found.values(), key=_after, reverse=True)[: search.limit]
+
+    async def _looked_through(self, search: MessageSearch, limit: int) -> tuple[list[Arrival], AfterMessage | None]:
+        """Those that have what is looked for in headers or body, and behind which message to go on."""
+        query, found = search.query, list[Arrival]()
+        held = [None if pair is None else may_hold(pair[1]) for pair in (query.header, query.payload)]
+        search = replace(search.candidates(*held), limit=LOOKED_AT_ONCE)
+        for _ in range(LOOKED_AT_MOST // LOOKED_AT_ONCE):
+            looked_at = await self._arrivals(search)
+            for arrival in looked_at:
+                if _has(query, arrival):
+                    found.append(arrival)
+                    if len(found) == limit:
+                        return found, _after(arrival)
+            if len(looked_at) < LOOKED_AT_ONCE:
+                return found, None
+            search = replace(search, after=_after(looked_at[-1]))
+        return found, search.after
+
+    async def _with_deliveries(self, arrivals: Sequence[Arrival], visible: Visible) -> list[MessageFound]:
+        rows: dict[MessageId, list[Delivery]] = {arrival.message: [] for arrival in arrivals}
+        parts = [arrivals[start : start + _PER_SELECT] for start in range(0, len(arrivals), _PER_SELECT)]
+        for found in await self._fetch(
+            [_deliveries_of(self._dialect, [one.message for one in part]) for part in parts]
+        ):
+            for row in map(_delivery, found):
+                if sees_source(visible, row.source_id) or row.receiver in (visible.receivers or ()):
+                    rows[MessageId(row.source_id, row.message_id)].append(row)
+        return [
+            MessageFound(arrival, tuple(found_of(row) for row in sorted(rows[arrival.message]))) for arrival in arrivals
+        ]
+
+    async def message(self, message: MessageId) -> MessageFound | None:
+        message = kept_message(message)
+        [rows] = await self._fetch([_message(self._dialect, message)])
+        found = await self._with_deliveries([_arrival(row) for row in rows], Visible())
+        return found[0] if found else None
+
+    async def attempts(self, query: AttemptQuery, *, limit: int, cursor: str | None = None) -> Page[AttemptFound]:
+        query, after = kept_attempt_query(query), read_attempt_cursor(cursor)
+        selects = list(attempt_selects(self._dialect, query, after, limit + 1))
+        found: dict[AfterAttempt, AttemptFound] = {}
+        for rows in await self._fetch(selects):
+            for topic, partition, offset, started_at, value in rows:
+                place = AfterAttempt(started_at, partition, offset)
+                found[place] = AttemptFound(Coordinate(topic, partition, offset), decode_attempt(value))
+        places = sorted(found, reverse=True)
+        cursor = write_cursor(places[limit - 1]) if len(places) > limit else None
+        return Page([found[place] for place in places[:limit]], cursor)
+
+    async def counted(
+        self,
+        by: By,
+        *,
+        since: float,
+        until: float,
+        visible: Visible,
+        receiver: str | None = None,
+        source_id: str | None = None,
+        most: int,
+    ) -> list[SpanCount]:
+        select = count_select(
+            self._dialect,
+            SPAN_S[by],
+            kept_visible(visible),
+            since=since,
+            until=until,
+            receiver=receiver,
+            source_id=source_id,
+            most=most,
+        )
+        [rows] = await self._fetch([select])
+        return [SpanCount(at, its_receiver, its_source, tuple(ns)) for _, at, its_receiver, its_source, *ns in rows]
+
+
+def _after(arrival: Arrival) -> AfterMessage:
+    return AfterMessage(arrival.received_at, *arrival.message)
+
+
+def _has(query: MessageQuery, arrival: Arrival) -> bool:
+    return (query.header is None or has_header(arrival.headers, *query.header)) and (
+        query.payload is None or payload_has(arrival.body, *query.payload)
+    )
+
+
+def sees_source(visible: Visible, source_id: str) -> bool:
+    """Whether all of what is about a source may be shown."""
+    return visible == Visible() or any(Scope("read", one).covers("read", source_id) for one in visible.sources or ())
+
+
+def _message(dialect: Dialect, message: MessageId) -> Select:
+    search = MessageSearch(dialect, MessageQuery(id_prefix=message.message_id), None, 1, [message])
+    return next(search.selects())
+
+
+def _deliveries_of(dialect: Dialect, messages: Sequence[MessageId]) -> Select:
+    values: Iterable[str] = (part for message in messages for part in message)
+    pairs = ", ".join(f"({dialect.sign}{place}, {dialect.sign}{place + 1})" for place in range(1, 2 * len(messages), 2))
+    text = f"SELECT {DELIVERY} FROM deliveries WHERE (source_id, message_id) IN (VALUES {pairs})"
+    return Select(text, tuple(values))
+
+
+def _arrival(row: Row) -> Arrival:
+    source_id, message_id, topic, partition, offset, received_at, event_type, content_type, size, headers, body = row
+    return Arrival(
+        MessageId(source_id, message_id),
+        Coordinate(topic, partition, offset),
+        received_at,
+        event_type,
+        content_type,
+        size,
+        _headers.decode(headers) if headers else {},
+        body,
+    )
+
+
+def _delivery(row: Row) -> Delivery:
+    source_id, message_id, receiver, generation, progress, attempts, rank, number, partition, offset, *told = row
+    said = Said(rank, number, partition, offset)
+    return Delivery(source_id, message_id, receiver, generation, progress, attempts, said, *told)

@@ -1,0 +1,318 @@
+"""What SQLite and PostgreSQL are asked in the same words: searches, and how rows are joined. Pure: it makes texts.
+
+A search is one select or several, each in the order of the page and cut to its length, by an index of its own; the page
+is what comes first of all of them. An OR over receivers or sources would sort everything that they ever had.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from relay.domain.attempt import AttemptKind
+from relay.domain.statistics import NUMBERS
+from relay.history.cursor import AfterAttempt, AfterMessage
+from relay.history.folding import PROGRESS
+from relay.history.port import AttemptQuery, MessageQuery, Visible
+
+LAST_CHARACTER: Final = "\U0010ffff"
+"""Behind every text that begins as what is before it."""
+_MOST_BRANCHES: Final = 20
+_ESCAPE: Final = b"\\"
+"""What JSON can write any character with: where it stands, only reading it all tells what is there."""
+
+MESSAGE: Final = (
+    "m.source_id, m.message_id, m.at_topic, m.at_partition, m.at_offset, m.received_at, m.event_type, m.content_type,"
+    " m.size, m.headers, m.body"
+)
+DELIVERY: Final = (
+    "source_id, message_id, receiver, generation, progress, attempts, said_rank, said_number, said_partition,"
+    " said_offset, last_status, reason, detail, updated_at"
+)
+ATTEMPT: Final = "at_topic, at_partition, at_offset, started_at, kind, receiver, source_id, message_id, well, value"
+NUMBER: Final = tuple(f"n{place}" for place in range(NUMBERS))
+COUNT: Final = f"span, begins_at, receiver, source_id, {', '.join(NUMBER)}"
+
+
+def _latest(column: str, *order: str) -> str:
+    """Of two rows of a delivery the value of the one that is behind in this order."""
+    new, old = (", ".join(f"{row}.{name}" for name in order) for row in ("excluded", "deliveries"))
+    return f"{column} = CASE WHEN ({new}) > ({old}) THEN excluded.{column} ELSE deliveries.{column} END"
+
+
+_SAID: Final = ("said_rank", "said_number", "said_partition", "said_offset")
+JOIN_DELIVERY: Final = "ON CONFLICT (source_id, message_id, receiver) DO UPDATE SET " + ", ".join(
+    (
+        "generation = CASE WHEN excluded.generation > deliveries.generation"
+        " THEN excluded.generation ELSE deliveries.generation END",
+        *(_latest(column, "generation", column) for column in ("progress", "attempts", "updated_at")),
+        *(_latest(column, "generation", *_SAID) for column in (*_SAID, "last_status", "reason", "detail")),
+        "received_at = CASE WHEN deliveries.received_at IS NULL OR excluded.received_at < deliveries.received_at"
+        " THEN excluded.received_at ELSE deliveries.received_at END",
+    )
+)
+ADD_COUNT: Final = "ON CONFLICT (span, begins_at, receiver, source_id) DO UPDATE SET " + ", ".join(
+    f"{name} = counts.{name} + excluded.{name}" for name in NUMBER
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """`sign`: begins a numbered parameter. `is_first`: of messages `m` with one id only the first. `holds`: whether the
+    bytes in a column contain those of a parameter."""
+
+    sign: str
+    is_first: str
+    holds: Callable[[str, str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    text: str
+    values: tuple[Any, ...]
+
+
+class _Writer:
+    """Conditions, and the values of their parameters."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._sign = dialect.sign
+        self.values: list[Any] = []
+        self.conditions: list[str] = []
+
+    def mark(self, value: object) -> str:
+        self.values.append(value)
+        return f"{self._sign}{len(self.values)}"
+
+    def where(self, text: str, *values: object) -> None:
+        """`text` with {} for each value; nothing where the only value is None."""
+        if values != (None,):
+            self.conditions.append(text.format(*map(self.mark, values)))
+
+    def select(self, columns: str, tables: str, order: str, limit: int) -> Select:
+        where = " AND ".join(self.conditions) or "TRUE"
+        text = f"SELECT {columns} FROM {tables} WHERE {where} ORDER BY {order} LIMIT {limit}"
+        return Select(text, tuple(self.values))
+
+
+def beginning(column: str, prefix: str) -> tuple[str, str, str]:
+    """For `where`: that the column begins so, as a range of an index."""
+    return f"{column} >= {{}} AND {column} < {{}}", prefix, prefix + LAST_CHARACTER
+
+
+# messages
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSearch:
+    """`sparse`: keys of all messages whose ids begin as asked for, where they are few."""
+
+    dialect: Dialect
+    query: MessageQuery
+    after: AfterMessage | None
+    limit: int
+    sparse: Sequence[tuple[str, str]] | None = None
+
+    def selects(self) -> Iterator[Select]:
+        query, visible = self.query, self.query.visible
+        of_delivery = (query.receiver, query.status, query.reason) != (None, None, None)
+        for source in _sources(visible):
+            if of_delivery:
+                yield self._by_delivery(source, query.receiver)
+            if not of_delivery or (query.receiver, query.status, query.reason) == (None, "arrived", None):
+                yield self._by_message(source, new=of_delivery)
+        for receivers in _chunks(visible.receivers or ()):
+            if query.receiver is None or query.receiver in receivers:
+                yield self._by_delivery("", query.receiver, receivers)
+
+    def _by_message(self, source: str, *, new: bool) -> Select:
+        writer = _Writer(self.dialect)
+        if new:
+            writer.where("m.routed = 0")
+        self._narrow(writer, "m", source)
+        return writer.select(self._columns(writer), "messages m", _order("m"), self.limit)
+
+    def _by_delivery(self, source: str, receiver: str | None, receivers: Sequence[str] = ()) -> Select:
+        writer = _Writer(self.dialect)
+        writer.where("d.receiver = {}", receiver)
+        if receivers and receiver is None:
+            writer.where(f"d.receiver IN ({_marks(receivers)})", *receivers)
+        same = [*writer.conditions]
+        if self.query.status is not None:
+            writer.where(f"d.progress = {_progress(self.query.status)}")
+        writer.where("d.reason = {}", self.query.reason)
+        same = [condition.replace("d.", "o.") for condition in writer.conditions]
+        writer.where("d.received_at IS NOT NULL AND m.source_id = d.source_id AND m.message_id = d.message_id")
+        if receiver is None and len(receivers) != 1:  # of several deliveries of one message the first stands for all
+            own = "o.source_id = d.source_id AND o.message_id = d.message_id AND o.receiver < d.receiver"
+            writer.conditions.append(f"NOT EXISTS (SELECT 1 FROM deliveries o WHERE {' AND '.join([own, *same])})")
+        self._narrow(writer, "d", source)
+        return writer.select(self._columns(writer), "deliveries d CROSS JOIN messages m", _order("d"), self.limit)
+
+    def _narrow(self, writer: _Writer, timed: str, source: str) -> None:
+        query = self.query
+        writer.where(f"{timed}.source_id = {{}}", query.source_id)
+        _where_source(writer, f"{timed}.source_id", source)
+        writer.where(f"{timed}.received_at >= {{}}", query.since)
+        writer.where(f"{timed}.received_at < {{}}", query.until)
+        if query.event_type is not None and query.event_type.endswith("*"):
+            # None of the type counts as an empty one, which begins as everything does
+            empty = query.event_type == "*"
+            writer.where(*(("TRUE",) if empty else beginning("m.event_type", query.event_type[:-1])))
+        else:
+            writer.where("m.event_type = {}", query.event_type)
+        self._narrow_ids(writer)
+        if self.after is not None:
+            writer.where(f"{timed}.received_at <= {{}}", self.after.received_at)
+            key = f"({timed}.received_at, {timed}.source_id, {timed}.message_id)"
+            writer.where(f"{key} < ({{}}, {{}}, {{}})", *self.after)
+        if self.dialect.is_first:
+            writer.where(self.dialect.is_first)
+
+    def _narrow_ids(self, writer: _Writer) -> None:
+        prefix = self.query.id_prefix
+        if prefix is None:
+            return
+        if self.sparse is not None:
+            values = [part for key in self.sparse for part in key]
+            pairs = ", ".join(["({}, {})"] * len(self.sparse))
+            writer.where(f"(m.source_id, m.message_id) IN (VALUES {pairs})", *values)
+            return
+        (one, *low), (other, *high) = beginning("m.message_id", prefix), beginning("m.webhook_id", prefix)
+        writer.where(f"(({one}) OR ({other}))", *low, *high)
+
+    def _columns(self, writer: _Writer) -> str:
+        """Of what cannot be what is looked for in headers and bodies, these stay where they are."""
+        return MESSAGE
+
+    def candidates(self, header: bytes | None, body: bytes | None) -> "MessageSearch":
+        """The same search, in which headers and bodies that cannot hold these bytes are left out."""
+        return Candidates(self.dialect, self.query, self.after, self.limit, self.sparse, header, body)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates(MessageSearch):
+    header_holds: bytes | None = None
+    body_holds: bytes | None = None
+
+    def _columns(self, writer: _Writer) -> str:
+        wanted = [
+            f"({self.dialect.holds(column, writer.mark(held))} OR {self.dialect.holds(column, writer.mark(_ESCAPE))})"
+            for column, held in (("m.headers", self.header_holds), ("m.body", self.body_holds))
+            if held is not None
+        ]
+        may = " AND ".join(wanted) or "TRUE"
+        plain = MESSAGE.removesuffix(", m.headers, m.body")
+        return f"{plain}, CASE WHEN {may} THEN m.headers END, CASE WHEN {may} THEN m.body END"
+
+
+def ids_beginning(dialect: Dialect, prefix: str, most: int) -> Select:
+    """Keys of messages whose ids, or webhook ids, begin so; `most` of each kind."""
+    writer = _Writer(dialect)
+    parts = []
+    for column in ("message_id", "webhook_id"):
+        text, *values = beginning(column, prefix)
+        condition = text.format(*map(writer.mark, values))
+        parts.append(f"SELECT * FROM (SELECT source_id, message_id FROM messages WHERE {condition} LIMIT {most}) p")
+    return Select(" UNION ".join(parts), tuple(writer.values))
+
+
+def _progress(status: str) -> int:
+    """-1: no delivery is ever so here."""
+    return PROGRESS.index(status) if status in PROGRESS else -1
+
+
+def _order(alias: str) -> str:
+    return f"{alias}.received_at DESC, {alias}.source_id DESC, {alias}.message_id DESC"
+
+
+# who may see what: each pattern of sources a select of its own, and each receiver
+
+
+def _sources(visible: Visible) -> Sequence[str]:
+    """Patterns; `*`: of all."""
+    return ("*",) if visible == Visible() else tuple(visible.sources or ())
+
+
+def _where_source(writer: _Writer, column: str, pattern: str) -> None:
+    if pattern.endswith("*"):
+        if pattern != "*":
+            writer.where(*beginning(column, pattern[:-1]))
+    elif pattern:
+        writer.where(f"{column} = {{}}", pattern)
+
+
+def _chunks(receivers: Collection[str]) -> list[list[str]]:
+    """Each alone, while they are few."""
+    if len(receivers) <= _MOST_BRANCHES:
+        return [[receiver] for receiver in receivers]
+    return [list(receivers)]
+
+
+def _marks(values: Collection[object]) -> str:
+    return ", ".join(["{}"] * len(values))
+
+
+# attempts and counts
+
+
+def attempt_selects(dialect: Dialect, query: AttemptQuery, after: AfterAttempt | None, limit: int) -> Iterator[Select]:
+    for source in _sources(query.visible):
+        writer = _Writer(dialect)
+        _where_source(writer, "source_id", source)
+        yield _attempts(writer, query, after, limit)
+    for receivers in _chunks(query.visible.receivers or ()):
+        writer = _Writer(dialect)
+        writer.where("kind <> 'callback'")
+        writer.where(f"receiver IN ({_marks(receivers)})", *receivers)
+        yield _attempts(writer, query, after, limit)
+
+
+def _attempts(writer: _Writer, query: AttemptQuery, after: AfterAttempt | None, limit: int) -> Select:
+    if query.message is not None:
+        writer.where("source_id = {} AND message_id = {}", *query.message)
+    writer.where("receiver = {}", query.receiver)
+    if query.kinds is not None:
+        kinds: list[AttemptKind] = sorted(query.kinds)
+        writer.where(f"kind IN ({_marks(kinds)})" if kinds else "FALSE", *kinds)
+    if query.failed is not None:
+        writer.where(f"well = {0 if query.failed else 1}")
+    writer.where("started_at >= {}", query.since)
+    writer.where("started_at < {}", query.until)
+    if after is not None:
+        writer.where("started_at <= {}", after.started_at)
+        writer.where("(started_at, at_partition, at_offset) < ({}, {}, {})", *after)
+    order = "started_at DESC, at_partition DESC, at_offset DESC"
+    return writer.select("at_topic, at_partition, at_offset, started_at, value", "attempts", order, limit)
+
+
+def count_select(
+    dialect: Dialect,
+    span: int,
+    visible: Visible,
+    *,
+    since: float,
+    until: float,
+    receiver: str | None,
+    source_id: str | None,
+    most: int,
+) -> Select:
+    writer = _Writer(dialect)
+    writer.where(f"span = {span}")
+    writer.where("begins_at >= {} AND begins_at < {}", since, until)
+    writer.where("receiver = {}", receiver)
+    writer.where("source_id = {}", source_id)
+    if visible != Visible():
+        each = _Writer(dialect)
+        each.values = writer.values
+        for source in visible.sources or ():
+            _where_source(each, "source_id", source)
+        if visible.receivers:
+            each.where(f"receiver IN ({_marks(visible.receivers)})", *visible.receivers)
+        if "*" not in (visible.sources or ()):
+            writer.where(f"({' OR '.join(each.conditions) or 'FALSE'})")
+    return writer.select(COUNT, "counts", "begins_at, receiver, source_id", most)
+
+
+def further(search: MessageSearch, after: AfterMessage) -> MessageSearch:
+    """The same, behind that place."""
+    return replace(search, after=after)

@@ -1,0 +1,287 @@
+"""The history in a file of SQLite: for one machine. One thread writes; pages are read beside it, on a connection of
+their own (WAL)."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from relay.domain.errors import HistoryUnavailable
+from relay.domain.statistics import NUMBERS
+from relay.domain.topics import DAY_S
+from relay.history.folding import counts_of, deliveries_of, first_of
+from relay.history.port import Arrival, Batch, Size
+from relay.history.positions import check_begin
+from relay.history.rows import MESSAGE_COLUMNS, attempt_row, count_row, delivery_row, message_row, messages_in
+from relay.history.searching import Row, Searching
+from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, DELIVERY, JOIN_DELIVERY, NUMBER, Dialect, Select
+from relay.history.taking import taken
+from relay.log.port import TopicPartition
+
+T = TypeVar("T")
+
+VERSION: Final = 1
+"""Of the tables; what another version has made is built anew."""
+BUSY_S: Final = 5.0
+PRUNED_AT_ONCE: Final = 5_000
+"""Rows that are deleted in one transaction: the writer has its turn in between."""
+
+_TABLES: Final = ("messages", "deliveries", "attempts", "counts", "positions")
+_SCHEMA: Final = f"""
+CREATE TABLE IF NOT EXISTS messages (
+    source_id TEXT NOT NULL, message_id TEXT NOT NULL, webhook_id TEXT NOT NULL,
+    at_topic TEXT NOT NULL, at_partition INTEGER NOT NULL, at_offset INTEGER NOT NULL, received_at REAL NOT NULL,
+    event_type TEXT, content_type TEXT, size INTEGER NOT NULL, headers BLOB, body BLOB, routed INTEGER NOT NULL,
+    PRIMARY KEY (source_id, message_id)
+);
+CREATE INDEX IF NOT EXISTS messages_time ON messages (received_at);
+CREATE INDEX IF NOT EXISTS messages_source ON messages (source_id, received_at);
+CREATE INDEX IF NOT EXISTS messages_type ON messages (event_type, received_at);
+CREATE INDEX IF NOT EXISTS messages_new ON messages (received_at) WHERE routed = 0;
+CREATE INDEX IF NOT EXISTS messages_id ON messages (message_id);
+CREATE INDEX IF NOT EXISTS messages_webhook ON messages (webhook_id);
+CREATE TABLE IF NOT EXISTS deliveries (
+    source_id TEXT NOT NULL, message_id TEXT NOT NULL, receiver TEXT NOT NULL, generation INTEGER NOT NULL,
+    progress INTEGER NOT NULL, attempts INTEGER NOT NULL, said_rank INTEGER NOT NULL, said_number INTEGER NOT NULL,
+    said_partition INTEGER NOT NULL, said_offset INTEGER NOT NULL, last_status INTEGER, reason TEXT, detail TEXT,
+    updated_at REAL NOT NULL, received_at REAL,
+    PRIMARY KEY (source_id, message_id, receiver)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS deliveries_receiver ON deliveries (receiver, received_at);
+CREATE INDEX IF NOT EXISTS deliveries_status ON deliveries (progress, received_at);
+CREATE INDEX IF NOT EXISTS deliveries_both ON deliveries (receiver, progress, received_at);
+CREATE INDEX IF NOT EXISTS deliveries_reason ON deliveries (reason, received_at) WHERE reason IS NOT NULL;
+CREATE INDEX IF NOT EXISTS deliveries_age ON deliveries (updated_at);
+CREATE TABLE IF NOT EXISTS attempts (
+    at_topic TEXT NOT NULL, at_partition INTEGER NOT NULL, at_offset INTEGER NOT NULL, started_at REAL NOT NULL,
+    kind TEXT NOT NULL, receiver TEXT NOT NULL, source_id TEXT NOT NULL, message_id TEXT NOT NULL,
+    well INTEGER NOT NULL, value BLOB NOT NULL,
+    PRIMARY KEY (at_partition, at_offset)
+);
+CREATE INDEX IF NOT EXISTS attempts_time ON attempts (started_at);
+CREATE INDEX IF NOT EXISTS attempts_message ON attempts (source_id, message_id);
+CREATE INDEX IF NOT EXISTS attempts_receiver ON attempts (receiver, started_at);
+CREATE INDEX IF NOT EXISTS attempts_bad ON attempts (receiver, started_at) WHERE well = 0;
+CREATE TABLE IF NOT EXISTS counts (
+    span INTEGER NOT NULL, begins_at INTEGER NOT NULL, receiver TEXT NOT NULL, source_id TEXT NOT NULL,
+    {", ".join(f"{name} INTEGER NOT NULL" for name in NUMBER)},
+    PRIMARY KEY (span, begins_at, receiver, source_id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS positions (
+    topic TEXT NOT NULL, partition INTEGER NOT NULL, next_offset INTEGER NOT NULL, PRIMARY KEY (topic, partition)
+) WITHOUT ROWID;
+"""
+
+
+def _values(count: int, *, more: str = "") -> str:
+    return f"VALUES ({', '.join('?' * count)}{more})"
+
+
+_MESSAGE: Final = (
+    f"INSERT INTO messages ({MESSAGE_COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,"
+    " max(?13, EXISTS (SELECT 1 FROM deliveries WHERE source_id = ?1 AND message_id = ?2)))"
+    " ON CONFLICT DO UPDATE SET at_topic = excluded.at_topic, at_partition = excluded.at_partition,"
+    " at_offset = excluded.at_offset, received_at = excluded.received_at, event_type = excluded.event_type,"
+    " content_type = excluded.content_type, size = excluded.size, headers = excluded.headers, body = excluded.body"
+    " WHERE (excluded.received_at, excluded.at_partition, excluded.at_offset)"
+    " < (messages.received_at, messages.at_partition, messages.at_offset)"
+)
+_TIME: Final = (
+    "UPDATE deliveries SET received_at = ?3 WHERE source_id = ?1 AND message_id = ?2"
+    " AND (received_at IS NULL OR received_at > ?3)"
+)
+_DELIVERY: Final = (
+    f"INSERT INTO deliveries ({DELIVERY}, received_at) VALUES ({', '.join(f'?{place}' for place in range(1, 15))},"
+    f" (SELECT received_at FROM messages WHERE source_id = ?1 AND message_id = ?2)) {JOIN_DELIVERY}"
+)
+_ROUTED: Final = "UPDATE messages SET routed = 1 WHERE source_id = ? AND message_id = ? AND routed = 0"
+_ATTEMPT: Final = f"INSERT INTO attempts ({ATTEMPT}) {_values(10)} ON CONFLICT DO NOTHING"
+_COUNT: Final = f"INSERT INTO counts ({COUNT}) {_values(4 + NUMBERS)} {ADD_COUNT}"
+_POSITION: Final = (
+    "INSERT INTO positions VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET"
+    " next_offset = max(next_offset, excluded.next_offset)"
+)
+_OLD: Final = {
+    "attempts": "started_at",
+    "counts": "begins_at",
+    "deliveries": "updated_at",
+    "messages": "received_at",
+}
+
+DIALECT: Final = Dialect("?", "", lambda column, mark: f"instr({column}, {mark}) > 0")
+
+
+class SqliteHistory(Searching):
+    """`path`: the file; its directory has to be there."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(DIALECT, self._read)
+        self._path = path
+        self._writing = _Thread(path, "history writer")
+        self._reading = _Thread(path, "history reader")
+
+    async def start(self) -> None:
+        await self._writing.run(_prepare)
+
+    async def close(self) -> None:
+        for thread in (self._writing, self._reading):
+            await thread.close()
+
+    async def next_offsets(self) -> dict[TopicPartition, int]:
+        return await self._reading.run(_next_offsets)
+
+    async def size(self) -> Size:
+        return await self._reading.run(_size)
+
+    async def write(
+        self, batch: Batch, next_offsets: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
+    ) -> None:
+        await self._writing.run(lambda database: _write(database, batch, next_offsets, first))
+
+    async def skip(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        await self._writing.run(lambda database: _skip(database, next_offsets))
+
+    async def prune(self, before: float) -> int:
+        day, messages = before // DAY_S * DAY_S, 0
+        for table, column in _OLD.items():
+            delete = partial(_delete, table=table, column=column, before=day)
+            while deleted := await self._writing.run(delete):
+                messages += deleted if table == "messages" else 0
+        return messages
+
+    async def clear(self) -> None:
+        await self._writing.run(_clear)
+
+    async def _read(self, selects: Sequence[Select]) -> list[list[Row]]:
+        return await self._reading.run(lambda database: _fetch(database, selects))
+
+
+class _Thread:
+    """A connection, and the thread that alone uses it."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path = path
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._database: sqlite3.Connection | None = None
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Its result; what fails because of the file or its disk is HistoryUnavailable."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._work, work)
+
+    def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            if self._database is None:
+                self._database = _connect(self._path)
+            return work(self._database)
+        except sqlite3.OperationalError as error:
+            raise HistoryUnavailable(f"the history in {self._path}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise HistoryUnavailable(
+                f"the history in {self._path} is damaged, or no database ({error});"
+                " remove the file, and it is built anew"
+            ) from error
+
+    async def close(self) -> None:
+        """What is under way is finished first: it is bounded."""
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._close)
+        self._executor.shutdown()
+
+    def _close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        # NORMAL: a power cut may take the last transactions, each as a whole, and they are read from the log again
+        database.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA cache_size = -32000;")
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+@contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[None]:
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
+
+
+def _prepare(database: sqlite3.Connection) -> None:
+    with _transaction(database):
+        [version] = database.execute("PRAGMA user_version").fetchone()
+        if version != VERSION:
+            for table in _TABLES:
+                database.execute(f"DROP TABLE IF EXISTS {table}")
+            database.execute(f"PRAGMA user_version = {VERSION}")
+        for statement in _SCHEMA.split(";"):
+            database.execute(statement)
+
+
+def _write(
+    database: sqlite3.Connection,
+    batch: Batch,
+    next_offsets: Mapping[TopicPartition, int],
+    first: Mapping[TopicPartition, int],
+) -> None:
+    with _transaction(database):
+        stored = _next_offsets(database)
+        check_begin(stored, first)
+        new = taken(batch, stored)
+        arrivals: list[Arrival] = first_of(new.arrivals)
+        deliveries = deliveries_of(new)
+        database.executemany(_MESSAGE, map(message_row, arrivals))
+        database.executemany(_TIME, ((*one.message, one.received_at) for one in arrivals))
+        database.executemany(_DELIVERY, map(delivery_row, deliveries))
+        database.executemany(_ROUTED, messages_in(deliveries))
+        database.executemany(_ATTEMPT, (attempt_row(*one) for one in new.attempts))
+        database.executemany(_COUNT, map(count_row, counts_of(attempt for _, attempt in new.attempts)))
+        database.executemany(_POSITION, ((*partition, offset) for partition, offset in next_offsets.items()))
+
+
+def _skip(database: sqlite3.Connection, next_offsets: Mapping[TopicPartition, int]) -> None:
+    with _transaction(database):
+        database.executemany(_POSITION, ((*partition, offset) for partition, offset in next_offsets.items()))
+
+
+def _delete(database: sqlite3.Connection, table: str, column: str, before: float) -> int:
+    """How many rows it deleted."""
+    key = {"deliveries": "source_id, message_id, receiver", "counts": "span, begins_at, receiver, source_id"}
+    name = key.get(table, "rowid")
+    wanted = f"SELECT {name} FROM {table} WHERE {column} < ? LIMIT {PRUNED_AT_ONCE}"
+    with _transaction(database):
+        return database.execute(f"DELETE FROM {table} WHERE ({name}) IN ({wanted})", (before,)).rowcount
+
+
+def _clear(database: sqlite3.Connection) -> None:
+    with _transaction(database):
+        for table in _TABLES:
+            database.execute(f"DELETE FROM {table}")
+
+
+def _fetch(database: sqlite3.Connection, selects: Sequence[Select]) -> list[list[Any]]:
+    return [database.execute(select.text, select.values).fetchall() for select in selects]
+
+
+def _next_offsets(database: sqlite3.Connection) -> dict[TopicPartition, int]:
+    rows = database.execute("SELECT topic, partition, next_offset FROM positions")
+    return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
+
+
+def _size(database: sqlite3.Connection) -> Size:
+    rows = [database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in _TABLES[:3]]
+    [pages] = database.execute("PRAGMA page_count").fetchone()
+    [page] = database.execute("PRAGMA page_size").fetchone()
+    return Size(rows[0], rows[1], rows[2], pages * page)

@@ -1,0 +1,67 @@
+"""The history in SQLite: the contract, and what a file can go through."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from relay.domain.errors import HistoryUnavailable
+from relay.domain.identity import MessageId
+from relay.history.sqlite import SqliteHistory
+from tests.contract.history_contract import HistoryContract, everything
+from tests.contract.history_facts import arrival, attempt, put
+
+
+class TestSqliteHistory(HistoryContract):
+    @pytest_asyncio.fixture
+    async def history(self, tmp_path: Path) -> AsyncIterator[SqliteHistory]:
+        history = SqliteHistory(tmp_path / "history.db")
+        await history.start()
+        yield history
+        await history.close()
+
+
+async def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
+    one = SqliteHistory(tmp_path / "history.db")
+    await one.start()
+    await put(one, arrival(1, receivers=("ci",)), attempt("m-1", offset=0))
+    before = await everything(one)
+    await one.close()
+
+    other = SqliteHistory(tmp_path / "history.db")
+    await other.start()
+    assert await everything(other) == before
+    await other.close()
+
+
+async def test_what_is_no_database_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    path.write_bytes(b"rubbish " * 1000)
+    history = SqliteHistory(path)
+
+    with pytest.raises(HistoryUnavailable, match="remove the file"):
+        await history.start()
+    await history.close()
+
+
+async def test_a_directory_that_is_not_there_makes_it_unavailable(tmp_path: Path) -> None:
+    history = SqliteHistory(tmp_path / "none" / "history.db")
+
+    with pytest.raises(HistoryUnavailable, match="unable to open"):
+        await history.start()
+    await history.close()
+
+
+async def test_two_processes_may_use_one_file(tmp_path: Path) -> None:
+    one, other = SqliteHistory(tmp_path / "history.db"), SqliteHistory(tmp_path / "history.db")
+    await one.start()
+    await other.start()
+
+    await put(one, arrival(1))
+    await put(other, arrival(2))
+
+    assert await one.message(MessageId("shop", "m-2")) is not None
+    assert await other.message(MessageId("shop", "m-1")) is not None
+    await one.close()
+    await other.close()
