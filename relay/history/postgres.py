@@ -1,0 +1,317 @@
+"""The history in PostgreSQL: COPY into staging tables, then one statement per table, all in one transaction."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Final
+
+import asyncpg
+
+from relay.domain.errors import HistoryUnavailable
+from relay.domain.topics import DAY_S
+from relay.history.folding import counts_of, deliveries_of, first_of
+from relay.history.port import Batch, Size
+from relay.history.positions import check_begin
+from relay.history.postgres_tables import (
+    BY_DAY,
+    CREATE,
+    SCHEMA,
+    STAGING,
+    TABLES,
+    VERSION,
+    create_partition,
+    day_of,
+    day_of_partition,
+)
+from relay.history.rows import MESSAGE_COLUMNS, attempt_row, count_row, delivery_row, message_row
+from relay.history.searching import Row, Searching
+from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, DELIVERY, JOIN_DELIVERY, Dialect, Select
+from relay.history.taking import taken
+from relay.log.port import TopicPartition
+
+CONNECT_S: Final = 10.0
+WRITE_S: Final = 60.0
+READ_S: Final = 20.0
+CLOSE_S: Final = 5.0
+READERS: Final = 4
+PRUNED_AT_ONCE: Final = 10_000
+ESTIMATED_FROM: Final = 100_000
+"""Rows, as the server last counted them, from which its word is taken."""
+_MAKING: Final = 7_236_519_401
+"""Lock of whoever makes tables."""
+_PLANS: Final = dict.fromkeys(("enable_hashjoin", "enable_mergejoin", "enable_seqscan", "jit"), "off")
+"""Staged rows are few and are looked up by index, which a planner that knows nothing of them would not bet on."""
+
+_MESSAGES: Final = (
+    f"INSERT INTO messages ({MESSAGE_COLUMNS}) SELECT {MESSAGE_COLUMNS.removesuffix(', routed')}, CASE WHEN EXISTS"
+    " (SELECT 1 FROM deliveries d WHERE d.source_id = n.source_id AND d.message_id = n.message_id) THEN 1"
+    " ELSE n.routed END FROM new_messages n ORDER BY source_id, message_id ON CONFLICT DO NOTHING"
+)
+_TIMES: Final = (
+    "UPDATE deliveries d SET received_at = n.received_at FROM new_messages n WHERE d.source_id = n.source_id"
+    " AND d.message_id = n.message_id AND (d.received_at IS NULL OR d.received_at > n.received_at)"
+)
+_DELIVERIES: Final = (
+    f"INSERT INTO deliveries ({DELIVERY}, received_at) SELECT {DELIVERY},"
+    " (SELECT min(m.received_at) FROM messages m WHERE m.source_id = n.source_id AND m.message_id = n.message_id)"
+    f" FROM new_deliveries n ORDER BY source_id, message_id, receiver {JOIN_DELIVERY}"
+)
+_ROUTED: Final = (
+    "UPDATE messages m SET routed = 1 FROM (SELECT DISTINCT source_id, message_id FROM new_deliveries) n"
+    " WHERE m.source_id = n.source_id AND m.message_id = n.message_id AND m.routed = 0"
+)
+_ATTEMPTS: Final = f"INSERT INTO attempts ({ATTEMPT}) SELECT {ATTEMPT} FROM new_attempts ON CONFLICT DO NOTHING"
+_COUNTS: Final = f"INSERT INTO counts ({COUNT}) SELECT {COUNT} FROM new_counts ORDER BY {COUNT} {ADD_COUNT}"
+_POSITIONS: Final = (
+    "INSERT INTO positions SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[])"
+    " ON CONFLICT (topic, partition) DO UPDATE SET next_offset = GREATEST(positions.next_offset, excluded.next_offset)"
+)
+_PARTITIONS: Final = (
+    "SELECT c.relname, c.reltuples FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
+    " WHERE i.inhparent = $1::text::regclass"
+)
+_ROWS: Final = (
+    "SELECT sum(greatest(c.reltuples, 0)) FROM pg_class c WHERE c.oid = $1::text::regclass"
+    " OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = $1::text::regclass)"
+)
+_BYTES: Final = (
+    "SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c"
+    " WHERE c.relnamespace = $1::text::regnamespace AND c.relkind = 'r'"
+)
+
+DIALECT: Final = Dialect(
+    "$",
+    "NOT EXISTS (SELECT 1 FROM messages e WHERE e.source_id = m.source_id AND e.message_id = m.message_id"
+    " AND (e.received_at, e.at_partition, e.at_offset) < (m.received_at, m.at_partition, m.at_offset))",
+    lambda column, mark: f"position({mark}::bytea IN {column}) > 0",
+)
+
+
+class PostgresHistory(Searching):
+    """`url`: as libpq has it. `now`: Unix seconds; days near it have partitions."""
+
+    def __init__(self, url: str, now: Callable[[], float] = time.time) -> None:
+        super().__init__(DIALECT, self._read)
+        self._url = url
+        self._now = now
+        self._writer: Any = None
+        self._staged = False
+        self._one_at_a_time = asyncio.Lock()
+        self._pool: Any = None
+        self._opening = asyncio.Lock()
+        self._days: set[tuple[str, int]] = set()
+
+    # its life
+
+    async def start(self) -> None:
+        async with self._connection() as writer, writer.transaction():
+            await writer.execute("SELECT pg_advisory_xact_lock($1)", _MAKING)
+            version = None
+            if await writer.fetchval("SELECT to_regclass($1)", f"{SCHEMA}.version") is not None:
+                version = await writer.fetchval(f"SELECT number FROM {SCHEMA}.version")
+            if version != VERSION:
+                await writer.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
+                await writer.execute(CREATE)
+                self._days.clear()
+
+    async def close(self) -> None:
+        writer, self._writer = self._writer, None
+        pool, self._pool = self._pool, None
+        if writer is not None:
+            await _closed(writer)
+        if pool is not None:
+            pool.terminate()
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        """The one that writes, for one caller at a time; after a failure the next caller gets a new one."""
+        async with self._one_at_a_time:
+            with _translated():
+                if self._writer is None or self._writer.is_closed():
+                    self._staged = False
+                    settings = {"search_path": SCHEMA, "application_name": "relay history", **_PLANS}
+                    self._writer = await asyncpg.connect(
+                        self._url, timeout=CONNECT_S, command_timeout=WRITE_S, server_settings=settings
+                    )
+                try:
+                    yield self._writer
+                except BaseException:
+                    writer, self._writer = self._writer, None
+                    if writer is not None:
+                        writer.terminate()
+                    raise
+
+    # what is written
+
+    async def write(
+        self, batch: Batch, next_offsets: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
+    ) -> None:
+        async with self._connection() as writer:
+            await self._make_days(writer, batch)
+            if not self._staged:
+                await writer.execute(STAGING)
+                self._staged = True
+            async with writer.transaction():
+                await _lock(writer, next_offsets)
+                stored = await _positions(writer)
+                check_begin(stored, first)
+                await _fill(writer, taken(batch, stored))
+                await _advance(writer, next_offsets)
+
+    async def skip(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        async with self._connection() as writer, writer.transaction():
+            await _lock(writer, next_offsets)
+            await _advance(writer, next_offsets)
+
+    async def _make_days(self, writer: Any, batch: Batch) -> None:
+        now = self._now()
+        moments = [("messages", one.received_at) for one in batch.arrivals]
+        moments += [("attempts", one.started_at) for _, one in batch.attempts]
+        found = {(table, day_of(moment, now)) for table, moment in moments}
+        wanted = {(table, day) for table, day in found if day is not None}
+        for table, day in sorted(wanted - self._days):
+            with suppress(asyncpg.CheckViolationError):  # some came while it was no day near now, and lies beside
+                async with writer.transaction():
+                    await writer.execute("SELECT pg_advisory_xact_lock($1)", _MAKING)
+                    await writer.execute(create_partition(table, day))
+            self._days.add((table, day))
+
+    async def prune(self, before: float) -> int:
+        day = int(before // DAY_S)
+        async with self._connection() as writer:
+            messages = 0
+            for table, column in BY_DAY.items():
+                for name, estimate in await writer.fetch(_PARTITIONS, table):
+                    its_day = day_of_partition(name)
+                    if its_day is not None and its_day < day:
+                        rows = await _count(writer, name, estimate)
+                        await writer.execute(f"DROP TABLE {name}")
+                        self._days.discard((table, its_day))
+                        messages += rows if table == "messages" else 0
+                rows = await _delete(writer, f"{table}_other", column, day)
+                messages += rows if table == "messages" else 0
+        for table, column in (("deliveries", "updated_at"), ("counts", "begins_at")):
+            await self._delete_old(table, column, day)
+        return messages
+
+    async def _delete_old(self, table: str, column: str, day: int) -> None:
+        """Some at a time: whoever writes has its turn in between."""
+        while True:
+            async with self._connection() as writer:
+                if await _delete(writer, table, column, day) < PRUNED_AT_ONCE:
+                    return
+
+    async def clear(self) -> None:
+        async with self._connection() as writer:
+            await writer.execute(f"TRUNCATE {', '.join(TABLES)}")
+
+    # what is asked
+
+    async def next_offsets(self) -> dict[TopicPartition, int]:
+        async with self._reader() as reader:
+            return await _positions(reader)
+
+    async def size(self) -> Size:
+        async with self._reader() as reader:
+            rows = []
+            for table in TABLES[:3]:
+                estimate = await reader.fetchval(_ROWS, table)
+                rows.append(await _count(reader, table, estimate))
+            return Size(rows[0], rows[1], rows[2], await reader.fetchval(_BYTES, SCHEMA))
+
+    async def _read(self, selects: Sequence[Select]) -> list[list[Row]]:
+        async with self._reader() as reader:
+            return [await reader.fetch(select.text, *select.values) for select in selects]
+
+    @asynccontextmanager
+    async def _reader(self) -> AsyncIterator[Any]:
+        with _translated():
+            async with self._opening:
+                if self._pool is None:
+                    settings = {"search_path": SCHEMA, "application_name": "relay history pages", "jit": "off"}
+                    self._pool = await asyncpg.create_pool(
+                        self._url,
+                        min_size=0,
+                        max_size=READERS,
+                        timeout=CONNECT_S,
+                        command_timeout=READ_S,
+                        server_settings=settings,
+                    )
+            async with self._pool.acquire(timeout=CONNECT_S) as reader:
+                yield reader
+
+
+async def _closed(connection: Any) -> None:
+    try:
+        await connection.close(timeout=CLOSE_S)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+        connection.terminate()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        raise HistoryUnavailable(f"PostgreSQL: {str(error) or type(error).__name__}") from error
+
+
+async def _lock(writer: Any, partitions: Iterable[TopicPartition]) -> None:
+    """One writer at a time for each partition of the log: what it finds is all that there is of it."""
+    keys = sorted(_lock_key(partition) for partition in partitions)
+    await writer.execute("SELECT pg_advisory_xact_lock(key) FROM unnest($1::bigint[]) key", keys)
+    # what a crash of the server takes goes as a whole, with its positions, and is read from the log again
+    await writer.execute("SET LOCAL synchronous_commit = off")
+
+
+def _lock_key(partition: TopicPartition) -> int:
+    digest = hashlib.sha256(f"{partition.topic}/{partition.partition}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+async def _positions(connection: Any) -> dict[TopicPartition, int]:
+    rows = await connection.fetch("SELECT topic, partition, next_offset FROM positions")
+    return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
+
+
+async def _advance(writer: Any, next_offsets: Mapping[TopicPartition, int]) -> None:
+    topics, partitions = [at.topic for at in next_offsets], [at.partition for at in next_offsets]
+    await writer.execute(_POSITIONS, topics, partitions, list(next_offsets.values()))
+
+
+async def _fill(writer: Any, batch: Batch) -> None:
+    arrivals, deliveries = first_of(batch.arrivals), deliveries_of(batch)
+    if arrivals:
+        await _stage(writer, "messages", MESSAGE_COLUMNS, map(message_row, arrivals))
+        await writer.execute(_MESSAGES)
+        await writer.execute(_TIMES)
+    if deliveries:
+        await _stage(writer, "deliveries", DELIVERY, map(delivery_row, deliveries))
+        await writer.execute(_DELIVERIES)
+        await writer.execute(_ROUTED)
+    if batch.attempts:
+        await _stage(writer, "attempts", ATTEMPT, (attempt_row(*one) for one in batch.attempts))
+        await writer.execute(_ATTEMPTS)
+    if counts := counts_of(attempt for _, attempt in batch.attempts):
+        await _stage(writer, "counts", COUNT, map(count_row, counts))
+        await writer.execute(_COUNTS)
+
+
+async def _stage(writer: Any, table: str, columns: str, rows: Iterable[tuple[Any, ...]]) -> None:
+    await writer.copy_records_to_table(f"new_{table}", records=rows, columns=columns.split(", "))
+
+
+async def _delete(writer: Any, table: str, column: str, day: int) -> int:
+    """How many rows it deleted: PRUNED_AT_ONCE at most."""
+    old = f"SELECT ctid FROM {table} WHERE {column} < $1 LIMIT {PRUNED_AT_ONCE}"
+    done: str = await writer.execute(f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({old}))", float(day * DAY_S))
+    return int(done.split()[-1])
+
+
+async def _count(connection: Any, table: str, estimate: float | None) -> int:
+    if estimate is not None and estimate >= ESTIMATED_FROM:
+        return int(estimate)
+    found: int = await connection.fetchval(f"SELECT count(*) FROM {table}")
+    return found

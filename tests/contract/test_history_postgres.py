@@ -1,0 +1,130 @@
+"""The history in PostgreSQL: the contract on a real server, its days, and what becomes of a server that goes away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+
+from relay.domain.errors import HistoryUnavailable
+from relay.domain.topics import DAY_S
+from relay.history.port import AttemptQuery
+from relay.history.postgres import PostgresHistory
+from tests.contract.history_contract import HistoryContract, everything, names
+from tests.contract.history_facts import NOON, arrival, attempt, ending, put
+from tests.servers.postgres import PostgresServer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest_asyncio.fixture
+async def history(server: PostgresServer) -> AsyncIterator[PostgresHistory]:
+    history = PostgresHistory(server.url, lambda: NOON)
+    await history.start()
+    await history.clear()
+    yield history
+    await history.close()
+
+
+class TestPostgresHistory(HistoryContract):
+    @pytest_asyncio.fixture
+    async def history(self, history: PostgresHistory) -> PostgresHistory:
+        return history
+
+
+async def partitions(history: PostgresHistory) -> list[str]:
+    async with history._reader() as reader:
+        rows = await reader.fetch(
+            "SELECT inhrelid::regclass::text FROM pg_inherits i JOIN pg_class c ON c.oid = inhrelid"
+            " WHERE c.relkind = 'r'"
+        )
+    return sorted(row[0] for row in rows)
+
+
+async def test_a_day_has_a_partition_that_retention_drops(history: PostgresHistory) -> None:
+    await history.prune(NOON + 9 * DAY_S)
+    beside = await partitions(history)
+    today = int(NOON // DAY_S)
+
+    await put(history, arrival(1), attempt("m-1", offset=0), arrival(2, at=DAY_S))
+    assert set(await partitions(history)) - set(beside) == {
+        f"messages_{today}",
+        f"messages_{today + 1}",
+        f"attempts_{today}",
+    }
+
+    assert await history.prune(NOON + DAY_S) == 1
+    assert set(await partitions(history)) - set(beside) == {f"messages_{today + 1}"}
+    assert await names(history) == ["m-2"]
+
+
+async def test_an_id_that_comes_again_on_another_day_is_one_message(history: PostgresHistory) -> None:
+    await put(history, arrival(1, at=DAY_S, name="m", receivers=("ci",)))
+    await put(history, arrival(2, at=-DAY_S, name="m", receivers=("ci",)))
+
+    assert (
+        await names(history) == await names(history, receiver="ci") == await names(history, status="arrived") == ["m"]
+    )
+    assert await names(history, receiver="ci", until=NOON) == ["m"]
+    assert await names(history, since=NOON) == []
+
+
+async def test_two_writers_of_the_same_records_write_them_once(
+    server: PostgresServer, history: PostgresHistory
+) -> None:
+    other = PostgresHistory(server.url, lambda: NOON)
+    facts = [arrival(number, receivers=("ci",)) for number in range(50)]
+    tried = [attempt(f"m-{number}", offset=number) for number in range(50)]
+    ends = [ending(f"m-{number}", offset=number) for number in range(50)]
+
+    await asyncio.gather(
+        *(put(one, *facts[:end], *tried[:end], *ends[:end]) for one in (history, other) for end in (10, 30, 50))
+    )
+
+    assert (await history.size())[:3] == (50, 50, 50)
+    assert len((await history.attempts(AttemptQuery(), limit=100)).items) == 50
+    [span] = await history.counted("hour", since=0, until=NOON + 1, visible=AttemptQuery().visible, most=9)
+    assert sum(span.counts) == 100  # each by its outcome and by its time
+    await other.close()
+
+
+async def test_a_server_that_went_away_and_came_back_is_used_again() -> None:
+    server = PostgresServer(durable=True)
+    server.start()
+    history = PostgresHistory(server.url, lambda: NOON)
+    try:
+        await history.start()
+        await put(history, arrival(1))
+        before = await everything(history)
+        server.kill()
+        for _ in range(2):
+            with pytest.raises(HistoryUnavailable):
+                await put(history, arrival(2))
+            with pytest.raises(HistoryUnavailable):
+                await history.next_offsets()
+
+        server.start()
+
+        again = await everything(history)
+        assert again["messages"] in (before["messages"], [])  # its last moment may be lost, with its positions
+        await put(history, arrival(2))
+        assert "m-2" in await names(history)
+    finally:
+        await history.close()
+        server.stop()
+
+
+async def test_a_wrong_address_makes_it_unavailable() -> None:
+    history = PostgresHistory("postgresql://relay:secret@127.0.0.1:1/none")
+
+    with pytest.raises(HistoryUnavailable) as failed:
+        await history.start()
+
+    assert "secret" not in str(failed.value)
+    await history.close()
