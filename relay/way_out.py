@@ -3,7 +3,6 @@
 from relay.config.settings import Settings
 from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
-from relay.delivery.port import Transport
 from relay.delivery.proxy import EgressProxy, proxy_of
 from relay.domain.errors import UserError
 from relay.limits import KEPT, descriptor_limit, most_requests
@@ -22,7 +21,7 @@ def requests_of(settings: Settings) -> int:
     return wanted
 
 
-def transport_of(settings: Settings, most_open: int) -> Transport:
+def transport_of(settings: Settings, most_open: int) -> LeanTransport:
     """Raises UserError."""
     return LeanTransport(
         AddressGuard(settings.allow_private_networks, bool(settings.allow_http), settings.allow_private_names),

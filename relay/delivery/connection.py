@@ -69,6 +69,12 @@ class Connection(asyncio.Protocol):
     def is_closing(self) -> bool:
         return self._transport.is_closing()
 
+    @property
+    def certificate_expires(self) -> float | None:
+        """Unix seconds. None: the server has shown no certificate."""
+        shown = self._transport.get_extra_info("peercert")
+        return float(ssl.cert_time_to_seconds(shown["notAfter"])) if shown else None
+
     def close(self) -> None:
         self._transport.abort()  # a polite end of TLS would wait for the server's
 

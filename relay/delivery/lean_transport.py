@@ -166,10 +166,27 @@ class LeanTransport(Transport):
         self._dials.add(dial)
         dial.add_done_callback(self._dials.discard)
 
-    async def _dial_and_ask(self, call: Call, route: _Route, head: bytes, body: bytes) -> None:
-        make = partial(Connection, route.origin, self._pool, self._calls, self._body_cap)
+    async def reach(self, url: str, egress: Egress | None = None) -> float | NoResponse | None:
+        """Connect as a request would, and make none. When the server's certificate expires, in Unix seconds; None: it
+        has shown none, as there is no TLS."""
+        route = self._find_route(url, egress)
+        if isinstance(route, NoResponse):
+            return route
         try:
-            connection = await self._dialler.connect(route.url, make, proxy=route.proxy, tls=route.origin[3])
+            connection = await self._connected(route)
+        except DialError as error:
+            return NoResponse(error.kind, str(error), sent=False)
+        expires = connection.certificate_expires
+        connection.close()
+        return expires
+
+    async def _connected(self, route: _Route) -> Connection:
+        make = partial(Connection, route.origin, self._pool, self._calls, self._body_cap)
+        return await self._dialler.connect(route.url, make, proxy=route.proxy, tls=route.origin[3])
+
+    async def _dial_and_ask(self, call: Call, route: _Route, head: bytes, body: bytes) -> None:
+        try:
+            connection = await self._connected(route)
         except DialError as error:
             if error.kind == "no_resources":
                 self._pool.drop_idle()

@@ -250,6 +250,10 @@ class LogAdmin(Protocol):
         no users. What it does not tell counts as allowed."""
         ...
 
+    async def about(self) -> str:
+        """What answers, and its version, in a few words for people."""
+        ...
+
 
 def no_former_group(_topic: str) -> str | None:
     return None

@@ -57,3 +57,15 @@ class ParkedHead(NamedTuple):
 
     row: bytes
     at: Coordinate
+
+
+@dataclass(frozen=True, slots=True)
+class FailedEntry:
+    """Index entry of a dead letter. `failed_at`: Unix seconds."""
+
+    receiver: str
+    at: Coordinate
+    failed_at: float
+    reason: str
+    source_id: str
+    message_id: str

@@ -26,6 +26,7 @@ from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
+from relay.state.onlooker import FailedEntry as FailedEntry
 from relay.state.onlooker import Openings, ParkedHead, Served, Sign, Watched
 from relay.state.quotas import Balance, Charge
 from relay.state.replies import Refusal
@@ -126,18 +127,6 @@ class EndpointHealth:
     hold: Hold | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FailedEntry:
-    """Index entry of a dead letter. `failed_at`: Unix seconds."""
-
-    receiver: str
-    at: Coordinate
-    failed_at: float
-    reason: str
-    source_id: str
-    message_id: str
-
-
 class State(Protocol):
     async def start(self) -> None:
         """Connect, and refuse (UserError) a server that may evict: `maxmemory-policy` must be `noeviction`."""
@@ -145,6 +134,10 @@ class State(Protocol):
 
     async def problems(self) -> list[str]:
         """What is off about the server, a short line each: for people, as nothing stops on account of it."""
+        ...
+
+    async def about(self) -> str:
+        """What answers, its version, and how full it is, in a few words for people."""
         ...
 
     async def time(self) -> float:

@@ -21,7 +21,7 @@ async def check_rights(log: Log, topics: Topics, roles: Collection[str]) -> bool
     """
     lacking = await log.lacking(rights_of(topics, roles))
     refuse([right for each in lacking if (right := each.at_once(topics))], roles)
-    for line in _lines(lacking, roles):
+    for line in lines(lacking, roles):
         _log.warning("right_missing", problem=line)
     keeps = not any(each.at_once(topics) for each in await log.lacking(rights_of(topics, [API])))
     if not keeps:
@@ -32,10 +32,11 @@ async def check_rights(log: Log, topics: Topics, roles: Collection[str]) -> bool
 def refuse(lacking: Collection[Right], roles: Collection[str]) -> None:
     """Raises UserError with a line for each topic or group."""
     if lacking:
-        raise UserError("\n".join(_lines(lacking, roles)))
+        raise UserError("\n".join(lines(lacking, roles)))
 
 
-def _lines(lacking: Collection[Right], roles: Collection[str]) -> list[str]:
+def lines(lacking: Collection[Right], roles: Collection[str]) -> list[str]:
+    """What is missing, a line for each right, with the command that tells what to do."""
     of_one = "".join(f" --role {role}" for role in roles) if len(roles) == 1 else ""
     return [
         f"Kafka: this user may not {', '.join(each.operations)} on {each.kind} {each.probe}; "

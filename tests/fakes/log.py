@@ -275,6 +275,10 @@ class MemoryLog:
             for at in broker.partitions_of(topic)
         ]
 
+    async def about(self) -> str:
+        await self._turn()
+        return "memory"
+
     async def lacking(self, rights: Sequence[Right]) -> list[Right]:
         return []
 

@@ -43,6 +43,9 @@ class MemoryState(StatisticsKept, Records):
     async def problems(self) -> list[str]:
         return []
 
+    async def about(self) -> str:
+        return "memory"
+
     async def time(self) -> float:
         return self.now
 

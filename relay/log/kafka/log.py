@@ -20,6 +20,7 @@ from relay.log.kafka.consumer import KafkaConsumer
 from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.producer import KafkaProducer
 from relay.log.kafka.reader import KafkaReader
+from relay.log.kafka.releases import about
 from relay.log.kafka.rights import lacking
 from relay.log.kafka.settings import Cluster, GroupTiming, KafkaSecurity
 from relay.log.port import (
@@ -188,6 +189,9 @@ class KafkaLog:
 
     async def lacking(self, rights: Sequence[Right]) -> list[Right]:
         return await lacking(self._client, rights)
+
+    async def about(self) -> str:
+        return await about(self._client)
 
     async def close(self) -> None:
         """Consumers that are still open leave their groups; what is being appended gets 5 s."""

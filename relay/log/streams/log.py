@@ -269,6 +269,9 @@ class StreamsLog:
     async def lacking(self, rights: Sequence[Right]) -> list[Right]:
         return []
 
+    async def about(self) -> str:
+        return await self._store.about()
+
 
 @dataclass(slots=True)
 class _Follower:

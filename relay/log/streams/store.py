@@ -103,6 +103,13 @@ class StreamStore:
         await self._redis.aclose()
         await self._pool.disconnect()
 
+    async def about(self) -> str:
+        """What answers, in a few words."""
+        with self._errors():
+            told = await self._redis.info("server")
+        name = "Valkey" if "valkey_version" in told else "Redis"
+        return f"{name} {told.get('valkey_version') or told.get('redis_version')}, the embedded log"
+
     # topics
 
     async def spec(self, topic: str, partitions: int = 0) -> TopicSpec:

@@ -19,6 +19,7 @@ OLDEST: Final = (5, 0)
 """From Redis 5.0 on, a script that has read the clock may write, as ours do."""
 CLOCK_OFF_S: Final = 30.0
 NEARLY_FULL: Final = 0.9
+_MIB: Final = 1024**2
 
 
 class Facts(NamedTuple):
@@ -71,6 +72,20 @@ async def problems_of(servers: Servers) -> list[str]:
         for name, facts in found.items()
         for problem in judged(facts, replicated=servers.replicated)
     ]
+
+
+async def about_servers(servers: Servers) -> str:
+    """What they are and how full, in words. Raises StateUnavailable."""
+    found = await _each(servers, _facts)
+    return "; ".join(f"{name}: {_about(facts)}" if name else _about(facts) for name, facts in found.items())
+
+
+def _about(facts: Facts) -> str:
+    valkey = facts.text("valkey_version")
+    version = f"Valkey {valkey}" if valkey else f"Redis {facts.text('redis_version')}"
+    used, most = facts.number("used_memory"), facts.number("maxmemory") or facts.number("total_system_memory")
+    whole = "maxmemory" if facts.number("maxmemory") else "the machine's memory, as no maxmemory is set"
+    return f"{version}, {facts.mode}; {used / _MIB:.0f} MiB used of {most / _MIB:.0f} MiB ({whole})"
 
 
 def judged(facts: Facts, *, replicated: bool) -> Iterator[str]:

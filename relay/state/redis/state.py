@@ -23,7 +23,7 @@ from relay.state.redis import wire
 from relay.state.redis.batch import Batch
 from relay.state.redis.calls import Decode
 from relay.state.redis.hints import hints
-from relay.state.redis.problems import check, problems_of
+from relay.state.redis.problems import about_servers, check, problems_of
 from relay.state.redis.record_wire import encode_parked
 from relay.state.redis.records import Records, bools, counts, digests, encode, numbers, of_rows
 from relay.state.redis.shared import Part
@@ -58,6 +58,9 @@ class RedisState(Records):
 
     async def problems(self) -> list[str]:
         return await problems_of(self._servers)
+
+    async def about(self) -> str:
+        return await about_servers(self._servers)
 
     async def time(self) -> float:
         return await self._calls.time()

@@ -1,0 +1,162 @@
+"""What is looked at, and through what: by a command with its own connections, or from inside a process with its own."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from relay.composition import kafka_log, redis_state
+from relay.config.answer_urls import answer_secrets
+from relay.config.encryption import KeyRing
+from relay.config.own_address import own_url
+from relay.config.receivers_file import ReceiversFile, load_receivers_file
+from relay.config.references import usable_variables
+from relay.config.registry import Registry
+from relay.config.setting_values import key_of
+from relay.config.settings import Settings
+from relay.doctor.case import Case, Known, known_to, known_to_file
+from relay.doctor.opened import Opened
+from relay.domain.errors import RelayError, UserError
+from relay.domain.topics import Topics
+from relay.engine.clock import Clock
+from relay.engine.supervision import end
+from relay.log.port import Log
+from relay.plan import Plan
+from relay.state.port import State
+
+REPEAT_S: Final = 0.5
+"""For the log's own repeats: who waits here has little time."""
+READ_S: Final = 8.0
+"""For reading who there is from the log."""
+
+
+def case_of_settings(
+    settings: Settings, environ: Mapping[str, str], roles: frozenset[str], clock: Clock, receiver: str | None = None
+) -> Case:
+    """With connections of its own; close it at the end."""
+    file, mistakes = _file_of(settings)
+    variables = usable_variables(environ, settings.secrets_from)
+    log = Opened(lambda: _started(settings), _close)
+
+    async def known() -> Known:
+        return await _known(settings, log, file, variables, receiver)
+
+    async def state() -> State:
+        return redis_state(settings)
+
+    return Case(
+        settings=settings,
+        roles=roles,
+        clock=clock,
+        log=log,
+        state=Opened(state, _close),
+        known=Opened(known),
+        mistakes=mistakes,
+        answer_secrets=answer_secrets(settings),
+        api_url=own_url(settings.api_host, settings.api_port),
+        receiver=receiver,
+    )
+
+
+def case_of_process(
+    settings: Settings,
+    plan: Plan,
+    clock: Clock,
+    log: Log,
+    state: State,
+    registry: Registry,
+    api_url: str | None,
+    receiver: str | None = None,
+) -> Case:
+    """As the process itself sees it, through what it works with; nothing has to be closed."""
+
+    async def known() -> Known:
+        if registry.ready.is_set():
+            return known_to(registry, receiver)
+        return known_to_file(_file_of(settings)[0], {}, receiver)
+
+    async def open_log() -> Log:
+        return log
+
+    async def open_state() -> State:
+        return state
+
+    return Case(
+        settings=settings,
+        roles=plan.roles,
+        clock=clock,
+        log=Opened(open_log),
+        state=Opened(open_state),
+        known=Opened(known),
+        given=len(settings.model_fields_set),
+        answer_secrets=plan.answer_secrets,
+        api_url=api_url,
+        receiver=receiver,
+        data_dir=plan.data_dir,
+    )
+
+
+async def _started(settings: Settings) -> Log:
+    log = kafka_log(settings, repeat_s=REPEAT_S)
+    try:
+        await log.start()
+    except BaseException:
+        await log.close()
+        raise
+    return log
+
+
+async def _close(opened: Log | State) -> None:
+    await opened.close()
+
+
+def _file_of(settings: Settings) -> tuple[ReceiversFile | None, list[str]]:
+    """The receivers file, and what is wrong with it."""
+    path: Path = settings.receivers_file
+    if not path.exists() and "receivers_file" not in settings.model_fields_set:
+        return None, []
+    try:
+        return load_receivers_file(path), []
+    except UserError as wrong:
+        return None, str(wrong).splitlines()
+
+
+async def _known(
+    settings: Settings,
+    log: Opened[Log],
+    file: ReceiversFile | None,
+    variables: Mapping[str, str],
+    receiver: str | None,
+) -> Known:
+    """What is in force, and what the file declares besides: that comes into force when a process starts."""
+    of_file = known_to_file(file, variables, receiver)
+    try:
+        async with asyncio.timeout(READ_S):
+            registry = await _read(settings, await log(), file, variables)
+    except (RelayError, TimeoutError):
+        return of_file
+    known = known_to(registry, receiver)
+    return replace(
+        known,
+        receivers={**of_file.receivers, **known.receivers},
+        sources={**of_file.sources, **known.sources},
+        refused={**of_file.refused, **known.refused},
+    )
+
+
+async def _read(settings: Settings, log: Log, file: ReceiversFile | None, variables: Mapping[str, str]) -> Registry:
+    """Raises LogUnavailable."""
+    registry = Registry(
+        Topics(settings.topic_prefix), variables, ring=KeyRing([key_of(key) for key in settings.secrets_key])
+    )
+    if file is not None:
+        registry.learn(file)
+    reading, ready = asyncio.create_task(registry.follow(log)), asyncio.create_task(registry.ready.wait())
+    try:
+        await asyncio.wait((reading, ready), return_when=asyncio.FIRST_COMPLETED)
+        if not registry.ready.is_set():
+            await reading
+    finally:
+        await end([reading, ready])
+    return registry
