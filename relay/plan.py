@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from relay.config.receivers_file import ReceiversFile
@@ -31,6 +32,9 @@ class Plan:
     count: int = 1
     with_entries: Callable[[ReceiversFile | None], ReceiversFile | None] = field(default=lambda file: file)
     """Adds entries that no file on disk has (the demo's)."""
+
+    data_dir: Path | None = None
+    """Of an embedded relay."""
 
     def rank(self, lane: int) -> int:
         """Where this process stands among all that want lane number `lane`: each is first for its share of them."""

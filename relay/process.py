@@ -26,6 +26,7 @@ from relay.config.registry import Registry
 from relay.config.session_secrets import launch_secret, session_secrets
 from relay.config.setting_values import key_of
 from relay.config.settings import Settings
+from relay.doctor.cases import look_from_inside
 from relay.domain.hop import Hop
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Receiver
@@ -376,6 +377,7 @@ class Relay:
             may_be_open=may_be_open(settings),
             owner_receivers=settings.api_owner_receivers,
             pages=partial(create_pages, now=self._clock.time) if settings.pages else None,
+            examine=partial(look_from_inside, settings, self._plan, self._clock, self._log, self._state, self.registry),
         )
 
     def _registrar(self) -> Registrar:

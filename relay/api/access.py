@@ -150,6 +150,7 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", SESSION): CALLER,
     ("DELETE", SESSION): CALLER,
     ("POST", "/v1/portal-links"): OWNERS,
+    ("GET", "/v1/doctor"): ADMIN,
 }
 
 OwnerOf = Callable[[str], str | None]

@@ -23,6 +23,7 @@ from relay.api.bounds import refuse_excess, take_seat
 from relay.api.callers import Callers
 from relay.api.connection import FIXED_HEADERS, MAX_HEADERS, MAX_LINE_BYTES, Connection, Door
 from relay.api.context import ApiContext as ApiContext
+from relay.api.doctor import DoctorResource
 from relay.api.failed import FailedResource
 from relay.api.front import PEOPLE
 from relay.api.health import Health, require_start
@@ -152,6 +153,8 @@ def create_app(
         replays.add_routes(app.router)
     if context.transport is not None:
         TrialResource(context, context.transport).add_routes(app.router)
+    if context.examine is not None:
+        DoctorResource(context, context.examine).add_routes(app.router)
     if pages is not None:
         app.add_subapp(PEOPLE, pages)
     return app

@@ -13,6 +13,7 @@ from relay.api.siblings import Siblings
 from relay.api.web_rules import WebRules
 from relay.config.key_desk import KeyDesk
 from relay.delivery.port import Transport
+from relay.domain.diagnosis import Diagnosis
 from relay.domain.directory import Directory
 from relay.domain.quota import Quota
 from relay.domain.receiver import Receiver
@@ -77,5 +78,7 @@ class ApiContext:
     """The first one signs sessions and links into the portal, and any proves them."""
     public_url: str | None = None
     """Where others reach the API; without a slash at the end."""
+    examine: Callable[[str | None], Awaitable[Diagnosis]] | None = None
+    """Looks at all that this process depends on, or at what one receiver does; None: nobody can."""
     owner_receivers: int = 1_000
     """That an owner may have, of those who have keys of their own."""

@@ -6,6 +6,7 @@ import msgspec
 
 from relay.api.html import prose
 
+DOCTOR: Final = "/v1/doctor"
 INDEX: Final = "/"
 OPENAPI: Final = "/openapi.json"
 ASYNCAPI: Final = "/asyncapi.json"

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from relay import __version__
 from relay.api.context import ApiContext
+from relay.api.front import DOCTOR
 from relay.api.problems import Check
 from relay.api.siblings import Siblings, Told
 from relay.domain.errors import LogUnavailable
@@ -103,7 +104,8 @@ def require_start(context: ApiContext) -> Check:
     """Refuses work until the process has found its log; monitoring is answered from the first moment."""
 
     def check(request: web.Request) -> None:
-        if request.path.startswith("/v1/") and context.ready().get("start") is not None:
+        waits = request.path.startswith("/v1/") and request.path != DOCTOR  # which is asked most when nothing starts
+        if waits and context.ready().get("start") is not None:
             raise LogUnavailable("the relay is starting")
 
     return check

@@ -8,6 +8,7 @@ COMMANDS: Final = {
     "config": ("relay.cli.config", "Look at the settings."),
     "demo": ("relay.cli.demo", "Send real payloads to three kinds of receiver, and show each message's way."),
     "dev": ("relay.cli.dev", "Run everything in one process, embedded, with a demo receiver."),
+    "doctor": ("relay.cli.doctor", "Look at all that the relay depends on, and say what to do."),
     "failed": ("relay.cli.failed", "List dead letters, look at one, replay or discard them."),
     "keys": ("relay.cli.keys", "Make, list, rotate and revoke keys of the API."),
     "portal": ("relay.cli.portal", "Make links into the portal of an owner."),

@@ -23,6 +23,7 @@ from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.settings import CONFIG_FILE, Settings, load_settings
 from relay.domain.errors import RelayError, UserError
 from relay.domain.signing import generate_secret
+from relay.embedded.directory import usual_directory
 from relay.embedded.relay import EmbeddedRelay, free_port, kept_secret, with_entries
 from relay.process import Relay
 from relay.sink import Arrival, Sink
@@ -89,8 +90,7 @@ def _directory(given: Path | None, *, ephemeral: bool) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="relay-") as forgotten:
             yield Path(forgotten)
     else:
-        base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-        directory = given or Path(base) / "relay"
+        directory = given or usual_directory(os.environ)
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:

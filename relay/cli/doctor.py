@@ -3,36 +3,38 @@
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.paths import DIRECTORY
-from relay.cli.startup import roles_of
+from relay.cli.startup import roles_of, unmakeable
 from relay.cli.table import output_option, print_json
-from relay.config.settings import CONFIG_FILE, sources_of
-from relay.domain.diagnosis import Checked, Diagnosis, Severity, skipped
+from relay.config.settings import Settings
+from relay.domain.diagnosis import Diagnosis, Severity
 from relay.domain.errors import UserError
+from relay.embedded.directory import is_taken, told_api_url, usual_directory
+from relay.limits import raise_descriptor_limit
 from relay.plan import ROLES
+from relay.telemetry.redaction import escape_control
 
-_MARKS: Final[Mapping[Severity, tuple[str, str]]] = {
-    "ok": ("ok", "green"),
-    "warning": ("warning", "yellow"),
-    "error": ("error", "red"),
-    "skipped": ("skipped", "cyan"),
-}
+if TYPE_CHECKING:
+    from relay.cli.client import Client
+
+_COLOURS: Final[Mapping[Severity, str]] = {"ok": "green", "warning": "yellow", "error": "red", "skipped": "cyan"}
 _TIMEOUT: Final = click.FloatRange(0, 600, min_open=True)
+_WIDTH: Final = 13
 
 
 @click.command()
 @click.option("--receiver", metavar="NAME", help="Only what is about this receiver.")
-@click.option("--roles", help=f"Of the `relay run` that is meant; comma-separated, of: {', '.join(ROLES)}. Default: all.")
+@click.option("--roles", help=f"Of the `relay run` that is meant, comma-separated: {', '.join(ROLES)}. Default: all.")
 @click.option("--timeout", "within_s", type=_TIMEOUT, default=20.0, show_default=True, help="Seconds for all of it.")
-@click.option("--data-dir", type=DIRECTORY, help="Of `relay dev`, if that is meant.")
+@click.option("--data-dir", type=DIRECTORY, help="The data directory of `relay dev`, if that is meant.")
 @api_option
 @config_option
 @output_option
@@ -45,10 +47,10 @@ def doctor(
     config_file: Path | None,
     output: str,
 ) -> None:
-    """Look at everything that the relay depends on, and say of each thing whether it is right, or what to do.
+    """Look at all that the relay depends on; say of each thing whether it is right, or what to do.
 
-    Looks from this machine, with its settings, whether or not a relay runs; with --api, a running relay looks for
-    itself. Exits with 0 where all is right, or there are only warnings; with 1 where there is an error.
+    Looks from this machine with its settings, whether or not a relay runs. With --api, and where `relay dev` runs, that
+    one looks for itself. Exits with 0 where there are warnings at most, with 1 where there is an error.
     """
     wanted = roles_of(roles)
     try:
@@ -56,4 +58,91 @@ def doctor(
     except UserError as wrong:
         _tell(_of_mistakes(wrong), output)
         return
-    ...
+    directory = data_dir or _embedded(settings)
+    if api is None and directory is not None and is_taken(directory):
+        api = told_api_url(directory)
+    if api is not None:
+        _tell(_asked(settings, api, receiver, within_s), output)
+    else:
+        _tell(_as_json(asyncio.run(_looked(settings, wanted, directory, receiver, within_s))), output)
+
+
+def _embedded(settings: Settings) -> Path | None:
+    """The usual directory of `relay dev`, where one runs and no servers are named."""
+    directory = usual_directory(os.environ)
+    named = {"kafka_bootstrap_servers", "redis_url"} & settings.model_fields_set
+    return directory if not named and is_taken(directory) else None
+
+
+async def _looked(
+    settings: Settings, roles: frozenset[str], directory: Path | None, receiver: str | None, within_s: float
+) -> Diagnosis:
+    from relay.doctor.cases import case_of_directory, case_of_settings  # their imports take their time
+    from relay.doctor.examination import examine
+    from relay.embedded.relay import local
+    from relay.engine.clock import SystemClock
+
+    raise_descriptor_limit()  # as a process does at its start
+    if directory is not None:
+        case = case_of_directory(local(settings), directory, os.environ, SystemClock(), receiver)
+    else:
+        mistakes = unmakeable(settings, roles)
+        case = case_of_settings(settings, os.environ, roles, SystemClock(), receiver, mistakes=mistakes)
+    try:
+        return await examine(case, within_s=within_s)
+    finally:
+        await case.close()
+
+
+def _asked(settings: Settings, api: str, receiver: str | None, within_s: float) -> Any:
+    from relay.cli.client import with_client  # who looks by himself does without an HTTP client
+
+    async def work(client: "Client") -> Any:
+        params = [("receiver", receiver)] if receiver is not None else []
+        answer = await client.call("GET", "/v1/doctor", params=params)
+        return None if answer is None else answer.body
+
+    return with_client(settings, api, work, patience_s=within_s + 5)
+
+
+def _of_mistakes(wrong: UserError) -> Any:
+    """Settings that cannot be read: there is nothing else that could be looked at."""
+    from relay.doctor.here import unusable  # its imports take their time
+
+    return _as_json(Diagnosis(time.time(), unusable(str(wrong).splitlines())))
+
+
+def _as_json(found: Diagnosis) -> Any:
+    """As the API has it."""
+    from relay.api.doctor import view_of  # its imports take their time
+
+    return view_of(found)
+
+
+# --- what is printed ----------------------------------------------------------------------------------------------
+
+
+def _tell(found: Any, output: str) -> None:
+    if output == "json":
+        print_json(found)
+    else:
+        for checked in found["checks"]:
+            _print(checked)
+        click.echo(_summary(found["checks"]))
+    if not found["ok"]:
+        sys.exit(1)
+
+
+def _print(checked: Any) -> None:
+    severity = checked["severity"]
+    mark = click.style(f"{severity:<8}", fg=_COLOURS.get(severity))
+    about = "" if checked["subject"] is None else f"{checked['subject']}: "
+    click.echo(f"{mark} {checked['name']:<{_WIDTH}} {escape_control(about + checked['what'])}")
+    if checked["todo"] is not None:
+        click.echo(f"{'':<{_WIDTH + 10}}-> {escape_control(checked['todo'])}")
+
+
+def _summary(checks: Any) -> str:
+    counts: dict[str, int] = {severity: sum(each["severity"] == severity for each in checks) for severity in _COLOURS}
+    told = {"error": "errors", "warning": "warnings", "skipped": "not looked at", "ok": "right"}
+    return ", ".join(f"{counts[severity]} {words}" for severity, words in told.items())

@@ -61,6 +61,17 @@ async def _refusals(settings: Settings, roles: Collection[str]) -> list[str]:
     return found
 
 
+def unmakeable(settings: Settings, roles: Collection[str]) -> list[str]:
+    """Why a process could not be made of these settings, whoever reaches its API. To be called in a loop."""
+    found: list[str] = []
+    for make in _parts(roles):
+        try:
+            make(settings)
+        except UserError as error:
+            found += str(error).splitlines()
+    return found
+
+
 async def is_key_made(settings: Settings) -> bool:
     """Whether the log has a key of the API that is good now; False, too, where it does not answer soon."""
     from relay.composition import open_log  # its imports take their time, which few need

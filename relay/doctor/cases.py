@@ -1,7 +1,7 @@
 """What is looked at, and through what: by a command with its own connections, or from inside a process with its own."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,13 +16,15 @@ from relay.config.registry import Registry
 from relay.config.setting_values import key_of
 from relay.config.settings import Settings
 from relay.doctor.case import Case, Known, known_to, known_to_file
+from relay.doctor.examination import examine
 from relay.doctor.opened import Opened
-from relay.domain.errors import RelayError, UserError
+from relay.domain.diagnosis import Diagnosis
+from relay.domain.errors import LogUnavailable, RelayError, StateUnavailable, UserError
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
-from relay.engine.supervision import end
+from relay.engine.supervision import unless_stopped
 from relay.log.port import Log
-from relay.plan import Plan
+from relay.plan import ROLES, Plan
 from relay.state.port import State
 
 REPEAT_S: Final = 0.5
@@ -32,10 +34,16 @@ READ_S: Final = 8.0
 
 
 def case_of_settings(
-    settings: Settings, environ: Mapping[str, str], roles: frozenset[str], clock: Clock, receiver: str | None = None
+    settings: Settings,
+    environ: Mapping[str, str],
+    roles: frozenset[str],
+    clock: Clock,
+    receiver: str | None = None,
+    *,
+    mistakes: Sequence[str] = (),
 ) -> Case:
-    """With connections of its own; close it at the end."""
-    file, mistakes = _file_of(settings)
+    """With connections of its own; close it at the end. `mistakes`: those of the settings."""
+    file, of_file = _file_of(settings)
     variables = usable_variables(environ, settings.secrets_from)
     log = Opened(lambda: _started(settings), _close)
 
@@ -52,24 +60,65 @@ def case_of_settings(
         log=log,
         state=Opened(state, _close),
         known=Opened(known),
-        mistakes=mistakes,
+        given=len(settings.model_fields_set),
+        mistakes=[*mistakes, *of_file],
         answer_secrets=answer_secrets(settings),
         api_url=own_url(settings.api_host, settings.api_port),
         receiver=receiver,
     )
 
 
-def case_of_process(
+def case_of_directory(
+    settings: Settings, directory: Path, environ: Mapping[str, str], clock: Clock, receiver: str | None = None
+) -> Case:
+    """An embedded relay that does not run. `settings`: those that it would have."""
+    file, mistakes = _file_of(settings)
+
+    async def known() -> Known:
+        return known_to_file(file, usable_variables(environ, settings.secrets_from), receiver)
+
+    async def log() -> Log:
+        raise LogUnavailable(f"no relay runs on {directory}, and its log and state with it; start it: relay dev")
+
+    async def state() -> State:
+        raise StateUnavailable("it runs with the embedded relay; start that: relay dev")
+
+    return Case(
+        settings=settings,
+        roles=frozenset(ROLES),
+        clock=clock,
+        log=Opened(log),
+        state=Opened(state),
+        known=Opened(known),
+        given=len(settings.model_fields_set),
+        mistakes=mistakes,
+        receiver=receiver,
+        data_dir=directory,
+    )
+
+
+async def look_from_inside(
     settings: Settings,
     plan: Plan,
     clock: Clock,
     log: Log,
     state: State,
     registry: Registry,
-    api_url: str | None,
     receiver: str | None = None,
+) -> Diagnosis:
+    """What a process finds through what it works with itself."""
+    return await examine(_case_of_process(settings, plan, clock, log, state, registry, receiver))
+
+
+def _case_of_process(
+    settings: Settings,
+    plan: Plan,
+    clock: Clock,
+    log: Log,
+    state: State,
+    registry: Registry,
+    receiver: str | None,
 ) -> Case:
-    """As the process itself sees it, through what it works with; nothing has to be closed."""
 
     async def known() -> Known:
         if registry.ready.is_set():
@@ -91,7 +140,7 @@ def case_of_process(
         known=Opened(known),
         given=len(settings.model_fields_set),
         answer_secrets=plan.answer_secrets,
-        api_url=api_url,
+        api_url=own_url(settings.api_host, settings.api_port),
         receiver=receiver,
         data_dir=plan.data_dir,
     )
@@ -152,11 +201,5 @@ async def _read(settings: Settings, log: Log, file: ReceiversFile | None, variab
     )
     if file is not None:
         registry.learn(file)
-    reading, ready = asyncio.create_task(registry.follow(log)), asyncio.create_task(registry.ready.wait())
-    try:
-        await asyncio.wait((reading, ready), return_when=asyncio.FIRST_COMPLETED)
-        if not registry.ready.is_set():
-            await reading
-    finally:
-        await end([reading, ready])
+    await unless_stopped(registry.follow(log), registry.ready)
     return registry

@@ -116,10 +116,9 @@ def judge(found: Mapping[Target, Reached | NoResponse], count: int) -> list[Chec
     of the sort; what was not looked at is said."""
     if not count:
         return [fine(name, "there is no receiver or callback to look at") for name in CHECKS]
-    wrong = [checked for target, outcome in found.items() if (checked := _judged(target, outcome)) is not None]
-    right = [
-        fine(name, f"{len(found)} endpoints looked at") for name in CHECKS if name not in {one.name for one in wrong}
-    ]
+    judged = {target: _judged(target, outcome) for target, outcome in found.items()}
+    wrong = [checked for checked in judged.values() if checked is not None]
+    right = [checked for name in CHECKS if (checked := _right(name, judged)) is not None]
     left = count - len(found)
     more = f"{left} of {count} endpoints were not looked at, as there are too many for one look"
     return [*wrong, *right, *([skipped("connection", more)] if left else [])]

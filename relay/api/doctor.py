@@ -1,0 +1,77 @@
+"""`GET /v1/doctor`: this process looks at all that it depends on, and says what to do."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypedDict
+
+from aiohttp import web
+
+from relay.api.context import ApiContext
+from relay.api.front import DOCTOR
+from relay.api.json_body import json_response
+from relay.api.reading import query_of
+from relay.domain.diagnosis import Checked, Diagnosis, Severity
+from relay.domain.moment import rfc3339
+
+KEPT_S: Final = 10.0
+"""For so long a look is as good as another one."""
+
+Examine = Callable[[str | None], Awaitable[Diagnosis]]
+
+
+class CheckView(TypedDict):
+    """What came of a check. `name`: which; `subject`: of what, as a receiver or a topic; `what`: what is there, or what
+    is wrong; `todo`: what to do about it. `severity`: `error` where messages are lost, late or refused as things are,
+    `warning` where they may be, `skipped` where it could not be looked at."""
+
+    name: str
+    subject: str | None
+    ok: bool
+    severity: Severity
+    what: str
+    todo: str | None
+
+
+class DoctorView(TypedDict):
+    """`ok`: there is no error. `at`: when it was looked at, RFC 3339."""
+
+    ok: bool
+    at: str | None
+    checks: list[CheckView]
+
+
+class DoctorResource:
+    """The route, for administrators. One look at a time; who comes meanwhile, or shortly after, gets the same."""
+
+    def __init__(self, context: ApiContext, examine: Examine) -> None:
+        self._clock = context.clock
+        self._examine = examine
+        self._looking = asyncio.Lock()
+        self._last: tuple[str | None, float, Diagnosis] | None = None
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get(DOCTOR, self.get)
+
+    async def get(self, request: web.Request) -> web.Response:
+        """`receiver`: only what is about that one."""
+        receiver = query_of(request, "receiver").get("receiver", [None])[-1]
+        async with self._looking:
+            if self._last is None or self._last[0] != receiver or self._clock.monotonic() - self._last[1] >= KEPT_S:
+                found = await self._examine(receiver)
+                self._last = receiver, self._clock.monotonic(), found
+            return json_response(200, view_of(self._last[2]))
+
+
+def view_of(found: Diagnosis) -> DoctorView:
+    return {"ok": found.ok, "at": rfc3339(found.at), "checks": [_view_of_check(each) for each in found.checks]}
+
+
+def _view_of_check(checked: Checked) -> CheckView:
+    return {
+        "name": checked.name,
+        "subject": checked.subject,
+        "ok": checked.ok,
+        "severity": checked.severity,
+        "what": checked.what,
+        "todo": checked.todo,
+    }

@@ -1,0 +1,48 @@
+"""The data directory of an embedded relay, as others see it: where it usually is, who has it, where its API is."""
+
+import fcntl
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+LOCK: Final = "relay.lock"
+_API_URL: Final = "api_url"
+
+
+def usual_directory(environ: Mapping[str, str]) -> Path:
+    """Where `relay dev` keeps its data, unless it is told otherwise."""
+    base = environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(base) / "relay"
+
+
+def is_taken(directory: Path) -> bool:
+    """Whether a process has it."""
+    try:
+        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def tell_api_url(directory: Path, url: str | None) -> None:
+    """Leave word for commands where the API is; None: there is none any more."""
+    path = directory / _API_URL
+    if url is None:
+        path.unlink(missing_ok=True)
+    else:
+        path.write_text(f"{url}\n", encoding="utf-8")
+
+
+def told_api_url(directory: Path) -> str | None:
+    """Where the process that has it serves the API; None: nobody has said so."""
+    with suppress(OSError, UnicodeDecodeError):
+        return (directory / _API_URL).read_text(encoding="utf-8").strip() or None
+    return None
