@@ -33,9 +33,10 @@ class Incoming(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The log has it. `received_ms`: Unix ms."""
+    """The log has it, at `at`. `received_ms`: Unix ms."""
 
     received_ms: int
+    at: Coordinate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +117,21 @@ class Intake:
         if source_id == OWN_SOURCE:
             raise Problem(RESERVED_SOURCE, f"The source {OWN_SOURCE!r} is the relay's own; no message was accepted.")
         context = self._context
-        sorting = _Sorting(context.directory, Accepted(int(context.clock.time() * 1000)))
+        received_ms = int(context.clock.time() * 1000)
+        sorting = _Sorting(context.directory, Accepted(received_ms))
         for incoming, row in zip(batch, await self._known(batch), strict=True):
             sorting.add(incoming, row)
         fates = sorting.fates
         if candidates := sorting.candidates:
-            await self._accept(source_id, candidates, fates)
+            await self._accept(source_id, candidates, fates, received_ms)
         for place, first in sorting.twins:
             if isinstance(fates[place], Repeated) and not isinstance(fates[first], Accepted):
                 fates[place] = fates[first]
         return fates
 
-    async def _accept(self, source_id: str, candidates: Sequence[_Candidate], fates: list[Fate]) -> None:
+    async def _accept(
+        self, source_id: str, candidates: Sequence[_Candidate], fates: list[Fate], received_ms: int
+    ) -> None:
         """Append and remember; where that did not go as expected, say so in `fates`."""
         topic, key = self._context.topics.from_sender, source_id.encode()
         records = [NewRecord(topic, key, one.message.payload, one.headers) for one in candidates]
@@ -136,7 +140,7 @@ class Intake:
             if isinstance(at, Problem):
                 fates[one.place] = at
             else:
-                stage = MessageStage.ACCEPTED
+                stage, fates[one.place] = MessageStage.ACCEPTED, Accepted(received_ms, at)
                 arrivals[one.place] = Arrival(one.message.id, one.digest, at.partition, at.offset, stage)
         if not arrivals:
             return

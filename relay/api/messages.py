@@ -18,6 +18,7 @@ from relay.api.status import KnownMessage, StatusReader
 from relay.api.view import MessageView
 from relay.api.wait_asked import WAIT, WaitAsked, wait_asked
 from relay.api.waiters import ASK_AGAIN_S, Waited, Waiters
+from relay.domain.coordinate import Coordinate
 from relay.domain.errors import Unavailable
 from relay.domain.message import Message
 from relay.state.rows import MessageRow, MessageStage
@@ -81,8 +82,8 @@ class MessagesResource:
         message = incoming.message
         (fate,) = await self._intake.take(message.source_id, [incoming])
         match fate:
-            case Accepted(received_ms):
-                return _Taken(self._without_payload(message, received_ms, routed=False), repeated=False)
+            case Accepted(received_ms, at):
+                return _Taken(self._without_payload(message, received_ms, at, routed=False), repeated=False)
             case Repeated(row):
                 return _Taken(await self._first(message, row), repeated=True)
             case Problem():
@@ -96,11 +97,13 @@ class MessagesResource:
             return known
         # its record is gone, but the digest says that it was this very message
         routed = row is not None and row.stage is MessageStage.ENQUEUED
-        return self._without_payload(message, None, routed=routed)
+        return self._without_payload(message, None, None, routed=routed)
 
-    def _without_payload(self, message: Message, received_ms: int | None, *, routed: bool) -> KnownMessage:
+    def _without_payload(
+        self, message: Message, received_ms: int | None, at: Coordinate | None, *, routed: bool
+    ) -> KnownMessage:
         names = self._reader.recipients(message)
-        return KnownMessage(structs.replace(message, payload=b""), received_ms, routed, recipients=names)
+        return KnownMessage(structs.replace(message, payload=b""), received_ms, routed, at, names)
 
     async def _waited(self, request: web.Request, taken: _Taken, asked: WaitAsked) -> Waited:
         deliveries = self._reader.deliveries(taken.known)

@@ -5,6 +5,8 @@ Also of those that only a failed delivery has, whose notices to a sender name th
 
 from typing import Final
 
+from relay.domain.advice import ENDINGS
+
 ADVICE: Final[dict[str, str]] = {
     "invalid-request": (
         "Something in the request cannot be read, or is not allowed. `errors` names each place: a header, a query"
@@ -36,10 +38,6 @@ ADVICE: Final[dict[str, str]] = {
     ),
     "method-not-allowed": "The path exists, and takes other methods: the header `Allow` lists them.",
     "request-timeout": "The body came too slowly. Send it in one go, and repeat the request.",
-    "id-conflict": (
-        "A message with this id came before, and was another one: other payload, type or receivers. An id stands "
-        "for one message; give the new one an id of its own."
-    ),
     "not-failed": (
         "Only what has failed can be replayed, and only what is not delivered can be discarded. To send once more"
         ' what was delivered, say `{"only_failed": false}`.'
@@ -78,9 +76,6 @@ ADVICE: Final[dict[str, str]] = {
         "wanted any more."
     ),
     "answer-gone": "The message was delivered, but so long ago that the answer is not in the log any more.",
-    "too-large": (
-        "Send less at once: a smaller payload, or fewer messages in a batch. `detail` says how much is taken."
-    ),
     "unsupported-media-type": (
         "Send the body as a type that is taken here, and without `Content-Encoding`. What controls the relay "
         "takes `application/json` only."
@@ -88,10 +83,6 @@ ADVICE: Final[dict[str, str]] = {
     "unknown-host": (
         "The request names a host that this API does not go by. Use one that it knows, or add the name to "
         "`RELAY_ALLOWED_HOSTS`."
-    ),
-    "unknown-receiver": (
-        "No receiver of that name is known: check its spelling, and that it is declared. A dead letter of it can "
-        "be replayed once it is."
     ),
     "unfit-id": (
         "The receiver is asked about messages at a URL with their id in it, and this id would lead elsewhere. "
@@ -128,44 +119,7 @@ ADVICE: Final[dict[str, str]] = {
         "`detail` says what is known."
     ),
     # of deliveries
+    **{reason.replace("_", "-"): text for reason, text in ENDINGS.items()},
     "delivery-failed": "The delivery was given up. Look at its dead letter, mend the cause, and replay it.",
-    "invalid": (
-        "What came on the topic is no message: it lacks an id or a source, or cannot be read. Send it right, with"
-        " an id of its own."
-    ),
-    "rejected": (
-        "The receiver answered that it will never take this message. See its answer in the dead letter; once the "
-        "receiver, or the message, is mended, replay it."
-    ),
-    "gone": (
-        "The receiver said that it is gone (410), and is sent nothing any more. If it is back, resume it, and replay."
-    ),
-    "exhausted": (
-        "Every attempt that the receiver's settings allow has failed. Once it works again, replay what failed."
-    ),
-    "expired": "The delivery became older than the receiver's settings allow. Once the receiver works, replay it.",
-    "ambiguous": (
-        "An attempt may or may not have arrived, and the receiver's settings forbid to send it twice. Ask the "
-        "receiver; replay it if it has nothing."
-    ),
-    "backlog-full": "Too many messages waited for the receiver. Once it keeps up again, replay what failed.",
-    "answer-timeout": (
-        "The receiver accepted the message, and did not answer in time. Ask the receiver; a replay sends the "
-        "message again."
-    ),
-    "receiver-forgot": "The receiver accepted the message, and later knew nothing of it. Replay it.",
-    "callback-rejected": (
-        "The sender's callback refused the result for good. Mend it, and replay the dead letter: only the result "
-        "is sent again."
-    ),
-    "callback-exhausted": (
-        "The sender's callback could not be reached for too long. Once it works, replay the dead letter: only the"
-        " result is sent again."
-    ),
-    "poison": (
-        "The message could not be worked on, again and again. This is a fault of the relay: report it; a newer "
-        "version may take it when it is replayed."
-    ),
-    "discarded": "Somebody decided that this delivery ends. A replay takes that back.",
 }
 """By the last part of `type`."""

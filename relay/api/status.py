@@ -129,6 +129,7 @@ class StatusReader:
             routed=known.routed,
             unwanted=unwanted,
             duplicate=duplicate,
+            at=known.at,
         )
 
     async def _with_records(self, found: list[Found]) -> list[Found]:

@@ -10,14 +10,16 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from relay.api.waiting import Wait, WaitKind, next_attempt
+from relay.api.waiting import Wait, next_attempt
+from relay.domain.advice import advice_on_end, advice_on_wait
+from relay.domain.coordinate import Coordinate
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import InvalidRecord
 from relay.domain.handover import Handover, from_code, handover
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId, MessageId, webhook_id
 from relay.domain.moment import rfc3339 as rfc3339
-from relay.domain.progress import CallbackStatus, Status, least_advanced
+from relay.domain.progress import CallbackStatus, Status, WaitKind, least_advanced
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Source
 from relay.log.port import Record
@@ -63,7 +65,8 @@ class WaitView:
 @dataclass(frozen=True, slots=True)
 class DeliveryView:
     """One delivery. `next_attempt_at`: RFC 3339. `waiting_for` None: it is over, or nothing is in its way. `detail`:
-    what went wrong last, in words. `callback` None: there is none to tell about."""
+    what went wrong last, in words. `advice`: what to do where it waits or failed, or where its callback did. `callback`
+    None: there is none to tell about."""
 
     receiver: str
     status: Status
@@ -74,14 +77,25 @@ class DeliveryView:
     last_status: int | None
     reason: str | None
     detail: str | None
+    advice: str | None
     answer: AnswerView | None
     callback: CallbackView | None
 
 
+@dataclass(frozen=True, slots=True)
+class PlaceView:
+    """Where a record is on the log."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageView:
-    """A message and its deliveries. `received_at`: when the log took it (RFC 3339). `rebuilding`, only where it is so:
-    the state lost its memory, and more than this may be known of the deliveries when it has been read back."""
+    """A message and its deliveries. `received_at`: when the log took it (RFC 3339), and `at`: where it has it.
+    `rebuilding`, only where it is so: the state lost its memory, and more than this may be known of the deliveries when
+    it has been read back."""
 
     source_id: str
     message_id: str
@@ -89,6 +103,7 @@ class MessageView:
     type: str | None
     status: Status
     received_at: str | None
+    at: PlaceView | None
     duplicate: bool
     rebuilding: bool | UnsetType = UNSET
     deliveries: tuple[DeliveryView, ...]
@@ -122,6 +137,7 @@ def message_view(
     routed: bool,
     unwanted: bool = False,
     duplicate: bool,
+    at: Coordinate | None = None,
 ) -> MessageView:
     """The message as far as its deliveries are. Without any: `arrived`; once it was routed to nobody, `done` where
     it was `unwanted`, else `failed`."""
@@ -134,6 +150,7 @@ def message_view(
         type=event_type,
         status=least_advanced(statuses),
         received_at=None if received_ms is None else rfc3339(received_ms / 1000),
+        at=None if at is None else PlaceView(*at),
         duplicate=duplicate,
         deliveries=tuple(deliveries),
     )
@@ -141,11 +158,17 @@ def message_view(
 
 def of_receivers(view: MessageView) -> MessageView:
     """As those see it whose receivers its deliveries are for: how its answers come back is a matter of its sender."""
-    own = (
-        replace(one, callback=None, waiting_for=one.waiting_for if one.status in _ON_THE_WAY else None)
-        for one in view.deliveries
+    return replace(view, deliveries=tuple(map(_of_receiver, view.deliveries)))
+
+
+def _of_receiver(view: DeliveryView) -> DeliveryView:
+    on_the_way = view.status in _ON_THE_WAY
+    return replace(
+        view,
+        callback=None,
+        waiting_for=view.waiting_for if on_the_way else None,
+        advice=view.advice if on_the_way else advice_on_end(view.reason, view.last_status) or None,
     )
-    return replace(view, deliveries=tuple(own))
 
 
 def delivery_view(found: Found, source: Source, now: float) -> DeliveryView:
@@ -164,6 +187,7 @@ def delivery_view(found: Found, source: Source, now: float) -> DeliveryView:
         last_status=answer.status if last_status is None and answer is not None else last_status,
         reason=reason_of(row),
         detail=_detail(found),
+        advice=_advice(found) or None,
         answer=answer,
         callback=_callback(found, source),
     )
@@ -211,6 +235,21 @@ def _detail(found: Found) -> str | None:
     if has_failed(row):
         return (row.result and row.result.detail) or None
     return found.seen.detail if row.stage in _UNFINISHED else None
+
+
+def _advice(found: Found) -> str:
+    """On what keeps it from its receiver, or gave it up; else on what keeps its result from the sender."""
+    row, wait = found.row, found.wait
+    if has_failed(row):
+        last_status = parse_dead_letter(found.letter.headers).last_status if found.letter is not None else None
+        return advice_on_end(reason_of(row), row.last_status or last_status)
+    if wait is not None:
+        last = row if found.callback is None else found.callback.row
+        return advice_on_wait(wait.kind, reason=last.reason, last_status=last.last_status)
+    if found.callback_letter is not None:
+        given_up = parse_dead_letter(found.callback_letter.headers)
+        return advice_on_end(given_up.reason, given_up.last_status)
+    return ""
 
 
 def _letter_detail(record: Record | None) -> str | None:

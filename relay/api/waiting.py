@@ -5,30 +5,16 @@ Times are Unix seconds, and None where they are not known, or where there is non
 
 from dataclasses import dataclass
 from math import isinf
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from relay.domain.hold import Hold, HoldReason
+from relay.domain.progress import WaitKind
 from relay.domain.receiver import Endpoint, Receiver
 from relay.engine.lane import UNSERVED_S
 from relay.state.onlooker import Openings, Watched
 from relay.state.port import EndpointHealth
 from relay.state.rows import Row, Stage
 
-WaitKind = Literal[
-    "retry",
-    "rate",
-    "paused",
-    "offline",
-    "breaker",
-    "order",
-    "in_doubt",
-    "answer",
-    "callback",
-    "no_worker",
-    "settling",
-    "switched_off",
-    "verification",
-]
 _NEXT: Final = frozenset({"retry", "rate", "paused", "breaker", "settling", "in_doubt"})
 """What is waited for before the next attempt; it is made when that is over."""
 _HOLDS: Final[dict[HoldReason, str]] = {

@@ -13,6 +13,23 @@ Status = Literal[
     "done",
 ]
 CallbackStatus = Literal["pending", "retrying", "delivered", "failed"]
+"""How a result's way to the sender's callback is going."""
+WaitKind = Literal[
+    "retry",
+    "rate",
+    "paused",
+    "offline",
+    "breaker",
+    "order",
+    "in_doubt",
+    "answer",
+    "callback",
+    "no_worker",
+    "settling",
+    "switched_off",
+    "verification",
+]
+"""What a delivery waits for, or its result."""
 
 PROGRESS: Final[tuple[Status, ...]] = (
     "arrived",

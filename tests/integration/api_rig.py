@@ -42,7 +42,7 @@ from relay.state.onlooker import Watched
 from relay.state.quotas import Balance, Charge
 from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
-from tests.fakes.empty_history import EmptyHistory
+from tests.fakes.history import MemoryHistory
 from tests.fakes.keys import MemoryKeys
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
@@ -54,7 +54,7 @@ NEW_KEY, OLD_KEY = b"n" * 32, b"o" * 32
 SECRET = b"answers are signed with this"
 PAYLOAD_CAP = 10_000
 ANSWER_CAP = 1_000
-_NO_EVENTS: Final = EmptyHistory()
+_NO_EVENTS: Final = MemoryHistory()
 T = TypeVar("T")
 
 

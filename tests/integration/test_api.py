@@ -22,7 +22,7 @@ from tests.integration.api_rig import PAYLOAD_CAP, Rig, document, problem, runni
 
 CI = "/v1/sources/app/messages?receiver=ci"
 BINARY = bytes(range(256)) * 4
-FIELDS = ["source_id", "message_id", "webhook_id", "type", "status", "received_at", "duplicate", "deliveries"]
+FIELDS = ["source_id", "message_id", "webhook_id", "type", "status", "received_at", "at", "duplicate", "deliveries"]
 DELIVERY_FIELDS = [
     "receiver",
     "status",
@@ -33,6 +33,7 @@ DELIVERY_FIELDS = [
     "last_status",
     "reason",
     "detail",
+    "advice",
     "answer",
     "callback",
 ]

@@ -2,9 +2,6 @@
 
 import pytest
 
-from relay.domain.identity import MessageId
-from relay.log.port import NewRecord
-from relay.state.rows import Arrival, MessageStage
 from tests.integration.api_rig import document, problem, running_api
 
 ROUTES = (
@@ -90,32 +87,3 @@ async def test_what_there_is_not_is_not_found_by_administrators() -> None:
             problem(await rig.get(target), 404, "not-found")
         assert document(await rig.get("/v1/receivers/ci/attempts")) == {"items": [], "cursor": None}
         assert document(await rig.get("/v1/messages")) == {"items": [], "cursor": None, "behind_s": 0.0}
-
-
-# --- payloads -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("content_type", ["text/html", None])
-async def test_a_payload_is_what_was_sent_and_nothing_that_a_browser_runs(content_type: str | None) -> None:
-    async with running_api(history=None) as rig:
-        payload = b"<script>alert(1)</script>\x00\xff"
-        headers = {"ce-id": "m-1"} | ({} if content_type is None else {"Content-Type": content_type})
-        assert (await rig.request("POST", "/v1/sources/github/messages", payload, headers)).status == 202
-        shown = await rig.get(f"{MESSAGE}/payload")
-        assert (shown.status, shown.body) == (200, payload)
-        assert shown.headers["Content-Type"] == (content_type or "application/octet-stream")
-        assert shown.headers["Content-Disposition"].startswith('attachment; filename="msg_')
-        assert shown.headers["Content-Security-Policy"] == "sandbox; default-src 'none'"
-        assert shown.headers["X-Content-Type-Options"] == "nosniff"
-        assert shown.headers["Cache-Control"] == "no-store"
-
-
-async def test_the_payload_of_an_envelope_is_the_slice_of_it() -> None:
-    async with running_api() as rig:
-        envelope = b'{"source_id": "github", "message_id": "m-1", "payload": {"b": 1.0,  "a": "\\u0041"}}'
-        [at] = await rig.log.append([NewRecord(rig.topics.from_sender, b"github", envelope)])
-        identity = MessageId("github", "m-1")
-        await rig.state.enqueued([Arrival(identity, b"digest", at.partition, at.offset, MessageStage.ENQUEUED)])
-        shown = await rig.get(f"{MESSAGE}/payload")
-        assert (shown.status, shown.body) == (200, b'{"b": 1.0,  "a": "\\u0041"}')
-        assert shown.headers["Content-Type"] == "application/json"

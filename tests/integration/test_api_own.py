@@ -49,7 +49,7 @@ async def test_how_an_answer_comes_back_is_no_matter_of_the_receivers() -> None:
         ]
         assert [view["answer"]["body"] for view in views] == ["fine", "fine"]
         assert views[0]["callback"] is not None
-        assert views[1] == views[0] | {"callback": None, "waiting_for": None}
+        assert views[1] == views[0] | {"callback": None, "waiting_for": None, "advice": None}
 
 
 async def test_while_memory_is_lost_nothing_tells_more_than_otherwise() -> None:

@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Literal, TypedDict
 
 from relay.domain.attempt import Attempt, AttemptKind
+from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import webhook_id
 from relay.domain.moment import rfc3339
 from relay.domain.progress import Status, least_advanced
@@ -13,7 +14,8 @@ from relay.history.port import Arrival, By, DeliveryFound, SpanCount
 
 
 class DeliveryItem(TypedDict):
-    """A delivery, as far as the newest of its lives has come. `updated_at`: RFC 3339."""
+    """A delivery, as far as the newest of its lives has come. `receiver`: `-` where it never had one. `updated_at`:
+    RFC 3339."""
 
     receiver: str
     status: Status
@@ -158,7 +160,7 @@ def message_item(arrival: Arrival, deliveries: Iterable[DeliveryFound]) -> Messa
 
 def delivery_item(found: DeliveryFound) -> DeliveryItem:
     return {
-        "receiver": found.receiver,
+        "receiver": found.receiver or NO_RECEIVER,
         "status": found.status,
         "generation": found.generation,
         "attempts": found.attempts,
