@@ -61,7 +61,7 @@ from relay.watch.parked import ParkedWatch
 from relay.watch.parts import tell_draining, watch_part
 from relay.watch.receivers_file import FileWatch
 from relay.watch.rights import check_rights
-from relay.watch.shared_clock import ClockWatch, SharedClock
+from relay.watch.shared_clock import ClockWatch, SharedClock, off
 from relay.watch.statistics import StatisticsTeller
 from relay.watch.topics import TopicWatch
 from relay.watch.verifier import Verifier, origin_of
@@ -366,7 +366,8 @@ class Relay:
             source_quota=settings.source_quota,
             registrar=self._registrar(),
             verify=self._verifier.try_now,
-            warnings=lambda: {"parked": self._parked_watch.warning},
+            warnings=self._warnings,
+            lanes=self._lanes.own,
             replays=self._desk,
             keys=self._keys,
             transport=self._transport,
@@ -379,6 +380,13 @@ class Relay:
             pages=partial(create_pages, now=self._clock.time) if settings.pages else None,
             examine=partial(look_from_inside, settings, self._plan, self._clock, self._log, self._state, self.registry),
         )
+
+    def _warnings(self) -> dict[str, str | None]:
+        return {
+            "parked": self._parked_watch.warning,
+            "clock": off(self._clock.ahead_s),
+            "topics": self._topic_watch.warning,
+        }
 
     def _registrar(self) -> Registrar:
         allowed = self._settings.api_secrets_from

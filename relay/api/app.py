@@ -35,6 +35,7 @@ from relay.api.keys import KeysResource
 from relay.api.limits import ApiLimits
 from relay.api.message import MessageResource
 from relay.api.messages import MessagesResource
+from relay.api.overview.resource import OverviewResource
 from relay.api.pages import PagesResource
 from relay.api.problems import after, problem_details
 from relay.api.quotas import Quotas, quota_headers
@@ -142,6 +143,7 @@ def create_app(
         KeysResource(context, uses),
         SessionsResource(context, callers),
         AuditResource(context),
+        OverviewResource(context),
         TailResource(context, tail),
         *_registration(context),
         Health(context),

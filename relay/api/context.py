@@ -1,7 +1,7 @@
 """What the HTTP API needs of the process it runs in: ports, names, limits, and time."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,6 +63,8 @@ class ApiContext:
     verify: Callable[[Receiver], Awaitable[HandshakeResult | None]] | None = None
     """Makes a handshake with a receiver, and tells what came of it; None: one is under way."""
     warnings: Callable[[], Mapping[str, str | None]] = dict
+    lanes: Callable[[], Iterable[str]] = tuple
+    """Receivers whose own topics have to be read."""
     replays: Desk | None = None
     keys: KeyDesk | None = None
     transport: Transport | None = None

@@ -187,13 +187,8 @@ def backlog_findings(backlogs: Iterable[Backlog]) -> list[Finding]:
     for (group, topic), these in groupby(backlogs, lambda each: (each.group, each.partition.topic)):
         of_group = list(these)
         found += _missing(group, topic, [each for each in of_group if each.committed is None])
-        found += _lost(group, topic, [each for each in of_group if each.committed is not None and lost(each)])
+        found += _lost(group, topic, [each for each in of_group if each.committed is not None and each.is_lost])
     return found
-
-
-def lost(backlog: Backlog) -> bool:
-    """Whether the log does not hold the offset to go on at: deleted unread, or cut off with the end of the log."""
-    return backlog.committed is not None and not backlog.first <= backlog.committed <= backlog.end
 
 
 def _missing(group: str, topic: str, without: Sequence[Backlog]) -> Iterator[Finding]:

@@ -220,6 +220,11 @@ class Backlog(NamedTuple):
     end: int
     committed: int | None
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the log does not hold the offset to go on at: deleted unread, or cut off with the end of the log."""
+        return self.committed is not None and not self.first <= self.committed <= self.end
+
 
 class LogAdmin(Protocol):
     async def create(self, specs: Sequence[TopicSpec], groups: Mapping[str, str]) -> list[str]:

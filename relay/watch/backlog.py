@@ -12,7 +12,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.errors import Unavailable
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
-from relay.log.checks import backlog_findings, lost
+from relay.log.checks import backlog_findings
 from relay.log.port import Backlog, Log
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
@@ -82,10 +82,10 @@ class BacklogWatch:
         old = await self._old(backlogs)
         _tell_old(old)
         missing = sum(each.committed is None for each in backlogs)
-        self._count(Counter(missing_offset=missing, lost=sum(map(lost, backlogs)), old=len(old)))
+        self._count(Counter(missing_offset=missing, lost=sum(each.is_lost for each in backlogs), old=len(old)))
 
     async def _old(self, backlogs: Sequence[Backlog]) -> list[Old]:
-        unread = [b for b in backlogs if b.committed is not None and not lost(b) and b.committed < b.end]
+        unread = [b for b in backlogs if b.committed is not None and not b.is_lost and b.committed < b.end]
         states = await self._log.describe(sorted({each.partition.topic for each in unread}))
         found = []
         for some in batches(unread, _AT_ONCE):

@@ -69,6 +69,14 @@ class SharedClock:
         return ended - begun, there - (begun + ended) / 2
 
 
+def off(ahead_s: float) -> str | None:
+    """What to tell people of a clock that is ahead of the shared one; None: it is right."""
+    if abs(ahead_s) <= OFF_S:
+        return None
+    way = "ahead of" if ahead_s > 0 else "behind"
+    return f"the clock of this machine is {abs(ahead_s):.0f} s {way} that of the state's server: set both by NTP"
+
+
 class ClockWatch:
     """Measures again and again, and says when the machine's own clock is off, or is right again."""
 

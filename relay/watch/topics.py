@@ -1,5 +1,7 @@
 """The topics of a running process: looked at before it starts to work, and when receivers come or change."""
 
+from collections.abc import Sequence
+
 from relay.config.registry import Registry
 from relay.config.settings import Settings
 from relay.domain.topics import Topics
@@ -14,7 +16,8 @@ _log = get_logger("relay.process")
 
 
 class TopicWatch:
-    """Whether the topics are such that no message is lost by them."""
+    """Whether the topics are such that no message is lost by them. `warning`: what is off, for people, as far as it was
+    looked at last; else None."""
 
     def __init__(
         self, log: Log, topics: Topics, settings: Settings, registry: Registry, clock: Clock, patience: Patience
@@ -24,6 +27,7 @@ class TopicWatch:
         self._settings = settings
         self._registry = registry
         self._patience = patience
+        self.warning: str | None = None
         self._lanes = LaneChecks(log, topics, settings, clock)
 
     async def check_fixed(self) -> None:
@@ -33,7 +37,7 @@ class TopicWatch:
         there = await self._log.describe([each.spec.name for each in expected])
         found = findings(expected, there)
         refuse(found)
-        tell(found)
+        self._tell(found)
         retention_s = there[self._topics.from_sender].spec.retention_s or 0
         window_s = self._settings.dedup_window
         if window_s < retention_s:
@@ -43,12 +47,18 @@ class TopicWatch:
         """The same for the topics of the receivers that there are. Raises UserError."""
         found = await self._found()
         refuse(found)
-        tell(found)
+        self._tell(found)
 
     async def run(self) -> None:
         """Later on it is only said, for ever: the others, who run, have nothing to do with it."""
         async for _ in self._registry.changes():
-            tell(await self._found())
+            self._tell(await self._found())
+
+    def _tell(self, found: Sequence[Finding]) -> None:
+        tell(found)
+        if found:
+            more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+            self.warning = f"{found[0].topic}: {found[0].problem}{more}"
 
     async def _found(self) -> list[Finding]:
         return await self._patience.until_done("check the receivers' topics", self._look)

@@ -101,6 +101,8 @@ MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
     ("DELETE", "/v1/keys/{id}"): frozenset(),
     ("POST", "/v1/keys/{id}/rotate"): frozenset(),
     ("GET", "/v1/audit"): frozenset(),
+    ("GET", "/v1/overview"): frozenset(),
+    ("GET", "/v1/lanes"): frozenset(),
     ("GET", "/v1/tail"): frozenset({"read:github", "read:other", "receiver:ci", "receiver:cd", *OWNERS}),
     ("POST", "/v1/sessions"): frozenset(SCOPES),  # its proof is the key itself
     ("GET", "/v1/session"): frozenset(SCOPES),

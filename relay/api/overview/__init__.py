@@ -1,0 +1,1 @@
+"""How the relay is as a whole: what flows through its stages, who serves its lanes, and what needs somebody first."""

@@ -1,0 +1,303 @@
+"""`GET /v1/overview`: what flows, what fails, and what needs somebody first. `GET /v1/lanes`: every partition."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, TypedDict
+
+from aiohttp import web
+
+from relay.api.context import ApiContext
+from relay.api.json_body import json_response
+from relay.api.overview.attention import FailedNow, Item, Kind, Seen, attention
+from relay.api.overview.lanes import STAGES, LaneNow, StageName
+from relay.api.overview.look import FAILED_SPAN_S, Look, Looker
+from relay.api.paging import cursor_behind, key_behind, limit_in
+from relay.api.problems import invalid
+from relay.api.reading import query_of
+from relay.api.view import rfc3339
+
+_ROUND: Final = 3
+_FIRST_REFUSED: Final = 20
+"""Entries that cannot be used, by name; the others as a number."""
+
+
+class StageView(TypedDict):
+    """One step of the way. `topics`: how many it reads. `lag`: records that are not finished; `oldest_s`: age of the
+    oldest; `rate`: finished a second, `come`: come in a second, null at the first look; `parked`: put by until their
+    time comes, null where that is not counted by stage; `unserved`: partitions that nobody reads."""
+
+    name: StageName
+    topics: int
+    lag: int
+    oldest_s: float | None
+    rate: float | None
+    come: float | None
+    parked: int | None
+    unserved: int
+
+
+class RatesView(TypedDict):
+    """A second, over the last `span_s`: messages that came, deliveries begun, answers given, dead letters."""
+
+    span_s: float
+    received: float
+    routed: float
+    answered: float
+    failed: float
+
+
+class FailureView(TypedDict):
+    """Dead letters of a receiver (`-`: none that is known) and a reason."""
+
+    receiver: str
+    reason: str
+    count: int
+    newest: str | None
+
+
+class FailuresView(TypedDict):
+    """Dead letters since then, by what they are of. `more`: there are more than were counted."""
+
+    since: str | None
+    count: int
+    more: bool
+    by: list[FailureView]
+
+
+class ActionView(TypedDict):
+    """A call of this API that may help."""
+
+    label: str
+    method: str
+    path: str
+    body: dict[str, object] | None
+
+
+class AttentionView(TypedDict):
+    """What needs somebody. `subject`: a receiver, `source/callback`, topic, or part."""
+
+    kind: Kind
+    severity: Literal["error", "warning"]
+    subject: str
+    since: str | None
+    detail: str
+    action: ActionView | None
+
+
+class HistoryNowView(TypedDict):
+    """`behind_s`: how far the history is behind the log; null: not known."""
+
+    behind_s: float | None
+
+
+class OverviewView(TypedDict):
+    """As of `at`. `rates`: null at the first look. `attention`: the most urgent first. `history`: null without."""
+
+    at: str | None
+    stages: list[StageView]
+    parked: int
+    rates: RatesView | None
+    failures: FailuresView
+    attention: list[AttentionView]
+    history: HistoryNowView | None
+
+
+class LaneItem(TypedDict):
+    """A partition that a group reads. `receiver`: whose own it is; null: it carries many. `committed`: the next offset
+    to read, null: the group has none. `seen_s`: since the last sign of life of who serves it. `parked`: of its
+    receiver, in all its partitions; null where it carries many."""
+
+    topic: str
+    partition: int
+    group: str
+    role: str
+    receiver: str | None
+    lag: int
+    oldest_s: float | None
+    committed: int | None
+    end: int
+    served: bool
+    seen_s: float | None
+    parked: int | None
+
+
+class LanePage(TypedDict):
+    """`cursor`: of what follows; null: nothing does."""
+
+    items: list[LaneItem]
+    cursor: str | None
+
+
+class OverviewResource:
+    """The two routes; see the module's first lines."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._looker = Looker(context)
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get("/v1/overview", self.overview)
+        router.add_get("/v1/lanes", self.lanes)
+
+    async def overview(self, request: web.Request) -> web.Response:
+        query_of(request)
+        look = await self._looker.look()
+        since = rfc3339(look.now - FAILED_SPAN_S)
+        seen = Seen(
+            now=look.now,
+            lanes=look.lanes,
+            endpoints=look.endpoints,
+            failed=look.failed,
+            refused=self._refused(),
+            away=_wrong(self._context.ready()),
+            warnings=_wrong(self._context.warnings()),
+            since=since or "",
+        )
+        body: OverviewView = {
+            "at": rfc3339(look.now),
+            "stages": _stages(look),
+            "parked": look.parked.retries + look.parked.polls,
+            "rates": _rates(look),
+            "failures": {
+                "since": since,
+                "count": sum(group.letters for group in look.failed),
+                "more": look.failed_more,
+                "by": [
+                    {
+                        "receiver": one.receiver,
+                        "reason": one.reason,
+                        "count": one.letters,
+                        "newest": rfc3339(one.newest),
+                    }
+                    for one in look.failed
+                ],
+            },
+            "attention": [_item(item) for item in attention(seen)],
+            "history": await self._history(),
+        }
+        return json_response(200, body)
+
+    async def lanes(self, request: web.Request) -> web.Response:
+        """In the order of topic and partition."""
+        query = query_of(request, "limit", "cursor", "receiver", "role", "served")
+        limit, behind = limit_in(query), key_behind(query)
+        receivers, roles, served = query.get("receiver"), query.get("role"), _served_in(query)
+        look = await self._looker.look()
+        chosen = sorted(
+            (_key(lane), lane)
+            for lane in look.lanes
+            if (receivers is None or lane.receiver in receivers)
+            and (roles is None or lane.role in roles)
+            and (served is None or lane.served == served)
+            and _key(lane) > behind
+        )
+        some = chosen[:limit]
+        cursor = cursor_behind(some[-1][0]) if len(chosen) > len(some) else None
+        body: LanePage = {"items": [_lane(lane, look) for _, lane in some], "cursor": cursor}
+        return json_response(200, body)
+
+    def _refused(self) -> dict[str, str]:
+        registrar = self._context.registrar
+        if registrar is None:
+            return {}
+        problems = registrar.registry.problems
+        found = {name: problems[name] for name in sorted(problems)[:_FIRST_REFUSED]}
+        if (more := registrar.registry.refused - len(found)) > 0:
+            found["others"] = f"{more} more entries cannot be used here"
+        return found
+
+    async def _history(self) -> HistoryNowView | None:
+        return None
+
+
+def _wrong(parts: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: text for name, text in parts.items() if text is not None}
+
+
+def _stages(look: Look) -> list[StageView]:
+    parked = {"to_receiver": look.parked.retries, "pending": look.parked.polls}
+    return [
+        _stage(stage, [lane for lane in look.lanes if lane.stage == stage], look, parked) for stage in STAGES.values()
+    ]
+
+
+def _stage(stage: StageName, lanes: list[LaneNow], look: Look, parked: Mapping[str, int]) -> StageView:
+    return {
+        "name": stage,
+        "topics": len({lane.key.topic for lane in lanes}),
+        "lag": sum(lane.lag for lane in lanes),
+        "oldest_s": _rounded(max((lane.oldest_s for lane in lanes if lane.oldest_s is not None), default=None)),
+        "rate": None if look.rates is None else _rounded(look.rates.done[stage]),
+        "come": None if look.rates is None else _rounded(look.rates.come[stage]),
+        "parked": parked.get(stage),
+        "unserved": sum(not lane.served for lane in lanes),
+    }
+
+
+def _rates(look: Look) -> RatesView | None:
+    if look.rates is None:
+        return None
+    come = look.rates.come
+    return {
+        "span_s": round(look.rates.span_s, _ROUND),
+        "received": round(come["from_sender"], _ROUND),
+        "routed": round(come["to_receiver"], _ROUND),
+        "answered": round(come["to_sender"], _ROUND),
+        "failed": round(come["failed_messages"], _ROUND),
+    }
+
+
+def _failure(one: FailedNow) -> FailureView:
+    return {"receiver": one.receiver, "reason": one.reason, "count": one.letters, "newest": rfc3339(one.newest)}
+
+
+def _item(item: Item) -> AttentionView:
+    action = item.action
+    shown: ActionView | None = None
+    if action is not None:
+        body = None if action.body is None else dict(action.body)
+        shown = {"label": action.label, "method": action.method, "path": action.path, "body": body}
+    return {
+        "kind": item.kind,
+        "severity": item.severity,
+        "subject": item.subject,
+        "since": None if item.since is None else rfc3339(item.since),
+        "detail": item.detail,
+        "action": shown,
+    }
+
+
+def _lane(lane: LaneNow, look: Look) -> LaneItem:
+    counts = look.parked_of.get(lane.receiver) if lane.receiver is not None else None
+    parked = None if counts is None else counts.polls if lane.stage == "pending" else counts.retries
+    return {
+        "topic": lane.key.topic,
+        "partition": lane.key.partition,
+        "group": lane.backlog.group,
+        "role": lane.role,
+        "receiver": lane.receiver,
+        "lag": lane.lag,
+        "oldest_s": _rounded(lane.oldest_s),
+        "committed": lane.backlog.committed,
+        "end": lane.backlog.end,
+        "served": lane.served,
+        "seen_s": _rounded(lane.seen_s),
+        "parked": parked,
+    }
+
+
+def _key(lane: LaneNow) -> str:
+    """Sorts as topic and partition do."""
+    return f"{lane.key.topic}/{lane.key.partition:05}"
+
+
+def _served_in(query: Mapping[str, Iterable[str]]) -> bool | None:
+    given = list(query.get("served", ()))
+    if not given:
+        return None
+    if given[-1] not in ("true", "false"):
+        raise invalid("served is true or false", parameter="served")
+    return given[-1] == "true"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _ROUND)

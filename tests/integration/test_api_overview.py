@@ -1,0 +1,123 @@
+"""The overview and the lanes, over HTTP."""
+
+import json
+from typing import Any
+
+from relay.domain.coordinate import Coordinate
+from relay.domain.hold import hold
+from relay.engine.lane import UNSERVED_S
+from relay.log.port import NewRecord
+from relay.state.onlooker import Sign
+from relay.state.port import FailedEntry
+from tests.integration.api_rig import NOW, Rig, document, problem, running_api
+
+
+async def overview(rig: Rig) -> Any:
+    reply = await rig.get("/v1/overview")
+    assert reply.status == 200, reply
+    return document(reply)
+
+
+async def serve_all(rig: Rig) -> None:
+    topics = [spec for spec in rig.topics.fixed() if spec.name in rig.topics.fixed_groups()]
+    await rig.state.sign([Sign(spec.name, number) for spec in topics for number in range(spec.partitions)])
+
+
+async def test_what_flows_is_told_by_stage_in_the_order_of_the_way() -> None:
+    async with running_api() as rig:
+        await serve_all(rig)
+        await rig.log.append([NewRecord(rig.topics.from_sender, b"github", b"{}")])
+        found = await overview(rig)
+        names = [stage["name"] for stage in found["stages"]]
+        assert names == ["from_sender", "to_receiver", "pending", "to_sender", "failed_messages"]
+        assert [stage["lag"] for stage in found["stages"]] == [1, 0, 0, 0, 0]
+        assert found["rates"] is None
+        rig.clock.now += 10
+        await serve_all(rig)
+        await rig.log.append([NewRecord(rig.topics.from_sender, b"github", b"{}")] * 5)
+        found = await overview(rig)
+        assert found["rates"]["received"] == 0.5
+        assert found["stages"][0]["come"] == 0.5
+
+
+async def test_a_look_is_shared_for_a_second() -> None:
+    async with running_api() as rig:
+        await overview(rig)
+        await rig.log.append([NewRecord(rig.topics.from_sender, b"github", b"{}")])
+        assert (await overview(rig))["stages"][0]["lag"] == 0
+        rig.clock.now += 1
+        assert (await overview(rig))["stages"][0]["lag"] == 1
+
+
+async def test_lanes_that_nobody_serves_are_told_of_first() -> None:
+    async with running_api() as rig:
+        await serve_all(rig)
+        assert not [item for item in (await overview(rig))["attention"] if item["kind"] == "no_worker"]
+        rig.state.advance(UNSERVED_S + 1)
+        rig.clock.now += UNSERVED_S + 1
+        found = await overview(rig)
+        assert {item["kind"] for item in found["attention"]} == {"no_worker"}
+        assert {item["severity"] for item in found["attention"]} == {"error"}
+
+
+async def test_dead_letters_of_the_hour_are_counted_and_can_be_replayed() -> None:
+    async with running_api() as rig:
+        await serve_all(rig)
+        await rig.state.index_failed(
+            [
+                FailedEntry("ci", Coordinate("failed_messages", 0, n), NOW - age, "exhausted", "github", f"m-{n}")
+                for n, age in enumerate([1, 2, 3, 4, 5, 4_000])
+            ]
+        )
+        found = await overview(rig)
+        assert found["failures"]["count"] == 5
+        assert found["failures"]["by"][0]["reason"] == "exhausted"
+        [item] = found["attention"]
+        assert (item["kind"], item["subject"]) == ("failed", "ci")
+        action = item["action"]
+        reply = await rig.post(action["path"], json.dumps(action["body"]).encode(), content_type="application/json")
+        assert reply.status == 202, reply
+
+
+async def test_parts_that_are_away_and_warnings_are_told() -> None:
+    async with running_api() as rig:
+        await serve_all(rig)
+        rig.trouble["log"] = "the brokers do not answer"
+        [item] = (await overview(rig))["attention"]
+        assert (item["kind"], item["detail"]) == ("part_away", "the brokers do not answer")
+
+
+async def test_lanes_can_be_chosen_and_come_in_parts() -> None:
+    async with running_api() as rig:
+        await rig.state.sign([Sign(rig.topics.to_sender, 3)])
+        some = document(await rig.get("/v1/lanes?role=to-sender&limit=4"))
+        assert [item["partition"] for item in some["items"]] == [0, 1, 2, 3]
+        assert [item["served"] for item in some["items"]] == [False, False, False, True]
+        rest = document(await rig.get(f"/v1/lanes?role=to-sender&cursor={some['cursor']}"))
+        assert [item["partition"] for item in rest["items"]] == [4, 5, 6, 7, 8, 9]
+        assert rest["cursor"] is None
+        [served] = document(await rig.get("/v1/lanes?served=true"))["items"]
+        assert (served["topic"], served["group"]) == (rig.topics.to_sender, rig.topics.group("to-sender"))
+        problem(await rig.get("/v1/lanes?served=perhaps"), 400, "invalid-request")
+
+
+async def test_who_is_held_is_told_with_the_way_back() -> None:
+    async with running_api() as rig:
+        await serve_all(rig)
+        registrar = rig.context.registrar
+        assert registrar is not None
+        body = json.dumps(
+            {
+                "name": "new",
+                "post_endpoint": "https://new.example/hooks",
+                "secret": "whsec_bmV3LW5ldy1uZXctbmV3LW5ldy1uZXctbmV3LW5ldw==",
+            }
+        ).encode()
+        assert (await rig.post("/v1/receivers", body, content_type="application/json")).status == 201
+        await rig.state.hold("r:new", hold("gone", NOW - 60, "it said so"))
+        found = [item for item in (await overview(rig))["attention"] if item["subject"] == "new"]
+        assert [item["kind"] for item in found] == ["gone"]
+        assert found[0]["action"]["path"] == "/v1/receivers/new/resume"
+        assert (await rig.post(found[0]["action"]["path"], b"")).status == 200
+        rig.clock.now += 1
+        assert not [item for item in (await overview(rig))["attention"] if item["subject"] == "new"]

@@ -1,0 +1,138 @@
+"""What needs somebody first, how fast records pass, and who serves a lane: pure."""
+
+from dataclasses import replace
+
+import pytest
+
+from relay.api.overview.attention import MANY_FAILED, MOST, EndpointNow, FailedNow, Item, Seen, attention
+from relay.api.overview.lanes import LaneNow, lanes_of, to_be_read
+from relay.api.overview.look import Passed, counted, passed, rates
+from relay.domain.coordinate import Coordinate
+from relay.domain.topics import Topics
+from relay.engine.lane import UNSERVED_S
+from relay.log.port import Backlog, TopicPartition
+from relay.state.onlooker import Served
+from relay.state.port import FailedEntry
+
+NOW = 1_700_000_000.0
+TOPICS = Topics("t-")
+
+
+def lane(topic: str = "t-to_receiver_ci", partition: int = 0, *, seen_s: float | None = 1.0, end: int = 10) -> LaneNow:
+    backlog = Backlog("t-relay.to-receiver", TopicPartition(topic, partition), 0, end, 4)
+    return LaneNow(backlog, "to-receiver", "ci", seen_s)
+
+
+def kinds(items: list[Item]) -> list[str]:
+    return [item.kind for item in items]
+
+
+def test_nothing_needs_anybody_where_all_is_well() -> None:
+    assert attention(Seen(NOW, [lane()])) == []
+
+
+def test_the_most_urgent_comes_first() -> None:
+    endpoints = [
+        EndpointNow("paused", False, "paused", NOW - 5, "paused"),
+        EndpointNow("failing", False, "failing", NOW - 5, "its breaker is open"),
+        EndpointNow("gone", False, "paused", NOW - 5, "it said 410", gone=True),
+    ]
+    seen = Seen(
+        NOW,
+        [lane(seen_s=None)],
+        endpoints,
+        [FailedNow("ci", "exhausted", MANY_FAILED, NOW)],
+        {"broken": "the variable CI_SECRET is not set"},
+        {"state": "refused"},
+        {"clock": "40 s off"},
+    )
+    found = attention(seen)
+    assert kinds(found) == ["part_away", "no_worker", "refused", "gone", "failing", "failed", "warning", "paused"]
+    assert [item.severity for item in found] == ["error"] * 4 + ["warning"] * 4
+
+
+def test_a_topic_that_nobody_serves_is_one_item_that_says_what_to_do() -> None:
+    lanes = [lane(partition=number, seen_s=UNSERVED_S + 50 + number) for number in range(3)]
+    [item] = attention(Seen(NOW, lanes))
+    assert (item.subject, item.since) == ("t-to_receiver_ci", NOW - UNSERVED_S - 52)
+    assert item.detail.startswith("nobody serves it; 18 records wait.")
+    assert "relay run --roles to-receiver" in item.detail
+    [item] = attention(Seen(NOW, [*lanes, lane(partition=3)]))
+    assert item.detail.startswith("3 of its partitions:")
+
+
+def test_what_may_help_is_a_call_of_the_api() -> None:
+    callback = EndpointNow("a/b", True, "paused", None, "paused")
+    [item] = attention(Seen(NOW, endpoints=[callback]))
+    assert item.subject == "a/b/callback"
+    assert item.action is not None
+    assert item.action[:3] == ("Resume", "POST", "/v1/sources/a%2Fb/callback/resume")
+    [item] = attention(Seen(NOW, failed=[FailedNow("ci", "exhausted", 9, NOW)], since="2026-01-01T00:00:00Z"))
+    assert item.action is not None
+    assert item.action.body == {"receiver": "ci", "reason": "exhausted", "since": "2026-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "count", "told"),
+    [("exhausted", 4, False), ("exhausted", 5, True), ("poison", 1, True)],
+)
+def test_dead_letters_are_told_of_when_they_are_many_or_ours(reason: str, count: int, told: bool) -> None:
+    assert bool(attention(Seen(NOW, failed=[FailedNow("ci", reason, count, NOW)]))) == told
+
+
+def test_records_that_were_deleted_unread_are_told_of() -> None:
+    gone = replace(lane(), backlog=lane().backlog._replace(first=7))
+    assert kinds(attention(Seen(NOW, [gone]))) == ["unread_lost"]
+
+
+def test_there_is_an_end_to_it_and_nothing_steers_a_terminal() -> None:
+    endpoints = [EndpointNow(f"r{n}", False, "paused", NOW, "\x1b[2J") for n in range(MOST + 20)]
+    found = attention(Seen(NOW, endpoints=endpoints))
+    assert len(found) == MOST
+    assert found[0].detail == "\\x1b[2J"
+
+
+def test_a_lane_belongs_to_a_receiver_or_to_many() -> None:
+    group = "t-relay.to-receiver"
+    backlogs = [
+        Backlog(group, TopicPartition("t-to_receiver_ci", 0), 0, 3, 1),
+        Backlog(group, TopicPartition("t-to_receiver_shared", 0), 0, 3, None),
+        Backlog("t-relay.from-sender", TopicPartition("t-from_sender", 0), 5, 9, 2),
+    ]
+    found = lanes_of(TOPICS, backlogs, [Served(UNSERVED_S, ()), Served(UNSERVED_S + 1, ()), None])
+    assert [(one.stage, one.receiver, one.lag, one.served) for one in found] == [
+        ("to_receiver", "ci", 2, True),
+        ("to_receiver", None, 3, False),
+        ("from_sender", None, 4, False),
+    ]
+    assert to_be_read(found) == [found[1], found[0]]
+
+
+def test_a_rate_is_what_passed_between_two_looks() -> None:
+    before, now = passed([lane(end=10)], 100.0), passed([lane(end=30)], 104.0)
+    found = rates(before, now)
+    assert found is not None
+    assert (found.come["to_receiver"], found.done["to_receiver"], found.come["to_sender"]) == (5.0, 0.0, 0.0)
+    assert rates(now, now) is None
+
+
+def test_a_topic_made_anew_is_no_negative_rate() -> None:
+    found = rates(Passed(0.0, {"to_sender": 9}, {"to_sender": 9}), Passed(1.0, {"to_sender": 1}, {"to_sender": 1}))
+    assert found is not None
+    assert found.come["to_sender"] == 0.0
+
+
+def test_dead_letters_are_counted_by_receiver_and_reason() -> None:
+    def letter(receiver: str, reason: str, ago_s: float) -> FailedEntry:
+        return FailedEntry(receiver, Coordinate("failed_messages", 0, 0), NOW - ago_s, reason, "s", "m")
+
+    letters = [
+        letter("ci", "expired", 5),
+        letter("cd", "gone", 9),
+        letter("ci", "expired", 2),
+        letter("ci", "gone", 4000),
+    ]
+    assert counted([*letters, letter("ci", "discarded", 1)], NOW - 3600) == [
+        FailedNow("ci", "expired", 2, NOW - 2),
+        FailedNow("cd", "gone", 1, NOW - 9),
+    ]
