@@ -13,11 +13,9 @@ from relay import __version__
 from relay.api.app import ApiContext, ApiServer
 from relay.api.batch import largest_body
 from relay.api.limits import limits_of
-from relay.api.registrar import Registrar
 from relay.api.siblings import Member, Siblings
 from relay.api.web_rules import WebRules
 from relay.config.answer_urls import AnswerUrls
-from relay.config.drafts import Rules
 from relay.config.encryption import KeyRing
 from relay.config.key_desk import KeyDesk
 from relay.config.own_address import may_be_open, own_names, own_url
@@ -30,7 +28,6 @@ from relay.doctor.cases import look_from_inside
 from relay.domain.hop import Hop
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Receiver
-from relay.domain.signing import generate_secret
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
 from relay.engine.holding import Holding
@@ -42,6 +39,7 @@ from relay.lanes import Lanes
 from relay.log.port import Log
 from relay.pages.web import create_pages
 from relay.plan import API, Plan
+from relay.registering import registrar_of
 from relay.replay.desk import Desk
 from relay.shared_work import SharedWork
 from relay.state.port import State
@@ -61,10 +59,11 @@ from relay.watch.parked import ParkedWatch
 from relay.watch.parts import tell_draining, watch_part
 from relay.watch.receivers_file import FileWatch
 from relay.watch.rights import check_rights
-from relay.watch.shared_clock import ClockWatch, SharedClock, off
+from relay.watch.shared_clock import ClockWatch, SharedClock
 from relay.watch.statistics import StatisticsTeller
 from relay.watch.topics import TopicWatch
 from relay.watch.verifier import Verifier, origin_of
+from relay.watch.warnings import warnings_of
 from relay.way_out import requests_of, transport_of
 from workers.outside import Outside
 
@@ -364,9 +363,18 @@ class Relay:
             limits=limits_of(settings, largest_body(settings.max_payload_bytes)),
             key_quota=settings.api_key_quota,
             source_quota=settings.source_quota,
-            registrar=self._registrar(),
+            registrar=registrar_of(
+                settings,
+                self._log,
+                self._state,
+                self.registry,
+                self._clock,
+                self._variables,
+                self._ring,
+                owner=self._owner,
+            ),
             verify=self._verifier.try_now,
-            warnings=self._warnings,
+            warnings=partial(warnings_of, self._parked_watch, self._topic_watch, self._clock),
             lanes=self._lanes.own,
             replays=self._desk,
             keys=self._keys,
@@ -379,28 +387,6 @@ class Relay:
             owner_receivers=settings.api_owner_receivers,
             pages=partial(create_pages, now=self._clock.time) if settings.pages else None,
             examine=partial(look_from_inside, settings, self._plan, self._clock, self._log, self._state, self.registry),
-        )
-
-    def _warnings(self) -> dict[str, str | None]:
-        return {
-            "parked": self._parked_watch.warning,
-            "clock": off(self._clock.ahead_s),
-            "topics": self._topic_watch.warning,
-        }
-
-    def _registrar(self) -> Registrar:
-        allowed = self._settings.api_secrets_from
-        usable = usable_variables(self._variables, allowed) if allowed else ()
-        rules = Rules(self._variables, usable, self._ring, self._settings.api_verification)
-        return Registrar(
-            self._log,
-            self._state,
-            self._topics,
-            self.registry,
-            self._clock,
-            rules,
-            lambda: generate_secret(secrets.token_bytes),
-            owner=self._owner,
         )
 
     def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:

@@ -21,6 +21,8 @@ COST: Final = 10.0
 RATE_SPAN_S: Final = 5.0
 """Rates are over at least so long, as soon as there are looks that far apart."""
 MOST_ENDPOINTS: Final = 2_000
+MOST_SHARED: Final = 200
+"""Receivers in the shared lane: each costs a look into its index."""
 MOST_FAILED_RECEIVERS: Final = 100
 MOST_LETTERS: Final = 500
 """Of a receiver."""
@@ -147,7 +149,7 @@ class Looker:
         if registrar is None:
             return {}
         registry = registrar.registry
-        receivers = list(registry.receivers().items())[:MOST_ENDPOINTS]
+        receivers = [*list(registry.receivers().items())[:MOST_ENDPOINTS], *registry.shared.some(MOST_SHARED).items()]
         found = {f"r:{name}": (one.post, one.verified) for name, one in receivers if one.enabled}
         for source_id, source in list(registry.sources().items())[:MOST_ENDPOINTS]:
             if source.callback is not None and source_id != "*":

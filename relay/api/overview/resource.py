@@ -6,6 +6,7 @@ from typing import Final, Literal, TypedDict
 from aiohttp import web
 
 from relay.api.context import ApiContext
+from relay.api.history.behind import Behind
 from relay.api.json_body import json_response
 from relay.api.overview.attention import FailedNow, Item, Kind, Seen, attention
 from relay.api.overview.lanes import STAGES, LaneNow, StageName
@@ -14,7 +15,10 @@ from relay.api.paging import cursor_behind, key_behind, limit_in
 from relay.api.problems import invalid
 from relay.api.reading import query_of
 from relay.api.view import rfc3339
+from relay.domain.errors import HistoryUnavailable
 
+LATE_S: Final = 60.0
+"""A history that is so far behind is told of."""
 _ROUND: Final = 3
 _FIRST_REFUSED: Final = 20
 """Entries that cannot be used, by name; the others as a number."""
@@ -133,6 +137,8 @@ class OverviewResource:
     def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._looker = Looker(context)
+        history = context.history
+        self._behind = None if history is None else Behind(history, context.log, context.topics, context.clock)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_get("/v1/overview", self.overview)
@@ -141,6 +147,7 @@ class OverviewResource:
     async def overview(self, request: web.Request) -> web.Response:
         query_of(request)
         look = await self._looker.look()
+        history = await self._history()
         since = rfc3339(look.now - FAILED_SPAN_S)
         seen = Seen(
             now=look.now,
@@ -149,7 +156,7 @@ class OverviewResource:
             failed=look.failed,
             refused=self._refused(),
             away=_wrong(self._context.ready()),
-            warnings=_wrong(self._context.warnings()),
+            warnings=_wrong(self._context.warnings()) | _late(history),
             since=since or "",
         )
         body: OverviewView = {
@@ -172,7 +179,7 @@ class OverviewResource:
                 ],
             },
             "attention": [_item(item) for item in attention(seen)],
-            "history": await self._history(),
+            "history": history,
         }
         return json_response(200, body)
 
@@ -206,7 +213,25 @@ class OverviewResource:
         return found
 
     async def _history(self) -> HistoryNowView | None:
-        return None
+        """While its store is away, how far it is behind is not known."""
+        if self._behind is None:
+            return None
+        try:
+            return {"behind_s": _rounded(await self._behind.seconds())}
+        except HistoryUnavailable:
+            return {"behind_s": None}
+
+
+def _late(history: HistoryNowView | None) -> dict[str, str]:
+    """What to tell of a history that does not follow."""
+    if history is None:
+        return {}
+    behind_s = history["behind_s"]
+    if behind_s is None:
+        return {"history": "nobody knows how far it is behind: its store does not answer"}
+    if behind_s < LATE_S:
+        return {}
+    return {"history": f"it is {behind_s:.0f} s behind: messages and attempts of since then are not in lists yet"}
 
 
 def _wrong(parts: Mapping[str, str | None]) -> dict[str, str]:
