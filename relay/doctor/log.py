@@ -13,7 +13,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.diagnosis import Checked, error, fine, warning
 from relay.domain.rights import Right, rights_of
 from relay.domain.topics import Topics
-from relay.log.checks import Finding, Grade, backlog_findings, findings, in_lines, lost
+from relay.log.checks import Finding, Grade, backlog_findings, findings, in_lines
 from relay.log.port import Backlog, Log, TopicPartition, TopicState
 from relay.watch.backlog import RISK
 from relay.watch.rights import lines
@@ -182,7 +182,7 @@ def _size(backlogs: Iterable[Backlog]) -> int:
 
 async def _oldest(log: Log, backlogs: Sequence[Backlog], now: float) -> dict[TopicPartition, float]:
     """Seconds that the first unread record of partitions has waited, of some that have any."""
-    unread = [each for each in backlogs if each.committed is not None and not lost(each) and _size([each])]
+    unread = [each for each in backlogs if each.committed is not None and not each.is_lost and _size([each])]
     some_of_them = sorted(unread, key=lambda each: each.committed - each.end)[:_OLDEST_READ]  # type: ignore[operator]
     records = await log.read([(Coordinate(*each.partition, _next(each)), None) for each in some_of_them])
     return {
