@@ -1,82 +1,17 @@
-"""The live tail: what is told, to whom, and that nobody who listens costs more than their place."""
+"""The live tail: what is told, and to whom."""
 
-import asyncio
-import json
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
-from aiohttp import ClientResponse
 
-from relay.api import app as app_module
-from relay.api.connection import Connection
-from relay.api.limits import ApiLimits
-from relay.api.tail import happening
-from relay.api.tail import tail as tail_module
-from relay.api.tail.happening import SHOWN_BODY, SHOWN_DELIVERIES, readers
-from relay.api.tail.place import Place
-from relay.api.tail.reading import Reading
-from relay.domain.hop import Hop, encode_hop, result_headers
+from relay.api.tail.happening import SHOWN_BODY, SHOWN_DELIVERIES
+from relay.domain.attempt import Missed, Told
+from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId, webhook_id
-from relay.domain.message import Message, message_headers
 from relay.log.port import NewRecord
-from tests.integration.api_rig import Rig, document, problem, running_api
+from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 from tests.integration.api_world import bury
-
-SETTING = "the key of the settings"
-
-
-@dataclass
-class Ear:
-    """One who listens."""
-
-    response: ClientResponse
-
-    async def event(self) -> tuple[str, Any]:
-        """The next event: its name and its data. Signs of life are passed over."""
-        while True:
-            lines: list[str] = []
-            while line := (await self.response.content.readline()).decode().rstrip("\n"):
-                lines.append(line)
-            named = dict(line.split(": ", 1) for line in lines if not line.startswith(":"))
-            if "event" in named:
-                return named["event"], json.loads(named["data"])
-            if self.response.content.at_eof():
-                raise EOFError
-
-    async def told(self, name: str) -> Any:
-        """The data of the next event, which has this name."""
-        found, data = await self.event()
-        assert found == name, data
-        return data
-
-
-@asynccontextmanager
-async def listening(rig: Rig, query: str = "", key: str | None = None) -> AsyncIterator[Ear]:
-    """It is heard already: what happens from now on is told."""
-    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    async with rig.client.get(f"{rig.url}/v1/tail{query}", headers=headers) as response:
-        assert response.status == 200, await response.text()
-        assert response.content_type == "text/event-stream"
-        ear = Ear(response)
-        assert await ear.told("listening") == {}
-        yield ear
-
-
-async def send(rig: Rig, id: str, source: str = "github", *receivers: str, type: str | None = "push") -> None:
-    message = Message(source, id, receivers or None, type, None, "application/json", b'{"n": 1}')
-    record = NewRecord(rig.topics.from_sender, source.encode(), message.payload, message_headers(message))
-    await rig.log.append([record])
-
-
-async def answer(rig: Rig, id: str, receiver: str = "ci", body: bytes = b"built", outcome: Any = "answered") -> None:
-    delivery = DeliveryId(receiver, "github", id)
-    hop = Hop(delivery, "push", content_type="text/plain", outcome=outcome, answer_status=200)
-    await rig.log.append([NewRecord(rig.topics.to_sender, b"github", body, result_headers(hop))])
-
+from tests.integration.tail_rig import SETTING, answer, attempt, listening, send
 
 # --- what is told ---------------------------------------------------------------------------------------------------
 
@@ -165,6 +100,48 @@ async def test_what_a_payload_or_an_id_holds_breaks_no_event() -> None:
         assert (await ear.told("answer"))["body"] == hostile
 
 
+async def test_an_attempt_is_told_with_what_came_back() -> None:
+    async with running_api() as rig, listening(rig) as ear:
+        await attempt(rig, "m-1")
+        told = await ear.told("attempt")
+        assert (told["receiver"], told["message_id"], told["duration_ms"]) == ("ci", "m-1", 12.3)
+        assert told["request"]["url"] == "https://receiver.example/hooks"
+        assert told["response"]["body"] == "built"
+        await rig.log.append([NewRecord(rig.topics.delivery_attempts, b"github", b"{")])
+        await attempt(rig, "m-2", response=None, error=Missed("timeout", "nothing came", True))
+        assert (await ear.told("attempt"))["error"] == {"kind": "timeout", "detail": "nothing came", "sent": True}
+
+
+async def test_an_attempt_passes_the_filter_by_the_type_of_its_message_and_by_how_it_ended() -> None:
+    async with running_api() as rig, listening(rig, "?type=push&failed=true") as ear:
+        await send(rig, "m-1", "github", "ci")
+        await send(rig, "m-2", "github", "ci", type="pull_request")
+        for id in ("m-1", "m-2", "unheard"):
+            await attempt(rig, id, kind="status", response=Told(202, {}, ""), outcome="retry")  # no failure
+            await attempt(rig, id, kind="status", response=Told(500, {}, id), outcome="retry")
+        assert (await ear.told("attempt"))["response"]["body"] == "m-1"
+        await bury(rig, "end")
+        await ear.told("failed")
+
+
+async def test_what_goes_to_a_sender_is_told_to_who_reads_it_and_not_to_its_receivers() -> None:
+    async with running_api(api_key=SETTING) as rig:
+        reader, own = await rig.keys.make("read:github", now=0), await rig.keys.make("receiver:ci", now=0)
+        async with listening(rig, key=reader) as reads, listening(rig, key=own) as sees:
+            await attempt(rig, "m-1", kind="callback")
+            await attempt(rig, "m-2", kind="ping", receiver=None, source_id="github", message_id=None)
+            await attempt(rig, "m-3", started_at=NOW + 1)
+            assert [(await reads.told("attempt"))["kind"] for _ in range(3)] == ["callback", "ping", "post"]
+            assert (await sees.told("attempt"))["kind"] == "post"
+
+
+async def test_an_attempt_that_is_written_late_is_told_before_what_it_led_to() -> None:
+    async with running_api() as rig, listening(rig) as ear:
+        await answer(rig, "m-1")
+        await attempt(rig, "m-1", started_at=NOW - 1)
+        assert [(await ear.event())[0], (await ear.event())[0]] == ["attempt", "answer"]
+
+
 # --- filters --------------------------------------------------------------------------------------------------------
 
 
@@ -247,136 +224,3 @@ async def test_nobody_can_ask_for_what_they_may_not_see() -> None:
         problem(await rig.get("/v1/tail?receiver=cd", **own), 403, "forbidden")
         problem(await rig.get("/v1/tail?source=github", **reads), 403, "forbidden")
         problem(await rig.get("/v1/tail"), 401, "unauthorized")
-
-
-# --- bounds ---------------------------------------------------------------------------------------------------------
-
-
-async def test_there_are_so_many_places_and_so_many_for_one_caller() -> None:
-    async with running_api(api_key=SETTING, limits=ApiLimits(listeners=8)) as rig:
-        bearer = {"Authorization": f"Bearer {SETTING}"}
-        async with listening(rig, key=SETTING), listening(rig, key=SETTING):
-            refused = await rig.get("/v1/tail", **bearer)
-            assert "This caller" in problem(refused, 503, "unavailable")["detail"]
-            assert "Retry-After" in refused.headers
-            async with listening(rig, key=await rig.keys.make("admin", now=0)):
-                pass
-        async with listening(rig, key=SETTING):
-            pass
-    async with running_api(limits=ApiLimits(listeners=1)) as rig, listening(rig):
-        assert "All places" in problem(await rig.get("/v1/tail"), 503, "unavailable")["detail"]
-
-
-async def test_who_hangs_up_gives_the_place_back_and_then_nothing_is_read() -> None:
-    async with running_api(limits=ApiLimits(listeners=1)) as rig:
-        for _ in range(3):
-            async with listening(rig) as ear:
-                ear.response.close()
-            assert (await rig.request("HEAD", "/v1/tail")).status == 200  # which takes no place
-            readings = [task for task in asyncio.all_tasks() if "Tail._read" in repr(task)]
-            async with asyncio.timeout(10):
-                await asyncio.gather(*readings)
-
-
-async def test_a_listener_that_takes_nothing_misses_some_and_is_told_how_many() -> None:
-    place = Place("me", lambda happening: happening, most_bytes=10)
-    for event in (b"1234", b"5678", b"9abc", b"d"):
-        place.put(event)
-    assert await place.take(1) == b'12345678event: skipped\ndata: {"count":2}\n\n'
-    place.put(b"e")
-    assert await place.take(1) == b"e"
-
-
-async def test_a_connection_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = asyncio.Event()
-
-    class Told(Connection):
-        def connection_lost(self, exc: BaseException | None) -> None:
-            super().connection_lost(exc)
-            lost.set()
-
-    monkeypatch.setattr(app_module, "Connection", Told)
-    monkeypatch.setattr(tail_module, "LOOK_S", 0.0)
-    large = 2**18  # a few of these, and the system's buffers are full
-    monkeypatch.setattr(happening, "SHOWN_BODY", large)
-    async with running_api(limits=ApiLimits(write_s=0.1)) as rig:
-        with socket.socket() as slow:
-            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-            slow.setblocking(False)
-            loop = asyncio.get_running_loop()
-            await loop.sock_connect(slow, ("127.0.0.1", int(rig.url.rpartition(":")[2])))
-            await loop.sock_sendall(slow, b"GET /v1/tail HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            assert await loop.sock_recv(slow, 1)
-            async with asyncio.timeout(20):
-                while not lost.is_set():
-                    for _ in range(3):  # more would not wait for one listener
-                        await answer(rig, "m-1", body=b"x" * large)
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(lost.wait(), 0.05)
-
-
-async def test_more_than_a_look_reads_is_passed_over_and_counted() -> None:
-    async with running_api() as rig:
-        reading = Reading(rig.log, readers(rig.topics, rig.directory), most=10)
-        assert await reading.look(0) == ([], 0)
-        for number in range(30):
-            await send(rig, f"m-{number}", "github", "ci")
-        await answer(rig, "m-1")
-        found, passed = await reading.look(1)
-        assert passed == 25
-        assert [each.view["message_id"] for each in found if each.kind == "message"] == [  # the newest of them
-            f"m-{number}" for number in range(25, 30)
-        ]
-        assert await reading.look(2) == ([], 0)
-
-
-async def test_partitions_that_come_are_read_and_a_topic_made_anew_begins_anew() -> None:
-    async with running_api() as rig:
-        reading = Reading(rig.log, readers(rig.topics, rig.directory))
-        await send(rig, "m-0", "github", "ci")
-        assert await reading.look(0) == ([], 0)
-        await rig.log.grow(rig.topics.from_sender, 40)
-        for number in range(20):
-            await send(rig, "m-1", f"s-{number}", "ci")
-        found, _ = await reading.look(1_000)
-        assert {each.source_id for each in found} == {f"s-{number}" for number in range(20)}
-        rig.broker._partitions.clear()
-        assert await reading.look(1_001) == ([], 0)
-        await send(rig, "m-2", "github", "ci")
-        assert len((await reading.look(1_002))[0]) == 1
-
-
-# --- outages and ends -----------------------------------------------------------------------------------------------
-
-
-async def test_it_says_when_the_log_is_away_and_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail_module, "AWAY_S", 0.01)
-    async with running_api() as rig, listening(rig) as ear:
-        rig.broker.available = False
-        assert await ear.told("away") == {}
-        rig.broker.available = True
-        await send(rig, "m-1", "github", "ci")
-        assert await ear.told("listening") == {}
-        assert (await ear.told("message"))["message_id"] == "m-1"
-
-
-async def test_it_ends_with_the_server_and_after_its_time() -> None:
-    async with running_api() as rig, listening(rig) as ear:
-        async with asyncio.timeout(5):  # not the ten seconds that requests under way have
-            await rig.server.stop()
-        with pytest.raises(EOFError):
-            await ear.event()
-    async with running_api(limits=ApiLimits(listen_s=0.05)) as rig:
-        text = (await rig.get("/v1/tail")).text
-        assert text.startswith("retry: 1000\n\nevent: listening\n")
-
-
-async def test_a_fault_of_ours_sends_everybody_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running_api() as rig, listening(rig) as ear:
-        monkeypatch.setattr(Reading, "look", lambda _self, _now: 1 / 0)
-        with pytest.raises(EOFError):
-            await ear.event()
-        monkeypatch.undo()
-        async with listening(rig) as again:
-            await send(rig, "m-1", "github", "ci")
-            await again.told("message")

@@ -3,7 +3,7 @@
 from typing import Final
 
 from relay.api.openapi.operation import Answer, Body, Example, Operation, Parameter, ReceiverName, SourceId
-from relay.api.tail.resource import EVENT_STREAM
+from relay.api.tail.resource import EVENT_STREAM, TailEvent
 
 OPERATIONS: Final = (
     Operation(
@@ -25,7 +25,7 @@ OPERATIONS: Final = (
             Parameter("type", "query", list[str], "Of these types; a trailing `*` stands for any rest."),
             Parameter("failed", "query", bool, "Only what went wrong."),
         ),
-        answers=(Answer(200, "The events.", Body({EVENT_STREAM: str})),),
+        answers=(Answer(200, "The events.", Body({EVENT_STREAM: TailEvent})),),
         example=Example(200, query={"source": "github"}),
     ),
 )

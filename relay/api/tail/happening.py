@@ -1,8 +1,9 @@
-"""What a record tells to those who watch: a message, an answer, or a dead letter. Pure.
+"""What a record tells to those who watch: a message, an attempt, an answer, or a dead letter. Pure.
 
 A record that cannot be read tells nothing here: what is wrong with it becomes a dead letter, and that is told.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypedDict, cast
@@ -10,51 +11,26 @@ from typing import Final, Literal, TypedDict, cast
 import msgspec
 
 from relay.api.failed import LetterView, letter_view
+from relay.api.history.shapes import AttemptItem, DeliveryItem, MessageItem, attempt_item
+from relay.domain.attempt import Attempt, decode_attempt
 from relay.domain.coordinate import Headers
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import NO_RECEIVER, decode_hop
-from relay.domain.identity import webhook_id
+from relay.domain.identity import MessageId, webhook_id
 from relay.domain.message import Message, parse_message
 from relay.domain.moment import rfc3339
-from relay.domain.progress import Status
 from relay.domain.recipients import recipients
 from relay.domain.topics import Topics
 from relay.log.port import Record
 
 SHOWN_BODY: Final = 1_024
 """Bytes of an answer's body that are told."""
+TYPES_KNOWN: Final = 10_000
 SHOWN_DELIVERIES: Final = 50
 """Of a message that goes to more receivers, so many are told."""
 
 Kind = Literal["message", "attempt", "answer", "failed"]
-
-
-class DeliveryItem(TypedDict):
-    """A delivery as the history lists it; of a message that has just come nothing has happened yet."""
-
-    receiver: str
-    status: Status
-    generation: int
-    attempts: int
-    last_status: int | None
-    reason: str | None
-    detail: str | None
-    updated_at: str | None
-
-
-class MessageItem(TypedDict):
-    """A message as the history lists it. `size`: bytes of its payload."""
-
-    source_id: str
-    message_id: str
-    webhook_id: str
-    type: str | None
-    status: Status
-    received_at: str | None
-    size: int
-    content_type: str | None
-    deliveries: list[DeliveryItem]
 
 
 class AnswerItem(TypedDict):
@@ -68,7 +44,7 @@ class AnswerItem(TypedDict):
     body: str
 
 
-View = MessageItem | AnswerItem | LetterView
+View = MessageItem | AttemptItem | AnswerItem | LetterView
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +85,52 @@ Read = Callable[[Record], Happening | None]
 
 def readers(topics: Topics, directory: Directory) -> Mapping[str, Read]:
     """By topic, in the order in which a message passes them: how its records are read."""
+    types = _Types()
     return {
-        topics.from_sender: lambda record: _message(record, directory),
+        topics.from_sender: lambda record: types.noted(_message(record, directory)),
+        topics.delivery_attempts: lambda record: _attempt(record, types),
         topics.to_sender: _answer,
         topics.failed_messages: _letter,
     }
+
+
+class _Types:
+    """Of the messages that came last: an attempt does not say of which type its message is."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[MessageId, str | None] = OrderedDict()
+
+    def noted(self, happening: Happening | None) -> Happening | None:
+        """As it is given; a message's type is known from now on."""
+        if happening is not None and happening.kind == "message":
+            item = cast(MessageItem, happening.view)
+            self._known[MessageId(item["source_id"], item["message_id"])] = item["type"]
+            if len(self._known) > TYPES_KNOWN:
+                self._known.popitem(last=False)
+        return happening
+
+    def of(self, message: MessageId | None) -> str | None:
+        return None if message is None else self._known.get(message)
+
+
+def _attempt(record: Record, types: _Types) -> Happening | None:
+    try:
+        attempt = decode_attempt(record.value)
+    except InvalidRecord:
+        return None
+    of_sender = attempt.kind == "callback" or attempt.receiver is None
+    about = () if attempt.receiver is None else (attempt.receiver,)
+    event_type, failed = types.of(attempt.identity), has_failed(attempt)
+    view, source_id = attempt_item(attempt), attempt.source_id
+    ended_ms = round(attempt.started_at * 1000 + attempt.duration_ms)  # its record is written some time later
+    return Happening("attempt", ended_ms, source_id, about, event_type, failed, view, of_sender)
+
+
+def has_failed(attempt: Attempt) -> bool:
+    """Whether it did not end well: that a status GET says "not yet" is no failure."""
+    if attempt.kind == "status" and attempt.response is not None and attempt.response.status < 300:
+        return attempt.outcome == "dead"
+    return attempt.outcome != "done"
 
 
 def _message(record: Record, directory: Directory) -> Happening | None:

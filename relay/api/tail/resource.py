@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, TypedDict
 
 from aiohttp import web
 
@@ -23,6 +23,13 @@ _HEADERS: Final = {"Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"}
 _AGAIN: Final = b"retry: 1000\n\n"
 """Milliseconds after which a browser comes back."""
 _ALIVE: Final = b": alive\n\n"
+
+
+class TailEvent(TypedDict):
+    """A server-sent event. `data`: JSON."""
+
+    event: Literal["message", "attempt", "answer", "failed", "listening", "away", "skipped"]
+    data: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """Reads the topics from their ends while anybody listens, once for all listeners of the process.
 
 It is a look every now and then, of bounded length: when more happens than a look reads, the older of it is passed over,
-and the listeners are told how much that was. Reading takes a fixed share of the time at most, so that who only watches
-does not hold up who works.
+and the listeners are told how much that was. It rests in between, so that who only watches does not hold up who works.
 """
 
 import asyncio
@@ -15,6 +14,7 @@ from aiohttp import web
 from relay.api.limits import ApiLimits
 from relay.api.problems import RETRY_AFTER_S, UNAVAILABLE, Problem
 from relay.api.tail.happening import Happening, encoded_event, readers
+from relay.api.tail.order import InOrder
 from relay.api.tail.place import Place, Shown
 from relay.api.tail.reading import Reading
 from relay.domain.directory import Directory
@@ -25,8 +25,10 @@ from relay.log.port import Log
 from relay.telemetry.logging import get_logger
 
 LOOK_S: Final = 0.2
-REST: Final = 4
-"""It rests so many times as long as its last look took: a fifth of a core at most."""
+REST: Final = 3
+"""It rests so many times as long as its last look took, so that it takes a quarter of the time at most..."""
+LONGEST_REST_S: Final = 1.0
+"""... but where a look takes long only as others are at work: who listens wants to see what they do."""
 AWAY_S: Final = 1.0
 OF_ONE: Final = 4
 """One caller takes at most one in so many of the places."""
@@ -90,7 +92,8 @@ class Tail:
 
     async def _look_again_and_again(self) -> None:
         """After an outage it goes on where it was, as far as one look reaches."""
-        reading, clock = Reading(self._log, self._readers), asyncio.get_running_loop().time
+        reading, held = Reading(self._log, self._readers), InOrder()
+        clock = asyncio.get_running_loop().time
         while self._places:
             began = clock()
             try:
@@ -100,8 +103,9 @@ class Tail:
                 await asyncio.sleep(AWAY_S)
                 continue
             self._say(listening=True)
-            self._tell(found, passed)
-            await asyncio.sleep(max(LOOK_S, REST * (clock() - began)))
+            held.put(found, began)
+            self._tell(held.due(began), passed)
+            await asyncio.sleep(max(LOOK_S, min(REST * (clock() - began), LONGEST_REST_S)))
 
     def _tell(self, found: Sequence[Happening], passed: int) -> None:
         for place in self._places:

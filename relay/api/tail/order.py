@@ -1,0 +1,31 @@
+"""Holds what was seen for a moment, so that what is written later of the same moment is told in its place. Pure.
+
+Attempts are written some at a time, after the answers and dead letters that they led to.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from relay.api.tail.happening import Happening
+
+HOLD_S: Final = 0.4
+"""Attempts are written each quarter of a second."""
+
+
+class InOrder:
+    """By the moments at which things happened."""
+
+    def __init__(self, hold_s: float = HOLD_S) -> None:
+        self._hold_s = hold_s
+        self._held: list[tuple[Happening, float]] = []
+
+    def put(self, found: Iterable[Happening], now: float) -> None:
+        """What was seen at `now`, in seconds of a clock that only goes on."""
+        self._held += [(happening, now) for happening in found]
+        self._held.sort(key=lambda held: held[0].at_ms)  # stable: what is of one moment keeps its order
+
+    def due(self, now: float) -> list[Happening]:
+        """What is to be told now: what was held long enough, and whatever happened before that."""
+        last = max((n for n, (_, seen) in enumerate(self._held) if seen <= now - self._hold_s), default=-1)
+        told, self._held = self._held[: last + 1], self._held[last + 1 :]
+        return [happening for happening, _ in told]

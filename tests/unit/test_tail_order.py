@@ -1,0 +1,35 @@
+"""What is written late of a moment is told in its place."""
+
+from dataclasses import replace
+
+from relay.api.tail.happening import AnswerItem, Happening
+from relay.api.tail.order import InOrder
+
+VIEW: AnswerItem = {
+    "source_id": "s",
+    "message_id": "m",
+    "receiver": "r",
+    "status": 200,
+    "content_type": None,
+    "body": "",
+}
+ONE = Happening("answer", 0, "s", (), None, False, VIEW)
+
+
+def at(*moments: int) -> list[Happening]:
+    return [replace(ONE, at_ms=moment) for moment in moments]
+
+
+def told(order: InOrder, now: float) -> list[int]:
+    return [happening.at_ms for happening in order.due(now)]
+
+
+def test_it_is_held_for_a_moment_and_what_comes_late_goes_before_it() -> None:
+    order = InOrder(hold_s=1.0)
+    order.put(at(20, 40), now=0.0)
+    assert told(order, 0.5) == []
+    order.put(at(30, 10, 50), now=0.5)
+    assert told(order, 1.0) == [10, 20, 30, 40]  # what happened before what is due does not wait any longer
+    assert told(order, 1.4) == []
+    assert told(order, 1.5) == [50]
+    assert told(order, 9.0) == []
