@@ -1,11 +1,13 @@
-"""`relay demo`: the main job, watched. Real payloads to three kinds of receiver; each message's way as a table."""
+"""`relay demo`: the main job, watched. Real payloads to three kinds of receiver; what happens is told as it does."""
 
 import asyncio
 import json
 import os
 import secrets
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,9 +17,11 @@ import click
 
 from relay.cli.answer import LOOK_EVERY_S, until_over
 from relay.cli.client import Client
+from relay.cli.happenings import Lines
 from relay.cli.process import run_loop, run_until_signalled
-from relay.cli.status import answer_text
-from relay.cli.table import print_table
+from relay.cli.screen import Screen
+from relay.cli.stream import Event, EventStream
+from relay.cli.tail import follow
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.settings import load_settings
 from relay.domain.errors import RelayError
@@ -25,11 +29,23 @@ from relay.domain.signing import generate_secret
 from relay.embedded.relay import EmbeddedRelay
 from relay.process import Relay
 from relay.samples import load
-from relay.sink import Arrival, Mode, Sink
+from relay.sink import Mode, Sink
 from relay.telemetry.logging import configure
 
 SOURCE: Final = "github"
 WAIT_S: Final = 45.0
+STORY_S: Final = 3.0
+COLUMNS: Final = 80
+LEGEND: Final = (
+    "--> a message comes     <-- what a receiver, or the sender's callback, responds\n"
+    "<== an answer goes back !!! a dead letter"
+)
+NEXT: Final = """\
+Next, a relay of your own, with pages at http://127.0.0.1:8080/ui/ :
+
+  relay dev                                            in one terminal
+  relay trigger github.push --receiver demo --wait 10  in another one
+  relay tail                                           to watch any relay"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +76,7 @@ CASES: Final = (
 
 @click.command()
 def demo() -> None:
-    """Send real GitHub payloads to three kinds of receiver, and show each message's way.
+    """Send real GitHub payloads to three kinds of receiver, and tell what happens as it does.
 
     Everything runs in this process, on a data directory that is forgotten at the end. Exit code 0 only if two answers
     and one failure notice arrived at the sender's callback, and the dead letter was found.
@@ -99,7 +115,13 @@ class Demo:
     def _overrides(self) -> dict[str, object]:
         """Nobody else has to do with it, whatever the environment says."""
         nowhere = self._directory / "none.yaml"
-        return {"api_host": "127.0.0.1", "api_port": 0, "api_key": self._key, "receivers_file": nowhere}
+        return {
+            "api_host": "127.0.0.1",
+            "api_port": 0,
+            "api_key": self._key,
+            "receivers_file": nowhere,
+            "attempt_log": 1,
+        }
 
     def _entries(self, file: ReceiversFile | None) -> ReceiversFile:
         receivers: dict[str, Any] = {}
@@ -124,45 +146,48 @@ class Demo:
         await engine.run(stop, started)
 
     async def _send_and_watch(self, url: str) -> None:
-        click.echo(f"The relay is up at {url}. Sending, as source {SOURCE!r}:\n")
+        click.echo(f"The relay is up at {url}. As source {SOURCE!r} it is sent:\n")
         for case in CASES:
-            click.echo(f"  {case.sample:<30} to {case.receiver:<10} which {case.does}")
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WAIT_S)) as session:
-            client = Client(url, self._key, session)
-            async with asyncio.TaskGroup() as tasks:
-                journeys = [tasks.create_task(_journey(client, case)) for case in CASES]
-            states = [journey.result() for journey in journeys]
+            click.echo(f"  {case.sample:<30}{case.receiver:<10} {case.does}")
+        click.echo(f"\n{LEGEND}\n")
+        story = Story()
+        timeout = aiohttp.ClientTimeout(total=WAIT_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(follow(EventStream(url, self._key, session), [], story.tell, _say_nothing))
             async with asyncio.timeout(WAIT_S):
-                await self._sender.wait_for(len(CASES))
-                letters = await _letters(client)
-        self._show(states, letters)
+                await story.begun.wait()
+                states, letters = await self._send_all(Client(url, self._key, session))
+            with suppress(TimeoutError):  # what was told is no proof: that is below
+                async with asyncio.timeout(STORY_S):
+                    await story.ended.wait()
+            watching.cancel()
+        self._sum_up(states)
         problems = self._problems(states, letters)
         if problems:
             raise RelayError("\n".join(problems))
         self._complete = True
-        click.echo("\nAll seen: two answers and a failure notice at the sender's callback, and one dead letter.")
+        click.echo("\nAll seen: two answers and a failure notice brought back, and one dead letter.")
+        click.echo(f"\n{NEXT}")
 
-    def _show(self, states: list[Any], letters: list[Any]) -> None:
-        click.echo("\nEach message's way")
-        columns = ("EVENT", "RECEIVER", "POSTS", "STATUS GETS", "STATUS", "ANSWER")
-        print_table(columns, [self._way(case, state) for case, state in zip(CASES, states, strict=True)])
-        click.echo("\nWhat arrived at the sender's callback")
-        columns = ("WEBHOOK-ID", "RECEIVER", "OUTCOME", "STATUS", "SIGNATURE", "BODY")
-        print_table(columns, [_result_row(arrival) for arrival in self._sender.received])
-        click.echo("\nDead letters")
-        columns = ("RECEIVER", "REASON", "CLASS", "ATTEMPTS", "LAST STATUS", "MESSAGE")
-        print_table(columns, [_letter_row(letter) for letter in letters])
+    async def _send_all(self, client: Client) -> tuple[list[Any], list[Any]]:
+        """The messages' states in the end, and the dead letters."""
+        async with asyncio.TaskGroup() as tasks:
+            journeys = [tasks.create_task(_journey(client, f"event-{n}", case)) for n, case in enumerate(CASES, 1)]
+        await self._sender.wait_for(len(CASES))
+        return [journey.result() for journey in journeys], await _letters(client)
 
-    def _way(self, case: Case, state: Any) -> tuple[str, ...]:
-        sink, delivery = self._receivers[case.receiver], state["deliveries"][0]
-        return (
-            case.sample,
-            case.receiver,
-            str(len(sink.received)),
-            str(len(sink.polls)),
-            delivery["status"] + (f" ({delivery['reason']})" if delivery["reason"] else ""),
-            answer_text(delivery["answer"]),
-        )
+    def _sum_up(self, states: list[Any]) -> None:
+        click.echo("\nIn the end:\n")
+        results = {arrival.headers["relay-receiver"]: arrival for arrival in self._sender.received}
+        for case, state in zip(CASES, states, strict=True):
+            sink, delivery = self._receivers[case.receiver], state["deliveries"][0]
+            result = results.get(case.receiver)
+            reason = f" ({delivery['reason']})" if delivery["reason"] else ""
+            how = f"POSTs: {len(sink.received)}, status GETs: {len(sink.polls)}, {delivery['status']}{reason}"
+            click.echo(f"  {case.receiver:<10} {how}")
+            if result is not None:
+                signed = "verified" if result.verified else "WRONG"
+                click.echo(f"{'':<13}the sender has: {result.headers['relay-outcome']}, signature {signed}")
 
     def _problems(self, states: list[Any], letters: list[Any]) -> list[str]:
         """What was expected and not seen."""
@@ -184,11 +209,11 @@ class Demo:
         return problems
 
 
-async def _journey(client: Client, case: Case) -> Any:
+async def _journey(client: Client, message_id: str, case: Case) -> Any:
     """Send the case's event, and follow it to its end."""
     sample = load(case.sample)
     sent = await client.send(
-        SOURCE, sample.payload, receivers=(case.receiver,), event_type=sample.event_type, message_id=case.sample
+        SOURCE, sample.payload, receivers=(case.receiver,), event_type=sample.event_type, message_id=message_id
     )
     return await until_over(client, SOURCE, sent["message_id"], WAIT_S)
 
@@ -202,25 +227,24 @@ async def _letters(client: Client) -> list[Any]:
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def _result_row(arrival: Arrival) -> tuple[str, ...]:
-    headers = arrival.headers
-    body = " ".join(arrival.body.decode(errors="replace").split())
-    return (
-        headers["webhook-id"],
-        headers["relay-receiver"],
-        headers["relay-outcome"],
-        headers.get("relay-answer-status", "-"),
-        "verified" if arrival.verified else "WRONG",
-        body[:60] or f"(empty; reason: {headers.get('relay-reason', '-')})",
-    )
+class Story:
+    """Tells what happens, as it does. `begun`: whatever happens from now on is told; `ended`: all that there is to."""
+
+    def __init__(self) -> None:
+        self._screen, self._lines = Screen(most_columns=COLUMNS), Lines()
+        self._results = self._letters = 0
+        self.begun, self.ended = asyncio.Event(), asyncio.Event()
+
+    def tell(self, event: Event) -> None:
+        if event.name == "listening":
+            self.begun.set()
+        for line in self._lines.of(event.name, event.data, datetime.now().astimezone()):
+            self._screen.show(line)
+        self._results += event.name == "attempt" and event.data["kind"] == "callback"
+        self._letters += event.name == "failed"
+        if self._results >= len(CASES) and self._letters:
+            self.ended.set()
 
 
-def _letter_row(letter: Any) -> tuple[str, ...]:
-    return (
-        letter["receiver"],
-        letter["reason"],
-        letter["class"],
-        str(letter["attempts"]),
-        str(letter["last_status"] or "-"),
-        letter["message_id"],
-    )
+def _say_nothing(_why: str) -> None:
+    """The relay is our own: when it goes, the demo ends."""

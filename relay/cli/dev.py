@@ -15,9 +15,13 @@ import click
 from relay.cli.answer import until_over
 from relay.cli.client import Client
 from relay.cli.config import config_option
+from relay.cli.happenings import Lines
 from relay.cli.paths import DIRECTORY, FILE
 from relay.cli.process import run_loop, run_until_signalled
+from relay.cli.screen import Screen
 from relay.cli.sink import line
+from relay.cli.stream import Event, EventStream
+from relay.cli.tail import follow, shown_on
 from relay.config.own_address import Exposed, check_exposure, check_key, check_own_key, is_loopback
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.settings import CONFIG_FILE, Settings, load_settings
@@ -125,6 +129,7 @@ class Dev:
         self._sender = Sink("answer", secret=seed, on_arrival=_tell_result if demo else None)
         self._engine: EmbeddedRelay | None = None
         self._own_key = secrets.token_urlsafe(32)
+        self._screen = Screen()
         self._exposed = exposed
         names = (PROBE, DEMO, "github") if demo else (PROBE,)
         self._own_gates = {f"{kind}:{name}" for name in names for kind in "rs"} - {"r:github"}
@@ -138,7 +143,7 @@ class Dev:
                 self._directory,
                 self._entries,
                 os.environ,
-                tells_attempts=self._is_not_ours,
+                tells_attempts=self._is_logged,
                 own_key=self._own_key,
                 exposed=self._exposed,
             )
@@ -158,9 +163,9 @@ class Dev:
         added = parse_receivers_file(json.dumps({"sources": sources, "receivers": receivers}), "the demo's entries")
         return with_entries(file, added)
 
-    def _is_not_ours(self, gate: str) -> bool:
-        """What is sent to the probe's and the demo's endpoints is told by these themselves."""
-        return gate not in self._own_gates
+    def _is_logged(self, gate: str) -> bool:
+        """In a terminal the live view tells attempts; what is sent to the probe and the demo, they tell themselves."""
+        return not self._screen.is_terminal and gate not in self._own_gates
 
     async def _started(self, relay: Relay) -> None:
         url = relay.api_url or ""
@@ -175,12 +180,25 @@ class Dev:
         click.echo("Ready")
         if self._demo:
             click.echo(f"Try: relay trigger github.push --receiver {DEMO} --api {url}")
+        await self._show_what_happens(url)
+
+    async def _show_what_happens(self, url: str) -> None:
+        """For every receiver, until cancelled."""
+        show = shown_on(self._screen, Lines(pages=f"{url}/ui" if self._settings.pages else None, api=url))
+
+        def tell(event: Event) -> None:
+            if event.data.get("source_id") != PROBE:
+                show(event)
+
+        async with aiohttp.ClientSession() as session:
+            await follow(EventStream(url, self._own_key, session), [], tell, lambda _why: None)
 
     def _block(self, url: str, relay: Relay) -> str:
         version = self._engine.server_version if self._engine else "?"
         kept = "forgotten at the end" if self._ephemeral else "kept"
         lines = [
             ("API", url + self._port_note(url)),
+            *([("Pages", f"{url}/ui/")] if self._settings.pages else []),
             ("Metrics", f"{url}/metrics"),
             ("Data", f"{self._directory} ({kept}; every message fsynced; Valkey {version})"),
             ("Receivers", _file_note(self._settings.receivers_file)),

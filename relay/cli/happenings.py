@@ -1,0 +1,180 @@
+"""What happens, in lines for a terminal or a pipe: `-->` what comes, `<--` what a receiver said, `<==` its answer on
+the way to the sender, `!!!` a dead letter. Pure.
+
+All that others wrote is hostile: control characters are shown, never passed on. A line begins with what matters most,
+for a terminal cuts it at its width.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+from urllib.parse import quote
+
+from rich.text import Text
+
+from relay.cli.listener import Came, WentBack
+from relay.telemetry.redaction import escape_control
+
+_GUTTER: Final = 9
+"""Columns of the time, and what follows it."""
+_LONGEST_ID: Final = 36
+"""Characters of an id or a type: that of a UUID."""
+_MOST_NAMES: Final = 4
+_LONGEST_BODY: Final = 200
+
+
+class Lines:
+    """`pages`: where the pages are, to link to; None: there are none. `only_api`: told behind commands to copy, where
+    they would look for another relay."""
+
+    def __init__(self, pages: str | None = None, api: str | None = None) -> None:
+        self._pages = pages
+        self._api = f" --api {api}" if api else ""
+
+    def of(self, name: str, data: Mapping[str, Any], now: datetime) -> list[Text]:
+        """The lines that tell an event of the live tail; none where there is nothing to tell. `now`: in the zone that
+        is shown."""
+        at = _moment(data, now).strftime("%H:%M:%S")
+        match name:
+            case "message":
+                return [self._message(data, at)]
+            case "attempt":
+                return self._attempt(data, at)
+            case "answer":
+                return [self._answer(data, at)]
+            case "failed":
+                return self._failed(data, at)
+            case "skipped":
+                return [_line(at, "...", ("yellow", f"{data.get('count')} left out: too much at once"))]
+            case "away":
+                return [_line(at, "...", ("yellow", "the log does not answer; what happens cannot be told"))]
+            case _:
+                return []
+
+    def _message(self, data: Mapping[str, Any], at: str) -> Text:
+        names = [str(one["receiver"]) for one in data["deliveries"]]
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        to = ", ".join(map(_shown, names[:_MOST_NAMES])) + more or "nobody"
+        source = _shown(data["source_id"])
+        return _line(at, "-->", self._id(data), _type(data), ("", f"{source} to"), ("cyan", to))
+
+    def _attempt(self, data: Mapping[str, Any], at: str) -> list[Text]:
+        response, error = data["response"], data["error"]
+        if response is not None:
+            verdict, said = (_colour(response["status"]), str(response["status"])), _beginning(response["body"])
+        else:
+            verdict, said = ("red", _shown(error["kind"])), _beginning(error["detail"])
+        took = f"{data['duration_ms']:.0f} ms"
+        what, whom = _WHAT.get(data["kind"], ""), _shown(data["receiver"] or "-")
+        if data["kind"] == "callback":
+            whom = f"sender of {_shown(data['source_id'])}"
+        line = _line(at, "<--", verdict, ("", took), ("cyan", whom), self._id(data), ("", what), ("dim", said))
+        follows = _follows(data)
+        return [line] if follows is None else [line, _indented(*follows)]
+
+    def _answer(self, data: Mapping[str, Any], at: str) -> Text:
+        status = ("", "-") if data["status"] is None else (_colour(data["status"]), str(data["status"]))
+        return _line(
+            at, "<==", self._id(data), ("cyan", _shown(data["receiver"])), status, ("dim", _beginning(data["body"]))
+        )
+
+    def _failed(self, data: Mapping[str, Any], at: str) -> list[Text]:
+        why = ": ".join(filter(None, (_shown(data["reason"]), _beginning(data["detail"] or ""))))
+        line = _line(at, "!!!", self._id(data), ("cyan", _shown(data["receiver"])), ("", why))
+        line.stylize("red")
+        return [line, _indented("bold", f"relay failed replay {data['partition']}/{data['offset']}{self._api}")]
+
+    def _id(self, data: Mapping[str, Any]) -> tuple[str, str]:
+        """The id, which links to the page of its message."""
+        source_id, message_id = data["source_id"], data["message_id"]
+        if source_id is None or message_id is None:
+            return "", "-"
+        link = f"link {self._pages}/messages/{_quoted(source_id)}/{_quoted(message_id)}" if self._pages else ""
+        return f"bold {link}".strip(), _shown(message_id)
+
+
+def came_line(came: Came, now: datetime) -> Text:
+    """A POST that `relay listen` passes on."""
+    again = f"attempt {came.attempt}" if came.attempt != "1" else ""
+    body = _beginning(came.body[: 4 * _LONGEST_BODY].decode(errors="replace"))
+    parts = (("bold", _shown(came.message_id)), ("", _shown(came.event_type)), ("", _shown(came.source_id)))
+    return _line(now.strftime("%H:%M:%S"), "-->", *parts, ("yellow", _shown(again)), ("dim", body))
+
+
+def went_back_line(back: WentBack, now: datetime) -> Text:
+    """What came of it."""
+    verdict = ("red", "nothing") if back.status is None else (_colour(back.status), str(back.status))
+    body = _beginning(back.detail or back.body[: 4 * _LONGEST_BODY].decode(errors="replace"))
+    parts = (("", f"{back.took_ms:.0f} ms"), ("bold", _shown(back.came.message_id)), ("dim", body))
+    return _line(now.strftime("%H:%M:%S"), "<--", verdict, *parts)
+
+
+_WHAT: Final = {"status": "status GET", "ping": "ping"}
+
+
+def _moment(data: Mapping[str, Any], now: datetime) -> datetime:
+    """When it happened: of a message or an attempt that is told; else it is now."""
+    if data.get("started_at") is not None:
+        return _ended(data).astimezone(now.tzinfo)
+    received_at = data.get("received_at")
+    return now if received_at is None else datetime.fromisoformat(received_at).astimezone(now.tzinfo)
+
+
+def _ended(attempt: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(attempt["started_at"]) + timedelta(milliseconds=attempt["duration_ms"])
+
+
+def _follows(data: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What comes after an attempt that was not the last, when as seen from its end, and why."""
+    if data["outcome"] == "done" or data["next_attempt_at"] is None or data["started_at"] is None:
+        return None
+    seconds = (datetime.fromisoformat(data["next_attempt_at"]) - _ended(data)).total_seconds()
+    if data["kind"] == "status":
+        again, why = "asked again", data["detail"] or data["reason"] or data["outcome"]
+    elif data["response"] is not None:
+        again, why = "retry", f"it answered {data['response']['status']}"
+    else:
+        again, why = "retry", data["reason"] or data["detail"] or data["outcome"]
+    return "yellow", f"{again} in {_seconds(seconds)} because {_beginning(why)}"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    return f"{seconds:.0f} s" if seconds < 180 else f"{seconds / 60:.0f} min"
+
+
+def _line(at: str, arrow: str, *parts: tuple[str, str]) -> Text:
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append(at, "dim").append(f" {arrow}", "bold")
+    for style, text in parts:
+        if text:
+            line.append(" ").append(text, style or None)
+    return line
+
+
+def _indented(style: str, text: str) -> Text:
+    return Text(no_wrap=True, overflow="ellipsis").append(" " * (_GUTTER + 4)).append(text, style)
+
+
+def _type(data: Mapping[str, Any]) -> tuple[str, str]:
+    return "", "" if data["type"] is None else _shown(data["type"])
+
+
+def _colour(status: int) -> str:
+    return "green" if status < 300 else "yellow" if status < 400 or status == 429 else "red"
+
+
+def _shown(text: str) -> str:
+    """A name, in one piece, and of a length that leaves room for others."""
+    safe = escape_control(str(text))
+    return safe if len(safe) <= _LONGEST_ID else safe[: _LONGEST_ID - 1] + "…"
+
+
+def _beginning(text: str) -> str:
+    """Of a body: its white space is of no interest here."""
+    return escape_control(" ".join(text[: 4 * _LONGEST_BODY].split()))[:_LONGEST_BODY]
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="", errors="replace")

@@ -1,0 +1,233 @@
+"""`relay listen`: a temporary receiver that brings messages to a port of this machine, and shows request and answer."""
+
+import asyncio
+import os
+import re
+import secrets
+import socket
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+import click
+
+from relay.cli.client import ApiFailed, Client, api_base
+from relay.cli.config import api_option, config_option, settings_from
+from relay.cli.happenings import came_line, went_back_line
+from relay.cli.listener import Came, Listener, WentBack
+from relay.cli.process import run_until_signalled
+from relay.cli.screen import Screen
+from relay.config.own_address import is_loopback
+from relay.config.settings import Settings
+from relay.config.url_text import check_url
+from relay.domain.errors import UserError
+from relay.telemetry.redaction import escape_control
+
+LABEL: Final = "relay-listen"
+"""On a receiver of ours: the machine and the process that it belongs to."""
+TIMEOUT_S: Final = 60.0
+"""For a debugger that stands still for a while."""
+GRACE_S: Final = 20.0
+_REQUEST_S: Final = 75.0
+_REFUSED: Final = 300
+
+
+@click.command()
+@click.argument("url")
+@click.option("--source", "sources", multiple=True, help="Have what is from this source; repeatable.")
+@click.option("--type", "types", multiple=True, help="Only of this type, or with a trailing * of all that begin so.")
+@click.option("--receiver", "name", help="Name of the receiver. Default: listen-, and something random.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Where to listen here. Default: a free port.")
+@click.option("--public-url", help="Where a relay on another machine reaches this port, as through a tunnel.")
+@api_option
+@config_option
+def listen(
+    url: str,
+    sources: tuple[str, ...],
+    types: tuple[str, ...],
+    name: str | None,
+    port: int,
+    public_url: str | None,
+    api: str | None,
+    config_file: Path | None,
+) -> None:
+    """Bring messages to URL, or to a port of this machine, and show each request and answer, until Ctrl-C.
+
+    It registers a receiver, whose POSTs come to this command, and removes it at the end. With --source it has what that
+    source sends; else what names it.
+
+    \b
+    relay listen 3000
+    relay listen http://localhost:3000/hook --source github --type 'pull_request.*'
+    relay trigger github.push --receiver NAME      (NAME is what relay listen prints)
+    """
+    settings = settings_from(config_file)
+    target, base = target_of(url), api_base(settings, api)
+    if types and not sources:
+        raise UserError("--type: say of which source, too: --source S, or --source '*' for any")
+    check_reach(base, public_url)
+    name = name or f"listen-{secrets.token_hex(3)}"
+    listening = Listening(settings, base, target, name, sources, types, public_url)
+    asyncio.run(run_until_signalled(partial(listening.run, port), grace_s=GRACE_S))
+
+
+def target_of(text: str) -> str:
+    """The URL that a port, or a URL, means. Raises UserError."""
+    if text.isascii() and text.isdigit() and 0 < int(text) < 65_536:
+        return f"http://127.0.0.1:{int(text)}/"
+    try:
+        return check_url(text)
+    except ValueError as error:
+        raise UserError(f"URL: {text!r}: {error}; for example http://127.0.0.1:3000/hook, or just 3000") from None
+
+
+def check_reach(base: str, public_url: str | None) -> None:
+    """Raises UserError where the relay cannot know how to reach this machine."""
+    if public_url is not None:
+        try:
+            check_url(public_url)
+        except ValueError as error:
+            raise UserError(f"--public-url: {public_url!r}: {error}") from None
+    elif not is_loopback(urlsplit(base).hostname or ""):
+        raise UserError(
+            f"the relay at {base} is not on this machine, and has to reach this command to bring messages to it: let a"
+            " tunnel lead to a port of yours, and say --port PORT --public-url https://..."
+        )
+
+
+class Listening:
+    """One run. What is shown goes to stdout, what goes wrong with the relay itself to stderr."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        base: str,
+        target: str,
+        name: str,
+        sources: tuple[str, ...],
+        types: tuple[str, ...],
+        public_url: str | None,
+    ) -> None:
+        self._base = base
+        self._key = settings.api_key.get_secret_value() if settings.api_key else None
+        self._target = target
+        self._name = name
+        self._sources = sources
+        self._types = types
+        self._public_url = public_url
+        self._unaccepted: set[tuple[str, str]] = set()
+        """Messages whose last attempt was none that the relay takes for a yes."""
+        self._screen = Screen()
+        self._listener = Listener(target, TIMEOUT_S - 5, self._came, self._back)
+
+    async def run(self, port: int, stop: asyncio.Event) -> None:
+        """Until `stop`. The receiver is gone at the end, unless the relay is away by then, which is told."""
+        timeout = aiohttp.ClientTimeout(total=_REQUEST_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            client = Client(self._base, self._key, session)
+            await self._listener.start("127.0.0.1", port)
+            try:
+                await remove_left_over(client)
+                known = await client.register(self._fields())
+                try:
+                    await self._begin(client, known)
+                    await stop.wait()
+                finally:
+                    await self._end(client)
+            finally:
+                await self._listener.stop()
+
+    def _fields(self) -> dict[str, Any]:
+        """It takes nothing yet: first a ping shows that the relay reaches us, and nobody else."""
+        return {
+            "name": self._name,
+            "post_endpoint": self._public_url or f"http://127.0.0.1:{self._listener.port}/",
+            "lane": "shared",
+            "timeout": TIMEOUT_S,
+            "labels": {LABEL: mark_of(socket.gethostname(), os.getpid())},
+            "retry": {"base": 1, "cap": 10, "max_age": "10m"},
+        }
+
+    async def _begin(self, client: Client, known: Any) -> None:
+        tested = await client.test_receiver(self._name)
+        if not self._listener.pings:
+            raise ApiFailed(f"the relay at {self._base} cannot reach this command: {_why(tested)}")
+        if self._sources:
+            subscribed = {"sources": list(self._sources), "event_types": list(self._types or ("*",))}
+            await client.change_receiver(self._name, subscribed)
+        what = f"what {', '.join(self._sources)} sends" if self._sources else "what names it"
+        click.echo(f"Listening as receiver {self._name}: {escape_control(what)} goes to {self._target}")
+        if known["secret"]:
+            click.echo(f"Signing secret: {known['secret']}")
+        if not self._sources:
+            click.echo(f"Try: relay trigger github.push --receiver {self._name} --api {self._base}")
+        click.echo("Ctrl-C ends it.")
+
+    async def _end(self, client: Client) -> None:
+        try:
+            removed = await client.remove_receiver(self._name)
+        except ApiFailed as error:
+            click.echo(f"{self._name} could not be removed: {error}", err=True)
+            click.echo(f"relay receivers delete {self._name} does it, or the next relay listen here", err=True)
+            return
+        left = max(len(self._unaccepted), removed["messages"]["parked"]["retries"])
+        click.echo(f"{self._name}: removed, after {self._listener.posts} POSTs")
+        if left:
+            click.echo(f"Not accepted yet: {left}; these end as dead letters (unknown_receiver): relay failed list")
+
+    def _came(self, came: Came) -> None:
+        self._screen.show(came_line(came, datetime.now().astimezone()))
+
+    def _back(self, back: WentBack) -> None:
+        of = (back.came.source_id, back.came.message_id)
+        if back.status is None or back.status >= _REFUSED:
+            self._unaccepted.add(of)
+        else:
+            self._unaccepted.discard(of)
+        self._screen.show(went_back_line(back, datetime.now().astimezone()))
+
+
+def mark_of(machine: str, pid: int) -> str:
+    return f"{_named(machine)}.{pid}"
+
+
+def _named(machine: str) -> str:
+    return re.sub("[^a-z0-9-]", "-", machine.lower())[:40] or "-"
+
+
+def is_left_over(mark: str, machine: str, lives: "Any") -> bool:
+    """Whether a process of this machine made it that is no more. `lives`: whether one with that number is there."""
+    made_on, _, pid = mark.rpartition(".")
+    return made_on == _named(machine) and pid.isdigit() and not lives(int(pid))
+
+
+async def remove_left_over(client: Client) -> None:
+    """What a `relay listen` of this machine left behind that was killed."""
+    page = await client.registered([("label", LABEL), ("limit", "100")])
+    for item in page["items"]:
+        if is_left_over(item["labels"].get(LABEL, ""), socket.gethostname(), _lives):
+            await client.remove_receiver(item["name"])
+            click.echo(f"{item['name']}: removed; its relay listen was killed")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
+
+
+def _why(tested: Any) -> str:
+    failure, response = tested["failure"], tested["response"]
+    if failure is None:
+        return f"somebody else answers at {tested['request']['url']}, with {response['status']}"
+    hint = ""
+    if failure["kind"] == "blocked":
+        hint = "; RELAY_ALLOW_PRIVATE_NETWORKS=127.0.0.0/8 of the relay allows it (relay dev does so by itself)"
+    return escape_control(f"{failure['kind']}: {failure['detail']}{hint}")

@@ -1,0 +1,153 @@
+"""What `relay listen` runs on this machine: it takes the requests of a relay, passes them on to a URL, and brings back
+what comes from there."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, web
+
+from relay.domain.errors import UserError
+from relay.domain.requests import PING_TYPE
+
+_LARGEST_BODY: Final = 32 * 1024**2
+_LARGEST_ANSWER: Final = 2 * 1024**2
+_CHUNK: Final = 64 * 1024
+_OF_THE_CONNECTION: Final = frozenset(
+    ("host", "connection", "content-length", "transfer-encoding", "keep-alive", "te", "upgrade", "location")
+)
+
+
+class Came(NamedTuple):
+    """A POST of the relay's. `attempt`: the first is 1."""
+
+    source_id: str
+    message_id: str
+    event_type: str
+    attempt: str
+    body: bytes
+
+
+class WentBack(NamedTuple):
+    """What it got. `status` None: nothing came from the URL, and `detail` says why. `took_ms`: until then."""
+
+    came: Came
+    status: int | None
+    took_ms: float
+    body: bytes
+    detail: str = ""
+
+
+class Listener:
+    """After `start`, `port` takes requests until `stop`. `tell_came` is called before a POST is passed on,
+    `tell_back` when it is over. `pings`: so many pings of the relay's were answered here: nobody else sees these."""
+
+    def __init__(
+        self,
+        target: str,
+        timeout_s: float,
+        tell_came: Callable[[Came], None],
+        tell_back: Callable[[WentBack], None],
+    ) -> None:
+        self._target = target
+        self._timeout_s = timeout_s
+        self._tell_came = tell_came
+        self._tell_back = tell_back
+        self._session: ClientSession | None = None
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+        self.pings = 0
+        self.posts = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Port 0 takes a free one. Raises UserError."""
+        app = web.Application(client_max_size=_LARGEST_BODY)
+        app.router.add_post("/", self._post)
+        app.router.add_get("/{path:.*}", self._get)
+        timeout = ClientTimeout(total=self._timeout_s)
+        self._session = ClientSession(timeout=timeout, cookie_jar=DummyCookieJar(), auto_decompress=False)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except (OSError, UnicodeError) as error:
+            await self.stop()
+            why = getattr(error, "strerror", None) or error
+            raise UserError(f"cannot listen on {host}:{port}: {why}; choose another --port") from error
+        self.port = int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """What is under way gets a second. May be called twice."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+        if self._session is not None:
+            await self._session.close()
+
+    async def _post(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        source_id, message_id, event_type = (_said(request, name) for name in ("ce-source", "ce-id", "ce-type"))
+        if event_type == PING_TYPE:
+            self.pings += 1
+            return web.Response(status=204)
+        came = Came(source_id, message_id, event_type, request.headers.get("relay-attempt", "1"), body)
+        self.posts += 1
+        self._tell_came(came)
+        began = time.monotonic()
+        response, detail = await self._passed_on("POST", self._target, body, request.headers)
+        took_ms = (time.monotonic() - began) * 1000
+        answer = response.body if isinstance(response.body, bytes) else b""
+        self._tell_back(WentBack(came, None if detail else response.status, took_ms, answer, detail))
+        return response
+
+    async def _get(self, request: web.Request) -> web.Response:
+        """Where a 202 said that the answer would be."""
+        at = urlsplit(self._target)
+        response, _ = await self._passed_on("GET", f"{at.scheme}://{at.netloc}{request.rel_url}", b"", request.headers)
+        return response
+
+    async def _passed_on(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str]
+    ) -> tuple[web.Response, str]:
+        """What comes back; a 502 and why, where nothing does: the relay tries that again."""
+        try:
+            if self._session is None:
+                raise ClientError("it has ended")
+            async with self._session.request(
+                method, url, data=body or None, headers=_kept(headers), allow_redirects=False
+            ) as answer:
+                passed = await _read(answer)
+                kept = _kept(answer.headers) | self._location(answer.headers)
+                return web.Response(status=answer.status, body=passed, headers=kept), ""
+        except (ClientError, TimeoutError, OSError) as error:
+            why = str(error) or "it took too long"
+            return web.Response(status=502, text=f"relay listen: {why}"), why
+
+    def _location(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Of an answer that comes later: the relay asks for it where it sent the message, which is here."""
+        found, own = headers.get("Location"), urlsplit(self._target)
+        if found is None:
+            return {}
+        with suppress(ValueError):
+            at = urlsplit(found)
+            if (at.scheme, at.netloc) == (own.scheme, own.netloc):
+                return {"Location": at._replace(scheme="", netloc="").geturl()}
+        return {"Location": found}
+
+
+async def _read(answer: ClientResponse) -> bytes:
+    found = bytearray()
+    while len(found) < _LARGEST_ANSWER and (chunk := await answer.content.read(_CHUNK)):
+        found += chunk
+    return bytes(found)
+
+
+def _kept(headers: Mapping[str, str]) -> dict[str, str]:
+    """Those that belong to the message, not to the connection."""
+    return {name: value for name, value in headers.items() if name.lower() not in _OF_THE_CONNECTION}
+
+
+def _said(request: web.Request, name: str) -> str:
+    return unquote(request.headers.get(name, ""))
