@@ -1,0 +1,141 @@
+"""A payload as a page shows it: JSON in order, text, or bytes in hex; and how to send it again from a shell. Pure."""
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
+from urllib.parse import quote
+
+from relay.telemetry.redaction import escape_control
+
+How = Literal["pretty", "raw", "hex"]
+
+MOST_SHOWN: Final = 64 * 1024
+"""Bytes of a payload that a page shows; all of it can be saved."""
+_MOST_HEX: Final = 4 * 1024
+_LINE: Final = 16
+_STEERS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+"""What a shell, or the terminal that it is pasted into, may take for more than text."""
+_KEPT: Final = re.compile("[^\n\t]+")
+_MOST_IN_A_CALL: Final = 8 * 1024
+
+
+class Shown(NamedTuple):
+    """`how` it is shown, of what it `can` be shown as. `cut`: there is more."""
+
+    text: str
+    how: How
+    can: Sequence[How]
+    cut: bool
+
+
+def shown(payload: bytes, wanted: str | None = None) -> Shown:
+    """`wanted`: how; what it cannot be shown as, or None, gives the best there is."""
+    text = _text_of(payload)
+    pretty = None if text is None else _pretty(text)
+    can: list[How] = ["hex"]
+    if text is not None:
+        can.insert(0, "raw")
+    if pretty is not None:
+        can.insert(0, "pretty")
+    how = next((each for each in can if each == wanted), can[0])
+    match how:
+        case "pretty":
+            whole = pretty or ""
+        case "raw":
+            whole = text or ""
+        case "hex":
+            return Shown(hex_dump(payload[:_MOST_HEX]), how, can, len(payload) > _MOST_HEX)
+    return Shown(readable(whole[:MOST_SHOWN]), how, can, len(whole) > MOST_SHOWN)
+
+
+def readable(text: str) -> str:
+    """Its lines and tabs stay; all else that is not seen, or hides what is, is written out."""
+    return _KEPT.sub(lambda found: escape_control(found[0]), text)
+
+
+def body_text(body: str) -> str:
+    """A response's body, in order where it is JSON."""
+    return readable(_pretty(body) or body)
+
+
+def hex_dump(data: bytes) -> str:
+    """Sixteen bytes a line: where, what, and what is printable of it."""
+    lines = []
+    for at in range(0, len(data), _LINE):
+        part = data[at : at + _LINE]
+        letters = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in part)
+        lines.append(f"{at:06x}  {part[:8].hex(' '):<23}  {part[8:].hex(' '):<23}  {letters}")
+    return "\n".join(lines)
+
+
+def curl(
+    origin: str, source_id: str, message_id: str, event_type: str | None, content_type: str | None,
+    receivers: Sequence[str], payload: bytes | None,
+) -> str:  # fmt: skip
+    """Commands that send it once more, as a message of its own: one with the same id would be taken for this one.
+
+    A payload that cannot stand in a command is fetched first.
+    """
+    path = f"{origin}/v1/sources/{quote(source_id, safe='')}/messages"
+    query = "".join(f"{'?' if n == 0 else '&'}receiver={quote(name)}" for n, name in enumerate(receivers))
+    text = None if payload is None or len(payload) > _MOST_IN_A_CALL else _text_of(payload)
+    key = '-H "Authorization: Bearer $RELAY_API_KEY"'
+    lines = []
+    if text is None or _STEERS.search(text) or text.startswith("@"):
+        whole = f"{path}/{quote(message_id, safe='')}/payload"
+        lines.append(f"curl -fsS {key} {_word(whole)} -o payload")
+        text = "@payload"
+    headers = [f"ce-id: {quote(f'{message_id}-again', safe='')}", f"content-type: {content_type or 'application/json'}"]
+    if event_type is not None:
+        headers.append(f"ce-type: {quote(event_type, safe=_SAFE_IN_HEADERS)}")
+    told = " ".join(f"-H {_word(header)}" for header in headers)
+    lines.append(f"curl -X POST {_word(path + query)} {key} \\\n     {told} \\\n     --data-binary {_word(text)}")
+    return "\n".join(lines)
+
+
+_SAFE_IN_HEADERS: Final = " !#$&'()*+,/:;=?@[]"
+
+
+def _word(text: str) -> str:
+    return shlex.quote(_STEERS.sub("", text))
+
+
+def _text_of(data: bytes) -> str | None:
+    """None: it is not text."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if "\x00" in text else text
+
+
+def _pretty(text: str) -> str | None:
+    """None: it is no JSON. Numbers stay as they were written."""
+    try:
+        return _indented(json.loads(text, parse_float=_AsWritten, parse_int=_AsWritten), "")
+    except (ValueError, RecursionError):
+        return None
+
+
+class _AsWritten(str):
+    """A number, with the digits that it had."""
+
+    __slots__ = ()
+
+
+def _indented(value: object, indent: str) -> str:
+    deeper = indent + "  "
+    if isinstance(value, _AsWritten):
+        return str(value)
+    if isinstance(value, dict) and value:
+        items = [f"{deeper}{_json(name)}: {_indented(each, deeper)}" for name, each in value.items()]
+        return "{\n" + ",\n".join(items) + f"\n{indent}}}"
+    if isinstance(value, list) and value:
+        return "[\n" + ",\n".join(f"{deeper}{_indented(each, deeper)}" for each in value) + f"\n{indent}]"
+    return _json(value)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

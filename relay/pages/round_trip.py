@@ -1,0 +1,248 @@
+"""A message's round trip as steps in time: what came when, what each attempt met, and what was waited for. Pure.
+
+What goes in are values of the API: a message (`GET .../messages/{id}`) and its attempts, where a history knows them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby, pairwise
+from math import sqrt
+from typing import Any, Final
+
+from relay.pages.causes import attempt_cause, end_advice, status_words, wait_cause
+
+Value = Mapping[str, Any]
+
+WIDTH: Final = 1_000.0
+"""Of the drawing, in units of its own."""
+_NARROWEST: Final = 5.0
+_NOTICED_S: Final = 0.02
+"""A gap that is shorter is no wait."""
+_TONES: Final = {"done": "good", "retry": "warn", "doubt": "warn", "released": "plain", "dead": "bad"}
+_NAMES: Final = {"post": "Attempt", "status": "Status check", "callback": "Callback", "ping": "Ping"}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Where a step is in the drawing: from `x`, so wide, of WIDTH altogether."""
+
+    x: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`kind`: `arrived`, `attempt`, `wait`, `answer`, `end` or `done`. `at`, `until`: Unix seconds; `at` None: not
+    known; `until` None: at one moment, or `ongoing`. `attempts`: the exchanges that it is about, oldest first."""
+
+    kind: str
+    title: str
+    tone: str
+    at: float | None
+    until: float | None = None
+    ongoing: bool = False
+    detail: str = ""
+    advice: str = ""
+    attempts: tuple[Value, ...] = ()
+    wait: Value | None = None
+    bar: Bar | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; None: not known, or it is a moment."""
+        return None if self.at is None or self.until is None else max(0.0, self.until - self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One generation of a delivery: the first, or a replay."""
+
+    generation: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """One delivery, there and back. `view`: as the API has it. `lives`: oldest first."""
+
+    receiver: str
+    view: Value
+    lives: tuple[Life, ...]
+
+
+def trips_of(message: Value, attempts: Sequence[Value], now: float) -> tuple[Trip, ...]:
+    """Of each delivery. `attempts` in any order. `now`: Unix seconds, where what is under way ends for now."""
+    received = moment(message.get("received_at"))
+    trips = [_trip(view, [each for each in attempts if each["receiver"] == view["receiver"]], received, now)
+             for view in message["deliveries"]]  # fmt: skip
+    places = _places([step for trip in trips for life in trip.lives for step in life.steps], received, now)
+    return tuple(
+        Trip(
+            trip.receiver,
+            trip.view,
+            tuple(Life(life.generation, _drawn(life.steps, places, now)) for life in trip.lives),
+        )
+        for trip in trips
+    )
+
+
+def _trip(view: Value, attempts: list[Value], received: float | None, now: float) -> Trip:
+    generation = int(view["generation"])
+    told = {int(each["generation"]) for each in attempts}
+    lives = [
+        Life(number, tuple(_life(view, [each for each in attempts if each["generation"] == number], received, now,
+                                 number=number, newest=generation)))
+        for number in sorted(told | {generation})
+    ]  # fmt: skip
+    return Trip(view["receiver"], view, tuple(lives))
+
+
+def _life(
+    view: Value, attempts: list[Value], received: float | None, now: float, *, number: int, newest: int
+) -> Iterable[Step]:
+    came = sorted(attempts, key=lambda each: moment(each["started_at"]) or 0.0)
+    if number == 0:
+        yield Step("arrived", "Arrived", "good", received, detail="acknowledged by the log")
+    last, before = (received if number == 0 else None), None
+    for group in _grouped(came):
+        begun = moment(group[0]["started_at"])
+        if last is not None and begun is not None and begun - last > _NOTICED_S:
+            yield _gap(before, last, begun)
+        step = _attempt(group)
+        yield step
+        last, before = step.until, group[-1]
+    if number == newest:
+        yield from _now(view, before, last, now, known=bool(attempts))
+    elif before is not None and before["outcome"] == "dead":
+        yield Step("end", f"Given up: {words(before['reason'])}", "bad", last, detail=before["detail"] or "")
+
+
+def _grouped(attempts: Sequence[Value]) -> Iterable[tuple[Value, ...]]:
+    """Status checks that all said the same are one step."""
+
+    def alike(each: Value) -> object:
+        checks = each["kind"] == "status" and each["outcome"] == "retry" and each["response"] is not None
+        return ("status", each["response"]["status"]) if checks else id(each)
+
+    return (tuple(group) for _, group in groupby(attempts, alike))
+
+
+def _attempt(group: tuple[Value, ...]) -> Step:
+    first, last = group[0], group[-1]
+    cause, name = attempt_cause(last), _NAMES.get(first["kind"], first["kind"])
+    number = f" {first['attempt']}" if len(group) == 1 else f"s {first['attempt']} to {last['attempt']}"
+    ended = moment(last["started_at"])
+    until = None if ended is None else ended + last["duration_ms"] / 1000
+    at_work = last["kind"] in ("post", "status") and last["response"] is not None and last["response"]["status"] == 202
+    tone = "live" if at_work and last["outcome"] != "dead" else _TONES.get(last["outcome"], "plain")
+    advice = "" if last["outcome"] in ("done", "released") or at_work else cause.advice
+    detail = last["detail"] or (last["error"] or {}).get("detail") or ""
+    title = f"{name}{number}: {cause.title}"
+    return Step(
+        "attempt", title, tone, moment(first["started_at"]), until, detail=detail, advice=advice, attempts=group
+    )
+
+
+def _gap(before: Value | None, since: float, until: float) -> Step:
+    """What lay between two exchanges."""
+    if before is None:
+        return Step("wait", "Waited to be sent", "plain", since, until)
+    if before["outcome"] in ("retry", "doubt"):
+        if _accepted(before):
+            return Step("wait", "The receiver was at work", "live", since, until)
+        return Step("wait", "Waited to try again", "warn", since, until, detail=words(before["reason"]))
+    if _accepted(before):
+        return Step("wait", "The receiver was at work", "live", since, until)
+    return Step("wait", "On its way to the sender", "plain", since, until)
+
+
+def _accepted(attempt: Value) -> bool:
+    return attempt["response"] is not None and attempt["response"]["status"] == 202 and attempt["kind"] != "callback"
+
+
+def _now(view: Value, before: Value | None, last: float | None, now: float, *, known: bool) -> Iterable[Step]:
+    """How it stands."""
+    if not known and view["attempts"]:
+        yield _told_only(view, last)
+    answer, callback, wait = view["answer"], view["callback"], view["waiting_for"]
+    if answer is not None and view["status"] not in ("arrived", "delivered_to_receiver"):
+        yield Step("answer", f"Answered: {_answer_words(answer)}", "good", None)
+    if wait is not None:
+        cause, since = wait_cause(wait), moment(wait["since"])
+        at = last if last is not None and (since is None or since < last) else since
+        yield Step("wait", cause.title, "warn" if wait["kind"] not in ("answer", "callback") else "live",
+                   now if at is None else min(at, now), ongoing=True, detail=wait["detail"], advice=cause.advice,
+                   wait=wait)  # fmt: skip
+    if view["status"] == "failed":
+        yield Step("end", f"Given up: {words(view['reason'])}", "bad", last, detail=view["detail"] or "",
+                   advice=end_advice(view["reason"]))  # fmt: skip
+    if callback is not None and callback["status"] == "failed":
+        yield Step("end", "The result did not come back to the sender", "bad", last, detail=callback["detail"] or "",
+                   advice=end_advice("callback_exhausted"))  # fmt: skip
+    elif callback is not None and callback["status"] == "delivered":
+        yield Step("done", "Back at the sender", "good", last)
+    elif callback is None and wait is None and view["status"] in ("done", "response_received_from_receiver"):
+        wanted = "kept for the sender, who has no callback" if view["status"] != "done" else "no answer is wanted"
+        yield Step("done", "Done", "good", last, detail=wanted)
+
+
+def _told_only(view: Value, last: float | None) -> Step:
+    """What is known of the attempts where no history tells them one by one."""
+    count, status = view["attempts"], view["last_status"]
+    met = "" if status is None else f"; the last one got {status_words(status)}"
+    good = view["status"] not in ("arrived", "failed")
+    return Step("attempt", f"{count} attempt{'s' if count > 1 else ''}{met}", "good" if good else "warn", last,
+                detail="" if good or view["status"] == "failed" else view["detail"] or "")  # fmt: skip
+
+
+def _answer_words(answer: Value) -> str:
+    size = len(answer["body"] or "") or len(answer["body_base64"] or "") * 3 // 4
+    kind = answer["content_type"] or "no content type"
+    status = "" if answer["status"] is None else f"{status_words(answer['status'])}, "
+    return f"{status}{kind}" if size else f"{status}without a body"
+
+
+# --- the drawing -----------------------------------------------------------------------------------------------------
+
+
+def _places(steps: Sequence[Step], received: float | None, now: float) -> Mapping[float, float]:
+    """Where each moment is in the drawing. Time between two moments takes room as its square root, so that 20 ms and
+    2 h can both be seen beside each other."""
+    moments = {each for step in steps for each in (step.at, step.until) if each is not None}
+    if any(step.ongoing for step in steps):
+        moments.add(now)
+    if received is not None:
+        moments.add(received)
+    ordered = sorted(moments)
+    lengths = [sqrt(later - earlier) for earlier, later in pairwise(ordered)]
+    unit = WIDTH / (sum(lengths) or 1.0)
+    places, x = {}, 0.0
+    for each, length in zip(ordered, (*lengths, 0.0), strict=True):
+        places[each] = x
+        x += length * unit
+    return places
+
+
+def _drawn(steps: Sequence[Step], places: Mapping[float, float], now: float) -> tuple[Step, ...]:
+    return tuple(_placed(step, places, now) for step in steps)
+
+
+def _placed(step: Step, places: Mapping[float, float], now: float) -> Step:
+    if step.at is None:
+        return step
+    begin = places[step.at]
+    end = places[now] if step.ongoing else begin if step.until is None else places[step.until]
+    width = max(_NARROWEST, end - begin)
+    bar = Bar(round(min(begin, WIDTH - width), 1), round(width, 1))
+    return Step(step.kind, step.title, step.tone, step.at, step.until, step.ongoing, step.detail, step.advice,
+                step.attempts, step.wait, bar)  # fmt: skip
+
+
+def moment(text: str | None) -> float | None:
+    """Unix seconds of RFC 3339."""
+    return None if not text else datetime.fromisoformat(text).timestamp()
+
+
+def words(code: str | None) -> str:
+    return (code or "").replace("_", " ")
