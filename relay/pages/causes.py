@@ -53,7 +53,7 @@ WAITS: Final[Mapping[str, Cause]] = {
         "Nobody reads the topic that it waits on. Start a worker for it; it then goes on by itself.",
     ),
     "settling": Cause("An attempt may still arrive", "It is looked into when that time is over."),
-    "switched_off": Cause("The receiver is switched off", "Set `enabled` of the receiver, and it goes on."),
+    "switched_off": Cause("The receiver is switched off", "Switch it on (enabled), and it goes on."),
     "verification": Cause(
         "The receiver's URL is not verified", "It has to prove that it wants this; then everything goes on by itself."
     ),
@@ -70,7 +70,7 @@ ERRORS: Final[Mapping[str, Cause]] = {
     "refused": Cause("The connection was refused", "Nobody listens there: check the URL's port, and that it runs."),
     "tls": Cause("The TLS handshake failed", "Check the receiver's certificate, and the authority in its settings."),
     "connect_timeout": Cause("No connection in time", "A firewall may drop it, or the receiver is overloaded."),
-    "timeout": Cause("No response in time", "It may be at work all the same: see its `timeout`."),
+    "timeout": Cause("No response in time", "It may be at work all the same: its timeout can be changed."),
     "disconnected": Cause("It closed the connection without a response", "See the receiver's own log."),
     "protocol": Cause("It does not speak HTTP", "Check the receiver's URL: scheme and port."),
     "invalid_url": Cause("The URL cannot be called", "Change the receiver's URL."),
@@ -91,7 +91,7 @@ STATUSES: Final[Mapping[int, str]] = {
     410: "It says that it is gone for good.",
     413: "The payload is too large for it.",
     422: "It cannot do anything with what the payload says: its answer should say why.",
-    429: "It wants less at once: give it a `rate_limit`.",
+    429: "It wants less at once: give it a rate limit.",
     500: "It failed inside: see its own log.",
     502: "What stands before it could not reach it.",
     503: "It has too much to do, or is being maintained.",
@@ -108,7 +108,7 @@ def wait_cause(wait: Mapping[str, Any]) -> Cause:
 
 def end_advice(reason: str | None) -> str:
     """What to do about a delivery that was given up."""
-    return ADVICE.get((reason or "").replace("_", "-"), "")
+    return ADVICE.get((reason or "").replace("_", "-"), "").replace("`", "")
 
 
 def attempt_cause(attempt: Mapping[str, Any]) -> Cause:

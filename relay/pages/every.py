@@ -1,6 +1,7 @@
 """All pages there are, in the order of the navigation. A new one is added here."""
 
 from relay.pages.actions import Actions
+from relay.pages.message import MessagePage
 from relay.pages.page import Page
 from relay.pages.session import SignIn
 from relay.pages.system import System
@@ -8,4 +9,4 @@ from relay.pages.system import System
 
 def pages() -> tuple[Page, ...]:
     """One of each."""
-    return (System(), SignIn(), Actions())
+    return (MessagePage(), System(), SignIn(), Actions())

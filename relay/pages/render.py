@@ -9,6 +9,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from relay.pages.api_client import path
 from relay.telemetry.redaction import escape_control
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -33,6 +34,7 @@ class Renderer:
     """Renders templates. `asset`: the address of a static file. `now`: Unix seconds."""
 
     def __init__(self, asset: Callable[[str], str], now: Callable[[], float]) -> None:
+        self.now = now
         self._environment = environment = Environment(
             loader=FileSystemLoader(TEMPLATES),
             autoescape=True,
@@ -46,10 +48,12 @@ class Renderer:
             moment = moment_of(value)
             return NOTHING if moment is None else time_tag(moment, now())
 
-        environment.globals.update(asset=asset, nothing=NOTHING)
+        environment.globals.update(asset=asset, nothing=NOTHING, path=path)
         environment.filters.update(
             ago=ago,
             clock=clock,
+            exact=exact,
+            iso=iso,
             size=size,
             duration=duration,
             ms=milliseconds,
@@ -100,6 +104,18 @@ def clock(value: str | float | None) -> str:
     """`14:03:59.120` in UTC, for a list whose day is known."""
     moment = moment_of(value)
     return NOTHING if moment is None else f"{moment.astimezone(UTC):%H:%M:%S.%f}"[:-3]
+
+
+def exact(value: str | float | None) -> str:
+    """`2026-01-31 14:03:59.120 UTC`."""
+    moment = moment_of(value)
+    return NOTHING if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d} {clock(value)} UTC"
+
+
+def iso(value: str | float | None) -> str:
+    """For programs; empty where there is none."""
+    moment = moment_of(value)
+    return "" if moment is None else moment.astimezone(UTC).isoformat()
 
 
 def duration(seconds: float | None, parts: int = 2) -> str:

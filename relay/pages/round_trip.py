@@ -4,7 +4,7 @@ What goes in are values of the API: a message (`GET .../messages/{id}`) and its 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby, pairwise
 from math import sqrt
@@ -110,8 +110,13 @@ def _life(
         if last is not None and begun is not None and begun - last > _NOTICED_S:
             yield _gap(before, last, begun)
         step = _attempt(group)
-        yield step
+        is_last = not any(
+            each["kind"] == group[0]["kind"] for each in came if each["started_at"] > group[-1]["started_at"]
+        )
+        yield step if is_last else replace(step, advice="")  # what was tried again since needs no advice
         last, before = step.until, group[-1]
+        if number == newest and _brought_answer(before) and view["answer"] is not None:
+            yield Step("answer", f"Answered: {_answer_words(view['answer'])}", "good", last)
     if number == newest:
         yield from _now(view, before, last, now, known=bool(attempts))
     elif before is not None and before["outcome"] == "dead":
@@ -139,6 +144,7 @@ def _attempt(group: tuple[Value, ...]) -> Step:
     advice = "" if last["outcome"] in ("done", "released") or at_work else cause.advice
     detail = last["detail"] or (last["error"] or {}).get("detail") or ""
     title = f"{name}{number}: {cause.title}"
+    detail = "" if detail in title else detail
     return Step(
         "attempt", title, tone, moment(first["started_at"]), until, detail=detail, advice=advice, attempts=group
     )
@@ -151,10 +157,15 @@ def _gap(before: Value | None, since: float, until: float) -> Step:
     if before["outcome"] in ("retry", "doubt"):
         if _accepted(before):
             return Step("wait", "The receiver was at work", "live", since, until)
-        return Step("wait", "Waited to try again", "warn", since, until, detail=words(before["reason"]))
+        return Step("wait", "Waited to try again", "warn", since, until)
     if _accepted(before):
         return Step("wait", "The receiver was at work", "live", since, until)
     return Step("wait", "On its way to the sender", "plain", since, until)
+
+
+def _brought_answer(attempt: Value) -> bool:
+    """Whether it was a receiver's last word."""
+    return attempt["kind"] in ("post", "status") and attempt["outcome"] == "done" and not _accepted(attempt)
 
 
 def _accepted(attempt: Value) -> bool:
@@ -166,7 +177,7 @@ def _now(view: Value, before: Value | None, last: float | None, now: float, *, k
     if not known and view["attempts"]:
         yield _told_only(view, last)
     answer, callback, wait = view["answer"], view["callback"], view["waiting_for"]
-    if answer is not None and view["status"] not in ("arrived", "delivered_to_receiver"):
+    if answer is not None and not known and view["status"] not in ("arrived", "delivered_to_receiver"):
         yield Step("answer", f"Answered: {_answer_words(answer)}", "good", None)
     if wait is not None:
         cause, since = wait_cause(wait), moment(wait["since"])
@@ -181,7 +192,8 @@ def _now(view: Value, before: Value | None, last: float | None, now: float, *, k
         yield Step("end", "The result did not come back to the sender", "bad", last, detail=callback["detail"] or "",
                    advice=end_advice("callback_exhausted"))  # fmt: skip
     elif callback is not None and callback["status"] == "delivered":
-        yield Step("done", "Back at the sender", "good", last)
+        told = "The sender was told that it failed" if view["status"] == "failed" else "Back at the sender"
+        yield Step("done", told, "good", last)
     elif callback is None and wait is None and view["status"] in ("done", "response_received_from_receiver"):
         wanted = "kept for the sender, who has no callback" if view["status"] != "done" else "no answer is wanted"
         yield Step("done", "Done", "good", last, detail=wanted)
@@ -235,8 +247,7 @@ def _placed(step: Step, places: Mapping[float, float], now: float) -> Step:
     end = places[now] if step.ongoing else begin if step.until is None else places[step.until]
     width = max(_NARROWEST, end - begin)
     bar = Bar(round(min(begin, WIDTH - width), 1), round(width, 1))
-    return Step(step.kind, step.title, step.tone, step.at, step.until, step.ongoing, step.detail, step.advice,
-                step.attempts, step.wait, bar)  # fmt: skip
+    return replace(step, bar=bar)
 
 
 def moment(text: str | None) -> float | None:
@@ -246,3 +257,66 @@ def moment(text: str | None) -> float | None:
 
 def words(code: str | None) -> str:
     return (code or "").replace("_", " ")
+
+
+def took(trips: Iterable[Trip], received: float | None) -> float | None:
+    """Seconds from the arrival to the last thing that happened; None while something goes on, or if it is not known."""
+    steps = [step for trip in trips for life in trip.lives for step in life.steps]
+    ends = [step.until or step.at for step in steps if step.at is not None]
+    if received is None or len(ends) < 2 or any(step.ongoing for step in steps):
+        return None
+    return max(0.0, max(each for each in ends if each is not None) - received)
+
+
+# --- at one glance ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Station:
+    """One place on the way there and back. `state`: in a few words."""
+
+    name: str
+    state: str
+    tone: str
+
+
+def stations(view: Value, source_id: str) -> tuple[Station, ...]:
+    """Where a delivery has been, and where it is."""
+    status, wait, callback, tries = view["status"], view["waiting_for"], view["callback"], view["attempts"]
+    sent = Station(source_id, "sent it", "good")
+    tried = "not tried yet" if not tries else f"{tries} attempt{'' if tries == 1 else 's'}"
+    match status:
+        case "arrived":
+            held = "warn" if wait is not None and wait["kind"] != "answer" else "live"
+            return sent, Station(view["receiver"], wait_cause(wait).title if wait else tried, held), _NOT_YET, _NOT_HOME
+        case "failed":
+            given_up = Station(view["receiver"], f"given up: {words(view['reason'])}", "bad")
+            return sent, given_up, Station("Answer", "none", "bad"), _home(callback, "was told that it failed")
+        case "delivered_to_receiver":
+            return sent, Station(view["receiver"], f"accepted, {tried}", "good"), _AT_WORK, _NOT_HOME
+    answer = view["answer"]
+    said = "none" if answer is None else _answer_words(answer).partition(",")[0]
+    there = Station(view["receiver"], f"delivered, {tried}", "good")
+    home = (
+        _home(callback, "has the answer") if callback is not None or status == "response_delivered_to_sender" else _KEPT
+    )
+    return sent, there, Station("Answer", said, "good"), home
+
+
+_NOT_YET: Final = Station("Answer", "not yet", "plain")
+_AT_WORK: Final = Station("Answer", "still to come", "live")
+_NOT_HOME: Final = Station("Sender", "not yet", "plain")
+_KEPT: Final = Station("Sender", "may fetch it", "good")
+
+
+def _home(callback: Value | None, when_there: str) -> Station:
+    if callback is None:
+        return Station("Sender", when_there if when_there.startswith("has") else "no callback is called", "plain")
+    match callback["status"]:
+        case "delivered":
+            return Station("Sender", when_there, "good")
+        case "failed":
+            return Station("Sender", "its callback refused", "bad")
+        case "retrying":
+            return Station("Sender", f"callback tried {callback['attempts']} times", "warn")
+    return Station("Sender", "on its way back", "live")

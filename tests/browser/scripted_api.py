@@ -1,0 +1,83 @@
+"""The pages over an API that says what a test tells it to: so that they can be shown anything that an API might say."""
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from aiohttp import web
+
+from relay.pages.web import create_pages
+
+
+class Call(NamedTuple):
+    """What a page changed, or asked to be counted. `path`: decoded."""
+
+    method: str
+    path: str
+    body: Any
+
+
+class ScriptedApi:
+    """`answers`: what there is, by path as it goes over the wire, without its query: JSON, or bytes; all else is a 404.
+    `posts`: what a POST, PATCH or DELETE answers; by default an empty object. `calls`: those that came."""
+
+    def __init__(self, answers: Mapping[str, Any], posts: Mapping[str, Any] | None = None) -> None:
+        self.answers = dict(answers)
+        self.posts = dict(posts or {})
+        self.calls: list[Call] = []
+        self.queries: list[tuple[str, dict[str, str]]] = []
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        raw = request.rel_url.raw_path
+        if request.method == "GET":
+            self.queries.append((raw, dict(request.query)))
+            return _said(self.answers.get(raw, (404, problem("not-found", "There is nothing at that path"))))
+        body = await request.read()
+        self.calls.append(Call(request.method, request.path, json.loads(body) if body else None))
+        return _said(self.posts.get(raw, {}))
+
+
+def problem(kind: str, title: str, detail: str = "It says so.", status: int = 404) -> dict[str, Any]:
+    return {
+        "type": f"/problems/{kind}",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "instance": "/",
+        "errors": [],
+    }
+
+
+def _said(answer: Any) -> web.Response:
+    status, value = answer if isinstance(answer, tuple) else (200, answer)
+    if isinstance(value, bytes):
+        return web.Response(body=value, status=status, content_type="application/octet-stream")
+    return web.json_response(value, status=status)
+
+
+@asynccontextmanager
+async def scripted_pages(api: ScriptedApi) -> AsyncIterator[ScriptedApi]:
+    """The pages at `api.url`."""
+    with tempfile.TemporaryDirectory(prefix="pages-") as directory:
+        socket = Path(directory) / "api"
+        behind = web.Application()
+        behind.router.add_route("*", "/{rest:.*}", api.handle)
+        inner = web.AppRunner(behind, shutdown_timeout=1.0)
+        await inner.setup()
+        await web.UnixSite(inner, str(socket)).start()
+        front = web.Application()
+        front.add_subapp("/ui", create_pages(socket, time.time))
+        outer = web.AppRunner(front, shutdown_timeout=1.0)
+        await outer.setup()
+        await web.TCPSite(outer, "127.0.0.1", 0).start()
+        api.url = f"http://127.0.0.1:{outer.addresses[0][1]}"
+        try:
+            yield api
+        finally:
+            await asyncio.gather(outer.cleanup(), inner.cleanup())

@@ -1,0 +1,166 @@
+"""What an API might say of messages, as the pages get it: values to change one thing of."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+BEGUN: Final = datetime(2026, 11, 22, 14, 3, 7, 120_000, UTC).timestamp()
+
+
+def at(seconds: float) -> str:
+    """RFC 3339, so long after BEGUN."""
+    return datetime.fromtimestamp(BEGUN + seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def delivery(receiver: str = "ci", status: str = "response_delivered_to_sender", **values: Any) -> dict[str, Any]:
+    return {
+        "receiver": receiver,
+        "status": status,
+        "generation": 0,
+        "attempts": 1,
+        "next_attempt_at": None,
+        "waiting_for": None,
+        "last_status": 200,
+        "reason": None,
+        "detail": None,
+        "answer": None,
+        "callback": None,
+        **values,
+    }
+
+
+def message(*deliveries: Mapping[str, Any], status: str = "arrived", **values: Any) -> dict[str, Any]:
+    return {
+        "source_id": "github",
+        "message_id": "build-4711",
+        "webhook_id": "msg_7b1hq2v3o5w6x7y8z9a0b1c2d3",
+        "type": "push",
+        "status": status,
+        "received_at": at(0),
+        "duplicate": False,
+        "deliveries": list(deliveries),
+        **values,
+    }
+
+
+def listed(one: Mapping[str, Any], **values: Any) -> dict[str, Any]:
+    """The same as an item of the list."""
+    names = ("receiver", "status", "generation", "attempts", "last_status", "reason", "detail")
+    shown = [{name: each[name] for name in names} | {"updated_at": at(60)} for each in one["deliveries"]]
+    kept = {name: one[name] for name in ("source_id", "message_id", "webhook_id", "type", "status", "received_at")}
+    return {**kept, "size": 2_114, "content_type": "application/json", "deliveries": shown, **values}
+
+
+def attempt(seconds: float, took_ms: float, status: int | None = 200, **values: Any) -> dict[str, Any]:
+    """A POST that began so long after BEGUN. `status` None: there was no response; say `error` then."""
+    response = {
+        "status": status,
+        "headers": {"content-type": "application/json", "server": "ci/3.2"},
+        "body": '{"id": "job-17", "state": "pending"}',
+        "truncated": False,
+    }
+    return {
+        "kind": "post",
+        "receiver": "ci",
+        "source_id": "github",
+        "message_id": "build-4711",
+        "generation": 0,
+        "attempt": 1,
+        "started_at": at(seconds),
+        "duration_ms": took_ms,
+        "request": {
+            "method": "POST",
+            "url": "https://ci.example/hooks",
+            "headers": {
+                "content-type": "application/json",
+                "webhook-id": "msg_7b1hq2v3o5w6x7y8z9a0b1c2d3",
+                "webhook-timestamp": "1795356187",
+                "webhook-signature": "v1,***",
+                "ce-id": "build-4711",
+                "relay-attempt": "1",
+            },
+        },
+        "response": None if status is None else response,
+        "error": None,
+        "outcome": "done",
+        "reason": None,
+        "detail": None,
+        "next_attempt_at": None,
+        **values,
+    }
+
+
+def letter(**values: Any) -> dict[str, Any]:
+    """A dead letter."""
+    return {
+        "receiver": "ci",
+        "source_id": "github",
+        "message_id": "build-4711",
+        "reason": "rejected",
+        "class": "receiver",
+        "detail": "the receiver answered 422",
+        "stage": "to_receiver_ci",
+        "attempts": 1,
+        "last_status": 422,
+        "failed_at": at(30),
+        "partition": 3,
+        "offset": 17,
+        "replay": "/v1/failed/3/17/replay",
+        **values,
+    }
+
+
+AT: Final = "/v1/sources/github/messages/build-4711"
+PAYLOAD: Final = (
+    b'{"ref": "refs/heads/main", "before": "9f2c1e", "repository": {"id": 42, "full_name": "acme/web", "private": true},'
+    b' "commits": [{"id": "a1b2c3", "message": "Fix the build", "added": [], "modified": ["Makefile"]}], "size": 1.0}'
+)
+
+
+def api_of(one: Mapping[str, Any], *attempts: Mapping[str, Any], payload: bytes = PAYLOAD) -> dict[str, Any]:
+    """What an API with just this message answers. `attempts`: oldest first."""
+    return {
+        AT: one,
+        f"{AT}/attempts": {"items": list(reversed(attempts)), "cursor": None},
+        f"{AT}/payload": payload,
+        "/v1/messages": {"items": [listed(one)], "cursor": None, "behind_s": 0.0},
+        "/v1/failed": {"items": [], "cursor": None},
+        "/v1/receivers": {"items": [], "cursor": None},
+        "/v1/replays": {"items": [], "cursor": None},
+    }
+
+
+def round_trip() -> dict[str, Any]:
+    """A message that went all the way, and met something on each part of it."""
+    checks = {
+        "kind": "status",
+        "request": {"method": "GET", "url": "https://ci.example/hooks/build-4711", "headers": {"accept": "*/*"}},
+    }
+    back = {
+        "kind": "callback",
+        "request": {
+            "method": "POST",
+            "url": "https://github.example/results",
+            "headers": {"webhook-id": "ans_7b1h_ci_0", "relay-outcome": "answered"},
+        },
+    }
+    answer = {
+        "status": 200,
+        "content_type": "application/json",
+        "body": '{"id": "job-17", "state": "success", "number": 17}',
+        "body_base64": None,
+    }
+    one = delivery(attempts=3, last_status=202, answer=answer,
+                   callback={"status": "delivered", "attempts": 2, "last_status": None, "detail": None})  # fmt: skip
+    return api_of(
+        message(one, status="response_delivered_to_sender"),
+        attempt(0.01, 180, 503, outcome="retry", reason="status", detail="503, asked to wait 5 s", next_attempt_at=at(5.2)),
+        attempt(5.2, 15_000, None, attempt=2, outcome="doubt", reason="timeout", detail="nothing within 15 s",
+                error={"kind": "timeout", "detail": "no status line within 15 s", "sent": True}, next_attempt_at=at(30)),
+        attempt(30.2, 140, 202, attempt=3),
+        attempt(32.4, 21, 202, **checks, attempt=1, outcome="retry", next_attempt_at=at(35.4)),
+        attempt(35.4, 19, 202, **checks, attempt=2, outcome="retry", next_attempt_at=at(40)),
+        attempt(40.0, 23, 200, **checks, attempt=3),
+        attempt(40.05, 48, 502, **back, outcome="retry", reason="status", detail="502", next_attempt_at=at(45.1)),
+        attempt(45.1, 31, 204, **back, attempt=2),
+    )  # fmt: skip
