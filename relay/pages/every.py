@@ -2,6 +2,7 @@
 
 from relay.pages.actions import Actions
 from relay.pages.message import MessagePage
+from relay.pages.messages import Messages
 from relay.pages.page import Page
 from relay.pages.session import SignIn
 from relay.pages.system import System
@@ -9,4 +10,4 @@ from relay.pages.system import System
 
 def pages() -> tuple[Page, ...]:
     """One of each."""
-    return (MessagePage(), System(), SignIn(), Actions())
+    return (Messages(), MessagePage(), System(), SignIn(), Actions())

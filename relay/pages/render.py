@@ -62,6 +62,7 @@ class Renderer:
             percent=percent,
             tone=tone,
             words=words,
+            short=short,
             visible=visible,
             pretty=pretty,
             tojson_text=compact,
@@ -183,6 +184,18 @@ def tone(state: object) -> str:
 def words(state: object) -> str:
     """`half_open` as people write it."""
     return str(state).replace("_", " ")
+
+
+_SHORT: Final = {
+    "delivered_to_receiver": "accepted",
+    "response_received_from_receiver": "answered",
+    "response_delivered_to_sender": "back at sender",
+}
+
+
+def short(state: object) -> str:
+    """A message's status in a word or two, for a list."""
+    return _SHORT.get(str(state), words(state))
 
 
 def visible(value: object) -> str:

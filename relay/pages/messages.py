@@ -1,0 +1,159 @@
+"""Messages: searched with filters that are in the URL, followed as they come, and several replayed at once."""
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, get_args
+
+from aiohttp import web
+
+from relay.domain.progress import Status
+from relay.domain.reasons import REASONS
+from relay.pages.api_client import ApiProblem, path
+from relay.pages.page import Nav, Routes
+from relay.pages.visit import Loaded, NoteKind, Visit
+
+HERE: Final = "/ui/messages"
+FILTERS: Final = (
+    *("source", "receiver", "owner", "status", "reason", "type", "since", "until", "id", "header", "payload"),
+)
+PRESETS: Final = (("1h", "Last hour"), ("24h", "24 hours"), ("7d", "7 days"), ("", "All"))
+_LIMIT: Final = "50"
+_MOST_PICKED: Final = 200
+_LOCAL: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?")
+"""What a browser's field for date and time gives; ours are in UTC."""
+_UNFINISHED: Final = frozenset({"arrived", "delivered_to_receiver"})
+
+
+class Picked(NamedTuple):
+    """One delivery of a list. `delivered`: it did not fail."""
+
+    source_id: str
+    message_id: str
+    receiver: str
+    delivered: bool
+
+    @property
+    def target(self) -> str:
+        """What replays it."""
+        ids = self.source_id, self.message_id, self.receiver
+        return path("/v1/sources/{}/messages/{}/deliveries/{}/replay", *ids)
+
+
+class Messages:
+    """The list, its live part, the way to one message by its ids, and the replay of some."""
+
+    nav: ClassVar[Nav | None] = Nav("Messages", HERE)
+
+    def add_routes(self, routes: Routes) -> None:
+        routes.get("/messages", self.list)
+        routes.get("/messages/find", self.find)
+        routes.live("/live/messages", self.rows)
+        routes.post("/messages/replay", self.replay)
+
+    async def list(self, visit: Visit) -> web.StreamResponse:
+        query = visit.filters(*FILTERS)
+        found = await _load(visit, query)
+        live = bool(visit.request.query.get("live")) and "cursor" not in visit.request.query
+        return visit.show(
+            "messages.html",
+            found=found,
+            asked={name: query.get(name, "") for name in FILTERS},
+            filtered=bool(query),
+            live=live,
+            presets=[
+                (text, visit.url_with(since=since or None, until=None, cursor=None), since) for since, text in PRESETS
+            ],
+            statuses=_choices(get_args(Status)),
+            reasons=_choices(tuple(REASONS)),
+            row_key=_row_key,
+            pick=_pick,
+        )
+
+    async def rows(self, visit: Visit) -> str:
+        found = await _load(visit, visit.filters(*FILTERS))
+        if found.problem is not None:
+            raise found.problem
+        return visit.fragment("messages_rows.html", found=found, row_key=_row_key, pick=_pick)
+
+    async def find(self, visit: Visit) -> web.StreamResponse:
+        """The page of the message with this source and id: that needs no history."""
+        wanted = visit.filters("source", "id")
+        if len(wanted) < 2:
+            return visit.back(HERE, "Give the source and the id of the message, both as they are.", "bad")
+        return visit.back(path("/ui/messages/{}/{}", wanted["source"], wanted["id"]))
+
+    async def replay(self, visit: Visit) -> web.StreamResponse:
+        """Those that were picked; first it is said how many, and what each of them is."""
+        posted = await visit.request.post()
+        picked = [one for text in posted.getall("pick", []) for one in _picked(str(text))]
+        back = str(posted.get("back", HERE))
+        if not picked:
+            return visit.back(back, "Choose some messages first.", "bad")
+        if len(picked) > _MOST_PICKED:
+            return visit.back(
+                back, f"At most {_MOST_PICKED} deliveries at once. The page Failed replays any number.", "bad"
+            )
+        if not posted.get("confirmed"):
+            return visit.show("messages_replay.html", picked=picked, texts=posted.getall("pick", []), back=back)
+        chosen = [one for one in picked if posted.get("also") or not one.delivered]
+        return visit.back(back, *await _replayed(visit, chosen))
+
+
+async def _load(visit: Visit, query: Mapping[str, str]) -> Loaded:
+    asked = {name: _moment(value) if name in ("since", "until") else value for name, value in query.items()}
+    return await visit.load("/v1/messages", asked | visit.filters("cursor") | {"limit": _LIMIT})
+
+
+async def _replayed(visit: Visit, chosen: Sequence[Picked]) -> tuple[str, NoteKind]:
+    """What came of it, in words."""
+    results = await asyncio.gather(*(_replay(visit, one) for one in chosen))
+    refused = [f"{one.message_id}: {said}" for one, said in zip(chosen, results, strict=True) if said is not None]
+    sent = len(chosen) - len(refused)
+    text = f"{sent} {'delivery is' if sent == 1 else 'deliveries are'} on the way again."
+    if not refused:
+        return text, "good"
+    return f"{text} {len(refused)} not: {'; '.join(refused[:3])}", "bad"
+
+
+async def _replay(visit: Visit, one: Picked) -> str | None:
+    """None: it is under way again; else why not."""
+    try:
+        await visit.api.call("POST", one.target, body={"only_failed": False} if one.delivered else {})
+    except ApiProblem as problem:
+        if problem.status == 401:
+            raise
+        return problem.detail
+    return None
+
+
+def _choices(values: Sequence[str]) -> list[tuple[str, str]]:
+    return [("", "Any"), *((value, value.replace("_", " ")) for value in values)]
+
+
+def _moment(text: str) -> str:
+    return f"{text}Z" if _LOCAL.fullmatch(text) else text
+
+
+def _row_key(item: Mapping[str, Any]) -> str:
+    return f"{item['source_id']}\n{item['message_id']}"
+
+
+def _pick(item: Mapping[str, Any]) -> str:
+    """What the box of a row says: which deliveries of the message can be sent again; empty: none."""
+    over = [each for each in item["deliveries"] if each["status"] not in _UNFINISHED]
+    if not over:
+        return ""
+    return json.dumps(
+        [item["source_id"], item["message_id"], *([one["receiver"], one["status"] != "failed"] for one in over)]
+    )
+
+
+def _picked(text: str) -> list[Picked]:
+    """What such a box said. What is not of that form is none."""
+    try:
+        source_id, message_id, *over = json.loads(text)
+        return [Picked(str(source_id), str(message_id), str(name), bool(delivered)) for name, delivered in over]
+    except (ValueError, TypeError):
+        return []
