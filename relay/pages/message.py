@@ -37,9 +37,9 @@ class MessagePage:
     nav: ClassVar[Nav | None] = None
 
     def add_routes(self, routes: Routes) -> None:
-        routes.get("/messages/{source}/{message}", self.show)
-        routes.get("/messages/{source}/{message}/payload", self.payload)
-        routes.live("/live/messages/{source}/{message}", self.timeline)
+        routes.get("/messages/{source:[^/]+}/{message:[^/]+}", self.show)
+        routes.get("/messages/{source:[^/]+}/{message:[^/]+}/payload", self.payload)
+        routes.live("/live/messages/{source:[^/]+}/{message:[^/]+}", self.timeline)
 
     async def show(self, visit: Visit) -> web.StreamResponse:
         source_id, message_id = _ids(visit)

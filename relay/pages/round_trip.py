@@ -229,8 +229,8 @@ def _places(steps: Sequence[Step], received: float | None, now: float) -> Mappin
     ordered = sorted(moments)
     lengths = [sqrt(later - earlier) for earlier, later in pairwise(ordered)]
     unit = WIDTH / (sum(lengths) or 1.0)
-    places, x = {}, 0.0
-    for each, length in zip(ordered, (*lengths, 0.0), strict=True):
+    places, x = dict[float, float](), 0.0
+    for each, length in zip(ordered, [*lengths, 0.0][: len(ordered)], strict=True):
         places[each] = x
         x += length * unit
     return places

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from aiohttp import web
 
@@ -37,10 +38,16 @@ class ScriptedApi:
         raw = request.rel_url.raw_path
         if request.method == "GET":
             self.queries.append((raw, dict(request.query)))
-            return _said(self.answers.get(raw, (404, problem("not-found", "There is nothing at that path"))))
+            nothing = 404, problem("not-found", "There is nothing at that path")
+            return _said({_parts(path): answer for path, answer in self.answers.items()}.get(_parts(raw), nothing))
         body = await request.read()
         self.calls.append(Call(request.method, request.path, json.loads(body) if body else None))
         return _said(self.posts.get(raw, {}))
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    """What can be encoded, or not, is the same."""
+    return tuple(map(unquote, path.split("/")))
 
 
 def problem(kind: str, title: str, detail: str = "It says so.", status: int = 404) -> dict[str, Any]:

@@ -112,8 +112,8 @@ def letter(**values: Any) -> dict[str, Any]:
 
 AT: Final = "/v1/sources/github/messages/build-4711"
 PAYLOAD: Final = (
-    b'{"ref": "refs/heads/main", "before": "9f2c1e", "repository": {"id": 42, "full_name": "acme/web", "private": true},'
-    b' "commits": [{"id": "a1b2c3", "message": "Fix the build", "added": [], "modified": ["Makefile"]}], "size": 1.0}'
+    b'{"ref": "refs/heads/main", "before": "9f2c1e", "repository": {"id": 42, "full_name": "acme/web", "private": true}'
+    b', "commits": [{"id": "a1b2c3", "message": "Fix the build", "added": [], "modified": ["Makefile"]}], "size": 1.0}'
 )
 
 
@@ -152,11 +152,12 @@ def round_trip() -> dict[str, Any]:
     }
     one = delivery(attempts=3, last_status=202, answer=answer,
                    callback={"status": "delivered", "attempts": 2, "last_status": None, "detail": None})  # fmt: skip
+    timeout = {"kind": "timeout", "detail": "no status line within 15 s", "sent": True}
+    busy = {"outcome": "retry", "reason": "status", "detail": "503, asked to wait 5 s", "next_attempt_at": at(5.2)}
     return api_of(
         message(one, status="response_delivered_to_sender"),
-        attempt(0.01, 180, 503, outcome="retry", reason="status", detail="503, asked to wait 5 s", next_attempt_at=at(5.2)),
-        attempt(5.2, 15_000, None, attempt=2, outcome="doubt", reason="timeout", detail="nothing within 15 s",
-                error={"kind": "timeout", "detail": "no status line within 15 s", "sent": True}, next_attempt_at=at(30)),
+        attempt(0.01, 180, 503, **busy),
+        attempt(5.2, 15_000, None, attempt=2, outcome="doubt", reason="timeout", error=timeout, next_attempt_at=at(30)),
         attempt(30.2, 140, 202, attempt=3),
         attempt(32.4, 21, 202, **checks, attempt=1, outcome="retry", next_attempt_at=at(35.4)),
         attempt(35.4, 19, 202, **checks, attempt=2, outcome="retry", next_attempt_at=at(40)),
@@ -164,3 +165,43 @@ def round_trip() -> dict[str, Any]:
         attempt(40.05, 48, 502, **back, outcome="retry", reason="status", detail="502", next_attempt_at=at(45.1)),
         attempt(45.1, 31, 204, **back, attempt=2),
     )  # fmt: skip
+
+
+def job(**values: Any) -> dict[str, Any]:
+    """A replay, half way."""
+    request = dict.fromkeys(("receiver", "source", "reason", "status", "stage", "ids", "since", "until", "rate"))
+    return {
+        "id": "5f0c2ba7d1e94c36",
+        "action": "replay",
+        "state": "running",
+        "detail": None,
+        "request": {**request, "receiver": ["ci"], "reason": ["exhausted"], "only_failed": True, "rate": 50.0},
+        "made_at": at(100),
+        "begun_at": at(101),
+        "ended_at": None,
+        "counted": 4_000,
+        "sent": 1_990,
+        "skipped": 10,
+        "skipped_because": {"replayed_before": 10},
+        "eta": at(200),
+        "eta_s": 40.0,
+        **values,
+    }
+
+
+def preview(**values: Any) -> dict[str, Any]:
+    """What a dry run says."""
+    return {
+        "dry_run": True,
+        "action": "replay",
+        "request": job()["request"],
+        "counted": 12,
+        "to_send": 11,
+        "skipped": 1,
+        "skipped_because": {"replayed_before": 1},
+        "complete": True,
+        "gone": None,
+        "not_found": [],
+        "unremembered": 0,
+        **values,
+    }

@@ -1,0 +1,132 @@
+"""Nothing that a stranger says runs, makes markup or breaks a table: each text of the corpus in each of their fields."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.browser.conftest import Visiting
+from tests.browser.hostile import CORPUS
+from tests.browser.scripted_api import ScriptedApi, problem, scripted_pages
+from tests.browser.told import api_of, at, attempt, delivery, job, letter, listed, message
+from tests.browser.visitor import NARROW, Visitor
+
+SHAPE = """() => {
+    const all = [...document.querySelectorAll('*')];
+    const tags = {};
+    all.forEach((each) => { tags[each.tagName] = (tags[each.tagName] ?? 0) + 1; });
+    const named = all.flatMap((each) => each.getAttributeNames().filter((name) => /^on/i.test(name)));
+    const to = all.flatMap((each) => ['href', 'src', 'action'].map((name) => each.getAttribute(name) ?? '/'));
+    const elsewhere = to.filter((each) => !/^(\\/(?!\\/)|#|\\?)/.test(each));
+    const rows = [...document.querySelectorAll('tbody tr')].map((row) => row.cells.length);
+    return { tags, named, elsewhere, rows, pwned: window.pwned ?? null };
+}"""
+"""What a page is made of, without its words."""
+
+
+def everywhere(text: str) -> dict[str, Any]:
+    """What an API says that has `text` in every field whose content somebody else chose."""
+    ids = {"source_id": text[:256], "message_id": text[:256]}
+    wait = {"kind": "order", "since": at(1), "until": None, "detail": text, "advice": text}
+    answer = {"status": 200, "content_type": text, "body": text, "body_base64": None}
+    back = {"status": "failed", "attempts": 2, "last_status": 500, "detail": text}
+    one = message(
+        delivery("ci", "arrived", detail=text, waiting_for=wait),
+        delivery("audit", "failed", reason="rejected", detail=text, callback=back),
+        delivery("mail", "response_received_from_receiver", answer=answer, callback=back),
+        **ids,
+        type=text,
+    )
+    headers = {"x-from-them": text, text[:60]: text}
+    response = {"status": 500, "headers": headers, "body": text, "truncated": True}
+    error = {"kind": text, "detail": text, "sent": True}
+    request = {"method": "POST", "url": text, "headers": headers}
+    tried = [
+        attempt(1, 5, 500, **ids, response=response, request=request, outcome="retry", reason=text, detail=text),
+        attempt(2, 5, None, **ids, attempt=2, error=error, request=request, outcome="dead", reason=text, detail=text),
+    ]
+    letters = [letter(**ids, detail=text), letter(**ids, receiver="-", reason="id_conflict", detail=text, offset=18)]
+    where = f"/v1/sources/{quote(text[:256], safe='')}/messages/{quote(text[:256], safe='')}"
+    told = api_of(one)
+    return told | {
+        where: one,
+        f"{where}/attempts": {"items": tried[::-1], "cursor": text},
+        f"{where}/payload": text.encode(),
+        "/v1/messages": {"items": [listed(one, content_type=text)], "cursor": text, "behind_s": 99.0},
+        "/v1/failed": {"items": letters, "cursor": None},
+        "/v1/replays": {"items": [job(detail=text)], "cursor": text},
+        "/v1/replays/5f0c2ba7d1e94c36": job(detail=text),
+        "/v1/broken": (500, problem("x", text, text)),
+    }
+
+
+def page_of(ids: Mapping[str, str]) -> str:
+    return f"/ui/messages/{quote(ids['id'], safe='')}/{quote(ids['id'], safe='')}"
+
+
+async def shape_of(visitor: Visitor, page: str) -> dict[str, Any]:
+    assert (await visitor.open(page)).status == 200
+    await visitor.page.wait_for_load_state("domcontentloaded")
+    await visitor.page.mouse.move(300, 300)
+    found: dict[str, Any] = await visitor.page.evaluate(SHAPE)
+    return found
+
+
+PAGES = (
+    "/ui/messages",
+    "/ui/failed",
+    "/ui/failed?receiver=ci&reason=rejected",
+    "/ui/replays",
+    "/ui/replays/5f0c2ba7d1e94c36",
+)
+
+
+@pytest.mark.timeout(300)
+async def test_no_text_is_more_than_text(visiting: Visiting) -> None:
+    """All pages have the same elements whatever is said on them, and no script of the corpus ran."""
+    harmless = "plain words"
+    async with scripted_pages(ScriptedApi(everywhere(harmless))) as api, visiting(api.url) as visitor:
+        expected = {page: await shape_of(visitor, page) for page in PAGES}
+        expected["message"] = await shape_of(visitor, page_of({"id": harmless}))
+        for text in CORPUS:
+            api.answers = everywhere(text)
+            for page, like in expected.items():
+                at_page = page_of({"id": text[:256]}) if page == "message" else page
+                found = await shape_of(visitor, at_page)
+                assert found == like, (text, page)
+        assert all(like["pwned"] is None and like["named"] == [] for like in expected.values())
+
+
+@pytest.mark.parametrize("text", ["x" * 3_000, "\u202egnp.exe \x1b[2J", "W" * 256])
+async def test_no_text_makes_a_page_wider_than_the_window(visiting: Visiting, text: str) -> None:
+    async with (
+        scripted_pages(ScriptedApi(everywhere(text))) as api,
+        visiting(api.url, viewport=NARROW) as visitor,
+    ):
+        for page in (*PAGES, page_of({"id": text[:256]})):
+            await visitor.open(page)
+            try:
+                await visitor.assert_fits()
+            except AssertionError as error:
+                raise AssertionError(f"{page}: {error}") from error
+
+
+async def test_what_steers_or_hides_is_seen(visiting: Visiting) -> None:
+    text = "a\x1bb\u202ec"
+    async with scripted_pages(ScriptedApi(everywhere(text))) as api, visiting(api.url) as visitor:
+        for page in (*PAGES[:3], page_of({"id": text})):
+            await visitor.open(page)
+            shown = await visitor.page.inner_text("main")
+            assert "a\\x1bb\\u202ec" in shown
+            assert "\u202e" not in shown
+
+
+async def test_a_payload_is_saved_and_never_shown_as_what_it_says_it_is(visiting: Visiting) -> None:
+    text = "<script>window.pwned=1</script>"
+    async with scripted_pages(ScriptedApi(everywhere(text))) as api, visiting(api.url) as visitor:
+        await visitor.open(page_of({"id": text}))
+        async with visitor.page.expect_download() as saved:
+            await visitor.page.get_by_role("link", name="Download payload").click()
+        saved_at = await (await saved.value).path()
+        assert saved_at.read_text() == text

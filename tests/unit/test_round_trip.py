@@ -1,0 +1,160 @@
+"""A message's round trip, as steps in time."""
+
+from typing import Any
+
+import pytest
+
+from relay.pages.message import in_front, mends
+from relay.pages.round_trip import WIDTH, Step, moment, stations, took, trips_of
+from tests.browser.told import AT, BEGUN, at, attempt, delivery, message, round_trip
+
+NOW = BEGUN + 100.0
+
+
+def steps_of(one: dict[str, Any], *attempts: dict[str, Any]) -> list[Step]:
+    [trip] = trips_of(message(one), attempts, NOW)
+    return [step for life in trip.lives for step in life.steps]
+
+
+def titles(steps: list[Step]) -> list[str]:
+    return [step.title for step in steps]
+
+
+def wait(kind: str, **values: Any) -> dict[str, Any]:
+    return {"kind": kind, "since": at(50), "until": None, "detail": "so it is", **values}
+
+
+def test_the_whole_way_is_told_in_order() -> None:
+    told = round_trip()
+    [trip] = trips_of(told[AT], told[f"{AT}/attempts"]["items"], NOW)
+    [life] = trip.lives
+    assert titles(list(life.steps)) == [
+        "Arrived",
+        "Attempt 1: 503 Service Unavailable",
+        "Waited to try again",
+        "Attempt 2: No response in time",
+        "Waited to try again",
+        "Attempt 3: 202 Accepted",
+        "The receiver was at work",
+        "Status checks 1 to 2: 202 Accepted",
+        "The receiver was at work",
+        "Status check 3: 200 OK",
+        "Answered: 200 OK, application/json",
+        "On its way to the sender",
+        "Callback 1: 502 Bad Gateway",
+        "Waited to try again",
+        "Callback 2: 204 No Content",
+        "Back at the sender",
+    ]
+    assert took([trip], moment(told[AT]["received_at"])) == pytest.approx(45.131)
+
+
+def test_bars_are_in_order_inside_the_drawing_and_all_to_be_seen() -> None:
+    told = round_trip()
+    [trip] = trips_of(told[AT], told[f"{AT}/attempts"]["items"], NOW)
+    bars = [step.bar for step in trip.lives[0].steps if step.bar is not None]
+    assert len(bars) == len(trip.lives[0].steps)
+    assert all(bar.x >= 0 and bar.width > 0 and bar.x + bar.width <= WIDTH + 0.1 for bar in bars)
+    assert [bar.x for bar in bars] == sorted(bar.x for bar in bars)
+
+
+def test_only_the_last_of_what_was_tried_again_has_advice() -> None:
+    refused = {"outcome": "retry", "reason": "client_error"}
+    steps = steps_of(
+        delivery(status="arrived", attempts=2, waiting_for=wait("retry")),
+        attempt(1, 5, 401, **refused),
+        attempt(4, 5, 401, attempt=2, **refused),
+    )
+    advised = [step.title for step in steps if step.kind == "attempt" and "secret" in step.advice]
+    assert advised == ["Attempt 2: 401 Unauthorized"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "title"),
+    [
+        ("breaker", "The circuit breaker is open"),
+        ("no_worker", "No worker serves its lane"),
+        ("order", "Behind another message"),
+        ("paused", "The receiver is paused"),
+        ("some_new_kind", "Waiting"),
+    ],
+)
+def test_what_is_waited_for_goes_on_until_now(kind: str, title: str) -> None:
+    *_, last = steps_of(delivery(status="arrived", attempts=0, last_status=None, waiting_for=wait(kind)))
+    assert (last.title, last.ongoing, last.at, last.detail) == (title, True, BEGUN + 50, "so it is")
+    assert last.bar is not None
+
+
+def test_the_api_s_own_advice_comes_first() -> None:
+    steps = steps_of(delivery(status="arrived", attempts=0, waiting_for=wait("paused", advice="Do this.")))
+    assert steps[-1].advice == "Do this."
+
+
+def test_without_a_history_attempts_are_counted() -> None:
+    steps = steps_of(delivery(status="failed", attempts=20, last_status=503, reason="exhausted", detail="503"))
+    assert titles(steps) == [
+        "Arrived",
+        "20 attempts; the last one got 503 Service Unavailable",
+        "Given up: exhausted",
+    ]
+    assert "replay" in steps[-1].advice
+
+
+def test_a_replay_is_a_life_of_its_own() -> None:
+    one = delivery(status="response_received_from_receiver", generation=1)
+    given_up = {"outcome": "dead", "reason": "rejected", "detail": "422"}
+    first, second = attempt(1, 5, 422, **given_up), attempt(60, 5, 200, generation=1)
+    [trip] = trips_of(message(one), [second, first], NOW)
+    assert [life.generation for life in trip.lives] == [0, 1]
+    assert trip.lives[0].steps[-1].title == "Given up: rejected"
+    assert trip.lives[1].steps[0].title == "Attempt 1: 200 OK"
+
+
+def test_what_has_no_time_is_not_drawn() -> None:
+    [trip] = trips_of(message(delivery(status="failed", reason="expired"), received_at=None), [], NOW)
+    assert {step.bar for step in trip.lives[0].steps} == {None}
+    assert took([trip], None) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "states"),
+    [
+        ({"status": "arrived", "attempts": 0}, ["sent it", "not tried yet", "not yet", "not yet"]),
+        ({"status": "delivered_to_receiver"}, ["sent it", "accepted, 1 attempt", "still to come", "not yet"]),
+        (
+            {"status": "failed", "reason": "gone"},
+            ["sent it", "given up: gone", "none", "no callback is called"],
+        ),
+        (
+            {"status": "response_received_from_receiver", "callback": {"status": "failed", "attempts": 3}},
+            ["sent it", "delivered, 1 attempt", "none", "its callback refused"],
+        ),
+        ({"status": "response_delivered_to_sender"}, ["sent it", "delivered, 1 attempt", "none", "has the answer"]),
+    ],
+)
+def test_four_stations_tell_it_at_one_glance(values: dict[str, Any], states: list[str]) -> None:
+    assert [station.state for station in stations(delivery(**values), "github")] == states
+
+
+@pytest.mark.parametrize(
+    ("source_id", "message_id", "page"),
+    [
+        ("github", "build-1", "/ui/messages/github/build-1"),
+        ("it's", 'a "b"', "/ui/messages/it%27s/a%20%22b%22"),
+        ("a' of source 'b", "m' comes first", "/ui/messages/a%27%20of%20source%20%27b/m%27%20comes%20first"),
+    ],
+)
+def test_the_message_in_front_is_led_to(source_id: str, message_id: str, page: str) -> None:
+    assert in_front(f"message {message_id!r} of source {source_id!r} comes first") == page
+
+
+def test_what_mends_a_wait_is_a_button() -> None:
+    def first(kind: str, detail: str = "") -> tuple[str, str, str]:
+        [trip] = trips_of(message(delivery(status="arrived", waiting_for=wait(kind, detail=detail))), [], NOW)
+        return mends(message(), trip)[0]
+
+    assert first("paused") == ("Resume ci", "POST", "/v1/receivers/ci/resume")
+    assert first("verification")[1:] == ("POST", "/v1/receivers/ci/verify")
+    assert first("order", "message 'm' of source 's' comes first")[2] == "/ui/messages/s/m"
+    assert first("no_worker")[1] == ""
+    assert first("breaker") == ("Settings of ci", "", "/ui/receivers/ci")
