@@ -1,4 +1,4 @@
-"""Nothing that a stranger says runs, makes markup or breaks a table: each text of the corpus in each of their fields."""
+"""Nothing that a stranger says runs, makes markup or breaks a table: each text of a corpus in each of their fields."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -40,7 +40,7 @@ def everywhere(text: str) -> dict[str, Any]:
     )
     headers = {"x-from-them": text, text[:60]: text}
     response = {"status": 500, "headers": headers, "body": text, "truncated": True}
-    error = {"kind": text, "detail": text, "sent": True}
+    error = {"kind": "protocol", "detail": text, "sent": True}
     request = {"method": "POST", "url": text, "headers": headers}
     tried = [
         attempt(1, 5, 500, **ids, response=response, request=request, outcome="retry", reason=text, detail=text),
