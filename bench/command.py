@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import click
 
@@ -17,6 +17,7 @@ from bench.ceiling import calibrate
 from bench.children import ChildFailed
 from bench.machine import machine, revision
 from bench.markdown import headroom
+from bench.relay_process import History
 from bench.report import write
 from bench.results import Report
 from bench.rig import ROOT, Options, Via
@@ -55,6 +56,13 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--turns", type=click.IntRange(1), default=1, show_default=True, help="How often all rates are run.")
 @click.option("--foreign-load", type=click.IntRange(0), default=0, help="Cores to keep busy beside it.")
 @click.option("--changes", type=click.IntRange(0), default=0, help="Receivers to add and remove while a rate is held.")
+@click.option(
+    "--history",
+    type=click.Choice(get_args(History)),
+    default="log",
+    show_default=True,
+    help="Whether the relay tells of each request on delivery_attempts.",
+)
 @click.option("--backlog", type=click.IntRange(1), help="Messages to drain or hold. Default: 100,000, quick: 3,000.")
 @click.option("--drain", type=click.IntRange(1), help="Only drain, a backlog of so many messages.")
 @click.option("--out", type=_path, default=RESULTS, help="Directory of the report. Default: bench/results.")
@@ -76,6 +84,7 @@ def bench(
     turns: int,
     foreign_load: int,
     changes: int,
+    history: History,
     backlog: int | None,
     drain: int | None,
     out: Path,
@@ -108,6 +117,7 @@ def bench(
         against=against,
         foreign_load=foreign_load,
         changes=changes,
+        history=history,
     )
     plan = _plan(QUICK if quick else Plan(), phases, rates, turns, seconds, drain, backlog)
     names = list(CASES) if name == "all" else [name]

@@ -10,13 +10,16 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from bench.cases import Case
 from bench.children import Child
 from bench.drawing import receiver_name
 from bench.kafka_parts import free_ports
 from bench.servers import finish
+
+History = Literal["off", "log"]
+"""How much of the history is there: nothing is told of requests, or all of it on the log."""
 
 _START_S: Final = 60.0
 _START_OF_ONE_S: Final = 0.01
@@ -76,6 +79,7 @@ class RelayProcess:
         code: Path,
         profile: Path | None,
         max_requests: int | None = None,
+        history: History = "log",
     ) -> None:
         self._directory = directory / "relay"
         self._directory.mkdir()
@@ -84,6 +88,7 @@ class RelayProcess:
         self._code = code
         self._profile = profile
         self._max_requests = max_requests
+        self._history = history
         self._start_s = _START_S + len(entries["receivers"]) * _START_OF_ONE_S
         (self._port,) = free_ports(1)
         self._starts = 0
@@ -184,6 +189,8 @@ class RelayProcess:
             "RELAY_RECEIVERS_FILE": "receivers.yaml",
             _SECRET: "whsec_" + b64encode(secrets.token_bytes(32)).decode(),
         }
+        if self._history == "off":  # else as it is where nobody says anything: a former revision knows no such setting
+            settings["RELAY_ATTEMPT_LOG"] = "0"
         if self._max_requests is not None:
             settings["RELAY_MAX_REQUESTS"] = str(self._max_requests)
         if self._backing:

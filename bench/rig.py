@@ -29,7 +29,7 @@ from bench.ledger import Tally
 from bench.load import Load
 from bench.plain_process import PlainProcess
 from bench.procstat import Sample, command_of, sample, tree, wakeups
-from bench.relay_process import Backing, RelayProcess, receiver_urls, receivers_file
+from bench.relay_process import Backing, History, RelayProcess, receiver_urls, receivers_file
 from bench.servers import Kafka, Valkey
 from bench.system import System
 from bench.usage import FOREIGN_LOAD
@@ -56,6 +56,7 @@ class Options:
     against: Literal["plain"] | None = None
     foreign_load: int = 0
     changes: int = 0
+    history: History = "log"
 
     @property
     def own_broker(self) -> bool:
@@ -127,6 +128,7 @@ class Rig:
                 processes=self.options.processes,
                 code=self.options.code,
                 profile=self.options.profile,
+                history=self.options.history,
                 max_requests=self._in_flight,
             )
             self._stack.push_async_callback(self.relay.stop)

@@ -136,8 +136,7 @@ class Relay:
         self._parked_watch = ParkedWatch(state, shared, settings.parked_total, told)
         self._patience = patience = Patience(shared, observer)
         self._events = OwnEvents(log, state, self._topics, self.registry, shared, patience, self.metrics)
-        share, topic = settings.attempt_log, self._topics.delivery_attempts
-        self._attempts = AttemptLog(log, topic, shared, self.metrics, share=share)
+        self._attempts = AttemptLog(log, self._topics, shared, self.metrics, share=settings.attempt_log)
         self._topic_watch = TopicWatch(log, self._topics, settings, self.registry, shared, patience)
         self._file = FileWatch(settings, plan, self.registry, log, state, self._topics, shared, owner=self._owner)
         self.hangup = self._file.hangup

@@ -81,7 +81,7 @@ def attempt_of(made: Made) -> Attempt:
         made.method,
         shown_url(made.url, about.endpoint),
         shown_request_headers(made.headers, about.endpoint),
-        _outcome(made),
+        outcome_of(about.kind, exchange, later),
         receiver,
         source_id,
         message_id,
@@ -111,26 +111,22 @@ def _missed(failure: NoResponse, endpoint: Endpoint) -> Missed:
     return Missed(failure.kind, redacted(failure.detail, endpoint.secrets), failure.sent)
 
 
-def _outcome(made: Made) -> AttemptOutcome:
-    match made.later:
-        case None:
+def outcome_of(kind: AttemptKind, exchange: Exchange, decision: Decision | None) -> AttemptOutcome:
+    """What follows a request of that kind. None: it is done."""
+    match decision:
+        case None | Done():
             return "done"
         case Dead():
             return "dead"
         case Resend():
             return "retry"
-        case later:
-            return _outcome_later(made.about.kind, made.exchange, later)
-
-
-def _outcome_later(kind: AttemptKind, exchange: Exchange, later: Later) -> AttemptOutcome:
-    if kind == "ping" and later.pause_s == inf:
+    if kind == "ping" and decision.pause_s == inf:
         return "dead"
-    if kind == "ping" and later.healthy is not None:
-        return "done" if later.healthy else "retry"
-    if kind == "status" and later.detail is None and isinstance(exchange, Response):
+    if kind == "ping" and decision.healthy is not None:
+        return "done" if decision.healthy else "retry"
+    if kind == "status" and decision.detail is None and isinstance(exchange, Response):
         return "working"
-    return _OF_CHANGE[later.change]
+    return _OF_CHANGE[decision.change]
 
 
 def _reason(later: Later | Dead | Resend | None) -> str | None:

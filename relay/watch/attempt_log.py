@@ -10,15 +10,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from relay.domain.attempt import encode_attempt, is_sampled, key_of
+from relay.domain.attempt import FINE, encode_attempt, is_sampled, key_of
 from relay.domain.errors import RelayError
 from relay.domain.exchange import Exchange, Request
+from relay.domain.topics import Topics
 from relay.engine.clock import Clock
-from relay.engine.work import Decision, Done
+from relay.engine.work import Decision
 from relay.log.port import Log, NewRecord
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
-from workers.journal import About, Journal, Made, attempt_of, made_of
+from workers.journal import About, Journal, Made, attempt_of, made_of, outcome_of
 
 EVERY_S: Final = 0.25
 """Requests of so long go to the log together."""
@@ -38,9 +39,9 @@ class AttemptLog:
     """A `workers.journal.Journal`, one per process; `run` has to run. `share`: of the messages whose requests are told,
     in [0, 1]; what failed is told of all, unless it is 0."""
 
-    def __init__(self, log: Log, topic: str, clock: Clock, metrics: Metrics, *, share: float) -> None:
+    def __init__(self, log: Log, topics: Topics, clock: Clock, metrics: Metrics, *, share: float) -> None:
         self._log = log
-        self._topic = topic
+        self._topic = topics.delivery_attempts
         self._clock = clock
         self._metrics = metrics
         self._share = share
@@ -57,7 +58,7 @@ class AttemptLog:
         return self if self._share else None
 
     def tell(self, about: About, request: Request, exchange: Exchange, decision: Decision, seconds: float) -> None:
-        if self._share < 1.0 and not self._is_wanted(about, decision):
+        if self._share < 1.0 and not self._is_wanted(about, exchange, decision):
             return
         if len(self._waiting) >= MOST:
             self._drop(1, "full", f"{MOST} wait already")
@@ -66,8 +67,8 @@ class AttemptLog:
         self._waiting.append(made_of(about, request, exchange, decision, started_at=started_at, seconds=seconds))
         self._news.set()
 
-    def _is_wanted(self, about: About, decision: Decision) -> bool:
-        if about.delivery is None or not isinstance(decision, Done):
+    def _is_wanted(self, about: About, exchange: Exchange, decision: Decision) -> bool:
+        if about.delivery is None or outcome_of(about.kind, exchange, decision) not in FINE:
             return True
         return is_sampled(about.delivery.source_id, about.delivery.message_id, self._share)
 

@@ -24,6 +24,8 @@ from relay.engine.work import Dead, Decision, Work
 from relay.lanes import Lanes
 from relay.log.port import Headers, NewRecord, Record, TopicPartition
 from relay.plan import Plan
+from relay.telemetry.metrics import Metrics
+from relay.watch.attempt_log import AttemptLog
 from relay.watch.shared_clock import SharedClock
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
@@ -181,6 +183,8 @@ class World:
         self.outside = Surroundings()
         self.told = Told()
         self.seats = SEATS
+        self.attempt_log = 0.0
+        """The share of messages whose requests are told on `delivery_attempts`."""
         self.known = Known(receivers, sources)
         dedicated = all(receiver.lane == "dedicated" for receiver in receivers)
         self.served = frozenset(receiver.name for receiver in receivers) if dedicated else None  # spares idle lanes
@@ -323,6 +327,7 @@ class Process:
             holding=Holding(log, state, world.topics.receiver_config),
         )
         observer.recovery = recovery
+        self._attempts = AttemptLog(log, world.topics, self._clock, Metrics("0"), share=world.attempt_log)
         lanes = self._lanes(log, state, observer, patience)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -331,9 +336,16 @@ class Process:
                     await self._shared.measure()
                 beside = [
                     tasks.create_task(each)
-                    for each in (recovery.run(), lanes.pump.run(), self._die(), *self._beside(log, state))
+                    for each in (
+                        recovery.run(),
+                        lanes.pump.run(),
+                        self._attempts.run(),
+                        self._die(),
+                        *self._beside(log, state),
+                    )
                 ]
                 await Supervisor(lanes.wanted, self._changes()).run(self._stop)
+                await self._attempts.end()
                 for each in beside:
                     each.cancel()
         except* CrashError:
@@ -349,7 +361,12 @@ class Process:
         world = self._world
         transport: Any = Fused(self._transport, self.fuse, "http")
         outside = Outside(
-            transport, self._clock, lambda: 0.5, "relay/test", turnstile=Turnstile(self._clock, observer, world.seats)
+            transport,
+            self._clock,
+            lambda: 0.5,
+            "relay/test",
+            journal=self._attempts.journal,
+            turnstile=Turnstile(self._clock, observer, world.seats),
         )
         lanes = Lanes(
             world.settings,

@@ -13,8 +13,11 @@ from typing import Any, cast
 from relay.config.registry import Registry
 from relay.delivery.port import Transport
 from relay.domain.exchange import Exchange, Request, Response
-from relay.domain.message import Message, message_headers
+from relay.domain.hop import Hop
+from relay.domain.identity import DeliveryId
+from relay.domain.message import Message, message_headers, parse_message
 from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
+from relay.domain.requests import post_request
 from relay.domain.topics import Topics
 from relay.engine.clock import SystemClock
 from relay.engine.core import Lane
@@ -26,18 +29,20 @@ from relay.engine.policy import Bounds, Dedicated, Policy
 from relay.engine.pump import Pump
 from relay.engine.supervision import Patience
 from relay.engine.turnstile import Turnstile
-from relay.engine.work import Worker
+from relay.engine.work import Done, Worker
 from relay.log.port import Coordinate, Log, NewRecord, Record
 from relay.state.attempts import BeginAsk, Go, Settlement
 from relay.state.port import IntakeAsk, State
 from relay.state.port import Lane as LaneId
-from relay.state.rows import Arrival, Row
+from relay.state.rows import Arrival, Result, Row, Stage
 from relay.telemetry.meter import MetricsMeter
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter
 from relay.telemetry.tallies import Tallies
+from relay.watch.attempt_log import AttemptLog
 from workers.from_sender import FromSender
+from workers.journal import About
 from workers.letters import Letters
 from workers.outside import Outside
 from workers.to_receiver import ToReceiver
@@ -185,6 +190,52 @@ def hop_records(appended: Sequence[NewRecord]) -> Mapping[str, list[Record]]:
         of_topic = read.setdefault(record.topic, [])
         of_topic.append(Record(record.topic, 0, len(of_topic), record.key, record.value, record.headers, NOW_MS))
     return read
+
+
+class Telling:
+    """What is told of POSTs like those, to a log that acknowledges everything."""
+
+    def __init__(self) -> None:
+        self.log = QuickLog()
+        attempts = AttemptLog(cast(Log, self.log), TOPICS, SystemClock(), Metrics("0"), share=1.0)
+        self._attempts, self._now = attempts, SystemClock().wall()
+        self._receivers = [_receiver(receiver_name(number)) for number in range(RECEIVERS)]
+        self._decision = Done(stage=Stage.PUBLISHED, result=Result("answered", 200, "application/json", b"{}"))
+
+    def posts(self, records: Sequence[Record]) -> list[tuple[About, Request]]:
+        found = []
+        for record in records:
+            message = parse_message(record.value, record.headers)
+            receiver = self._receivers[record.offset % RECEIVERS]
+            delivery = DeliveryId(receiver.name, message.source_id, message.message_id)
+            hop = Hop(delivery, event_type="push", content_type="application/json", accepted_ms=NOW_MS)
+            request = post_request(
+                receiver,
+                hop,
+                message.payload,
+                attempt=1,
+                sequence=record.offset,
+                now=self._now,
+                answer_url="https://relay.example/v1/answers/c29tZSByYW5kb20gdG9rZW4",
+                user_agent="relay/0",
+            )
+            found.append((About("post", f"r:{receiver.name}", receiver.post, delivery, 0, 1), request))
+        return found
+
+    def tell(self, posts: Sequence[tuple[About, Request]]) -> None:
+        """What a step does itself."""
+        for about, request in posts:
+            self._attempts.tell(about, request, ANSWER, self._decision, 0.01)
+
+    def forget(self) -> None:
+        self._attempts._waiting.clear()
+
+    async def bring(self) -> None:
+        """The rest: it is on the log."""
+        running = asyncio.ensure_future(self._attempts.run())
+        await self._attempts.end()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def passed(lane: OpenLane, records: Sequence[Record], *, batch: int) -> None:

@@ -11,11 +11,12 @@ import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
 from relay.engine import ending
-from tests.speed.hot_path import TOPICS, HotPath, hop_records, messages, passed
+from tests.speed.hot_path import TOPICS, HotPath, Telling, hop_records, messages, passed
 
 MESSAGES = 1_024
 TURNS = 20
@@ -23,6 +24,8 @@ RUNS = 5
 
 FROM_SENDER = 65.0
 TO_RECEIVER = 190.0
+TELLING = 5.0
+TOLD = 65.0
 
 
 @pytest.fixture(autouse=True)
@@ -129,9 +132,36 @@ async def delivering() -> float:
     return cost
 
 
+async def telling(*, bring: bool) -> float:
+    """What a step does itself to have its request told; with `bring`, all of it until the log has it."""
+    told = Telling()
+    posts = told.posts(messages(MESSAGES))
+
+    async def tell() -> None:
+        told.tell(posts)
+        if bring:
+            await told.bring()
+
+    async def tell_and_forget() -> None:
+        await tell()
+        told.forget()
+
+    cost = await turns_per_message(tell if bring else tell_and_forget)
+    assert len(told.log.appended) == (TURNS * MESSAGES if bring else 0)
+    return cost
+
+
 async def test_routing_a_message() -> None:
     assert await cheapest(routing, FROM_SENDER) < FROM_SENDER
 
 
 async def test_delivering_a_message() -> None:
     assert await cheapest(delivering, TO_RECEIVER) < TO_RECEIVER
+
+
+async def test_a_step_that_tells_of_its_request() -> None:
+    assert await cheapest(partial(telling, bring=False), TELLING) < TELLING
+
+
+async def test_a_request_that_is_told() -> None:
+    assert await cheapest(partial(telling, bring=True), TOLD) < TOLD

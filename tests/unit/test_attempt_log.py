@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from relay.domain.attempt import Attempt, decode_attempt
+from relay.domain.attempt import Attempt, decode_attempt, is_sampled
 from relay.domain.errors import LogUnavailable, RecordTooLarge
 from relay.domain.exchange import Request, Response
 from relay.domain.identity import DeliveryId
@@ -46,7 +46,7 @@ class Rig:
         self.broker = MemoryBroker()
         self.log, self.metrics, self.clock = _Log(self.broker), Metrics("0"), LoopClock()
         self.log.calls = []
-        self.attempts = AttemptLog(self.log, TOPICS.delivery_attempts, self.clock, self.metrics, share=share)
+        self.attempts = AttemptLog(self.log, TOPICS, self.clock, self.metrics, share=share)
 
     async def __aenter__(self) -> "Rig":
         await self.log.start()
@@ -180,10 +180,14 @@ async def test_of_a_sample_all_is_told_and_of_the_others_what_failed() -> None:
     async with Rig(share=0.1) as rig:
         rig.tell(count=1_000)
         rig.tell(first=5_000, count=20, decision=FAILED)
+        about = About("status", "r:ci", ENDPOINT, DeliveryId("ci", "github", "m-6000"))
+        assert not is_sampled("github", "m-6000", 0.1)
+        rig.attempts.tell(about, REQUEST, OK, Later(5.0, "still working"), 0.5)
         rig.ping()
         await asyncio.sleep(EVERY_S + 0.1)
         done = [each for each in rig.told() if not each.failed]
         assert 60 < len(done) < 140
+        assert "m-6000" not in rig.ids()
         assert rig.ids() >= {f"m-{number}" for number in range(5_000, 5_020)}
         assert [each.kind for each in rig.told() if each.message_id is None] == ["ping"]
 

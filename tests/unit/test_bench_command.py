@@ -26,6 +26,7 @@ def test_without_a_checkout_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--rates", "100,many"], "comma-separated numbers"),
         (["--rates", "100,0"], "at least 0.1"),
         (["--rates", ","], "at least 0.1"),
+        (["--history", "some"], "'off', 'log'"),
         (["--against", "plain"], "--against runs at --rates"),
         (["--against", "plain", "--rates", "100", "--via", "http"], "takes messages from Kafka"),
     ],
