@@ -37,7 +37,7 @@ from relay.engine.turnstile import Turnstile, attend
 from relay.heap import keep_startup_heap
 from relay.lanes import Lanes
 from relay.log.port import Log
-from relay.pages.web import create_pages
+from relay.pages.web import pages_of
 from relay.plan import API, Plan
 from relay.registering import registrar_of
 from relay.replay.desk import Desk
@@ -384,7 +384,7 @@ class Relay:
             public_url=settings.public_url,
             may_be_open=may_be_open(settings),
             owner_receivers=settings.api_owner_receivers,
-            pages=partial(create_pages, now=self._clock.time) if settings.pages else None,
+            pages=pages_of(settings.pages, self._clock.time, settings.portal_origins),
             examine=partial(look_from_inside, settings, self._plan, self._clock, self._log, self._state, self.registry),
         )
 

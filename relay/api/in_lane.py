@@ -1,17 +1,34 @@
 """What a receiver's lane has not finished: said without reading a record, for people who ask what waits."""
 
+from collections.abc import Mapping
+
 from relay.domain.topics import SHARED, Topics
 from relay.log.partitioner import partition_of
 from relay.log.port import Backlog, Log
 
 
+async def in_lanes(log: Log, topics: Topics, lanes: Mapping[str, str]) -> dict[str, int]:
+    """The same of many receivers, by name, each with its lane, in one look."""
+    groups = {name: topics.lane_groups(lane) for name, lane in lanes.items()}
+    known: dict[str, list[Backlog]] = {}
+    for each in await log.backlogs({topic: group for found in groups.values() for topic, group in found.items()}):
+        known.setdefault(each.partition.topic, []).append(each)
+    return {
+        name: _unfinished(name, lane, [each for topic in groups[name] for each in known.get(topic, ())])
+        for name, lane in lanes.items()
+    }
+
+
 async def in_lane(log: Log, topics: Topics, name: str, lane: str) -> int:
     """How many records of `lane` are unread or under way: of receiver `name` alone, or in SHARED of all that share its
     place there. Raises LogUnavailable."""
-    groups = topics.lane_groups(lane)
-    found = await log.backlogs(groups)
+    return _unfinished(name, lane, await log.backlogs(topics.lane_groups(lane)))
+
+
+def _unfinished(name: str, lane: str, found: list[Backlog]) -> int:
+    """Of the partitions `found` of its lane."""
     if lane == SHARED:
-        own = {topic: _place(name, topic, found) for topic in groups}
+        own = {topic: _place(name, topic, found) for topic in {each.partition.topic for each in found}}
         found = [each for each in found if each.partition.partition == own[each.partition.topic]]
     return sum(each.end - max(each.first, each.committed or 0) for each in found)
 

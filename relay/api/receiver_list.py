@@ -1,7 +1,8 @@
 """Receivers listed in the order of their names: page by page, of an owner, with a label, in a condition."""
 
+import re
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple, TypedDict, get_args
+from typing import Final, Literal, NamedTuple, NotRequired, TypedDict, get_args
 
 from aiohttp import web
 
@@ -10,10 +11,11 @@ from relay.api.context import ApiContext
 from relay.api.json_body import json_response
 from relay.api.paging import cursor_behind, key_behind, limit_in
 from relay.api.problems import invalid
-from relay.api.reading import query_of
+from relay.api.reading import flag_in, query_of
 from relay.api.receiver_shown import entry_of
 from relay.api.receivers import Condition, condition
 from relay.api.registrar import Registrar, Written
+from relay.api.traffic import TrafficView, traffic_of
 from relay.config.apply import API, FILE
 from relay.config.shown import shown_url
 
@@ -23,10 +25,12 @@ none, and say where to go on."""
 _STEP: Final = 200
 _STATES: Final = ("refused", *get_args(Condition))
 _DECLARERS: Final = (FILE, API)
+_PREFIX: Final = re.compile("[a-z0-9-]{0,63}")
+_LANES: Final = ("dedicated", "shared")
 
 
 class ReceiverItem(TypedDict):
-    """A receiver in a list. Null: a newer version wrote what this one cannot read."""
+    """A receiver in a list. Null: a newer version wrote what this one cannot read. `traffic`: where asked for."""
 
     name: str
     condition: Condition | Literal["refused"]
@@ -36,6 +40,8 @@ class ReceiverItem(TypedDict):
     post_endpoint: str | None
     lane: Literal["dedicated", "shared"] | None
     enabled: bool | None
+    breaker: Literal["closed", "open", "half_open"] | None
+    traffic: NotRequired[TrafficView]
 
 
 class ReceiverPage(TypedDict):
@@ -51,12 +57,16 @@ class _Filter(NamedTuple):
     """Name and value; a value of None: any."""
     declared_by: str | None
     states: frozenset[str]
+    prefix: str
+    lane: str | None
 
     def takes(self, item: ReceiverItem) -> bool:
         """Judged by all but its condition."""
         labels = item["labels"]
         return (
-            (self.owner is None or item["owner"] == self.owner)
+            item["name"].startswith(self.prefix)
+            and (self.owner is None or item["owner"] == self.owner)
+            and (self.lane is None or item["lane"] == self.lane)
             and (self.declared_by is None or item["declared_by"] == self.declared_by)
             and all(name in labels and value in (None, labels[name]) for name, value in self.labels)
         )
@@ -75,10 +85,25 @@ class ReceiverListResource:
     async def page(self, request: web.Request) -> web.Response:
         """`{items, cursor}`: `cursor`, if any, is that of what follows. It is a place in the order of names, and
         good whatever comes and goes. Several `label` have to be met all, of several `state` one."""
-        query = query_of(request, "owner", "label", "state", "declared_by", "limit", "cursor")
-        wanted, limit = _filter(query), limit_in(query)
+        query = query_of(
+            request, "owner", "label", "state", "declared_by", "prefix", "lane", "traffic", "limit", "cursor"
+        )
+        wanted, limit, with_traffic = _filter(query), limit_in(query), flag_in(query, "traffic")
         owners, only = _owners(request, wanted.owner), access_of(request).only
-        after, items, looked_at = key_behind(query), list[ReceiverItem](), 0
+        items, after = await self._found(wanted, limit, key_behind(query), owners, only)
+        if with_traffic:
+            receivers = {item["name"]: self._registry.receiver(item["name"]) for item in items}
+            traffic = await traffic_of(self._context, receivers)
+            for item in items:
+                item["traffic"] = traffic[item["name"]]
+        page: ReceiverPage = {"items": items, "cursor": None if after is None else cursor_behind(after)}
+        return json_response(200, page)
+
+    async def _found(
+        self, wanted: _Filter, limit: int, after: str, owners: Sequence[str] | None, only: frozenset[str] | None
+    ) -> tuple[list[ReceiverItem], str | None]:
+        """Those behind the name `after`, and the name behind which others may follow; None: nothing does."""
+        after, items, looked_at = max(after, _before(wanted.prefix)), list[ReceiverItem](), 0
         while len(items) < limit and looked_at < _LOOKED_AT:
             names = self._names(after, _STEP, owners, only)
             for item in await self._items(names, wanted):
@@ -89,9 +114,9 @@ class ReceiverListResource:
             else:
                 after = names[-1] if names else after
                 looked_at += len(names)
-                if len(names) < _STEP:
-                    return _page(items, None)
-        return _page(items, after if self._names(after, 1, owners, only) else None)
+                if len(names) < _STEP or not after.startswith(wanted.prefix):
+                    return items, None
+        return items, after if self._names(after, 1, owners, only) else None
 
     def _names(self, after: str, most: int, owners: Sequence[str] | None, only: frozenset[str] | None) -> list[str]:
         """Only those of `owners`, and of these `only` those: a cursor tells a name."""
@@ -107,6 +132,7 @@ class ReceiverListResource:
         for item, of in zip(items, health, strict=True):
             receiver = self._registry.receiver(item["name"])
             item["condition"] = "refused" if receiver is None else condition(of, receiver.post, receiver.verified)
+            item["breaker"] = of.breaker
         return [item for item in items if not wanted.states or item["condition"] in wanted.states]
 
     def _item(self, name: str) -> ReceiverItem | None:
@@ -123,13 +149,13 @@ class ReceiverListResource:
             "post_endpoint": None if entry is None else shown_url(entry.post_endpoint),
             "lane": None if entry is None else entry.lane,
             "enabled": None if entry is None else entry.enabled,
+            "breaker": None,
         }
 
 
-def _page(items: list[ReceiverItem], after: str | None) -> web.Response:
-    cursor = None if after is None else cursor_behind(after)
-    page: ReceiverPage = {"items": items, "cursor": cursor}
-    return json_response(200, page)
+def _before(prefix: str) -> str:
+    """A text before all names that begin so, and behind most that do not: names have no control characters."""
+    return prefix[:-1] + chr(ord(prefix[-1]) - 1) + "\x7f" if prefix else ""
 
 
 def _filter(query: dict[str, list[str]]) -> _Filter:
@@ -139,12 +165,20 @@ def _filter(query: dict[str, list[str]]) -> _Filter:
     for who in query.get("declared_by", []):
         if who not in _DECLARERS:
             raise invalid(f"declared_by is {who[:40]!r}; known: {', '.join(_DECLARERS)}", parameter="declared_by")
+    for lane in query.get("lane", []):
+        if lane not in _LANES:
+            raise invalid(f"lane is {lane[:40]!r}; known: {', '.join(_LANES)}", parameter="lane")
+    for prefix in query.get("prefix", []):
+        if not _PREFIX.fullmatch(prefix):
+            raise invalid(f"prefix is {prefix[:80]!r}; no name has other than a-z, 0-9 and -", parameter="prefix")
     labels = [text.partition("=") for text in query.get("label", [])]
     return _Filter(
         _one(query, "owner"),
         [(name, value if mark else None) for name, mark, value in labels],
         _one(query, "declared_by"),
         frozenset(query.get("state", [])),
+        _one(query, "prefix") or "",
+        _one(query, "lane"),
     )
 
 

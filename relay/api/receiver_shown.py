@@ -12,7 +12,8 @@ from relay.domain.errors import UserError
 
 class ReceiverView(TypedDict):
     """A receiver. `declared_by`: `file` or `api`. `etag`: changes with every change of it. `settings`: all of them,
-    also those left at their defaults, secrets masked. Null: a newer version wrote what this one cannot read."""
+    also those left at their defaults, secrets masked; `given`: those that were declared. Null: a newer version wrote
+    what this one cannot read."""
 
     name: str
     declared_by: str | None
@@ -20,6 +21,7 @@ class ReceiverView(TypedDict):
     labels: dict[str, str]
     etag: str
     settings: dict[str, Any] | None
+    given: list[str] | None
 
 
 class NewReceiverView(ReceiverView):
@@ -38,6 +40,7 @@ def described(written: Written) -> ReceiverView:
         "labels": {} if entry is None else entry.labels,
         "etag": written.tag,
         "settings": None if entry is None else effective(entry),
+        "given": None if entry is None else sorted(entry.model_fields_set),
     }
 
 

@@ -76,23 +76,24 @@ class StatsResource:
         [found] = await self._context.state.statistics([f"r:{name}"])
         view: StatsView = {
             "name": name,
-            **_counted(sum_of(found.hours.values())),
-            "last_response": None if found.last is None else _last(found.last),
+            **counted_view(sum_of(found.hours.values())),
+            "last_response": None if found.last is None else last_view(found.last),
             "buckets_ms": _BUCKETS_MS,
-            "hours": self._hours(found.hours),
+            "hours": hours_view(found.hours, self._context.clock.time()),
         }
         return json_response(200, view)
 
-    def _hours(self, known: Mapping[int, Counted]) -> list[HourView]:
-        """The state has a clock of its own, which may be in the next hour already."""
-        last = max(int(self._context.clock.time() // _HOUR_S), max(known, default=0))
-        return [
-            {"hour": rfc3339(hour * _HOUR_S), **_counted(known.get(hour, _NOTHING))}
-            for hour in range(last - HOURS + 1, last + 1)
-        ]
+
+def hours_view(known: Mapping[int, Counted], now: float) -> list[HourView]:
+    """The state has a clock of its own, which may be in the next hour already."""
+    last = max(int(now // _HOUR_S), max(known, default=0))
+    return [
+        {"hour": rfc3339(hour * _HOUR_S), **counted_view(known.get(hour, _NOTHING))}
+        for hour in range(last - HOURS + 1, last + 1)
+    ]
 
 
-def _counted(counted: Counted) -> CountedView:
+def counted_view(counted: Counted) -> CountedView:
     return {
         "attempts": counted.attempts,
         "outcomes": dict(zip(OUTCOMES, counted.outcomes, strict=True)),
@@ -102,7 +103,7 @@ def _counted(counted: Counted) -> CountedView:
     }
 
 
-def _last(last: LastAttempt) -> LastResponseView:
+def last_view(last: LastAttempt) -> LastResponseView:
     return {
         "at": rfc3339(last.at),
         "status": last.status,

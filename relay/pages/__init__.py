@@ -6,7 +6,7 @@ one may see and do, the audit and the words of each mistake are the API's, and e
 **To add a page**: a module with a class like this, and a line in `every.py`; templates in `templates/`.
 
     class Messages:
-        nav = Nav("Messages", "/ui/messages")          # None: not in the navigation
+        nav = Nav("Messages", "/ui/messages")          # None: not in the navigation; portal=True: for owners, too
 
         def add_routes(self, routes: Routes) -> None:
             routes.get("/messages", self.list)         # under /ui

@@ -5,11 +5,17 @@ from relay.pages.failed import Failed
 from relay.pages.message import MessagePage
 from relay.pages.messages import Messages
 from relay.pages.page import Page
+from relay.pages.portal import Portal
+from relay.pages.receiver import Receiver
+from relay.pages.receivers import Receivers
 from relay.pages.replays import Replays
 from relay.pages.session import SignIn
+from relay.pages.sources import Sources
 from relay.pages.system import System
 
 
 def pages() -> tuple[Page, ...]:
     """One of each."""
-    return (Messages(), MessagePage(), Failed(), Replays(), System(), SignIn(), Actions())
+    of_messages: tuple[Page, ...] = (Messages(), MessagePage(), Failed(), Replays())
+    of_receivers: tuple[Page, ...] = (Receivers(), Receiver(), Sources(), Portal())
+    return (*of_messages, *of_receivers, System(), SignIn(), Actions())

@@ -15,10 +15,12 @@ Fragment = Callable[[Visit], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Nav:
-    """An entry of the navigation. `href`: with `/ui` before it; what is under it belongs to it."""
+    """An entry of the navigation. `href`: with `/ui` before it; what is under it belongs to it. `portal`: also for
+    owners who came by a link."""
 
     label: str
     href: str
+    portal: bool = False
 
 
 class Routes(Protocol):

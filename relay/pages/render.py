@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -25,6 +26,9 @@ TONES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("failed", "dead", "gone", "disabled", "unserved", "refused", "error", "rejected"), "bad"),
     **dict.fromkeys(("paused", "open", "half_open", "offline", "warning", "waiting", "retry", "stopping"), "warn"),
     **dict.fromkeys(("unverified", "pending", "later", "parked", "rate", "breaker", "held", "ambiguous"), "warn"),
+    **dict.fromkeys(("up",), "good"),
+    **dict.fromkeys(("failing",), "bad"),
+    **dict.fromkeys(("backing_off",), "warn"),
     **dict.fromkeys(("arrived", "delivered_to_receiver", "running", "accepted", "live"), "live"),
 }
 """What colour a state has; any other has none. It is never told by colour alone."""
@@ -66,6 +70,7 @@ class Renderer:
             visible=visible,
             pretty=pretty,
             tojson_text=compact,
+            path_part=path_part,
         )
 
     def render(self, template: str, values: Mapping[str, Any]) -> str:
@@ -206,6 +211,11 @@ def visible(value: object) -> str:
 def pretty(value: object) -> str:
     """JSON, indented."""
     return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def path_part(value: object) -> str:
+    """An id in a path: it may have a slash in it."""
+    return quote(str(value), safe="")
 
 
 def compact(value: object) -> str:

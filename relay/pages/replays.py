@@ -15,7 +15,7 @@ _JOB: Final = "/v1/replays/{}"
 class Replays:
     """The list, and one job as it goes on."""
 
-    nav: ClassVar[Nav | None] = Nav("Replays", "/ui/replays")
+    nav: ClassVar[Nav | None] = Nav("Replays", "/ui/replays", portal=True)
 
     def add_routes(self, routes: Routes) -> None:
         routes.get("/replays", self.list)

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from relay.pages.api_client import ApiProblem
 from relay.pages.page import Nav, Routes
-from relay.pages.visit import HOME, Visit, own_url, see
+from relay.pages.visit import FRAMED, HOME, PORTAL_COOKIE, Visit, own_url, see
 
 SESSION_COOKIE: Final = "relay_session"
 VISITOR_COOKIE: Final = "relay_visitor"
@@ -20,7 +20,8 @@ _THEME_S: Final = 365 * 86_400
 
 
 def token_of(request: web.Request) -> str | None:
-    return request.cookies.get(SESSION_COOKIE) or None
+    """In a frame of another site's page the browser sends the second one alone, elsewhere the first one."""
+    return request.cookies.get(SESSION_COOKIE) or request.cookies.get(PORTAL_COOKIE) or None
 
 
 def keep_token(request: web.Request, response: web.StreamResponse, token: str, max_age_s: int | None = None) -> None:
@@ -28,6 +29,19 @@ def keep_token(request: web.Request, response: web.StreamResponse, token: str, m
     response.set_cookie(
         SESSION_COOKIE, token, path=HOME, max_age=max_age_s, httponly=True, samesite="Strict", secure=_is_https(request)
     )
+
+
+def keep_portal(request: web.Request, response: web.StreamResponse, token: str, *, framed: bool) -> None:
+    """The same of somebody who came by a link; `framed`: in a frame of a page that may show it."""
+    if framed:
+        response.set_cookie(PORTAL_COOKIE, token, path=HOME, httponly=True, **FRAMED)
+    else:
+        keep_token(request, response, token)
+
+
+def forget_token(response: web.StreamResponse) -> None:
+    response.del_cookie(SESSION_COOKIE, path=HOME)
+    response.del_cookie(PORTAL_COOKIE, path=HOME, secure=True, httponly=True, samesite="None")
 
 
 def new_visitor() -> str:
@@ -71,8 +85,9 @@ class SignIn:
     async def log_out(self, visit: Visit) -> web.StreamResponse:
         with suppress(ApiProblem):  # it is over, or the API is away: the browser forgets it all the same
             await visit.api.call("DELETE", "/v1/session")
-        response = see(LOG_IN)
-        response.del_cookie(SESSION_COOKIE, path=HOME)
+        left = visit.in_portal
+        response = visit.show("portal_over.html", detail="You have left.", left=True) if left else see(LOG_IN)
+        forget_token(response)
         return response
 
     async def theme(self, visit: Visit) -> web.StreamResponse:

@@ -17,6 +17,11 @@ from relay.pages.render import Renderer
 
 HOME: Final = "/ui/"
 FLASH_COOKIE: Final = "relay_note"
+PORTAL_COOKIE: Final = "relay_portal"
+"""The token of the portal in a frame of another site's page."""
+FRAMED: Final[Mapping[str, Any]] = {"samesite": "None", "secure": True, "partitioned": True}
+"""What a cookie has to say to be kept there, for that site's pages alone. That it is sent along with requests which
+other pages make is no harm: nothing is changed without the token of a form."""
 _FLASH_MOST: Final = 600
 """Characters of a note: a cookie has 4 KiB."""
 _FLASH_S: Final = 60
@@ -67,6 +72,9 @@ class Visit:
     signed_in: bool
     note: Note | None = None
     newcomer: str | None = None
+    in_portal: bool = False
+    """Somebody who came by a link, and sees the receivers of one owner."""
+    portal_origins: Sequence[str] = ()
     frame_ancestors: Sequence[str] = ()
 
     # the request
@@ -121,7 +129,8 @@ class Visit:
         response = see(url)
         if text:
             note = base64.urlsafe_b64encode(json.dumps([text[:_FLASH_MOST], kind]).encode()).decode()
-            response.set_cookie(FLASH_COOKIE, note, path=HOME, max_age=_FLASH_S, httponly=True, samesite="Strict")
+            rules = FRAMED if is_framed(self.request) else {"samesite": "Strict"}
+            response.set_cookie(FLASH_COOKIE, note, path=HOME, max_age=_FLASH_S, httponly=True, **rules)
         return response
 
     @property
@@ -143,6 +152,11 @@ class Visit:
         query = [(name, value) for name, value in self.request.query.items() if name not in changes]
         query += [(name, value) for name, value in changes.items() if value is not None]
         return str(self.request.rel_url.with_query(query))
+
+
+def is_framed(request: web.Request) -> bool:
+    """Whether the portal is shown in a frame of another site's page."""
+    return request.cookies.get(PORTAL_COOKIE) is not None
 
 
 def see(url: str) -> web.Response:

@@ -2,8 +2,9 @@
 
 import asyncio
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -11,15 +12,18 @@ from aiohttp import web
 from aiohttp.typedefs import Handler as WebHandler
 
 from relay import __version__
+from relay.domain.session import kind_of
 from relay.pages.api_client import ApiProblem, OwnApi
 from relay.pages.every import pages
 from relay.pages.page import Fragment, Handler
+from relay.pages.portal import FIRST
 from relay.pages.render import Renderer
 from relay.pages.session import (
     LOG_IN,
     THEME_COOKIE,
     THEMES,
     VISITOR_COOKIE,
+    forget_token,
     keep_visitor,
     new_visitor,
     token_of,
@@ -45,10 +49,18 @@ _MOST_FORM_BYTES: Final = 2 * 1024 * 1024
 """A message that is tried may be 1 MiB, and grows when a form has it."""
 
 
-def create_pages(socket: Path, now: Callable[[], float]) -> web.Application:
-    """`socket`: where the API of this process listens. `now`: Unix seconds."""
+def pages_of(
+    wanted: bool, now: Callable[[], float], portal_origins: Sequence[str]
+) -> Callable[[Path], web.Application] | None:
+    """What makes the pages of a process; None: it has none."""
+    return partial(create_pages, now=now, portal_origins=portal_origins) if wanted else None
+
+
+def create_pages(socket: Path, now: Callable[[], float], portal_origins: Sequence[str] = ()) -> web.Application:
+    """`socket`: where the API of this process listens. `now`: Unix seconds. `portal_origins`: of pages that may show
+    the portal in a frame."""
     api, statics = OwnApi(socket), Statics()
-    desk = _Desk(api, Renderer(statics.url, now))
+    desk = _Desk(api, Renderer(statics.url, now), portal_origins)
     app = web.Application(middlewares=[_with_headers], client_max_size=_MOST_FORM_BYTES)
     statics.add_routes(app.router)
     routes = _Routes(app.router, desk)
@@ -75,8 +87,9 @@ def create_pages(socket: Path, now: Callable[[], float]) -> web.Application:
 class _Desk:
     """Makes visits of requests, and answers of what was raised."""
 
-    def __init__(self, api: OwnApi, renderer: Renderer) -> None:
+    def __init__(self, api: OwnApi, renderer: Renderer, portal_origins: Sequence[str]) -> None:
         self._api = api
+        self._portal_origins = portal_origins
         self._renderer = renderer
         self.pages = pages()
         self._nav = [page.nav for page in self.pages if page.nav is not None]
@@ -87,8 +100,9 @@ class _Desk:
         token, theme = token_of(request), request.cookies.get(THEME_COOKIE, "")
         known = request.cookies.get(VISITOR_COOKIE) or None
         visitor = known or new_visitor()
+        in_portal = token is not None and kind_of(token) == "portal"
         shared = {
-            "nav": self._nav,
+            "nav": [nav for nav in self._nav if nav.portal or not in_portal],
             "here": _here(self._nav_hrefs(), request.path),
             "version": __version__,
             "theme": theme if theme in THEMES else "system",
@@ -103,7 +117,10 @@ class _Desk:
             shared,
             signed_in=token is not None,
             note=note,
-            newcomer=None if known else visitor,
+            newcomer=None if known or in_portal else visitor,
+            in_portal=in_portal,
+            portal_origins=self._portal_origins,
+            frame_ancestors=self._portal_origins if in_portal else (),
         )
 
     def _nav_hrefs(self) -> list[str]:
@@ -114,6 +131,8 @@ class _Desk:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             visit = self.visit(request)
+            if visit.in_portal and request.path == HOME:
+                return see(FIRST)
             try:
                 if changes and not await _is_our_form(visit):
                     problem = ApiProblem(403, "form", "The form is too old", "Go back, load the page again, repeat it.")
@@ -193,13 +212,18 @@ async def _with_headers(request: web.Request, handler: WebHandler) -> web.Stream
         error.headers.update(_SAFE)
         raise
     if not response.prepared:
-        response.headers.update(_SAFE)
+        for name, value in _SAFE.items():
+            response.headers.setdefault(name, value)
     return response
 
 
 def _of_problem(visit: Visit, problem: ApiProblem) -> web.StreamResponse:
     if problem.status != 401:
         return _problem_page(visit, problem)
+    if visit.in_portal:
+        over = visit.show("portal_over.html", status=401, detail=problem.detail, left=False)
+        forget_token(over)
+        return over
     to = visit.url if visit.request.method in _READING and not visit.is_partial else HOME
     log_in = str(visit.request.rel_url.with_path(LOG_IN).with_query(to=to))
     if visit.is_partial:

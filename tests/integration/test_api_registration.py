@@ -19,8 +19,10 @@ from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.receivers_file import parse_receivers_file
 from relay.config.registry import Registry
 from relay.domain.receiver import Receiver
+from relay.domain.statistics import NUMBERS, OUTCOMES, Counted
 from relay.engine.clock import SystemClock
-from tests.integration.api_rig import Reply, document, problem, running_api
+from relay.state.statistics import LastAttempt, Tally
+from tests.integration.api_rig import NOW, Reply, document, problem, running_api
 from tests.integration.api_rig import Rig as ApiRig
 
 URL = "https://ci.example/hooks"
@@ -282,6 +284,11 @@ async def test_the_list_goes_on_where_it_was_whatever_comes_and_goes(rig: Rig) -
         ("declared_by=file", ["filed"]),
         ("state=paused", ["c"]),
         ("state=paused&state=up", ["a", "b", "c", "filed"]),
+        ("prefix=a", ["a"]),
+        ("prefix=fi&state=up", ["filed"]),
+        ("prefix=d", []),
+        ("lane=dedicated", ["b", "filed"]),
+        ("lane=shared&prefix=c", ["c"]),
     ],
 )
 async def test_the_list_is_narrowed(rig: Rig, query: str, names: list[str]) -> None:
@@ -303,8 +310,39 @@ async def test_the_list_is_narrowed(rig: Rig, query: str, names: list[str]) -> N
     assert one_by_one == names
 
 
+async def test_the_list_tells_what_goes_to_each_receiver_where_that_is_asked_for(rig: Rig) -> None:
+    await rig.create("a", lane="dedicated", rate_limit=5)
+    await rig.create("b")
+    plain = document(await rig.ask("GET", "/v1/receivers"))["items"]
+    assert [(item["breaker"], "traffic" in item) for item in plain] == [("closed", False)] * 2
+    counted = [0] * NUMBERS
+    counted[OUTCOMES.index("delivered")], counted[OUTCOMES.index("rejected")], counted[len(OUTCOMES) + 3] = 3, 1, 4
+    told = Tally("r:a", Counted(tuple(counted)), LastAttempt(NOW, 204, None, 0.05))
+    await rig.api.state.tally("p", 1, [told])
+    found = document(await rig.ask("GET", "/v1/receivers?traffic=true"))["items"]
+    a, b = (item["traffic"] for item in found)
+    assert (a["attempts"], a["success_rate"], a["p99_ms"], len(a["hours"])) == (4, 0.75, 50, 24)
+    assert a["last_response"]["status"] == 204
+    assert (a["rate"]["limit"], a["unfinished"], a["parked"]) == (5, 0, 0)
+    assert a["rate"]["used"] == pytest.approx(4 / (NOW % 3600))
+    assert (b["attempts"], b["success_rate"], b["rate"]["limit"], b["last_response"]) == (0, None, None, None)
+
+
 @pytest.mark.parametrize(
-    "query", ["limit=0", "limit=x", "limit=1001", "state=x", "declared_by=x", "cursor=%C3%A9", "cursor=_w", "x=1"]
+    "query",
+    [
+        "limit=0",
+        "limit=x",
+        "limit=1001",
+        "state=x",
+        "declared_by=x",
+        "cursor=%C3%A9",
+        "cursor=_w",
+        "x=1",
+        "lane=x",
+        "prefix=A",
+        "traffic=x",
+    ],
 )
 async def test_a_list_that_cannot_be(rig: Rig, query: str) -> None:
     problem(await rig.ask("GET", f"/v1/receivers?{query}"), 400, "invalid-request")

@@ -21,6 +21,7 @@ from tests.integration.test_api_keys import ADMIN, JSON, JSON_, SETTING, bearer,
 from tests.integration.test_cli_mistakes import called
 
 HOUR = 3_600.0
+TAIL = "/v1/tail"
 
 
 async def session(rig: Rig, by: str | None = None, **wanted: Any) -> Reply:
@@ -333,7 +334,7 @@ async def test_the_portal_shows_its_owners_receivers_and_nothing_of_others() -> 
         for each, own in ((text, {"a-one", "a-two"}), (only, {"a-two"})):
             asked = 0
             for method, path in ROUTES:
-                if method != "GET" or not path.startswith("/v1/"):
+                if method != "GET" or not path.startswith("/v1/") or path == TAIL:
                     continue
                 for name in NAMES:
                     reply = await rig.request("GET", _filled(path, name), headers=bearer(each))
@@ -343,6 +344,10 @@ async def test_the_portal_shows_its_owners_receivers_and_nothing_of_others() -> 
                     if "{name}" in path:
                         assert reply.status == (200 if name in own else 403), (path, name, reply)
             assert asked > 40
+            for name in NAMES:  # it goes on for ever
+                url = f"{rig.url}{TAIL}?receiver={name}"
+                async with rig.client.get(url, headers=bearer(each)) as response:
+                    assert response.status == (200 if name in own else 403), name
 
 
 def _filled(path: str, name: str) -> str:

@@ -1,0 +1,93 @@
+"""The settings of a receiver as fields of a form: how they are shown, and what is sent of them. Pure.
+
+Only what was changed is sent, so that a form that somebody else's change has overtaken undoes none of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from relay.pages.api_client import ApiProblem
+
+Kind = Literal["text", "number", "duration", "list", "labels"]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """`name`: of the setting. `required`: an empty one is no way back to the default."""
+
+    name: str
+    label: str
+    kind: Kind = "text"
+    hint: str = ""
+    required: bool = False
+
+
+COMMON: Final = (
+    Field("post_endpoint", "URL", hint="Where messages are POSTed.", required=True),
+    Field(
+        "status_endpoint", "URL to ask for the answer", hint="After a 202, as https://ci.example/jobs/{response.id}."
+    ),
+    Field("sources", "Sources", "list", hint="It subscribes to these, with commas; a trailing * stands for anything."),
+    Field("event_types", "Types of events", "list", hint="And to these of them; * is all."),
+    Field("rate_limit", "Requests at most", "number", hint="In each window. Empty: any number."),
+    Field("window_size", "Window", "duration", hint="As 1s or 1m."),
+    Field("max_in_flight", "At a time", "number", hint="Requests under way at most."),
+    Field("timeout", "Timeout", "duration", hint="Of one request, as 15s."),
+    Field("labels", "Labels", "labels", hint="As env=production, with commas."),
+)
+NEW_FIELDS: Final = (
+    COMMON[0],
+    Field("owner", "Owner", hint="Whose it is; their key, or a link into the portal, shows it."),
+    *COMMON[2:5],
+    COMMON[-1],
+)
+
+
+def written_duration(seconds: float) -> str:
+    """As the API reads it, too."""
+    return f"{seconds:g}s"
+
+
+def shown(value: Any, kind: Kind) -> str:
+    """As it is written in its field."""
+    if value is None:
+        return ""
+    match kind:
+        case "duration":
+            return written_duration(value)
+        case "list":
+            return ", ".join(str(each) for each in value)
+        case "labels":
+            return ", ".join(f"{name}={each}" for name, each in value.items())
+    return str(value)
+
+
+def wanted_of(form: Mapping[str, str], present: Mapping[str, Any], fields: Sequence[Field]) -> dict[str, Any]:
+    """What is to be sent: the fields whose text is another than what is there. Raises ApiProblem."""
+    found: dict[str, Any] = {}
+    for field in fields:
+        if field.name not in form:
+            continue
+        text = form[field.name].strip()
+        if text != shown(present.get(field.name), field.kind):
+            found[field.name] = _value(text, field, present)
+    return found
+
+
+def _value(text: str, field: Field, present: Mapping[str, Any]) -> Any:
+    if not text:
+        return None if field.kind != "labels" else dict.fromkeys(present.get(field.name) or {})
+    match field.kind:
+        case "number":
+            if not (text.isascii() and text.isdigit()):
+                detail = f"{field.label}: {text[:40]!r} is not a whole number"
+                raise ApiProblem(422, "invalid-receiver", "The receiver is not valid", detail)
+            return int(text)
+        case "list":
+            return [part.strip() for part in text.split(",") if part.strip()]
+        case "labels":
+            parts = [part.partition("=") for part in text.split(",") if part.strip()]
+            gone = dict.fromkeys(present.get(field.name) or {})  # a merge patch takes away what is null
+            return {**gone, **{name.strip(): value.strip() for name, _, value in parts}}
+    return text

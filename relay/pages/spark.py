@@ -1,0 +1,88 @@
+"""Small pictures of a day, made on the server: they need no script. Numbers are theirs alone, so nothing is hostile."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from relay.pages.render import clock, milliseconds, number
+
+_STEP: Final = 4
+"""Units of width for each hour."""
+_BAR: Final = 3
+_HIGH: Final = 24
+_NONE: Final = 0.8
+"""Of an hour in which there was nothing: one sees that it was there."""
+_LEAST: Final = 1.5
+"""Of what is there at all: one failure among thousands is seen, too."""
+
+
+def attempts(hours: Sequence[Mapping[str, Any]], *, large: bool = False) -> Markup:
+    """A bar for each hour; what failed is on top, in another colour. `hours`: of statistics, in their order."""
+    most = max((hour["attempts"] for hour in hours), default=0)
+    bars = [_bar(place, hour, most) for place, hour in enumerate(hours)]
+    total, failed = sum(hour["attempts"] for hour in hours), sum(map(_failed, hours))
+    return _picture(bars, len(hours), f"{number(total)} attempts in 24 h, {number(failed)} of them failed", large=large)
+
+
+def line(hours: Sequence[Mapping[str, Any]], names: Sequence[str], label: str) -> Markup:
+    """A line for each of `names`, as `p99_ms`: from hour to hour, with gaps where nothing is known."""
+    known = [value for hour in hours for name in names if (value := hour[name]) is not None]
+    most = max(known, default=0) or 1
+    lines = [_path([hour[name] for hour in hours], most, name) for name in names]
+    dots = [_hour(place, hour, _said_of(hour, names)) for place, hour in enumerate(hours)]
+    return _picture([*lines, *dots], len(hours), label, large=True)
+
+
+def _bar(place: int, hour: Mapping[str, Any], most: int) -> Markup:
+    said = f"{number(hour['attempts'])} attempts, {number(_failed(hour))} failed"
+    if not hour["attempts"]:
+        return _rect(place, _NONE, _HIGH - _NONE, "none") + _hour(place, hour, said)
+    bad = _high(_failed(hour), most)
+    whole = max(_high(hour["attempts"], most), bad)
+    good = _rect(place, whole - bad, _HIGH - whole + bad, "ok") if whole > bad else Markup("")
+    return good + (_rect(place, bad, _HIGH - whole, "no") if bad else Markup("")) + _hour(place, hour, said)
+
+
+def _failed(hour: Mapping[str, Any]) -> int:
+    """Of its attempts, as far as the share of the others tells."""
+    share = hour["success_rate"]
+    return 0 if share is None else round(hour["attempts"] * (1 - share))
+
+
+def _high(count: int, most: int) -> float:
+    return max(_LEAST, count * (_HIGH - 1) / most) if count else 0.0
+
+
+def _rect(place: int, high: float, top: float, kind: str) -> Markup:
+    return Markup('<rect class="{}" x="{}" y="{:.1f}" width="{}" height="{:.1f}"/>').format(
+        kind, place * _STEP, top, _BAR, high
+    )
+
+
+def _hour(place: int, hour: Mapping[str, Any], said: str) -> Markup:
+    """The whole height of an hour, which says in words what is there."""
+    return Markup('<rect class="at" x="{}" y="0" width="{}" height="{}"><title>{} UTC: {}</title></rect>').format(
+        place * _STEP, _STEP, _HIGH, clock(hour["hour"])[:5], said
+    )
+
+
+def _path(values: Sequence[float | None], most: float, kind: str) -> Markup:
+    steps, is_down = [], False
+    for place, value in enumerate(values):
+        if value is not None:
+            x, y = place * _STEP, _HIGH - 1 - value * (_HIGH - 3) / most
+            # as wide as its hour, so that a single one is seen as well
+            steps.append(f"{'L' if is_down else 'M'}{x + 0.3:.1f} {y:.1f}L{x + _BAR:.1f} {y:.1f}")
+        is_down = value is not None
+    return Markup('<path class="{}" d="{}"/>').format(kind, "".join(steps))
+
+
+def _said_of(hour: Mapping[str, Any], names: Sequence[str]) -> str:
+    return ", ".join(f"{name.removesuffix('_ms')} {milliseconds(hour[name])}" for name in names)
+
+
+def _picture(parts: Sequence[Markup], count: int, label: str, *, large: bool) -> Markup:
+    return Markup(
+        '<svg class="spark{}" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
+    ).format(" large" if large else "", max(1, count) * _STEP, _HIGH, label, Markup("").join(parts))
