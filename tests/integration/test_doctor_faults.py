@@ -1,0 +1,340 @@
+"""What `relay doctor` looks for, planted on real servers: each fault is named, with what to do about it."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from relay.composition import open_log, open_state
+from relay.domain.identity import DeliveryId
+from relay.log.port import Coordinate, NewRecord
+from relay.sink import Sink
+from relay.state.onlooker import Sign
+from relay.state.port import FailedEntry, Lane, Parked
+from relay.state.replies import answered, of
+from relay.state.rows import TAGS, delivery_row
+from tests.fakes.certificates import Issued, authority, issued
+from tests.integration.doctor_rig import NOWHERE, SECRET, DoctorRig, doctor_rig, named, only, silent, told
+from tests.servers.kafka import Broker
+from tests.servers.valkey import ValkeyServer
+
+OURS = authority("ours")
+
+
+@pytest.fixture
+async def rig(
+    kafka_broker: Broker, redis_server: ValkeyServer, tmp_path: Path, unique_prefix: str
+) -> AsyncIterator[DoctorRig]:
+    async with doctor_rig(kafka_broker, redis_server, tmp_path, unique_prefix) as rig:
+        rig.receivers["ci"] = {"post_endpoint": "http://127.0.0.1:9/", "secret": SECRET}
+        yield rig
+
+
+@pytest.fixture
+def forgetful() -> Iterator[ValkeyServer]:
+    """It keeps nothing on disk, and drops what it has no room for."""
+    server = ValkeyServer(options=("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@asynccontextmanager
+async def serving(certificate: Issued) -> AsyncIterator[str]:
+    """The URL of a server with that certificate."""
+    context: ssl.SSLContext = certificate.server_context()
+    server = await asyncio.start_server(silent, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/hooks"
+
+
+async def alter(rig: DoctorRig, topic: str, **configs: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=rig.environ["RELAY_KAFKA_BOOTSTRAP_SERVERS"])
+    named_configs = {"max.message.bytes": "2162688"}  # what is not named here gets the broker's default
+    named_configs |= {name.replace("_", "."): value for name, value in configs.items()}
+    await admin.start()
+    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, named_configs)])
+    await admin.close()
+
+
+# --- the log --------------------------------------------------------------------------------------------------------
+
+
+async def test_kafka_is_away(rig: DoctorRig) -> None:
+    rig.environ["RELAY_KAFKA_BOOTSTRAP_SERVERS"] = NOWHERE
+    found = await rig.look()
+    assert not found.ok
+    line = only(found, "log", "error")
+    assert NOWHERE in line.what
+    assert "RELAY_KAFKA_BOOTSTRAP_SERVERS" in (line.todo or "")
+    assert {each.severity for name in ("rights", "topics", "lag") for each in named(found, name)} == {"skipped"}
+    assert only(found, "state", "ok")
+    assert "as the receivers file has them" in only(found, "entries", "ok").what
+
+
+async def test_topics_are_missing(rig: DoctorRig) -> None:
+    line = only(await rig.look("topics"), "topics", "error")
+    assert "is missing" in line.what
+    assert line.todo == "relay topics apply"
+    assert rig.topics.prefix in (line.subject or "")
+
+
+async def test_too_few_partitions(rig: DoctorRig) -> None:
+    await rig.create(partitions={rig.topics.parked_messages: 3})
+    line = only(await rig.look("topics"), "topics", "error")
+    assert line.subject == rig.topics.parked_messages
+    assert "it has 3 partitions, and has to have 10" in line.what
+
+
+async def test_a_topic_deletes_what_is_unread(rig: DoctorRig) -> None:
+    await rig.create()
+    await alter(rig, rig.topics.to_sender, retention_bytes="1000000")
+    line = only(await rig.look("topics"), "topics", "error")
+    assert (line.subject, "retention.bytes is 1000000" in line.what) == (rig.topics.to_sender, True)
+    assert f"--entity-name {rig.topics.to_sender} --add-config retention.bytes=-1" in (line.todo or "")
+
+
+async def test_a_backlog_grows_and_stands_still(rig: DoctorRig) -> None:
+    await rig.create()
+    async with open_log(rig.settings) as log:
+        await log.append([NewRecord(rig.topics.from_sender, b"shop", b"{}") for _ in range(3)])
+        rig.clock.meanwhile = lambda: log.append([NewRecord(rig.topics.from_sender, b"shop", b"{}")])
+        assert only(await rig.look("lag"), "lag", "ok").what.startswith("4 records are unread")
+        rig.clock.ahead_s = 600
+        line = only(await rig.look("lag"), "lag", "warning")
+    assert line.subject == rig.topics.from_sender
+    assert "5 records are unread, the oldest for 10m" in line.what
+    assert "none was finished and 1 have come" in line.what
+    assert "relay worker from-sender" in (line.todo or "")
+
+
+async def test_the_clock_is_behind_what_is_on_the_log(rig: DoctorRig) -> None:
+    await rig.create()
+    async with open_log(rig.settings) as log:
+        await log.append([NewRecord(rig.topics.from_sender, b"shop", b"{}")])
+    rig.clock.ahead_s = -3_600
+    lines = [each.what for each in named(await rig.look("clock"), "clock") if each.severity == "error"]
+    assert ["Redis" in line for line in sorted(lines)] == [True, False]
+
+
+# --- the state ------------------------------------------------------------------------------------------------------
+
+
+async def test_redis_is_away(rig: DoctorRig) -> None:
+    await rig.create()
+    rig.environ["RELAY_REDIS_URL"] = f"redis://:s3cr3t-pass@{NOWHERE}/0"
+    found = await rig.look()
+    line = only(found, "state", "error")
+    assert NOWHERE in line.what
+    assert line.todo == "start Redis, or correct RELAY_REDIS_URL"
+    skipped = ("recovery", "lanes", "parked", "dead-letters")
+    assert {each.severity for name in skipped for each in named(found, name)} == {"skipped"}
+    assert only(found, "log", "ok")
+    assert "s3cr3t-pass" not in told(found.checks)
+
+
+async def test_redis_may_evict(rig: DoctorRig, forgetful: ValkeyServer) -> None:
+    rig.environ["RELAY_REDIS_URL"] = forgetful.url
+    line = only(await rig.look("state"), "state", "error")
+    assert "maxmemory-policy is allkeys-lru" in line.what
+    assert "redis-cli CONFIG SET maxmemory-policy noeviction" in (line.todo or "")
+
+
+async def test_redis_keeps_nothing(rig: DoctorRig) -> None:
+    server = ValkeyServer(options=("--maxmemory-policy", "noeviction"))
+    server.start()
+    try:
+        rig.environ["RELAY_REDIS_URL"] = server.url
+        line = only(await rig.look("state"), "state", "warning")
+    finally:
+        server.stop()
+    assert "keeps nothing on disk" in line.what
+    assert "redis-cli CONFIG SET appendonly yes" in (line.todo or "")
+
+
+async def test_what_redis_knew_is_not_put_back(rig: DoctorRig) -> None:
+    line = only(await rig.look("recovery"), "recovery", "warning")
+    assert "64 of 64 hash tags" in line.what
+    await made_ready(rig)
+    assert only(await rig.look("recovery"), "recovery", "ok")
+
+
+async def test_the_clock_is_off(rig: DoctorRig) -> None:
+    assert only(await rig.look("clock"), "clock", "ok")
+    rig.clock.ahead_s = 3_600
+    line = only(await rig.look("clock"), "clock", "error")
+    assert "3600 s ahead of that of Redis" in line.what
+    assert "NTP" in (line.todo or "")
+
+
+async def test_nobody_serves_a_lane(rig: DoctorRig) -> None:
+    await rig.create()
+    everything = await rig.look("lanes")
+    assert "no relay runs" in only(everything, "lanes", "error").what
+    assert only(everything, "lanes", "error").todo == "relay run"
+    served = [lane for lane in rig.topics.fixed_groups() if lane != rig.topics.to_sender]
+    partitions = {spec.name: spec.partitions for spec in rig.topics.fixed()}
+    async with open_state(rig.settings) as state, open_log(rig.settings) as log:
+        await state.sign([Sign(topic, number) for topic in served for number in range(partitions[topic])])
+        await state.sign([Sign(rig.topics.pending("ci"), 0)])
+        await log.append([NewRecord(rig.topics.to_receiver("ci"), b"shop", b"{}")])
+        found = await rig.look("lanes")
+    line = only(found, "lanes", "error")
+    assert (line.subject, line.todo) == (rig.topics.to_receiver("ci"), "relay worker to-receiver --receiver ci")
+    assert "unread in them: 1" in line.what
+    other = only(found, "lanes", "warning")
+    assert (other.subject, other.todo) == (rig.topics.to_sender, "relay worker to-sender")
+
+
+async def test_what_is_parked_nears_its_bound(rig: DoctorRig) -> None:
+    await made_ready(rig)
+    rig.environ |= {"RELAY_PARKED_PER_RECEIVER": "10", "RELAY_PARKED_TOTAL": "16"}
+    row = [delivery_row(DeliveryId("ci", "shop", f"m-{number}")) for number in range(10)]
+    at = Coordinate(rig.topics.parked_messages, 0, 0)
+    parked = [Parked(each, 0, at, 3_600, None, number) for number, each in enumerate(row)]
+    async with open_state(rig.settings) as state:
+        await answered(state.park(of(Lane(rig.topics.to_receiver("ci"), 0, 1), parked)))
+        found = await rig.look("parked")
+    assert "10 of 16 records that may be parked in all" in only(found, "parked", "warning").what
+    line = only(found, "parked", "error")
+    assert (line.subject, "10 of 10" in line.what) == ("ci", True)
+    assert "relay receivers health ci" in (line.todo or "")
+
+
+async def test_there_are_dead_letters_of_the_last_hour(rig: DoctorRig) -> None:
+    await made_ready(rig)
+    async with open_state(rig.settings) as state:
+        now = await state.time()
+        at = [Coordinate(rig.topics.failed_messages, 0, number) for number in range(3)]
+        ages = (10.0, 20.0, 7_200.0)
+        letters = [FailedEntry("ci", at[n], now - age, "expired", "shop", f"m-{n}") for n, age in enumerate(ages)]
+        await state.index_failed(letters)
+    line = only(await rig.look("dead-letters"), "dead-letters", "warning")
+    assert (line.subject, line.what) == ("ci", "2 within the last hour: 2 expired")
+    assert line.todo == "relay failed list --receiver ci"
+
+
+# --- receivers ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_secret_cannot_be_resolved(rig: DoctorRig) -> None:
+    rig.receivers["ci"]["secret"] = "${CI_SECRET}"
+    line = only(await rig.look("entries"), "entries", "error")
+    assert "receivers.ci.secret: the environment variable CI_SECRET is not set" in line.what
+    assert "RELAY_SECRETS_FROM" in (line.todo or "")
+    rig.environ["CI_SECRET"] = SECRET
+    assert only(await rig.look("entries"), "entries", "ok")
+
+
+async def test_a_name_does_not_exist(rig: DoctorRig) -> None:
+    rig.receivers["ci"]["post_endpoint"] = "https://nobody.invalid/hooks"
+    [line] = named(await rig.look("dns"), "dns")
+    assert line.severity in ("error", "warning")  # without a network, no name server says that there is none
+    assert line.subject == "ci"
+    assert "nobody.invalid" in line.what
+
+
+async def test_a_certificate_has_expired(rig: DoctorRig) -> None:
+    async with serving(issued(OURS, days=-1)) as url:
+        rig.receivers["ci"] |= {"post_endpoint": url, "tls": {"ca": OURS.pem}}
+        line = only(await rig.look("tls"), "tls", "error")
+    assert line.subject == "ci"
+    assert "certificate has expired" in line.what
+
+
+async def test_a_certificate_expires_soon(rig: DoctorRig) -> None:
+    async with serving(issued(OURS, days=3)) as url:
+        rig.receivers["ci"] |= {"post_endpoint": url, "tls": {"ca": OURS.pem}}
+        line = only(await rig.look("tls"), "tls", "warning")
+        assert "expires in 3 days" in line.what
+        async with serving(issued(OURS, days=30)) as renewed:
+            rig.receivers["ci"]["post_endpoint"] = renewed
+            assert only(await rig.look("tls"), "tls", "ok")
+
+
+async def test_a_chain_is_self_signed(rig: DoctorRig) -> None:
+    async with serving(issued(OURS)) as url:
+        rig.sources["shop"] = {"callback": {"url": url, "secret": SECRET}}
+        line = only(await rig.look("tls"), "tls", "error")
+    assert line.subject == "callback of shop"
+    assert "certificate verify failed" in line.what
+    assert "RELAY_CA_FILE" in (line.todo or "")
+
+
+async def test_an_address_is_private(rig: DoctorRig) -> None:
+    rig.receivers["ci"]["post_endpoint"] = "https://10.1.2.3/hooks"
+    line = only(await rig.look("address"), "address", "error")
+    assert line.subject == "ci"
+    assert line.todo == "if that is meant to be: RELAY_ALLOW_PRIVATE_NETWORKS=10.1.2.3/32"
+
+
+async def test_nothing_accepts_a_connection(rig: DoctorRig) -> None:
+    found = await rig.look("connection")
+    assert only(found, "connection", "warning").subject == "ci"
+    assert named(found, "tls") == []
+
+
+# --- the API --------------------------------------------------------------------------------------------------------
+
+
+async def test_the_public_url_leads_elsewhere(rig: DoctorRig) -> None:
+    rig.environ["RELAY_PUBLIC_URL"] = f"http://{NOWHERE}"
+    assert "does not answer from here" in only(await rig.look("public-url"), "public-url", "error").what
+    sink = Sink("answer")
+    await sink.start()
+    try:
+        rig.environ["RELAY_PUBLIC_URL"] = sink.url.rpartition("/")[0]
+        line = only(await rig.look("public-url"), "public-url", "error")
+    finally:
+        await sink.stop()
+    assert "is no relay" in line.what
+
+
+async def test_strangers_may_use_the_api(rig: DoctorRig) -> None:
+    await rig.create()
+    rig.environ["RELAY_API_HOST"] = "0.0.0.0"  # noqa: S104
+    line = only(await rig.look("api-key"), "api-key", "error")
+    assert "can be reached from outside" in line.what
+    assert "RELAY_API_KEY" in (line.todo or "")
+    rig.environ["RELAY_API_INSECURE"] = "true"
+    assert "RELAY_API_INSECURE" in only(await rig.look("api-key"), "api-key", "warning").what
+    rig.environ["RELAY_API_KEY"] = "a key that nobody guesses"
+    assert only(await rig.look("api-key"), "api-key", "ok")
+
+
+async def test_the_history_is_behind(rig: DoctorRig) -> None:
+    async def behind() -> float:
+        return 300.0
+
+    line = only(await rig.look("history", history_behind=behind), "history", "warning")
+    assert (line.what, line.todo) == ("5m behind the log", "relay worker history")
+
+
+async def test_the_data_directory_cannot_be_used(rig: DoctorRig) -> None:
+    missing = rig.directory / "gone"
+    assert str(missing) in only(await rig.look("data", data_dir=missing), "data", "error").what
+    assert "left on its disk" in named(await rig.look("data", data_dir=rig.directory), "data")[0].what
+
+
+async def test_one_receiver_is_looked_at_alone(rig: DoctorRig) -> None:
+    await rig.create()
+    rig.receivers["cd"] = {"post_endpoint": "https://10.1.2.3/hooks", "secret": SECRET}
+    found = await rig.look(receiver="ci")
+    assert {each.subject for each in named(found, "connection")} == {"ci"}
+    assert named(found, "address")[0].severity == "ok"
+    assert {each.name for each in found.checks}.isdisjoint({"settings", "api-key", "recovery"})
+    assert rig.topics.to_sender not in json.dumps([each.subject for each in named(found, "lanes")])
+    assert "there is no receiver typo" in only(await rig.look(receiver="typo"), "entries", "error").what
+
+
+async def made_ready(rig: DoctorRig) -> None:
+    """The state of a relay that has put back what there was."""
+    async with open_state(rig.settings) as state:
+        await state.lost()
+        await state.ready(range(TAGS), in_doubt_s=0)
