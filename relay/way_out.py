@@ -8,9 +8,10 @@ from relay.domain.errors import UserError
 from relay.limits import KEPT, descriptor_limit, most_requests
 
 
-def requests_of(settings: Settings) -> int:
-    """How many requests may be under way at a time. Raises UserError where there are no descriptors for that."""
-    descriptors, wanted = descriptor_limit(), settings.max_requests
+def requests_of(settings: Settings, descriptors: int | None = None) -> int:
+    """How many requests may be under way at a time, with so many descriptors; None: those that this process may have.
+    Raises UserError where there are too few."""
+    descriptors, wanted = descriptors or descriptor_limit(), settings.max_requests
     if wanted is None:
         return most_requests(descriptors)
     if wanted > descriptors - KEPT:

@@ -135,7 +135,8 @@ def _in_settings(settings: Settings) -> Iterator[str]:
         for each in value if isinstance(value, tuple) else (value,):
             if isinstance(each, SecretStr):
                 text = each.get_secret_value()
-                yield from (text[start:end] for start, end in secret_spans(text)) if "://" in text else (text,)
+                spans = [text[start:end] for start, end in secret_spans(text)] if "://" in text else [text]
+                yield from (part for span in spans for part in (span, span.rpartition(":")[2]))
 
 
 def _shown(checked: Checked, secrets: Sequence[str]) -> Checked:

@@ -92,7 +92,7 @@ def judge_descriptors(settings: Settings, descriptors: int) -> Checked:
     """`descriptors`: that a process may have."""
     todo = "raise `ulimit -n` to 65536 (LimitNOFILE=65536 of systemd) where the relay is started"
     try:
-        seats = requests_of(settings)
+        seats = requests_of(settings, descriptors)
     except UserError as wrong:
         return error("descriptors", str(wrong), todo)
     text = f"{descriptors} descriptors, so {seats} requests under way at a time"

@@ -1,0 +1,243 @@
+"""What the doctor makes of what it sees, and that one check's failure is no other one's."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from relay.api.doctor import view_of
+from relay.config.settings import Settings
+from relay.doctor.case import Case, Known, known_to_file
+from relay.doctor.endpoints import Reached, Target, judge
+from relay.doctor.examination import LOOKS, Look, examine
+from relay.doctor.here import Disk, judge_descriptors, judge_disk, judge_software
+from relay.doctor.known import judge_entries, judge_history
+from relay.doctor.log import Unread, command_for, judge_lag, judge_rights
+from relay.doctor.opened import Opened
+from relay.doctor.outside import judge as judge_public_url
+from relay.doctor.table import CHECKS, NAMES
+from relay.domain.diagnosis import Checked, Diagnosis, error, fine, warning
+from relay.domain.errors import LogUnavailable, StateUnavailable
+from relay.domain.exchange import NoResponse, Response
+from relay.domain.rights import rights_of
+from relay.domain.topics import Topics
+from relay.engine.clock import SystemClock
+from relay.log.kafka.releases import release_of
+from relay.plan import ROLES
+
+ROOT = Path(__file__).parents[2]
+
+
+async def _away() -> Any:
+    raise LogUnavailable("nobody is there")
+
+
+async def _gone() -> Any:
+    raise StateUnavailable("nobody is there")
+
+
+async def _nobody() -> Known:
+    return Known({}, {})
+
+
+def case(**changes: Any) -> Case:
+    """A relay without log and state."""
+    parts: dict[str, Any] = {
+        "settings": Settings(),
+        "roles": frozenset(ROLES),
+        "clock": SystemClock(),
+        "log": Opened(_away),
+        "state": Opened(_gone),
+        "known": Opened(_nobody),
+    }
+    return Case(**(parts | changes))
+
+
+def saying(*lines: Checked) -> Any:
+    async def look(_case: Case) -> Sequence[Checked]:
+        return lines
+
+    return look
+
+
+async def examined(*looks: Look, of: Case | None = None, within_s: float = 5.0) -> Diagnosis:
+    return await examine(of or case(), within_s=within_s, looks=looks)
+
+
+# --- the examination ------------------------------------------------------------------------------------------------
+
+
+async def test_a_check_that_crashes_is_its_own_failure_alone() -> None:
+    async def crash(_case: Case) -> Sequence[Checked]:
+        raise ZeroDivisionError("of ours")
+
+    found = await examined(Look(("topics",), crash, needs=("log",)), Look(("data",), saying(fine("data", "well"))))
+    assert [(each.name, each.severity) for each in found.checks] == [("data", "ok"), ("topics", "error")]
+    assert "ZeroDivisionError: of ours" in found.checks[1].what
+
+
+async def test_a_check_that_takes_too_long_is_given_up_and_the_others_are_not() -> None:
+    async def hang(_case: Case) -> Sequence[Checked]:
+        await asyncio.Event().wait()
+        return ()
+
+    found = await examined(Look(("data",), hang), Look(("log",), saying(fine("log", "there"))), within_s=0.05)
+    assert [(each.name, each.severity) for each in found.checks] == [("data", "error"), ("log", "ok")]
+    assert "no answer within 0.05 s" in found.checks[0].what
+
+
+async def test_what_depends_on_something_that_is_away_is_skipped() -> None:
+    found = await examine(case())
+    severities = {each.name: each.severity for each in found.checks}
+    assert {name: severities[name] for name in ("log", "state", "topics", "rights", "lag", "lanes", "recovery")} == {
+        **dict.fromkeys(("log", "state"), "error"),
+        **dict.fromkeys(("topics", "rights", "lag", "lanes", "recovery"), "skipped"),
+    }
+    assert not found.ok
+    assert [NAMES.index(each.name) for each in found.checks] == sorted(NAMES.index(each.name) for each in found.checks)
+
+
+async def test_no_line_shows_a_secret_or_steers_a_terminal() -> None:
+    settings = Settings(
+        api_key=SecretStr("k3y-of-the-api"), redis_url=SecretStr("redis://user:pa55-word@localhost:6379/0")
+    )
+    line = error("data", "k3y-of-the-api and\npa55-word \x1b[31m", "use k3y-of-the-api", "pa55-word")
+    found = await examined(Look(("data",), saying(line)), of=case(settings=settings))
+    [shown] = found.checks
+    assert (shown.what, shown.todo) == ("******** and ******** \\x1b[31m", "use ********")
+    assert "pa55-word" not in repr(found)
+
+
+async def test_warnings_alone_are_no_failure() -> None:
+    found = await examined(Look(("data",), saying(warning("data", "nearly full"))))
+    assert found.ok
+    view = view_of(found)
+    assert (view["ok"], view["checks"][0]["ok"], view["checks"][0]["severity"]) == (True, False, "warning")
+
+
+async def test_something_is_opened_once_for_all_and_closed_at_the_end() -> None:
+    made: list[str] = []
+
+    async def make() -> str:
+        made.append("made")
+        return "it"
+
+    async def close(it: str) -> None:
+        made.append(f"closed {it}")
+
+    opened = Opened(make, close)
+    assert list(await asyncio.gather(opened(), opened())) == ["it", "it"]
+    await opened.close()
+    assert (made[0], made[-1], len(made)) == ("made", "closed it", 2)
+    failing = Opened(_away)
+    with pytest.raises(LogUnavailable):
+        await failing()
+    await failing.close()
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+
+def test_every_look_is_in_the_table_and_every_check_is_looked_at() -> None:
+    assert {name for look in LOOKS for name in look.names} == set(NAMES)
+
+
+def test_the_page_shows_the_table() -> None:
+    page = (ROOT / "docs" / "doctor.md").read_text().splitlines()
+    start = page.index("| check | looks at | finds | what to do |") + 2
+    rows = [f"| `{each.name}` | {each.looks_at} | {each.finds} | {each.todo} |" for each in CHECKS]
+    assert page[start:] == rows
+
+
+# --- judgements -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("unread", "severity", "words"),
+    [
+        (Unread("relay.from-sender", "from_sender", 5, 9, 100, oldest_s=3.0), "ok", "9 records are unread"),
+        (Unread("relay.from-sender", "from_sender", 900, 500, 400, oldest_s=300.0), "ok", "the oldest waits for 5m"),
+        (Unread("relay.from-sender", "from_sender", 500, 900, 40, oldest_s=300.0), "warning", "grows by 200 a second"),
+        (Unread("relay.from-sender", "from_sender", 500, 500, 0, oldest_s=300.0), "warning", "none was finished"),
+        (Unread("relay.from-sender", "from_sender", 5, 5, 0, 400_000.0, 604_800), "error", "deleted unread"),
+    ],
+)
+def test_a_backlog_is_judged_by_its_age_and_where_it_goes(unread: Unread, severity: str, words: str) -> None:
+    [line] = judge_lag([unread])
+    assert line.severity == severity
+    assert words in line.what
+
+
+def test_a_right_that_is_needed_later_is_a_warning() -> None:
+    topics = Topics()
+    from_sender = next(each for each in rights_of(topics, ["from-sender"]) if each.name == "from_sender")
+    later = from_sender.only(("Create",))
+    found = judge_rights([from_sender, later], topics, frozenset({"from-sender"}))
+    assert [each.severity for each in found] == ["error", "warning"]
+    assert {each.todo for each in found} == {"relay rights --role from-sender"}
+    assert "may not Read" in found[0].what
+
+
+def test_what_a_topic_lacks_is_a_command() -> None:
+    assert command_for("is missing; run `relay topics apply`", ["a"]) == "relay topics apply"
+    named = command_for("cleanup.policy is delete: it goes; set cleanup.policy=compact", ["t.a", "t.b"])
+    assert named is not None
+    assert named.endswith("--entity-name t.a --add-config cleanup.policy=compact (and so of 1 more)")
+    assert command_for("it has 3 partitions, expected 10", ["a"]) is None
+
+
+def test_descriptors_disk_and_versions() -> None:
+    assert judge_descriptors(Settings(), 1_024).severity == "ok"
+    assert judge_descriptors(Settings(), 256).severity == "warning"
+    directory, gib = Path("data"), 1024**3
+    sizes = [Disk(100 * gib, free) for free in (50 * gib, 5 * gib, gib // 20)]
+    assert [judge_disk(directory, disk).severity for disk in sizes] == ["ok", "warning", "error"]
+    today = date(2026, 11, 22)
+    assert [each.severity for each in judge_software((3, 11), (3, 0), today)] == ["ok"]
+    assert [each.severity for each in judge_software((3, 11), (1, 1), date(2028, 1, 1))] == ["warning", "warning"]
+
+
+def test_endpoints_are_judged_by_where_they_fail() -> None:
+    targets = [Target(f"r{n}", f"https://r{n}.example/", None) for n in range(4)]
+    found: dict[Target, Reached | NoResponse] = {
+        targets[0]: Reached(90 * 86_400.0),
+        targets[1]: NoResponse("dns", "r1.example: no such name", sent=False),
+        targets[2]: NoResponse("refused", "refused", sent=False),
+    }
+    lines = {(each.name, each.severity, each.subject) for each in judge(found, 4)}
+    assert lines == {
+        ("dns", "error", "r1"),
+        ("connection", "warning", "r2"),
+        ("address", "ok", None),
+        ("tls", "ok", None),
+        ("connection", "skipped", None),
+    }
+    [left_out] = [each.what for each in judge(found, 4) if each.severity == "skipped"]
+    assert left_out.startswith("1 of 4 endpoints")
+
+
+def test_the_public_url_has_to_lead_to_this_relay() -> None:
+    version = Response(200, {}, b'{"name": "relay", "version": "0"}')
+    assert judge_public_url("https://r", version, Response(404, {}, b"")).severity == "error"
+    assert judge_public_url("https://r", version, Response(410, {}, b"")).severity == "warning"
+    assert judge_public_url("https://r", Response(200, {}, b"[]"), None).severity == "error"
+
+
+def test_entries_and_history() -> None:
+    known = known_to_file(None, {})
+    assert judge_entries(known)[0].ok
+    assert judge_entries(Known({}, {}, {"receivers.ci": "no"}, refused_more=3))[1].what.startswith("3 more")
+    assert [judge_history(each).severity for each in (None, 5.0, 500.0)] == ["warning", "ok", "warning"]
+
+
+def test_a_release_of_kafka_is_known_by_what_it_takes() -> None:
+    assert [release_of(version) for version in (4, 11, 14, 99)] == [
+        "older than 2.0",
+        "2.3 or newer",
+        "3.1 or newer",
+        "4.1 or newer",
+    ]
