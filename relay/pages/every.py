@@ -1,6 +1,7 @@
 """All pages there are, in the order of the navigation. A new one is added here."""
 
 from relay.pages.actions import Actions
+from relay.pages.doctor import Doctor
 from relay.pages.failed import Failed
 from relay.pages.message import MessagePage
 from relay.pages.messages import Messages
@@ -18,4 +19,4 @@ def pages() -> tuple[Page, ...]:
     """One of each."""
     of_messages: tuple[Page, ...] = (Messages(), MessagePage(), Failed(), Replays())
     of_receivers: tuple[Page, ...] = (Receivers(), Receiver(), Sources(), Portal())
-    return (*of_messages, *of_receivers, System(), SignIn(), Actions())
+    return (*of_messages, *of_receivers, System(), Doctor(), SignIn(), Actions())
