@@ -182,13 +182,6 @@ def _count(numbers: list[int], attempt: Attempt) -> None:
         numbers[len(OUTCOMES) + bisect_left(BOUNDS_S, attempt.duration_ms / 1000)] += 1
 
 
-def went_well(attempt: Attempt) -> bool:
-    """Whether it came to what it was made for; of a status GET also, that there is no answer yet."""
-    if attempt.kind == "status":
-        return attempt.outcome != "dead" and attempt.response is not None and attempt.response.status < 400
-    return attempt.outcome == "done" or attempt.code_class in ("accepted", "delivered")
-
-
 def first_of(arrivals: Sequence[Arrival]) -> list[Arrival]:
     """Of each id the first to arrive, in the order of their ids."""
     found: dict[tuple[str, str], Arrival] = {}

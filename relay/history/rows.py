@@ -8,7 +8,7 @@ import msgspec
 from relay.domain.attempt import Attempt
 from relay.domain.coordinate import Coordinate
 from relay.domain.identity import webhook_id
-from relay.history.folding import SPAN_S, Count, Delivery, went_well
+from relay.history.folding import SPAN_S, Count, Delivery
 from relay.history.port import Arrival
 from relay.history.taking import attempt_value
 from relay.history.text import clean
@@ -47,7 +47,7 @@ def attempt_row(at: Coordinate, attempt: Attempt) -> tuple[Any, ...]:
         clean(attempt.receiver or ""),
         clean(attempt.source_id or ""),
         clean(attempt.message_id or ""),
-        int(went_well(attempt)),
+        int(not attempt.failed),
         attempt_value(attempt),
     )
 

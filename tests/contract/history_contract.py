@@ -381,7 +381,7 @@ class HistoryContract:
             attempt("m-1", offset=1, attempt=2, at=5),
             attempt("m-2", offset=2, receiver="cd", status=None, code="ambiguous", at=3),
             attempt("m-1", offset=3, kind="callback", at=9),
-            attempt("m-3", offset=4, kind="status", status=202, outcome="retry", source="other", receiver="x", at=10),
+            attempt("m-3", offset=4, kind="status", status=202, outcome="working", source="other", receiver="x", at=10),
         ]
         await put(history, *told)
 

@@ -25,7 +25,6 @@ from relay.history.folding import (
     found_of,
     join,
     order_of,
-    went_well,
 )
 from relay.history.port import (
     Arrival,
@@ -52,7 +51,7 @@ class MemoryHistory:
 
     def __init__(self) -> None:
         self.available = True
-        self.writes = 0
+        self.writes = self.refused = 0
         self._arrivals: dict[tuple[str, str], Arrival] = {}
         self._deliveries: dict[tuple[str, str, str], Delivery] = {}
         self._attempts: dict[Coordinate, Attempt] = {}
@@ -67,6 +66,7 @@ class MemoryHistory:
 
     def _look(self) -> None:
         if not self.available:
+            self.refused += 1
             raise HistoryUnavailable("the history is away")
 
     # what is written
@@ -255,6 +255,6 @@ def _is_wanted(query: AttemptQuery, attempt: Attempt) -> bool:
         and (query.message is None or (attempt.identity and kept_message(attempt.identity)) == query.message)
         and (query.receiver is None or clean(attempt.receiver or "") == query.receiver)
         and (query.kinds is None or attempt.kind in query.kinds)
-        and (query.failed is None or went_well(attempt) is not query.failed)
+        and (query.failed is None or attempt.failed is query.failed)
         and _is_within(attempt.started_at, query.since, query.until)
     )

@@ -1,0 +1,270 @@
+"""History: makes what happened searchable. Nothing waits for it.
+
+1. read records of the messages, the answers, the dead letters and the attempts; what nobody can read is counted;
+2. take the facts out of them;
+3. write them and how far they go to the store, in one transaction;
+4. commit the offsets, for people who look at the group.
+
+The store's own positions say where it goes on, so it may be a copy of last week, or empty: then it is built anew from
+what the log still has. While the store or the log is away it waits.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from relay.domain.errors import HistoryMoved, InvalidRecord, LogUnavailable, OffsetMissing, PartitionLost, Unavailable
+from relay.domain.topics import Topics
+from relay.engine.clock import Clock
+from relay.engine.runner import OpenConsumer
+from relay.engine.supervision import Patience, unless_stopped
+from relay.history.port import History
+from relay.log.port import Assignment, Consumer, LogAdmin, Record, TopicPartition
+from workers.history_facts import Fact, Facts, gather
+
+POLL_S: Final = 1.0
+GATHER_S: Final = 0.25
+"""For which more is waited once something has come: a transaction for each record would be the slowest way."""
+SHORTEST_POLL_S: Final = 0.001
+POLL_RECORDS: Final = 250
+"""The longest that the event loop is kept from others: some milliseconds."""
+LOOK_EVERY_S: Final = 10.0
+PRUNE_EVERY_S: Final = 3_600.0
+
+
+class Watcher:
+    """What the worker tells about itself; this one tells nobody."""
+
+    def wrote(self, records: int, rubbish: int) -> None:
+        """A batch is in the store. `rubbish`: records among them that nobody could read."""
+
+    def lost(self, gaps: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """The log does not have these any more: from, and up to what is there."""
+
+    def ahead(self, partitions: Mapping[TopicPartition, int]) -> None:
+        """The store goes further than the log: the topics were made anew under it."""
+
+    def moved(self) -> None:
+        """The store was cleared, or put back to a former state: it is filled again."""
+
+    def pruned(self, messages: int) -> None: ...
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Facts, and of each of their partitions from where and up to where they go. `rubbish`: records among them."""
+
+    first: dict[TopicPartition, int] = field(default_factory=dict)
+    next_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    facts: list[Fact] = field(default_factory=list)
+    rubbish: int = 0
+
+    def take(self, record: Record, reader: Facts) -> None:
+        self.next_offsets[TopicPartition(record.topic, record.partition)] = record.offset + 1
+        try:
+            fact = reader.of(record)
+        except InvalidRecord:
+            self.rubbish += 1
+        else:
+            if fact is not None:
+                self.facts.append(fact)
+
+
+class HistoryWorker:
+    """A service. `at_once`: facts of one transaction, at most. `retention_s`: how long what happened is kept."""
+
+    def __init__(
+        self,
+        open_consumer: OpenConsumer,
+        log: LogAdmin,
+        history: History,
+        topics: Topics,
+        clock: Clock,
+        patience: Patience,
+        *,
+        keep: int,
+        retention_s: float,
+        at_once: int = 1_000,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self._consumer: Consumer = open_consumer(self._assigned, self._revoked)
+        self._log = log
+        self._history = history
+        self._groups = dict.fromkeys(topics_read(topics), topics.group("history"))
+        self._clock = clock
+        self._patience = patience
+        self._facts = Facts(topics, keep)
+        self._retention_s = retention_s
+        self._at_once = at_once
+        self._watcher = watcher or Watcher()
+        self._next: dict[TopicPartition, int] = {}
+        """Of each partition that is ours, what the store is to be given next."""
+        self._fresh: set[TopicPartition] = set()
+        """Ours, and not yet known where to begin."""
+        self._strayed: set[TopicPartition] = set()
+        """Of those, the consumer may have read on from somewhere else."""
+        self._moved: dict[TopicPartition, int] = {}
+        """Where those begin that are given up in order to be assigned again: their records come right behind that."""
+        self._looked_at = self._pruned_at = -PRUNE_EVERY_S
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Raises ConsumerBroken: another one in its place may do better."""
+        try:
+            if await self._until_done("prepare the history", self._history.start, stop) and await self._until_done(
+                "join the group of the history", self._consumer.start, stop
+            ):
+                while not stop.is_set():
+                    await self._turn(stop)
+        finally:
+            await self._consumer.close()
+
+    async def _until_done(self, what: str, call: Callable[[], Awaitable[object]], stop: asyncio.Event) -> bool:
+        """False: it was told to stop first."""
+        return await unless_stopped(self._patience.until_done(what, call), stop)
+
+    async def _turn(self, stop: asyncio.Event) -> None:
+        if self._fresh and not await self._until_done("see where the history goes on", self._place, stop):
+            return
+        await self._look_after_store()
+        gathered = await self._gather(stop)
+        first, next_offsets = gathered.first, gathered.next_offsets
+        if not next_offsets:
+            return
+        write = partial(self._history.write, gather(gathered.facts), next_offsets, first)
+        try:
+            if not await self._until_done("write the history", write, stop):
+                return
+        except HistoryMoved:
+            self._begin_again()
+            return
+        self._next |= {partition: offset for partition, offset in next_offsets.items() if partition in self._next}
+        self._watcher.wrote(sum(next_offsets[at] - first[at] for at in first), gathered.rubbish)
+        await self._commit(next_offsets)
+
+    # intake
+
+    async def _gather(self, stop: asyncio.Event) -> "_Gathered":
+        """What comes within a moment, as far as it fits into one transaction."""
+        found, until = _Gathered(), self._clock.monotonic() + POLL_S
+        while len(found.facts) < self._at_once and not stop.is_set():
+            left_s = until - self._clock.monotonic()
+            if left_s < SHORTEST_POLL_S:
+                break
+            was_empty = not found.next_offsets
+            for partition, records in (await self._poll(left_s)).items():
+                for record in self._ours(partition, records):
+                    found.first.setdefault(partition, self._next[partition])
+                    found.take(record, self._facts)
+            if self._fresh:
+                break  # these have to be placed first; what changes hands does so in a poll
+            if was_empty and found.next_offsets:
+                until = self._clock.monotonic() + GATHER_S
+        return found
+
+    async def _poll(self, timeout_s: float) -> Mapping[TopicPartition, Sequence[Record]]:
+        try:
+            return await self._consumer.poll(max_records=POLL_RECORDS, timeout_s=timeout_s)
+        except LogUnavailable as error:
+            await self._patience.pause("poll for the history", error)
+        except OffsetMissing as error:
+            missing = {TopicPartition(*place) for place in error.partitions}
+            self._next = {at: offset for at, offset in self._next.items() if at not in missing}
+            await self._consumer.restart(missing)
+        return {}
+
+    def _ours(self, partition: TopicPartition, records: Sequence[Record]) -> Sequence[Record]:
+        """Those that the store does not have, of a partition whose place is known."""
+        if partition in self._fresh or partition not in self._next:
+            self._strayed.add(partition)  # read before anybody had said from where: again, from there
+            return ()
+        return [record for record in records if record.offset >= self._next[partition]]
+
+    async def _commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        """For people: where it goes on says the store."""
+        ours = {at: offset for at, offset in next_offsets.items() if at in self._next}
+        try:
+            await self._consumer.commit(ours)
+        except LogUnavailable as error:
+            self._patience.tell("commit for the history", error)
+        except PartitionLost:
+            return  # the revocation that follows takes it away
+
+    # where to begin
+
+    async def _assigned(self, assignments: Sequence[Assignment]) -> None:
+        for partition, _ in assignments:
+            begin = self._moved.pop(partition, None)
+            if begin is None:
+                self._next.pop(partition, None)
+                self._fresh.add(partition)
+            else:
+                self._next[partition] = begin
+
+    async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        for partition in partitions:
+            self._next.pop(partition, None)
+            self._fresh.discard(partition)
+            self._strayed.discard(partition)
+
+    def _begin_again(self) -> None:
+        self._watcher.moved()
+        self._fresh |= self._next.keys()
+        self._strayed |= self._next.keys()
+        self._next.clear()
+
+    async def _place(self) -> None:
+        """Find out where the store goes on, and have the consumer read from there. Raises Unavailable."""
+        fresh = set(self._fresh)
+        stored = await self._history.next_offsets()
+        spans = {span.partition: span for span in await self._log.backlogs(self._groups)}
+        gaps = {at: (stored.get(at, 0), spans[at].first) for at in fresh & spans.keys()}
+        gaps = {at: (has, first) for at, (has, first) in gaps.items() if has < first}
+        if gaps:
+            await self._history.skip({at: first for at, (_, first) in gaps.items()})
+            self._watcher.lost({at: gap for at, gap in gaps.items() if at in stored})
+        begins = {at: gaps[at][1] if at in gaps else stored.get(at, 0) for at in fresh}
+        ahead = {at: begin for at, begin in begins.items() if at in spans and begin > spans[at].end}
+        if ahead:
+            self._watcher.ahead(ahead)
+        elsewhere = {at: begin for at, begin in begins.items() if at in spans and spans[at].committed != begin}
+        moves = {at: begin for at, begin in elsewhere.items() if at not in ahead}
+        moves |= {at: begins[at] for at in self._strayed & fresh if at not in ahead}
+        if moves:
+            await self._move(moves)
+        for at in fresh & self._fresh - moves.keys():  # those that moved are assigned again
+            self._next[at] = begins[at]
+            self._fresh.discard(at)
+            self._strayed.discard(at)
+
+    async def _move(self, begins: Mapping[TopicPartition, int]) -> None:
+        try:
+            await self._consumer.commit(begins)
+        except PartitionLost:
+            return
+        self._moved |= begins
+        await self._consumer.restart(list(begins))
+
+    # the store
+
+    async def _look_after_store(self) -> None:
+        """See now and then whether it still has what it was given, and drop what is too old. No hurry: next time."""
+        now = self._clock.monotonic()
+        if now - self._looked_at < LOOK_EVERY_S:
+            return
+        self._looked_at = now
+        try:
+            stored = await self._history.next_offsets()
+            if any(stored.get(at, 0) < offset for at, offset in self._next.items()):
+                self._begin_again()
+            elif now - self._pruned_at >= PRUNE_EVERY_S:
+                self._watcher.pruned(await self._history.prune(self._clock.time() - self._retention_s))
+                self._pruned_at = now
+        except Unavailable as error:
+            self._patience.tell("look after the history", error)
+
+
+def topics_read(topics: Topics) -> tuple[str, ...]:
+    """What the history is made of."""
+    return topics.from_sender, topics.to_sender, topics.failed_messages, topics.delivery_attempts

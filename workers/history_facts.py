@@ -1,0 +1,150 @@
+"""What a record of the log says to the history. Pure."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from relay.domain.attempt import Attempt, decode_attempt
+from relay.domain.coordinate import Coordinate
+from relay.domain.dead_letter import DeadLetter, identity_of, original_headers, parse_dead_letter
+from relay.domain.errors import InvalidRecord
+from relay.domain.hop import Hop, decode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.message import Message, parse_message
+from relay.domain.progress import Status
+from relay.domain.route import marker_in
+from relay.domain.topics import Topics
+from relay.history.port import Arrival, Batch, Ending
+from relay.log.port import Record
+from workers.failed_messages import generation_of
+from workers.results import FOR_CONSUMER
+
+LATEST: Final = 4_102_444_800.0
+"""The year 2100: moments beyond are a wrong clock's, and taken for this one."""
+_MOST: Final = 2**53
+"""Numbers that every database has, and JSON."""
+
+Fact = Arrival | Ending | tuple[Coordinate, Attempt]
+
+
+class Facts:
+    """Reads records. `keep`: bytes of each body that are kept, and with them the headers; 0: neither."""
+
+    def __init__(self, topics: Topics, keep: int) -> None:
+        self._topics = topics
+        self._keep = keep
+
+    def of(self, record: Record) -> Fact | None:
+        """None: it says nothing. Raises InvalidRecord for what nobody can read."""
+        if record.is_gap:
+            raise InvalidRecord("invalid", "offsets of which nothing can be read")
+        if record.topic == self._topics.from_sender:
+            return self._arrival(record)
+        if record.topic == self._topics.to_sender:
+            return _answer(record)
+        if record.topic == self._topics.failed_messages:
+            return self._failure(record)
+        return record.coordinate, _checked(decode_attempt(record.value))
+
+    def _arrival(self, record: Record) -> Arrival | None:
+        if not record.value and marker_in(record.headers) is not None:
+            return None
+        message = parse_message(record.value, record.headers)
+        return Arrival(
+            message.id,
+            record.coordinate,
+            _moment(record.timestamp_ms),
+            message.event_type,
+            message.content_type,
+            len(message.payload),
+            _headers(message) if self._keep else {},
+            message.payload[: self._keep] if self._keep else None,
+            message.receivers or (),
+        )
+
+    def _failure(self, record: Record) -> Ending:
+        letter = parse_dead_letter(record.headers)
+        hop = _hop(record) if letter.stage != self._topics.from_sender else None
+        receiver, source_id, message_id = identity_of(record.value, record.headers)
+        if source_id is None or message_id is None:
+            raise InvalidRecord("invalid", "a dead letter of nobody knows what")
+        never_routed = "id_conflict" in (
+            letter.reason,
+            letter.former_reason,
+        )  # what has the name is the first message's
+        delivery = DeliveryId("" if never_routed else receiver or "", source_id, message_id)
+        return Ending(
+            hop.delivery if hop is not None else delivery,
+            hop.generation if hop is not None else generation_of(record),
+            record.coordinate,
+            _moment(letter.first_failed_ms or record.timestamp_ms),
+            "failed",
+            self._posts(letter, hop),
+            letter.last_status,
+            letter.reason,
+            letter.detail or None,
+        )
+
+    def _posts(self, letter: DeadLetter, hop: Hop | None) -> int:
+        """To the receiver: a letter of the way back counts callbacks."""
+        if letter.stage == self._topics.to_sender:
+            return hop.attempt if hop is not None else 0
+        return letter.attempts
+
+
+def gather(facts: Iterable[Fact]) -> Batch:
+    """Facts of all kinds, each with its own."""
+    arrivals: list[Arrival] = []
+    endings: list[Ending] = []
+    attempts: list[tuple[Coordinate, Attempt]] = []
+    for fact in facts:
+        match fact:
+            case Arrival():
+                arrivals.append(fact)
+            case Ending():
+                endings.append(fact)
+            case _:
+                attempts.append(fact)
+    return Batch(arrivals, attempts, endings)
+
+
+def _answer(record: Record) -> Ending | None:
+    hop = decode_hop(record.headers)
+    if hop.outcome is None:
+        raise InvalidRecord("invalid", "a result without an outcome")
+    if hop.outcome == "failed":
+        return None  # a notice of a dead letter, which says more
+    left = FOR_CONSUMER in record.headers
+    status: Status = "response_delivered_to_sender" if left else "response_received_from_receiver"
+    at, moment = record.coordinate, _moment(record.timestamp_ms)
+    return Ending(hop.delivery, hop.generation, at, moment, status, hop.attempt, hop.answer_status)
+
+
+def _hop(record: Record) -> Hop | None:
+    try:
+        return decode_hop(original_headers(record.headers))
+    except InvalidRecord:
+        return None
+
+
+def _headers(message: Message) -> dict[str, str]:
+    told = {
+        "ce-id": message.message_id,
+        "ce-source": message.source_id,
+        "ce-type": message.event_type,
+        "ce-time": message.time,
+        "content-type": message.content_type,
+        "traceparent": message.traceparent,
+    }
+    return {**dict(message.headers), **{name: text for name, text in told.items() if text is not None}}
+
+
+def _moment(ms: int) -> float:
+    return min(max(ms / 1000, 0.0), LATEST)
+
+
+def _checked(attempt: Attempt) -> Attempt:
+    numbers = (attempt.generation, attempt.attempt, attempt.response.status if attempt.response is not None else 0)
+    times = (attempt.started_at, attempt.started_at + attempt.duration_ms / 1000)
+    if not all(0 <= number < _MOST for number in numbers) or not all(0 <= moment <= LATEST for moment in times):
+        raise InvalidRecord("invalid", "an attempt with numbers that cannot be")
+    return attempt
