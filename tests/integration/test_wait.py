@@ -1,4 +1,4 @@
-"""The receiver's answer in the same request, from the first line of README to production: everything over real HTTP."""
+"""The receiver's answer in the same request, from README to production: everything over real HTTP."""
 
 import asyncio
 import json
@@ -120,16 +120,16 @@ async def dev(tmp_path: Path) -> AsyncIterator[Dev]:
 
 
 def example() -> tuple[list[str], list[str]]:
-    """The first command of README's first part, and what it says is answered, without what a `#` would stand for."""
-    top = README.read_text().split("\n## ")[0]
-    block = next(block for block in re.findall(r"(?:^    .*\n|^\n)+", top, re.MULTILINE) if "curl" in block)
+    """README's first command with curl, and what it says is answered."""
+    blocks = re.findall(r"(?:^    .*\n|^\n)+", README.read_text(), re.MULTILINE)
+    block = next(block for block in blocks if "curl" in block)
     command, _, answer = block.partition("\n\n")
     lines = [re.split(r" {3,}", line.strip())[0] for line in answer.splitlines() if line.strip()]
     return shlex.split(command.replace("\\\n", " ")), lines
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
-async def test_the_example_at_the_top_of_readme(dev: Dev) -> None:
+async def test_the_example_of_readme(dev: Dev) -> None:
     command, promised = example()
     assert (command[0], len(promised)) == ("curl", 2)
     own = [word.replace("http://127.0.0.1:8080", dev.process.value_of("API")) for word in command]

@@ -1,5 +1,5 @@
-"""README's whole way with curl, as it stands there: a key, a receiver that has to be verified, an answer in the same
-response, a failure seen, mended and replayed."""
+"""The whole way with curl, as docs/whole-way.md has it: a key, a receiver that has to be verified, an answer in the
+same response, a failure seen, mended and replayed."""
 
 import asyncio
 import json
@@ -13,20 +13,20 @@ import pytest
 
 from tests.servers.process import RelayProcess
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "whole-way.md"
 TIMEOUT_S = 60.0
 ADDRESSES = "api=http://127.0.0.1:8080 receiver=http://127.0.0.1:9000"
 END = "--- end of a block ---"
 
 
 def blocks() -> list[str]:
-    """The commands of README's part, those between two paragraphs together."""
-    part = README.read_text().split("## The whole way, with curl\n")[1].split("\n## ")[0]
-    return [re.sub("(?m)^    ", "", block) for block in re.findall(r"(?:^    .*\n)+", part, re.MULTILINE)]
+    """The commands, those between two paragraphs together."""
+    found = re.findall(r"(?:^    .*\n)+", PAGE.read_text(), re.MULTILINE)
+    return [re.sub("(?m)^    ", "", block) for block in found]
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
-async def test_the_whole_way_is_as_readme_says(tmp_path: Path) -> None:
+async def test_the_whole_way_is_as_the_page_says(tmp_path: Path) -> None:
     said = blocks()
     assert [ADDRESSES in said[0], "received" in said[-1]] == [True, True]
     async with (
