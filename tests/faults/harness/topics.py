@@ -8,6 +8,7 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
 from aiokafka.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 from relay.domain.coordinate import Headers
@@ -57,7 +58,8 @@ class TopicReader:
     async def lags(self, groups: Mapping[str, str]) -> dict[str, int]:
         """Of each group that has not committed all of its topic: how many records are left. `groups`: topic -> group.
 
-        A partition without a committed offset counts whole: the relay commits offset 0 when it makes a topic.
+        The relay commits offset 0 when it makes a topic. Where none is told, the coordinator had none at hand, as a
+        starved one may: raises KafkaError, and it is asked again.
         """
         async with AsyncExitStack() as stack:
             admin, consumer = await self._clients(stack)
@@ -130,4 +132,6 @@ async def _between(
 
 
 def _offset(committed: OffsetAndMetadata | None) -> int:
-    return max(0, committed.offset) if committed is not None else 0
+    if committed is None or committed.offset < 0:
+        raise KafkaError("no committed offset")
+    return int(committed.offset)
