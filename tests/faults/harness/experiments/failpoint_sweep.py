@@ -119,7 +119,7 @@ def _cases(passed: Mapping[str, Counter[str]], context: Context, *, doubt: bool 
     chance = random.Random(context.seed)
     for role, points in passed.items():
         for point, count in sorted(points.items()):
-            if point.split(".")[1] in _EDGES:
+            if point.split(".")[1] in _EDGES or "@" in point:  # what is narrowed is among what is not
                 continue
             for trial in range(context.times(TRIALS)):
                 action = {8: "error", 9: "pause"}.get(trial % 10, "kill")
