@@ -5,6 +5,7 @@ from relay.pages.doctor import Doctor
 from relay.pages.failed import Failed
 from relay.pages.message import MessagePage
 from relay.pages.messages import Messages
+from relay.pages.overview import Overview
 from relay.pages.page import Page
 from relay.pages.portal import Portal
 from relay.pages.receiver import Receiver
@@ -13,10 +14,17 @@ from relay.pages.replays import Replays
 from relay.pages.session import SignIn
 from relay.pages.sources import Sources
 from relay.pages.system import System
+from relay.pages.trying import Trying
+from relay.pages.working import Working
 
 
 def pages() -> tuple[Page, ...]:
     """One of each."""
-    of_messages: tuple[Page, ...] = (Messages(), MessagePage(), Failed(), Replays())
-    of_receivers: tuple[Page, ...] = (Receivers(), Receiver(), Sources(), Portal())
-    return (*of_messages, *of_receivers, System(), Doctor(), SignIn(), Actions())
+    return (
+        Overview(),
+        *(Messages(), MessagePage()),
+        *(Receivers(), Receiver(), Sources()),
+        *(Failed(), Replays()),
+        *(Working(), Trying(), System(), Doctor()),
+        *(Portal(), SignIn(), Actions()),
+    )

@@ -1,6 +1,6 @@
 """What a page is, and how it says which paths are its own."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -9,8 +9,8 @@ from aiohttp import web
 from relay.pages.visit import Visit
 
 Handler = Callable[[Visit], Awaitable[web.StreamResponse]]
-Fragment = Callable[[Visit], Awaitable[str]]
-"""Makes HTML, whose values were escaped."""
+Fragment = Callable[[Visit], Awaitable[str | Mapping[str, str]]]
+"""Makes HTML, whose values were escaped; or several pieces of it, by the name of their event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,9 @@ class Routes(Protocol):
         ...
 
     def live(self, path: str, fragment: Fragment, *, every_s: float = 1.0) -> None:
-        """Server-sent events `message`: the fragment, again and again where it has changed. `visit.problem_line` of a
-        template takes its place while the API refuses."""
+        """Server-sent events: the fragment as `message`, or each piece by its own name, again where it has changed. A
+        line that says what is wrong takes the place of all of them while the API refuses. One stream a page: a browser
+        has only six connections to a host."""
         ...
 
 

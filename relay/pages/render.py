@@ -58,6 +58,7 @@ class Renderer:
             clock=clock,
             exact=exact,
             iso=iso,
+            day_clock=day_clock,
             size=size,
             duration=duration,
             ms=milliseconds,
@@ -122,6 +123,15 @@ def iso(value: str | float | None) -> str:
     """For programs; empty where there is none."""
     moment = moment_of(value)
     return "" if moment is None else moment.astimezone(UTC).isoformat()
+
+
+def day_clock(value: str | float | None) -> str:
+    """`14:03 UTC`, with the day where it is an older one: what stays the same while time goes on."""
+    moment = moment_of(value)
+    if moment is None:
+        return NOTHING
+    of_today = moment.astimezone(UTC).date() == datetime.now(UTC).date()
+    return f"{moment.astimezone(UTC):%H:%M UTC}" if of_today else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M UTC}"
 
 
 def duration(seconds: float | None, parts: int = 2) -> str:

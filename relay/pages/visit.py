@@ -133,6 +133,10 @@ class Visit:
             response.set_cookie(FLASH_COOKIE, note, path=HOME, max_age=_FLASH_S, httponly=True, **rules)
         return response
 
+    def has_page(self, href: str) -> bool:
+        """Whether the navigation leads there."""
+        return any(entry.href == href for entry in self.shared["nav"])
+
     @property
     def url(self) -> str:
         """Path and query of this page."""

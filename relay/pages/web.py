@@ -2,7 +2,7 @@
 
 import asyncio
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from relay.pages.session import (
 from relay.pages.statics import Statics
 from relay.pages.visit import FLASH_COOKIE, HOME, Visit, note_of, see
 
+_EVENT: Final = "message"
 _READING: Final = frozenset({"GET", "HEAD"})
 _KEEP_ALIVE_S: Final = 15.0
 """A proxy takes a stream that says nothing for dead after 30 s or so."""
@@ -82,6 +83,10 @@ def create_pages(socket: Path, now: Callable[[], float], portal_origins: Sequenc
     app.on_shutdown.append(ending)
     app.on_cleanup.append(over)
     return app
+
+
+class _LoggedOut(Exception):
+    """The session of who listens is over."""
 
 
 class _Desk:
@@ -150,8 +155,13 @@ class _Desk:
         async def handle(request: web.Request) -> web.StreamResponse:
             visit = self.visit(request)
             stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
+            try:
+                await fragment(visit)
+            except ApiProblem as problem:
+                if problem.status == 401:
+                    return web.Response(status=204)  # by which a browser knows that it need not ask again
             await stream.prepare(request)
-            with suppress(ConnectionError):  # they have left
+            with suppress(ConnectionError, _LoggedOut):  # they have left
                 await self._tell(visit, stream, fragment, every_s)
             return stream
 
@@ -160,12 +170,14 @@ class _Desk:
     async def _tell(self, visit: Visit, stream: web.StreamResponse, fragment: Fragment, every_s: float) -> None:
         """Until the client leaves, or the server stops."""
         loop = asyncio.get_running_loop()
-        last, told = "", 0.0
+        last: dict[str, str] = {}
+        told = 0.0
         while not self.ending.is_set():
-            text = await _fragment(visit, fragment)
-            if text != last or loop.time() - told > _KEEP_ALIVE_S:
-                await stream.write(_event(text) if text != last else b": still here\n\n")
-                last, told = text, loop.time()
+            pieces = await _pieces(visit, fragment, last)
+            changed = {name: text for name, text in pieces.items() if last.get(name) != text}
+            if changed or loop.time() - told > _KEEP_ALIVE_S:
+                await stream.write(b"".join(map(_event, changed, changed.values())) or b": still here\n\n")
+                last, told = {**last, **changed}, loop.time()
             try:
                 async with asyncio.timeout(every_s):
                     await self.ending.wait()
@@ -237,16 +249,21 @@ def _problem_page(visit: Visit, problem: ApiProblem) -> web.StreamResponse:
     return response
 
 
-async def _fragment(visit: Visit, fragment: Fragment) -> str:
+async def _pieces(visit: Visit, fragment: Fragment, last: Mapping[str, str]) -> Mapping[str, str]:
+    """By the name of their event. What is wrong is said once, and nothing more beside it."""
     try:
-        return await fragment(visit)
+        made = await fragment(visit)
+        return {_EVENT: made} if isinstance(made, str) else made
     except ApiProblem as problem:
-        return visit.fragment("problem_line.html", problem=problem)
+        if problem.status == 401:
+            raise _LoggedOut from problem
+        said = visit.fragment("problem_line.html", problem=problem)
+        return {name: said if n == 0 else "" for n, name in enumerate(last or (_EVENT,))}
 
 
-def _event(text: str) -> bytes:
-    lines = "".join(f"data: {line}\n" for line in text.splitlines())
-    return f"{lines}\n".encode()
+def _event(name: str, text: str) -> bytes:
+    lines = "".join(f"data: {line}\n" for line in text.splitlines() or [""])
+    return f"event: {name}\n{lines}\n".encode()
 
 
 def _here(hrefs: list[str], path: str) -> str:

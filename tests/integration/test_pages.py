@@ -7,6 +7,7 @@ import re
 import pytest
 
 from relay.pages.statics import FILES
+from relay.state.onlooker import Sign
 from tests.integration.api_rig import Reply, Rig, running_api
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml"}
@@ -182,3 +183,55 @@ def test_all_that_was_taken_from_others_is_listed() -> None:
 
 def test_our_own_script_is_short() -> None:
     assert len((FILES / "relay.js").read_text().splitlines()) <= 200
+
+
+# --- the pages of the frame -----------------------------------------------------------------------------------------
+
+
+async def test_the_first_page_is_small() -> None:
+    """With all that it needs, as it goes over the wire: under 100 kB."""
+    async with running_api(pages=True) as rig:
+        page = await rig.get("/ui/")
+        found = set(re.findall(r'(?:src|href)="(/ui/static/[^"]+)"', page.text))
+        total = len(page.body)
+        for target in found:
+            url = rig.url + target
+            async with rig.client.get(url, headers={"Accept-Encoding": "gzip"}) as response:
+                total += int(response.headers["Content-Length"])
+        assert total < 100_000
+
+
+@pytest.mark.parametrize(
+    "target", ["/ui/", "/ui/workers", "/ui/workers?by=partition&served=false", "/ui/try", "/ui/system"]
+)
+async def test_each_page_is_there(target: str) -> None:
+    async with running_api(pages=True) as rig:
+        page = await rig.get(target)
+        assert page.status == 200, page
+        assert "<h1>" in page.text
+
+
+async def test_a_lane_that_nobody_serves_is_red_and_first() -> None:
+    async with running_api(pages=True) as rig:
+        await rig.state.sign([Sign(rig.topics.to_sender, number) for number in range(10)])
+        rows = re.findall(r'<tr(| class="bad")>\s*<th scope="row"><code>([^<]+)', (await rig.get("/ui/workers")).text)
+        assert {name: red != "" for red, name in rows}[rig.topics.to_sender] is False
+        assert rows[0][0] != ""
+        assert rows[-1] == ("", rig.topics.to_sender)
+
+
+async def test_what_is_live_comes_in_pieces_and_ends_with_the_server() -> None:
+    async with running_api(pages=True) as rig, rig.client.get(f"{rig.url}/ui/live/overview") as stream:
+        assert stream.headers["Content-Type"] == "text/event-stream"
+        told = await stream.content.readuntil(b"event: failures\n")
+        assert b"event: flow\n" in told
+        assert b"event: attention\n" in told
+        await rig.server.stop()
+        await stream.content.read()
+
+
+async def test_who_has_no_session_is_led_to_the_log_in() -> None:
+    async with running_api(pages=True, api_key="the key of the setting") as rig:
+        led = await rig.get("/ui/workers?role=to-sender")
+        assert (led.status, led.headers["Location"]) == (303, "/ui/login?to=/ui/workers?role%3Dto-sender")
+        assert (await rig.get("/ui/live/overview")).status == 204  # so a browser does not ask again

@@ -41,7 +41,7 @@ MAY_IMPORT: Final = {
     "telemetry": {"domain", "port", "engine", "telemetry"},
     "replay": {"domain", "port", "engine", "workers", "config", "telemetry", "unfinished", "replay"},
     "api": {"domain", "port", "engine", "workers", "config", "telemetry", "replay", "api"},
-    "pages": {"domain", "telemetry", "api", "pages"},
+    "pages": {"domain", "telemetry", "samples", "api", "pages"},
 }
 """Layer -> layers that it may import. Layers that are not here (cli, what wires a process) may import all."""
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isinf
-from typing import Final
+from typing import Final, TypeVar
 
 from relay.api.context import ApiContext
 from relay.api.overview.attention import EndpointNow, FailedNow
@@ -13,7 +13,10 @@ from relay.api.overview.lanes import STAGES, LaneNow, lanes_of, oldest, to_be_re
 from relay.api.receivers import condition
 from relay.domain.reasons import DISCARDED
 from relay.domain.receiver import Endpoint
+from relay.log.port import TopicPartition
 from relay.state.port import Counts, EndpointHealth, FailedEntry
+
+K = TypeVar("K")
 
 FRESH_S: Final = 1.0
 COST: Final = 10.0
@@ -36,15 +39,18 @@ class Passed:
     at: float
     ends: Mapping[str, int]
     done: Mapping[str, int]
+    of_lanes: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Finished in each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Records a second by stage, over `span_s`: `come` in, and `done`."""
+    """Records a second by stage, over `span_s`: `come` in, and `done`; and those that were done in each lane."""
 
     span_s: float
     come: Mapping[str, float]
     done: Mapping[str, float]
+    of_lanes: Mapping[TopicPartition, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +68,13 @@ class Look:
     rates: Rates | None = field(default=None)
 
 
-def passed(lanes: Iterable[LaneNow], at: float) -> Passed:
+def passed(lanes: Sequence[LaneNow], at: float) -> Passed:
     ends: Counter[str] = Counter(dict.fromkeys(STAGES.values(), 0))
     done: Counter[str] = Counter(dict.fromkeys(STAGES.values(), 0))
     for lane in lanes:
         ends[lane.stage] += lane.backlog.end
         done[lane.stage] += lane.backlog.end - lane.lag
-    return Passed(at, ends, done)
+    return Passed(at, ends, done, {lane.key: lane.backlog.end - lane.lag for lane in lanes})
 
 
 def rates(before: Passed, now: Passed) -> Rates | None:
@@ -76,11 +82,16 @@ def rates(before: Passed, now: Passed) -> Rates | None:
     span_s = now.at - before.at
     if span_s <= 0:
         return None
-    return Rates(span_s, _per_s(before.ends, now.ends, span_s), _per_s(before.done, now.done, span_s))
+    return Rates(
+        span_s,
+        _per_s(before.ends, now.ends, span_s),
+        _per_s(before.done, now.done, span_s),
+        _per_s(before.of_lanes, now.of_lanes, span_s),
+    )
 
 
-def _per_s(before: Mapping[str, int], now: Mapping[str, int], span_s: float) -> dict[str, float]:
-    return {stage: max(count - before.get(stage, count), 0) / span_s for stage, count in now.items()}
+def _per_s(before: Mapping[K, int], now: Mapping[K, int], span_s: float) -> dict[K, float]:
+    return {key: max(count - before.get(key, count), 0) / span_s for key, count in now.items()}
 
 
 class Looker:

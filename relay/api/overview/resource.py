@@ -106,7 +106,8 @@ class OverviewView(TypedDict):
 
 
 class LaneItem(TypedDict):
-    """A partition that a group reads. `receiver`: whose own it is; null: it carries many. `committed`: the next offset
+    """A partition that a group reads. `receiver`: whose own it is; null: it carries many. `rate`:
+    finished a second, null at the first look. `committed`: the next offset
     to read, null: the group has none. `seen_s`: since the last sign of life of who serves it. `parked`: of its
     receiver, in all its partitions; null where it carries many."""
 
@@ -117,6 +118,7 @@ class LaneItem(TypedDict):
     receiver: str | None
     lag: int
     oldest_s: float | None
+    rate: float | None
     committed: int | None
     end: int
     served: bool
@@ -302,6 +304,7 @@ def _lane(lane: LaneNow, look: Look) -> LaneItem:
         "receiver": lane.receiver,
         "lag": lane.lag,
         "oldest_s": _rounded(lane.oldest_s),
+        "rate": None if look.rates is None else _rounded(look.rates.of_lanes.get(lane.key)),
         "committed": lane.backlog.committed,
         "end": lane.backlog.end,
         "served": lane.served,

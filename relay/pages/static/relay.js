@@ -98,6 +98,19 @@
     new ResizeObserver(() => plot.setSize(size())).observe(figure);
   };
 
+  // live parts: a browser has six connections to a host, and those of tabs that nobody sees would use them up
+  document.addEventListener("visibilitychange", () => document.querySelectorAll("[data-live]").forEach((part) => {
+    if (document.hidden) {
+      part["htmx-internal-data"]?.sseEventSource?.close();
+      part.dataset.asleep = "1";
+    } else if (part.dataset.asleep) {
+      const fresh = part.cloneNode(true);
+      delete fresh.dataset.asleep;
+      part.replaceWith(fresh);
+      htmx.process(fresh);
+    }
+  }));
+
   const settle = (root) => { offerCopies(root); each(root, "[data-chart]", draw); tick(); };
   document.addEventListener("DOMContentLoaded", () => settle(document.body));
   document.addEventListener("htmx:load", (event) => settle(event.target));

@@ -1,0 +1,100 @@
+"""The overview: what flows round, live; what needs somebody, with a button; and what the last hour was like."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, ClassVar, Final
+from urllib.parse import quote, urlencode
+
+from aiohttp import web
+
+from relay.pages.page import Nav, Routes
+from relay.pages.visit import Loaded, Visit, see
+
+_SPAN: Final = "1h"
+_NARROWER: Final = "/ui/messages"
+"""Where who may not see everything begins."""
+STAGES: Final[Mapping[str, tuple[str, str]]] = {
+    "from_sender": ("Coming in", "messages that their senders sent"),
+    "to_receiver": ("To receivers", "deliveries on their way"),
+    "pending": ("Awaiting answers", "accepted, and answered later"),
+    "to_sender": ("Back to senders", "answers on their way"),
+    "failed_messages": ("Dead letters", "given up, to be replayed"),
+}
+"""Stage -> what it is called here, and what is in it."""
+WORDS: Final[Mapping[str, str]] = {
+    "part_away": "away",
+    "unread_lost": "lost unread",
+    "no_worker": "nobody serves",
+    "failed": "dead letters",
+}
+"""What needs somebody, where its own name is not what people would say."""
+
+
+class Overview:
+    """The first page."""
+
+    nav: ClassVar[Nav | None] = Nav("Overview", "/ui/")
+
+    def add_routes(self, routes: Routes) -> None:
+        routes.get("/", self.show)
+        routes.live("/live/overview", self.now)
+
+    async def show(self, visit: Visit) -> web.StreamResponse:
+        found = await visit.load("/v1/overview")
+        if found.problem is not None and found.problem.status == 403 and visit.has_page(_NARROWER):
+            return see(_NARROWER)
+        stats = await visit.load("/v1/stats", {"by": "minute", "since": _SPAN})
+        return visit.show("overview.html", found=found, chart=chart_of(stats), **_words())
+
+    async def now(self, visit: Visit) -> Mapping[str, str]:
+        """What changes all the time, and what stays as it is while somebody aims at a button."""
+        found = Loaded(await visit.api.get("/v1/overview"))
+        return {
+            part: visit.fragment(f"overview_{part}.html", found=found, **_words())
+            for part in ("flow", "attention", "failures")
+        }
+
+
+def _words() -> dict[str, Any]:
+    return {"stages": STAGES, "kinds": WORDS, "page_of": page_of, "failed_page": failed_page}
+
+
+def page_of(item: Mapping[str, Any]) -> str | None:
+    """Our page about what an item of `attention` is about."""
+    kind, subject = item["kind"], str(item["subject"])
+    if kind == "no_worker":
+        return "/ui/workers?" + urlencode({"served": "false"})
+    if kind == "failed":
+        return failed_page(subject, None)
+    if kind in ("part_away", "warning", "unread_lost") or subject.endswith("/callback"):
+        return "/ui/system" if kind != "unread_lost" else "/ui/workers"
+    return f"/ui/receivers/{quote(subject, safe='')}"
+
+
+def failed_page(receiver: str, reason: str | None) -> str:
+    chosen = {"receiver": receiver} | ({} if reason is None else {"reason": reason})
+    return f"/ui/failed?{urlencode(chosen)}"
+
+
+def chart_of(stats: Loaded) -> dict[str, Any] | None:
+    """Of each minute, over all receivers and sources. None: there is no history, or nothing in it yet."""
+    if stats.value is None:
+        return None
+    delivered: dict[float, int] = defaultdict(int)
+    failed: dict[float, int] = defaultdict(int)
+    for line in stats.value["series"]:
+        for point in line["points"]:
+            at = datetime.fromisoformat(point["at"]).timestamp()
+            delivered[at] += point["delivered"]
+            failed[at] += point["failed"]
+    moments = sorted(delivered)
+    if not moments:
+        return None
+    return {
+        "at": moments,
+        "series": [
+            {"label": "delivered", "tone": "accent", "values": [delivered[at] for at in moments]},
+            {"label": "failed attempts", "tone": "bad", "values": [failed[at] for at in moments]},
+        ],
+    }

@@ -1,0 +1,115 @@
+"""The frame, the overview, topics and workers, try it, and system, in a real browser."""
+
+from pathlib import Path
+
+import pytest
+from playwright.async_api import expect
+
+from relay.sink import Sink
+from tests.browser.conftest import Visiting
+from tests.browser.dev_relay import DevRelay
+from tests.browser.visitor import NARROW, Visitor
+
+PAGES = ("/ui/", "/ui/workers", "/ui/workers?by=partition&role=to-sender", "/ui/try", "/ui/system", "/ui/login")
+KEY = "a key that nobody guesses"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_everybody_can_use_each_page_and_it_asks_nobody_else(
+    dev: DevRelay, visiting: Visiting, scheme: str
+) -> None:
+    """That no request leaves the host is what a visitor watches over."""
+    await dev.receiver("ci", "https://127.0.0.1:9/hooks")
+    await dev.call("POST", "/v1/receivers/ci/pause")
+    async with visiting(dev.url, color_scheme=scheme) as visitor:
+        for path in PAGES:
+            assert (await visitor.open(path)).status == 200
+            await visitor.assert_accessible()
+
+
+async def test_each_page_fits_a_narrow_screen(dev: DevRelay, visiting: Visiting) -> None:
+    async with visiting(dev.url, viewport=NARROW) as visitor:
+        for path in (*PAGES, "/ui/no/such/page"):
+            visitor.allow("status of 404")
+            await visitor.open(path)
+            await visitor.assert_fits()
+            await visitor.assert_accessible()
+
+
+async def test_the_chosen_colours_stay(visitor: Visitor) -> None:
+    await visitor.open("/ui/system")
+    await visitor.page.get_by_role("button", name="Dark").click()
+    await expect(visitor.page.locator("html")).to_have_attribute("data-theme", "dark")
+    await visitor.open("/ui/")
+    await expect(visitor.page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+async def test_who_is_paused_is_told_at_once_and_resumed_with_a_button(dev: DevRelay, visitor: Visitor) -> None:
+    """The pause is made elsewhere: the page that is open learns of it."""
+    page = visitor.page
+    await dev.receiver("ci", "https://127.0.0.1:9/hooks")
+    await visitor.open("/ui/")
+    await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
+    await dev.call("POST", "/v1/receivers/ci/pause")
+    needed = page.get_by_role("listitem").filter(has=page.get_by_role("link", name="ci", exact=True))
+    await expect(needed).to_contain_text("paused until somebody resumes it")
+    await needed.get_by_role("button", name="Resume").click()
+    await expect(page.get_by_role("status")).to_contain_text("Resume: ci")
+    await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
+
+
+async def test_a_message_that_is_tried_reaches_its_receiver(dev: DevRelay, visitor: Visitor) -> None:
+    sink = Sink("answer")
+    await sink.start()
+    try:
+        await dev.receiver("ci", sink.url)
+        await visitor.open("/ui/try?sample=github.issues.edited")
+        visitor.allow("status of 404")  # a relay without a page of messages
+        await visitor.page.get_by_label("Receiver").fill("ci")
+        await visitor.page.get_by_role("button", name="Send it").click()
+        await visitor.page.wait_for_url("**/ui/messages/try-it/**")
+        message_id = visitor.page.url.rpartition("/")[2]
+        await dev.until_status("try-it", message_id, "response_received_from_receiver")
+    finally:
+        await sink.stop()
+    assert b'"edited"' in sink.received[0].body
+
+
+async def test_a_message_that_the_api_refuses_is_still_there_to_be_mended(visitor: Visitor) -> None:
+    visitor.allow("status of 422")
+    await visitor.open("/ui/try")
+    await visitor.page.get_by_label("Receiver").fill("nobody")
+    await visitor.page.get_by_label("Payload").fill('{"mine": 1}')
+    await visitor.page.get_by_role("button", name="Send it").click()
+    await expect(visitor.page.get_by_role("alert")).to_contain_text("There is no such receiver")
+    await expect(visitor.page.get_by_label("Payload")).to_have_value('{"mine": 1}')
+
+
+async def test_who_has_a_key_logs_in_and_out(tmp_path: Path, visiting: Visiting) -> None:
+    async with DevRelay(tmp_path, key=KEY) as relay, visiting(relay.url) as visitor:
+        page = visitor.page
+        visitor.allow("status of 401")
+        await visitor.open("/ui/workers?role=to-sender")
+        await page.get_by_label("Key").fill("a wrong one")
+        await page.get_by_role("button", name="Log in").click()
+        await expect(page.get_by_role("alert")).to_be_visible()
+        await page.get_by_label("Key").fill(KEY)
+        await page.get_by_role("button", name="Log in").click()
+        await expect(page).to_have_url(f"{relay.url}/ui/workers?role=to-sender")
+        cookies = {cookie["name"]: cookie for cookie in await page.context.cookies()}
+        assert cookies["relay_session"]["httpOnly"]
+        assert cookies["relay_session"]["sameSite"] == "Strict"
+        assert cookies["relay_session"]["value"] != KEY
+        await page.get_by_role("button", name="Log out").click()
+        await visitor.open("/ui/")
+        await expect(page.get_by_role("heading", name="Log in to Relay")).to_be_visible()
+
+
+async def test_all_of_it_can_be_read_without_scripts(dev: DevRelay, visiting: Visiting) -> None:
+    await dev.receiver("ci", "https://127.0.0.1:9/hooks")
+    await dev.call("POST", "/v1/receivers/ci/pause")
+    async with visiting(dev.url, java_script_enabled=False) as visitor:
+        await visitor.open("/ui/")
+        await expect(visitor.page.get_by_text("paused until somebody resumes it")).to_be_visible()
+        await visitor.page.get_by_role("button", name="Resume").click()
+        await expect(visitor.page.get_by_role("status")).to_contain_text("Resume: ci")
