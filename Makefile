@@ -13,10 +13,10 @@ READY    := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo dev test speed bench faults lint format clean
+.PHONY: help setup demo dev test speed bench faults lint format clean screenshots
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Create .venv with everything for running, testing and developing
 
@@ -31,6 +31,9 @@ test: $(READY) ## Run all tests, JOBS of them at a time (3)
 
 speed: $(READY) ## Check what a message may cost in our own Python; on a quiet machine
 	$(BIN)/pytest tests/speed
+
+screenshots: $(READY) ## Make the pictures of the pages in docs/images anew
+	$(BIN)/python -m tests.browser.screenshots
 
 bench: $(RUNNABLE) ## Measure the relay on Kafka and Redis of its own; more with .venv/bin/relay bench --help
 	$(BIN)/relay bench

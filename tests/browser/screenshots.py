@@ -1,0 +1,145 @@
+"""`python -m tests.browser.screenshots [NAME ...]`: pictures of the pages for docs/images, of a relay that has been at work.
+
+All of them, or those that are named. They are made anew whenever a page looks different.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from playwright.async_api import Browser, ViewportSize
+
+from relay import samples
+from relay.sink import Mode, Sink
+from tests.browser.chromium import running_chromium
+from tests.browser.dev_relay import DevRelay
+from tests.servers.asking import until
+
+IMAGES: Final = Path(__file__).parents[2] / "docs" / "images"
+MOST_BYTES: Final = 150_000
+_SIZE: Final = ViewportSize(width=1200, height=780)
+_SOURCE: Final = "github"
+_MESSAGES: Final = 24
+_EVERY_S: Final = 0.08
+_SHOWN: Final = "pr-4711"
+"""The message with a page of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """`after`: what has to be seen on the page before it is taken."""
+
+    path: str
+    after: str = "main h1"
+    dark: bool = False
+
+
+PICTURES: Final = {
+    "overview": Picture("/ui/"),
+    "overview-dark": Picture("/ui/", dark=True),
+    "messages": Picture("/ui/messages"),
+    "message": Picture(f"/ui/messages/{_SOURCE}/{_SHOWN}"),
+    "receivers": Picture("/ui/receivers"),
+    "receiver": Picture("/ui/receivers/ci"),
+    "failed": Picture("/ui/failed"),
+    "workers": Picture("/ui/workers"),
+    "try": Picture("/ui/try"),
+}
+
+
+async def main(names: list[str]) -> None:
+    chosen = {name: PICTURES[name] for name in names or PICTURES}
+    IMAGES.mkdir(exist_ok=True)
+    async with demo() as relay, running_chromium() as browser:
+        for name, picture in chosen.items():
+            file = IMAGES / f"{name}.png"
+            status = await take(browser, relay.url, picture, file)
+            print(f"{file.name}: {status}, {file.stat().st_size} bytes")  # noqa: T201
+            if status != 200 or file.stat().st_size > MOST_BYTES:
+                file.unlink()
+                print(f"{file.name}: not kept")  # noqa: T201
+
+
+async def take(browser: Browser, url: str, picture: Picture, file: Path) -> int:
+    """The status of the page."""
+    context = await browser.new_context(
+        viewport=_SIZE, color_scheme="dark" if picture.dark else "light", reduced_motion="reduce"
+    )
+    page = await context.new_page()
+    response = await page.goto(url + picture.path)
+    await page.locator(picture.after).first.wait_for()
+    await page.wait_for_timeout(2_500)  # what is live has its first rates by then
+    await page.screenshot(path=file)
+    await context.close()
+    return 0 if response is None else response.status
+
+
+@asynccontextmanager
+async def demo() -> AsyncIterator[DevRelay]:
+    """A relay with receivers of each kind, and messages that went well, wait, and were given up."""
+    async with AsyncExitStack() as stack:
+        directory = stack.enter_context(TemporaryDirectory())
+        relay = await stack.enter_async_context(DevRelay(Path(directory)))
+        sinks = {name: await _sink(stack, mode) for name, mode in _MODES.items()}
+        status = sinks["deploy"].url + "/{message_id}"
+        await relay.receiver("ci", sinks["ci"].url, sources=[_SOURCE], event_types=["*"])
+        await relay.receiver(
+            "deploy", sinks["deploy"].url, sources=[_SOURCE], event_types=["push"], status_endpoint=status
+        )
+        await relay.receiver("legacy", sinks["legacy"].url, retry={"base": 1, "max_attempts": 1})
+        await relay.receiver("chat", sinks["ci"].url)
+        await _fill(relay)
+        going_on = asyncio.create_task(_trickle(relay))
+        stack.callback(going_on.cancel)
+        yield relay
+
+
+_MODES: Final[dict[str, Mode]] = {"ci": "answer", "deploy": "later", "legacy": "fail"}
+
+
+async def _sink(stack: AsyncExitStack, mode: Mode) -> Sink:
+    sink = Sink(mode)
+    await sink.start()
+    stack.push_async_callback(sink.stop)
+    return sink
+
+
+async def _fill(relay: DevRelay) -> None:
+    names = samples.names()
+    for number in range(_MESSAGES):
+        sample = samples.load(names[number % len(names)])
+        await relay.send(_SOURCE, f"pr-{4680 + number}", sample.payload, ce_type=sample.event_type)
+    await relay.send(_SOURCE, _SHOWN, samples.load("github.push").payload, ce_type="push")
+    for number in range(6):
+        await relay.send(
+            "billing", f"invoice-{number}", b'{"amount": 120, "currency": "EUR"}', to="legacy", ce_type="paid"
+        )
+    await relay.send("billing", "note-1", b'{"text": "done"}', to="chat", ce_type="note")
+    await relay.call("POST", "/v1/receivers/chat/pause", {"reason": "chat is being moved"})
+    await relay.until_status(_SOURCE, _SHOWN, "response_received_from_receiver")
+
+    async def given_up() -> bool:
+        return len((await relay.call("GET", "/v1/failed?receiver=legacy"))["items"]) >= 6
+
+    await until(given_up)
+
+
+async def _trickle(relay: DevRelay) -> None:
+    """So that something flows, for ever."""
+    names = samples.names()
+    for number in count():
+        sample = samples.load(names[number % len(names)])
+        await relay.send(_SOURCE, f"live-{number}", sample.payload, ce_type=sample.event_type)
+        await asyncio.sleep(_EVERY_S)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("CI", "true")
+    asyncio.run(main(sys.argv[1:]))
