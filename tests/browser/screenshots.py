@@ -1,4 +1,4 @@
-"""`python -m tests.browser.screenshots [NAME ...]`: pictures of the pages for docs/images, of a relay that has been at work.
+"""`python -m tests.browser.screenshots [NAME ...]`: pictures of the pages for docs/images, of a relay at work.
 
 All of them, or those that are named. They are made anew whenever a page looks different.
 """
@@ -28,6 +28,7 @@ _SIZE: Final = ViewportSize(width=1200, height=780)
 _SOURCE: Final = "github"
 _MESSAGES: Final = 24
 _EVERY_S: Final = 0.08
+_RATED: Final = ".stage .flow b:has-text('/s')"
 _SHOWN: Final = "pr-4711"
 """The message with a page of its own."""
 
@@ -42,8 +43,8 @@ class Picture:
 
 
 PICTURES: Final = {
-    "overview": Picture("/ui/"),
-    "overview-dark": Picture("/ui/", dark=True),
+    "overview": Picture("/ui/", _RATED),
+    "overview-dark": Picture("/ui/", _RATED, dark=True),
     "messages": Picture("/ui/messages"),
     "message": Picture(f"/ui/messages/{_SOURCE}/{_SHOWN}"),
     "receivers": Picture("/ui/receivers"),
