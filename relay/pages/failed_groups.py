@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from relay.pages.causes import end_advice
+from relay.pages.causes import group_advice
 from relay.pages.round_trip import moment
 
 HOURS: Final = 24
@@ -50,4 +50,13 @@ def _group(receiver: str, reason: str, letters: Sequence[Letter], now: float) ->
         else:
             hours[HOURS - 1 - max(0, ago)] += 1
     first = letters[-1]["failed_at"]
-    return Group(receiver, reason, len(letters), first, letters[0], tuple(hours), earlier, end_advice(reason))
+    return Group(
+        receiver,
+        reason,
+        len(letters),
+        first,
+        letters[0],
+        tuple(hours),
+        earlier,
+        group_advice(reason, letters[0]["last_status"]),
+    )

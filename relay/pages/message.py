@@ -110,7 +110,7 @@ def mends(message: Mapping[str, Any], trip: Trip) -> Sequence[Mend]:
             front = in_front(wait["detail"])
             return [settings] if front is None else [Mend("See the message in front", "", front), settings]
         case "no_worker":
-            return [Mend("See who works", "", "/ui/lanes"), settings]
+            return [Mend("See who works", "", "/ui/workers?served=false"), settings]
         case "callback":
             return [Mend(f"Source {message['source_id']}", "", path("/ui/messages?source={}", message["source_id"]))]
     return [settings]
@@ -146,7 +146,7 @@ async def _remembered(visit: Visit, source_id: str, message_id: str) -> Mapping[
     same = (each for each in found.items if (each["source_id"], each["message_id"]) == (source_id, message_id))
     if (message := next(same, None)) is None:
         return None
-    unknown = {"next_attempt_at": None, "waiting_for": None, "answer": None, "callback": None}
+    unknown = {"next_attempt_at": None, "waiting_for": None, "answer": None, "callback": None, "at": None}
     return {**message, "deliveries": [{**unknown, **each} for each in message["deliveries"]]}
 
 

@@ -180,17 +180,17 @@ def _now(view: Value, before: Value | None, last: float | None, now: float, *, k
     if answer is not None and not known and view["status"] not in ("arrived", "delivered_to_receiver"):
         yield Step("answer", f"Answered: {_answer_words(answer)}", "good", None)
     if wait is not None:
-        cause, since = wait_cause(wait), moment(wait["since"])
+        cause, since = wait_cause(view), moment(wait["since"])
         at = last if last is not None and (since is None or since < last) else since
         yield Step("wait", cause.title, "warn" if wait["kind"] not in ("answer", "callback") else "live",
                    now if at is None else min(at, now), ongoing=True, detail=wait["detail"], advice=cause.advice,
                    wait=wait)  # fmt: skip
     if view["status"] == "failed":
         yield Step("end", f"Given up: {words(view['reason'])}", "bad", last, detail=view["detail"] or "",
-                   advice=end_advice(view["reason"]))  # fmt: skip
+                   advice=end_advice(view))  # fmt: skip
     if callback is not None and callback["status"] == "failed":
         yield Step("end", "The result did not come back to the sender", "bad", last, detail=callback["detail"] or "",
-                   advice=end_advice("callback_exhausted"))  # fmt: skip
+                   advice=end_advice(view))  # fmt: skip
     elif callback is not None and callback["status"] == "delivered":
         told = "The sender was told that it failed" if view["status"] == "failed" else "Back at the sender"
         yield Step("done", told, "good", last)
@@ -288,7 +288,7 @@ def stations(view: Value, source_id: str) -> tuple[Station, ...]:
     match status:
         case "arrived":
             held = "warn" if wait is not None and wait["kind"] != "answer" else "live"
-            return sent, Station(view["receiver"], wait_cause(wait).title if wait else tried, held), _NOT_YET, _NOT_HOME
+            return sent, Station(view["receiver"], wait_cause(view).title if wait else tried, held), _NOT_YET, _NOT_HOME
         case "failed":
             given_up = Station(view["receiver"], f"given up: {words(view['reason'])}", "bad")
             return sent, given_up, Station("Answer", "none", "bad"), _home(callback, "was told that it failed")

@@ -74,7 +74,7 @@ async def scripted_pages(api: ScriptedApi) -> AsyncIterator[ScriptedApi]:
     with tempfile.TemporaryDirectory(prefix="pages-") as directory:
         socket = Path(directory) / "api"
         behind = web.Application()
-        behind.router.add_route("*", "/{rest:.*}", api.handle)
+        behind.router.add_route("*", "/{rest:(?s:.*)}", api.handle)
         inner = web.AppRunner(behind, shutdown_timeout=1.0)
         await inner.setup()
         await web.UnixSite(inner, str(socket)).start()

@@ -28,11 +28,11 @@ SHAPE = """() => {
 def everywhere(text: str) -> dict[str, Any]:
     """What an API says that has `text` in every field whose content somebody else chose."""
     ids = {"source_id": text[:256], "message_id": text[:256]}
-    wait = {"kind": "order", "since": at(1), "until": None, "detail": text, "advice": text}
+    wait = {"kind": "order", "since": at(1), "until": None, "detail": text}
     answer = {"status": 200, "content_type": text, "body": text, "body_base64": None}
     back = {"status": "failed", "attempts": 2, "last_status": 500, "detail": text}
     one = message(
-        delivery("ci", "arrived", detail=text, waiting_for=wait),
+        delivery("ci", "arrived", detail=text, advice=text, waiting_for=wait),
         delivery("audit", "failed", reason="rejected", detail=text, callback=back),
         delivery("mail", "response_received_from_receiver", answer=answer, callback=back),
         **ids,

@@ -86,7 +86,7 @@ def test_what_is_waited_for_goes_on_until_now(kind: str, title: str) -> None:
 
 
 def test_the_api_s_own_advice_comes_first() -> None:
-    steps = steps_of(delivery(status="arrived", attempts=0, waiting_for=wait("paused", advice="Do this.")))
+    steps = steps_of(delivery(status="arrived", attempts=0, waiting_for=wait("paused"), advice="Do this."))
     assert steps[-1].advice == "Do this."
 
 
