@@ -181,6 +181,8 @@ async def test_filters_that_are_wrong_are_problems() -> None:
     async with running_api() as rig:
         problem(await rig.get("/v1/tail?failed=perhaps"), 400, "invalid-request")
         problem(await rig.get("/v1/tail?reciever=ci"), 400, "invalid-request")
+        problem(await rig.get("/v1/tail?receiver=No%20Name"), 400, "invalid-request")
+        problem(await rig.get("/v1/tail?source="), 400, "invalid-request")
 
 
 # --- who may see what -----------------------------------------------------------------------------------------------

@@ -1,9 +1,15 @@
 """The route of the live tail."""
 
-from typing import Final
+from typing import Annotated, Final
 
-from relay.api.openapi.operation import Answer, Body, Example, Operation, Parameter, ReceiverName, SourceId
+from msgspec import Meta
+
+from relay.api.openapi.operation import Answer, Body, Example, Operation, Parameter
 from relay.api.tail.resource import EVENT_STREAM, TailEvent
+from relay.domain.identity import MAX_ID_BYTES
+
+_Receiver = Annotated[str, Meta(pattern="^(-|[a-z0-9][a-z0-9-]{0,62})$")]
+_Source = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 
 OPERATIONS: Final = (
     Operation(
@@ -20,8 +26,8 @@ OPERATIONS: Final = (
         "then; nothing is told twice, and nothing that happened in between. Keys of sources see all of these; keys of "
         "receivers what is about them, and no request to a sender.",
         parameters=(
-            Parameter("source", "query", list[SourceId], "Of these sources."),
-            Parameter("receiver", "query", list[ReceiverName], "About these receivers."),
+            Parameter("source", "query", list[_Source], "Of these sources."),
+            Parameter("receiver", "query", list[_Receiver], "About these receivers; `-`: what never had one."),
             Parameter("type", "query", list[str], "Of these types; a trailing `*` stands for any rest."),
             Parameter("failed", "query", bool, "Only what went wrong."),
         ),

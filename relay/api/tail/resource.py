@@ -10,11 +10,13 @@ from aiohttp import web
 from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see
 from relay.api.connection import Connection
 from relay.api.context import ApiContext
+from relay.api.problems import invalid
 from relay.api.reading import flag_in, query_of
 from relay.api.tail.happening import Happening
 from relay.api.tail.place import Place
 from relay.api.tail.tail import Tail
 from relay.domain.hop import NO_RECEIVER
+from relay.domain.identity import MAX_ID_BYTES, is_receiver_name
 
 EVENT_STREAM: Final = "text/event-stream"
 ALIVE_S: Final = 15.0
@@ -101,8 +103,13 @@ class TailResource:
 
 
 def _wanted(request: web.Request, query: Mapping[str, list[str]]) -> Wanted:
-    """Raises a Problem where it is about what the caller may not see at all."""
+    """Raises a Problem for what can be no name, and where it is about what the caller may not see at all."""
     sources, receivers = query.get("source", []), query.get("receiver", [])
+    for name in receivers:
+        if not (name == NO_RECEIVER or is_receiver_name(name)):
+            raise invalid(f"receiver is {name[:80]!r}, which no receiver can be named", parameter="receiver")
+    if not all(0 < len(source_id) <= MAX_ID_BYTES for source_id in sources):
+        raise invalid(f"source is empty, or longer than {MAX_ID_BYTES} bytes", parameter="source")
     access = access_of(request)
     if receivers and not access.has_some("read"):
         check_own(request, receivers)
