@@ -125,11 +125,12 @@ class Dev:
         self._demo = demo
         self._ephemeral = ephemeral
         self._secret = seed = kept_secret_text(directory / "demo_secret")
-        self._receiver = Sink("answer", secret=seed, on_arrival=_tell_arrival if demo else None)
-        self._sender = Sink("answer", secret=seed, on_arrival=_tell_result if demo else None)
+        self._screen = Screen()
+        tells = demo and not self._screen.is_terminal  # there the live view tells it
+        self._receiver = Sink("answer", secret=seed, on_arrival=_tell_arrival if tells else None)
+        self._sender = Sink("answer", secret=seed, on_arrival=_tell_result if tells else None)
         self._engine: EmbeddedRelay | None = None
         self._own_key = secrets.token_urlsafe(32)
-        self._screen = Screen()
         self._exposed = exposed
         names = (PROBE, DEMO, "github") if demo else (PROBE,)
         self._own_gates = {f"{kind}:{name}" for name in names for kind in "rs"} - {"r:github"}

@@ -22,6 +22,9 @@ from relay.telemetry.redaction import escape_control
 
 MOST_RECEIVERS: Final = 20
 MOST_ATTENTION: Final = 10
+MOST_FAILURES: Final = 5
+_UNTIL_RATES_S: Final = 1.2
+"""A rate takes two looks, and the API looks anew after a second."""
 _TIMEOUT_S: Final = 30.0
 _PIPED_WIDTH: Final = 200
 _AT_A_TIME: Final = 5
@@ -81,6 +84,9 @@ async def _top(
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as session:
         client = Client(api_base(settings, api), key, session)
         seen = await _look(client, receivers)
+        if every_s is None and "stages" in seen.overview and seen.overview.get("rates") is None:
+            await asyncio.sleep(_UNTIL_RATES_S)
+            seen = await _look(client, receivers)
         if output == "json":
             print_json({"overview": seen.overview, "receivers": list(seen.receivers)})
         elif every_s is None:
@@ -136,6 +142,9 @@ def busiest(receivers: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def page(seen: Seen) -> Group:
     parts: list[Any] = [_stages(seen.overview), Text(), _receivers(seen.receivers)]
+    failures = seen.overview.get("failures") or {"count": 0}
+    if failures["count"]:
+        parts += [Text(), _failures(failures)]
     if seen.more:
         parts.append(Text(f"the first {MOST_RECEIVERS} by name; --receiver NAME shows others", "dim"))
     attention = seen.overview.get("attention") or []
@@ -148,16 +157,17 @@ def page(seen: Seen) -> Group:
 
 
 def _stages(overview: Mapping[str, Any]) -> Table:
-    table = _table("STAGE", "RATE/S", "LAG", "OLDEST", "IN FLIGHT", "PARKED")
+    table = _table("STAGE", "IN/S", "DONE/S", "LAG", "OLDEST", "PARKED", "UNSERVED")
     for stage in overview.get("stages", ()):
         lag, oldest_s = stage.get("lag"), stage.get("oldest_s")
         table.add_row(
             str(stage.get("name")),
+            _number(stage.get("come")),
             _number(stage.get("rate")),
             Text(_number(lag), "yellow" if lag else ""),
             "-" if oldest_s is None else f"{oldest_s:.0f} s",
-            _number(stage.get("in_flight")),
             _number(stage.get("parked")),
+            Text(_number(stage.get("unserved")), "red" if stage.get("unserved") else ""),
         )
     return table
 
@@ -195,6 +205,13 @@ def _last(last: Mapping[str, Any] | None) -> Text:
     if last["failure"] is not None:
         return Text(escape_control(str(last["failure"])), "red")
     return Text(str(last["status"]), "green" if last["status"] < 300 else "red")
+
+
+def _failures(failures: Mapping[str, Any]) -> Text:
+    each = [f"{one['receiver']} {one['reason'].replace('_', ' ')} {one['count']}" for one in failures["by"]]
+    more = f", and {len(each) - MOST_FAILURES} more kinds" if len(each) > MOST_FAILURES else ""
+    told = escape_control(", ".join(each[:MOST_FAILURES])) + more
+    return Text("DEAD LETTERS, 1 H ", "bold").append(f"{failures['count']}: ", "red").append(told)
 
 
 def _attention(item: Mapping[str, Any]) -> Text:

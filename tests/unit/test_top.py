@@ -16,8 +16,8 @@ def receiver(name: str, attempts: int, **other: Any) -> dict[str, Any]:
 
 
 STAGES = [
-    {"name": "from_sender", "topics": 1, "lag": 3, "oldest_s": 12.4, "rate": 3.25, "in_flight": None, "parked": None},
-    {"name": "to_receiver", "topics": 2, "lag": 0, "oldest_s": None, "rate": 100.0, "in_flight": 7, "parked": 1},
+    {"name": "from_sender", "lag": 3, "oldest_s": 12.4, "rate": 3.25, "come": 4.0, "parked": None, "unserved": 0},
+    {"name": "to_receiver", "lag": 0, "oldest_s": None, "rate": 100.0, "come": None, "parked": 1, "unserved": 2},
 ]
 ITEM = {"kind": "no_worker", "subject": "to_receiver_ci", "detail": "nobody serves it\x1b[2J", "action": None}
 
@@ -29,12 +29,14 @@ def shown(seen: Seen, width: int = 80) -> str:
 
 
 def test_stages_receivers_and_what_needs_attention() -> None:
-    overview = {"stages": STAGES, "attention": [ITEM]}
+    failures = {"count": 3, "by": [{"receiver": "ci", "reason": "no_\x1b_answer", "count": 3}]}
+    overview = {"stages": STAGES, "attention": [ITEM], "failures": failures}
     rows = shown(Seen(overview, [receiver("ci", 1_000)], more=False)).splitlines()
-    assert rows[0].split() == ["STAGE", "RATE/S", "LAG", "OLDEST", "IN", "FLIGHT", "PARKED"]
-    assert rows[1].split() == ["from_sender", "3.2", "3", "12", "s", "-", "-"]
-    assert rows[2].split() == ["to_receiver", "100", "0", "-", "7", "1"]
+    assert rows[0].split() == ["STAGE", "IN/S", "DONE/S", "LAG", "OLDEST", "PARKED", "UNSERVED"]
+    assert rows[1].split() == ["from_sender", "4", "3.2", "3", "12", "s", "-", "0"]
+    assert rows[2].split() == ["to_receiver", "-", "100", "0", "-", "1", "2"]
     assert rows[5].split() == ["ci", "1000", "99.1%", "<=", "5", "ms", "<=", "250", "ms", "200"]
+    assert r"DEAD LETTERS, 1 H 3: ci no \x1b answer 3" in rows
     assert rows[-1] == r"no worker to_receiver_ci: nobody serves it\x1b[2J"
 
 
