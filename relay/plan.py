@@ -1,14 +1,23 @@
 """What one process is to do."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from relay.config.receivers_file import ReceiversFile
 
 API: Final = "api"
-ROLES: Final = (API, "from-sender", "to-receiver", "from-receiver-async", "to-sender", "failed-messages")
+HISTORY: Final = "history"
+ROLES: Final = (
+    API,
+    "from-sender",
+    "to-receiver",
+    "from-receiver-async",
+    "to-sender",
+    "failed-messages",
+    HISTORY,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,10 @@ class Plan:
 
     data_dir: Path | None = None
     """Of an embedded relay."""
+
+    def without_history(self) -> "Plan":
+        """Where none is set up, nobody needs the right to read for it."""
+        return replace(self, roles=self.roles - {HISTORY})
 
     def rank(self, lane: int) -> int:
         """Where this process stands among all that want lane number `lane`: each is first for its share of them."""

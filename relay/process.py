@@ -35,6 +35,7 @@ from relay.engine.recovery import Recovery
 from relay.engine.supervision import Patience, Supervisor, end, telling, unless_stopped
 from relay.engine.turnstile import Turnstile, attend
 from relay.heap import keep_startup_heap
+from relay.history_part import HistoryPart
 from relay.lanes import Lanes
 from relay.log.port import Log
 from relay.pages.web import pages_of
@@ -98,7 +99,7 @@ class Relay:
         self._settings = settings
         self._log = log
         self._state = state
-        self._plan = plan
+        self._plan = plan = plan if settings.history_url is not None else plan.without_history()
         self._clock = shared = SharedClock(clock, state)
         self._member = member
         self._keeps = True
@@ -137,6 +138,7 @@ class Relay:
         self._patience = patience = Patience(shared, observer)
         self._events = OwnEvents(log, state, self._topics, self.registry, shared, patience, self.metrics)
         self._attempts = AttemptLog(log, self._topics, shared, self.metrics, share=settings.attempt_log)
+        self._history = HistoryPart(settings, plan, log, self._topics, shared, patience, self.metrics)
         self._topic_watch = TopicWatch(log, self._topics, settings, self.registry, shared, patience)
         self._file = FileWatch(settings, plan, self.registry, log, state, self._topics, shared, owner=self._owner)
         self.hangup = self._file.hangup
@@ -289,13 +291,14 @@ class Relay:
 
     async def _run_lanes(self, stop: asyncio.Event) -> None:
         changes = self.registry.lane_changes()
-        await Supervisor(self._lanes.wanted, changes, self._clock, self._observer).run(stop)
+        await Supervisor(self._history.beside(self._lanes.wanted), changes, self._clock, self._observer).run(stop)
 
     async def _close(self) -> None:
         for server in (self._api, self._for_siblings):
             if server is not None:
                 await server.stop()
         await self._transport.close()
+        await self._history.close()
         await self._log.close()
         await self._statistics.end()
         await self._state.close()
@@ -373,6 +376,7 @@ class Relay:
                 owner=self._owner,
             ),
             verify=self._verifier.try_now,
+            history=self._history.store,
             warnings=partial(warnings_of, self._parked_watch, self._topic_watch, self._clock),
             lanes=self._lanes.own,
             replays=self._desk,

@@ -10,6 +10,7 @@ COMMANDS: Final = {
     "dev": ("relay.cli.dev", "Run everything in one process, embedded, with a demo receiver."),
     "doctor": ("relay.cli.doctor", "Look at all that the relay depends on, and say what to do."),
     "failed": ("relay.cli.failed", "List dead letters, look at one, replay or discard them."),
+    "history": ("relay.cli.history", "See how far the history is, or build it anew."),
     "keys": ("relay.cli.keys", "Make, list, rotate and revoke keys of the API."),
     "portal": ("relay.cli.portal", "Make links into the portal of an owner."),
     "listen": ("relay.cli.listen", "Bring messages to a port of this machine, and show request and answer."),

@@ -14,15 +14,17 @@ from relay.cli.config import config_option, settings_from
 from relay.cli.cores import available_cores
 from relay.cli.process import run_loop, run_until_signalled
 from relay.cli.processes import group_size, run_processes
-from relay.cli.startup import check_api, names, roles_of
+from relay.cli.startup import check_api, check_history, names, roles_of
 from relay.composition import kafka_log, redis_state
 from relay.config.answer_urls import answer_secrets
 from relay.config.settings import Settings
 from relay.engine.clock import SystemClock
-from relay.plan import ROLES, Plan
+from relay.plan import HISTORY, ROLES, Plan
 from relay.process import Relay
 from relay.telemetry.logging import configure, get_logger
 
+HISTORY_NICE = 5
+"""Nobody waits for the history: where it catches up on a busy machine, deliveries go first."""
 STOP_MARGIN_S = 15.0
 """On top of the grace for what is in flight: leaving the groups, closing connections."""
 
@@ -44,6 +46,8 @@ def run(
     settings = settings_from(config_file)
     wanted = roles_of(roles)
     check_api(settings, wanted)
+    if member is None:
+        check_history(settings, roles)
     plan = Plan(wanted, names(receivers_only, None, "--receivers-only"), answer_secrets=answer_secrets(settings))
     count = group_size(processes or available_cores(), plan, settings.api_port)
     if member is not None:
@@ -58,6 +62,8 @@ def run(
 def run_production(settings: Settings, plan: Plan, member: Member | None = None) -> None:
     """Run one process until it is told to stop. `member`: which one, of several that a parent has started."""
     configure(settings.log_format, settings.log_level)
+    if plan.roles == {HISTORY}:
+        os.nice(HISTORY_NICE)
     if member is not None:
         bind_contextvars(process=member.index)  # they all write to the same output
     run_loop(_run(settings, plan, member))

@@ -11,7 +11,7 @@ from relay.config.settings import Settings
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.topics import Topics
 from relay.limits import raise_descriptor_limit
-from relay.plan import API, ROLES
+from relay.plan import API, HISTORY, ROLES
 
 LOOK_S: Final = 30.0
 
@@ -19,6 +19,14 @@ LOOK_S: Final = 30.0
 def roles_of(text: str | None) -> frozenset[str]:
     """Those that `--roles` names; all without it. Raises UserError."""
     return names(text, ROLES, "--roles") or frozenset(ROLES)
+
+
+def check_history(settings: Settings, text: str | None) -> None:
+    """Raises UserError where the role is named and there is nothing to be filled."""
+    if HISTORY in (names(text, ROLES, "--roles") or ()) and settings.history_url is None:
+        raise UserError(
+            "the role history needs RELAY_HISTORY_URL: sqlite:///absolute/path/history.db, or postgresql://..."
+        )
 
 
 def names(text: str | None, allowed: tuple[str, ...] | None, what: str) -> frozenset[str] | None:

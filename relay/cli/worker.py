@@ -6,6 +6,7 @@ import click
 
 from relay.cli.config import config_option, settings_from
 from relay.cli.run import run_production
+from relay.cli.startup import check_history
 from relay.config.answer_urls import answer_secrets
 from relay.domain.errors import UserError
 from relay.plan import API, ROLES, Plan
@@ -23,5 +24,6 @@ def worker(role: str, receivers: tuple[str, ...], config_file: Path | None) -> N
     if receivers and role not in ("to-receiver", "from-receiver-async"):
         raise UserError(f"--receiver: {role} does not work per receiver")
     settings = settings_from(config_file)
+    check_history(settings, role)
     only = frozenset(receivers) if receivers else None
     run_production(settings, Plan(frozenset({role}), only, answer_secrets=answer_secrets(settings)))

@@ -18,6 +18,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from relay.config.durations import Duration, PositiveDuration, format_duration
+from relay.config.history_url import check_history_url
 from relay.config.problems import explain, raise_all, unknown
 from relay.config.quota_text import QuotaSetting
 from relay.config.setting_values import (
@@ -52,6 +53,7 @@ SECRET_SETTINGS: Final = frozenset(
     {
         "kafka_sasl_password",
         "redis_url",
+        "history_url",
         "api_key",
         "answer_secret",
         "session_secret",
@@ -161,6 +163,12 @@ class Settings(BaseSettings):
     shutdown_grace: Duration = 30.0
     rebuild_rate: Count = 5_000
     """Records a second that are read, at most, to make finished messages known again after Redis lost its memory."""
+    history_url: Annotated[SecretStr, AfterValidator(check_history_url)] | None = None
+    """Where what happened is kept, to be searched: `sqlite:///path` or `postgresql://...`. None: nowhere; `relay dev`
+    keeps it in its data directory."""
+    history_bodies: Annotated[ByteSize, Field(ge=0)] = ByteSize(0)
+    """Bytes of each message's body that are kept there, and with them its headers; 0: neither."""
+    history_retention: PositiveDuration = 604_800.0
     attempt_log: Share = 1.0
     """Share of the messages whose requests are told on `delivery_attempts`, 0 to 1; failed ones are of all. 0: none."""
     metrics_port: Port | None = None
@@ -343,7 +351,7 @@ def _from_yaml(path: Path, mistakes: list[str]) -> dict[str, Given]:
 def _shown(name: str, value: object) -> str:
     if value is None:
         return ""
-    if name == "redis_url" and isinstance(value, SecretStr):
+    if name in ("redis_url", "history_url") and isinstance(value, SecretStr):
         return _without_password(value.get_secret_value())
     if isinstance(value, SecretStr):
         return MASK

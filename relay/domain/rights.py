@@ -104,6 +104,7 @@ _OF_ROLE: Final[Mapping[str, Mapping[str, tuple[Operation, ...]]]] = {
     },
     "to-sender": {**_CALLS, **_HOLDS, "to_sender": ("Read",), "failed_messages": ("Write",)},
     "failed-messages": {**_TELLS, "failed_messages": ("Read",), "to_sender": ("Write",)},
+    "history": dict.fromkeys(("from_sender", "to_sender", "failed_messages", "delivery_attempts"), ("Read",)),
 }
 _OF_OTHERS: Final[Mapping[str, Mapping[str, tuple[Operation, ...]]]] = {
     SENDER: {"from_sender": ("Write",)},

@@ -10,6 +10,9 @@ from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
+
+from pydantic import ByteSize, SecretStr
 
 from relay.config.answer_urls import answer_secrets
 from relay.config.keys import read_keys
@@ -28,6 +31,8 @@ from relay.state.redis.state import RedisState
 LOG_DB, STATE_DB = 0, 1
 """Apart, so that losing the state can be tried."""
 SECRET_BYTES: Final = 32
+KEPT_BODY: Final = 65_536
+"""Bytes of each body that its history keeps."""
 LOOPBACK: Final = tuple(ip_network(text) for text in ("127.0.0.0/8", "::1/128"))
 
 
@@ -88,7 +93,9 @@ class EmbeddedRelay:
             data_dir=self._data_dir,
         )
         log, state = self._open_log(), self._open_state()
-        self.relay = relay = Relay(self._settings, log, state, plan, self._environ, SystemClock())
+        self.relay = relay = Relay(
+            with_history(self._settings, self._data_dir), log, state, plan, self._environ, SystemClock()
+        )
         serving = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(relay.run(stop, serving.set))
@@ -136,6 +143,17 @@ def local(settings: Settings) -> Settings:
     allowed = (*settings.allow_private_networks, *LOOPBACK)
     direct = (*settings.no_proxy, "localhost", *map(str, LOOPBACK))
     return settings.model_copy(update={"allow_private_networks": allowed, "no_proxy": direct})
+
+
+def with_history(settings: Settings, data_dir: Path) -> Settings:
+    """The settings, with a history in the data directory and the bodies that fit one screen, where nothing else is
+    said."""
+    own: dict[str, object] = {}
+    if settings.history_url is None:
+        own["history_url"] = SecretStr(f"sqlite://{quote(str(data_dir.resolve() / 'history.db'))}")
+    if "history_bodies" not in settings.model_fields_set:
+        own["history_bodies"] = ByteSize(KEPT_BODY)
+    return settings.model_copy(update=own)
 
 
 def kept_secret(path: Path) -> bytes:

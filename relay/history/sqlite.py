@@ -5,7 +5,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -197,6 +197,8 @@ class _Thread:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    with suppress(OSError):  # which the next line says better
+        path.touch(mode=0o600, exist_ok=True)  # bodies are nobody else's business
     database = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         # NORMAL: a power cut may take the last transactions, each as a whole, and they are read from the log again

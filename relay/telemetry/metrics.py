@@ -209,6 +209,9 @@ class Metrics:
             "problem",
         )
 
+        self.history_records_total = self._counter(
+            "relay_history_records_total", "Records that the history took: taken, or unreadable", "outcome"
+        )
         self.receivers_refused = self._gauge(
             "relay_receivers_refused",
             "Entries of receiver_config that this process cannot use, as where a secret is missing here",

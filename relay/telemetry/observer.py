@@ -4,7 +4,15 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-from relay.domain.errors import OffsetMissing, PartitionLost, RelayError, StateRecovering, StateUnavailable, Unavailable
+from relay.domain.errors import (
+    HistoryUnavailable,
+    OffsetMissing,
+    PartitionLost,
+    RelayError,
+    StateRecovering,
+    StateUnavailable,
+    Unavailable,
+)
 from relay.domain.own_events import Turn
 from relay.engine.intake import WorkerFault
 from relay.engine.observer import Memory, Observer, Recovered
@@ -62,9 +70,7 @@ class TelemetryObserver(Observer):
         self._short = False
 
     def waiting(self, what: str, error: Unavailable) -> None:
-        self._metrics.dependency_waits_total.labels(
-            "state" if isinstance(error, StateUnavailable | StateRecovering) else "log"
-        ).inc()
+        self._metrics.dependency_waits_total.labels(_dependency(error)).inc()
         if self._is_news(type(error).__name__):
             self._log.warning("waiting", to=what, error=str(error))
 
@@ -297,3 +303,14 @@ def _leaves(error: Exception) -> Iterator[Exception]:
 def _receiver_of(gate: str) -> str:
     """The receiver's name; `-` for a source's callback."""
     return gate[2:] if gate[:2] == "r:" else "-"
+
+
+def _dependency(error: Unavailable) -> str:
+    """Which server is away."""
+    match error:
+        case StateUnavailable() | StateRecovering():
+            return "state"
+        case HistoryUnavailable():
+            return "history"
+        case _:
+            return "log"

@@ -1,0 +1,116 @@
+"""`relay history`: how far the history is, and to begin it anew from the log."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from relay.cli.config import config_option, settings_from
+from relay.cli.table import output_option, print_json, print_table
+from relay.config.settings import Settings
+from relay.domain.errors import HistoryUnavailable, LogUnavailable, RelayError, UserError
+from relay.domain.topics import Topics
+from relay.history.port import History
+from relay.log.port import Coordinate, Log, TopicPartition
+
+ANSWER_S: Final = 60.0
+
+
+@click.group()
+def history() -> None:
+    """See how far the history is, or build it anew.
+
+    Both go to the history and to Kafka themselves, with RELAY_HISTORY_URL and RELAY_KAFKA_... of this shell.
+    """
+
+
+@history.command()
+@config_option
+@output_option
+def status(config_file: Path | None, output: str) -> None:
+    """Show what it holds, and how far it is behind each topic."""
+    settings = settings_from(config_file)
+    told = _ask(settings, lambda store: _status(settings, store))
+    if output == "json":
+        print_json(told)
+        return
+    topics = [(one["topic"], one["behind"], one["behind_s"], one["lost"]) for one in told["topics"]]
+    print_table(("TOPIC", "BEHIND", "SECONDS", "LOST"), [tuple(map(_cell, row)) for row in topics])
+    size = "" if told["bytes"] is None else f"; {told['bytes'] / 1e6:.1f} MB"
+    click.echo(f"{told['messages']} messages, {told['deliveries']} deliveries, {told['attempts']} attempts{size}")
+
+
+@history.command()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@config_option
+def rebuild(*, yes: bool, config_file: Path | None) -> None:
+    """Drop everything in it; the worker then fills it again with what the topics still have.
+
+    A running worker notices within seconds, one that is started later begins with that. What is older than the
+    retention of the topics is gone then.
+    """
+    settings = settings_from(config_file)
+    if not yes:
+        click.confirm("Drop the history, and build it anew from the topics?", abort=True)
+    _ask(settings, _clear)
+    click.echo("It is empty; the worker fills it. How far it is: relay history status")
+
+
+def _ask(settings: Settings, work: Callable[[History], Awaitable[Any]]) -> Any:
+    """What `work` says of the store. Raises UserError where there is none, or it does not answer."""
+    from relay.history_part import opened  # its imports take their time, which few need
+
+    async def run() -> Any:
+        store = opened(settings)
+        if store is None:
+            raise UserError("RELAY_HISTORY_URL: no history is set up; `relay dev` has its own, history.db in its data")
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await store.start()
+                return await work(store)
+        except (HistoryUnavailable, TimeoutError) as error:
+            raise RelayError(f"the history does not answer: {error or ANSWER_S}") from error
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+async def _clear(store: History) -> None:
+    await store.clear()
+
+
+async def _status(settings: Settings, store: History) -> dict[str, Any]:
+    from relay.composition import open_log
+
+    taken, size = await store.next_offsets(), await store.size()
+    try:
+        async with open_log(settings) as log:
+            topics = await _topics(log, Topics(settings.topic_prefix), taken)
+    except LogUnavailable as error:
+        raise RelayError(f"Kafka does not answer: {error}") from error
+    return {"topics": topics, **size._asdict()}
+
+
+async def _topics(log: Log, topics: Topics, taken: dict[TopicPartition, int]) -> list[dict[str, Any]]:
+    from workers.history import topics_read
+
+    found: dict[str, dict[str, Any]] = {
+        topic: {"topic": topic, "behind": 0, "behind_s": 0.0, "lost": 0} for topic in topics_read(topics)
+    }
+    for span in await log.backlogs(dict.fromkeys(found, topics.group("history"))):
+        one, has = found[span.partition.topic], taken.get(span.partition, 0)
+        one["behind"] += max(0, span.end - max(has, span.first))
+        one["lost"] += max(0, span.first - has) if span.partition in taken else 0
+        if max(has, span.first) < span.end:
+            [record] = await log.read([(Coordinate(*span.partition, max(has, span.first)), None)])
+            if record is not None:
+                one["behind_s"] = max(one["behind_s"], round(time.time() - record.timestamp_ms / 1000, 1))
+    return list(found.values())
+
+
+def _cell(value: object) -> str:
+    return str(value)
