@@ -15,7 +15,7 @@ _SPAN: Final = "1h"
 _NARROWER: Final = "/ui/messages"
 """Where who may not see everything begins."""
 STAGES: Final[Mapping[str, tuple[str, str]]] = {
-    "from_sender": ("Coming in", "messages that their senders sent"),
+    "from_sender": ("Coming in", "messages from senders"),
     "to_receiver": ("To receivers", "deliveries on their way"),
     "pending": ("Awaiting answers", "accepted, and answered later"),
     "to_sender": ("Back to senders", "answers on their way"),
