@@ -144,6 +144,35 @@ async def test_a_group_without_offsets_is_an_alarm_and_begins_with_the_oldest_re
     assert not any("offset" in problem["problem"] for problem in problems["to_sender"])
 
 
+async def test_a_history_that_begins_later_begins_with_the_oldest_attempt(rig: Rig) -> None:
+    settings = load_settings({}, rig.environ)
+    log = kafka_log(settings)
+    await log.start()
+    found = await log.backlogs(Topics(settings.topic_prefix).told_groups())
+    await log.close()
+    assert [(each.group, each.committed) for each in found] == 10 * [(f"{settings.topic_prefix}relay.history", 0)]
+
+
+async def test_without_the_topic_of_attempts_all_else_goes_on(rig: Rig) -> None:
+    settings = load_settings({}, rig.environ | {"RELAY_TOPIC_PREFIX": "untold-" + rig.environ["RELAY_TOPIC_PREFIX"]})
+    rig.environ["RELAY_TOPIC_PREFIX"] = settings.topic_prefix
+    topics = Topics(settings.topic_prefix)
+    log = kafka_log(settings)
+    await log.start()
+    specs = [spec for spec in topics.fixed() if spec.name != topics.delivery_attempts]
+    await log.create(specs, topics.fixed_groups())
+    await log.close()
+    async with rig.relay("run", "--processes", "1") as running:
+        problem = json.loads(await running.line_with("is missing; run `relay topics apply`"))
+        assert (problem["level"], problem["topics"]) == ("warning", [topics.delivery_attempts])
+        rig.topic = topics.from_sender
+        await rig.produce(messages(40))
+        untold = json.loads(await running.line_with('"attempts_untold"'))
+        assert (untold["why"], topics.delivery_attempts in untold["problem"]) == ("log", True)
+        await rig.until(lambda: len(rig.answered()) >= 40)
+    assert set(rig.arrivals().values()) == {1}
+
+
 async def test_an_emptied_receivers_file_changes_nothing(rig: Rig) -> None:
     sent = messages(24)
     async with rig.relay("run", "--processes", "1") as running:
