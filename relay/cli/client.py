@@ -4,12 +4,13 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import aiohttp
 
 from relay import __version__
+from relay.cli.reply import Reply, told
 from relay.config.own_address import own_url
 from relay.config.settings import Settings
 from relay.config.url_text import check_url
@@ -18,7 +19,6 @@ from relay.domain.forwarding import PREFIX
 
 T = TypeVar("T")
 
-PROBLEM: Final = "application/problem+json"
 _TIMEOUT_S: Final = 30.0
 LONGEST_WAIT_S: Final = 20
 """For which one request asks to wait: well within its own timeout, and those that proxies have."""
@@ -30,6 +30,10 @@ class ApiFailed(RelayError):
 
 class ApiBusy(ApiFailed):
     """The API cannot do it right now: a part of the relay is away or recovering."""
+
+
+class NoHistory(ApiFailed):
+    """The relay has no history to look things up in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +49,6 @@ class Ended:
     """Of a delivery that was waited for: it is over. `letter`: of a failed one, PARTITION/OFFSET of its dead letter."""
 
     letter: str | None = None
-
-
-class _Reply(NamedTuple):
-    """A response, its body read as text."""
-
-    status: int
-    headers: Mapping[str, str]
-    media_type: str
-    text: str
 
 
 class Client:
@@ -96,26 +91,28 @@ class Client:
         wanted = {"prefer": f"wait={min(wait_s, LONGEST_WAIT_S)}"}
         reply = await self._reply(method, path, body, self._headers | wanted | dict(headers or {}), params)
         if "relay-outcome" in reply.headers:
-            return Ended(_letter(reply))
-        if reply.status == 410 and reply.media_type == PROBLEM:
+            return Ended(reply.letter)
+        if reply.status == 410 and reply.is_problem:
             return Ended()  # so long ago that its answer is not kept any more
         return self._judged(reply, f"{method} {path}", missing_ok=missing_ok)
 
-    def _judged(self, reply: _Reply, what: str, *, missing_ok: bool) -> Answer | None:
-        status, answer = reply.status, _json(reply.text)
+    def _judged(self, reply: Reply, what: str, *, missing_ok: bool) -> Answer | None:
+        status, answer = reply.status, reply.document
         if not isinstance(answer, dict) or 300 <= status < 400:
             if status == 503:  # of a proxy in front of it
                 raise ApiBusy(f"{what}: {status} from {self._base}")
             raise self._stranger(status, reply.media_type)
         if status < 400:
             return Answer(status, answer)
-        if reply.media_type != PROBLEM:
+        if not reply.is_problem:
             raise self._stranger(status, reply.media_type)
         if status == 404 and missing_ok:
             return None
         failure = ApiBusy if status == 503 else ApiFailed
+        if str(answer.get("type")).endswith("/no-history"):
+            failure = NoHistory
         hint = "; set RELAY_API_KEY to the key of the API" if status == 401 else ""
-        raise failure(f"{what}: {status} {_told(answer)}{hint}")
+        raise failure(f"{what}: {status} {told(answer)}{hint}")
 
     async def _reply(
         self,
@@ -124,13 +121,13 @@ class Client:
         body: bytes | None,
         headers: Mapping[str, str],
         params: list[tuple[str, str]] | None,
-    ) -> _Reply:
+    ) -> Reply:
         try:
             async with self._session.request(
                 method, self._base + path, data=body, headers=headers, params=params, allow_redirects=False
             ) as response:
                 text = (await response.read()).decode(errors="replace")
-                return _Reply(response.status, response.headers, response.content_type, text)
+                return Reply(response.status, response.headers, response.content_type, text)
         except (aiohttp.ClientConnectionError, TimeoutError) as error:
             raise ApiFailed(f"no relay answers at {self._base}: is `relay dev` or `relay run` up? ({error})") from error
         except (aiohttp.ClientError, ValueError) as error:  # no HTTP, or something that a URL or a header cannot say
@@ -151,9 +148,14 @@ class Client:
             raise self._stranger(answer.status, "JSON of another kind")
         return answer.body if answer else None
 
+    async def page(self, path: str, asked: Mapping[str, object]) -> Any:
+        """A page of a list: `items`, and the `cursor` of the next one, if any. What is None, or empty, is not said."""
+        params = [(name, str(value)) for name, value in asked.items() if value]
+        return await self._wanted(self.call("GET", path, params=params), "items", "cursor")
+
     async def message(self, source_id: str, message_id: str, *, wait_s: int | None = None) -> Any:
         """The message's state; None while nobody knows it. With `wait_s`: Ended, once its only delivery is over."""
-        path = f"/v1/sources/{_quoted(source_id)}/messages/{_quoted(message_id)}"
+        path = message_path(source_id, message_id)
         if wait_s is None:
             return await self._wanted(self.call("GET", path, missing_ok=True), "status", "deliveries")
         waited = self.until_ended("GET", path, wait_s, missing_ok=True)
@@ -161,9 +163,7 @@ class Client:
 
     async def failed(self, *, receiver: str | None = None, limit: int = 50, cursor: str | None = None) -> Any:
         """A page of the newest dead letters, of one receiver or of all: `items`, and the `cursor` of the next one."""
-        named = {"limit": str(limit), "receiver": receiver, "cursor": cursor}
-        params = [(name, value) for name, value in named.items() if value]
-        return await self._wanted(self.call("GET", "/v1/failed", params=params), "items", "cursor")
+        return await self.page("/v1/failed", {"limit": limit, "receiver": receiver, "cursor": cursor})
 
     async def failed_at(self, partition: int, offset: int) -> Any:
         """One dead letter, with its headers and payload."""
@@ -179,8 +179,7 @@ class Client:
 
     async def jobs(self, *, limit: int, cursor: str | None) -> Any:
         """A page of them, newest first."""
-        params = [("limit", str(limit))] + ([("cursor", cursor)] if cursor else [])
-        return await self._wanted(self.call("GET", "/v1/replays", params=params), "items")
+        return await self.page("/v1/replays", {"limit": limit, "cursor": cursor})
 
     async def stop_job(self, id: str) -> Any:
         return await self._wanted(self._post(f"/v1/replays/{_quoted(id)}/stop"), "state")
@@ -192,7 +191,7 @@ class Client:
     async def act_on_delivery(
         self, action: str, source_id: str, message_id: str, receiver: str, asked: dict[str, Any]
     ) -> Any:
-        path = f"/v1/sources/{_quoted(source_id)}/messages/{_quoted(message_id)}/deliveries/{_quoted(receiver)}"
+        path = f"{message_path(source_id, message_id)}/deliveries/{_quoted(receiver)}"
         return await self._wanted(self._post(f"{path}/{action}", asked), "generation")
 
     def _post(self, path: str, body: dict[str, Any] | None = None) -> Awaitable[Answer | None]:
@@ -242,8 +241,7 @@ class Client:
 
     async def audit(self, *, limit: int, cursor: str | None) -> Any:
         """A page of who changed what, newest first."""
-        params = [("limit", str(limit))] + ([("cursor", cursor)] if cursor else [])
-        return await self._wanted(self.call("GET", "/v1/audit", params=params), "items", "cursor")
+        return await self.page("/v1/audit", {"limit": limit, "cursor": cursor})
 
     async def register(self, fields: Mapping[str, Any]) -> Any:
         """A new receiver; its `secret`, if one was made, is told only here."""
@@ -374,23 +372,14 @@ def _if_match(tag: str | None) -> dict[str, str]:
     return {} if tag is None else {"if-match": f'"{tag}"'}
 
 
-def _json(text: str) -> Any:
-    """None for what is none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+def message_path(source_id: str, message_id: str) -> str:
+    """Of a message in the API."""
+    return f"/v1/sources/{_quoted(source_id)}/messages/{_quoted(message_id)}"
 
 
-def _letter(reply: _Reply) -> str | None:
-    """Where the dead letter is that a failed delivery's problem links to."""
-    problem = _json(reply.text) if reply.media_type == PROBLEM else None
-    link = problem.get("dead_letter") if isinstance(problem, dict) else None
-    return link.removeprefix("/v1/failed/") if isinstance(link, str) else None
-
-
-def _told(problem: dict[str, Any]) -> str:
-    return f"{problem.get('title', '')}: {problem.get('detail', '')}".strip(": ")
+def receiver_path(name: str) -> str:
+    """Of a receiver in the API."""
+    return f"/v1/receivers/{_quoted(name)}"
 
 
 def _quoted(text: str) -> str:

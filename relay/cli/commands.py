@@ -3,6 +3,7 @@
 from typing import Final
 
 COMMANDS: Final = {
+    "attempts": ("relay.cli.attempts", "List each HTTP exchange about a message, or with a receiver."),
     "audit": ("relay.cli.audit", "Show who changed what over the API."),
     "bench": ("relay.cli.bench", "Measure throughput, latency and CPU per message. Needs a checkout."),
     "config": ("relay.cli.config", "Look at the settings."),
@@ -12,6 +13,7 @@ COMMANDS: Final = {
     "failed": ("relay.cli.failed", "List dead letters, look at one, replay or discard them."),
     "history": ("relay.cli.history", "See how far the history is, or build it anew."),
     "keys": ("relay.cli.keys", "Make, list, rotate and revoke keys of the API."),
+    "messages": ("relay.cli.messages", "List messages that came, and how far each delivery is."),
     "portal": ("relay.cli.portal", "Make links into the portal of an owner."),
     "listen": ("relay.cli.listen", "Bring messages to a port of this machine, and show request and answer."),
     "receivers": ("relay.cli.receivers", "Check, list and apply receivers."),

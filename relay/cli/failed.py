@@ -9,8 +9,9 @@ import click
 from relay.cli.client import ApiFailed, Client, with_client
 from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.replaying import acting, place_of
-from relay.cli.table import output_option, print_json, print_table
+from relay.cli.table import output_option, print_json, print_table, print_text
 from relay.domain.hop import NO_RECEIVER
+from relay.telemetry.redaction import escape_control
 
 _COLUMNS = (
     *("PLACE", "RECEIVER", "REASON", "CLASS", "ATTEMPTS", "LAST", "FAILED AT", "SOURCE", "MESSAGE", "DETAIL"),
@@ -71,13 +72,13 @@ def show(place: str, api: str | None, config_file: Path | None, output: str) -> 
         print_json(letter)
         return
     for name, value in _facts(letter):
-        click.echo(f"{name:<12}{value}")
+        click.echo(escape_control(f"{name:<12}{value}"))
     click.echo("\nHeaders")
     for name, value in letter["headers"]:
-        click.echo(f"  {name}: {_moment(value) if name in _MOMENTS else value}")
+        click.echo(escape_control(f"  {name}: {_moment(value) if name in _MOMENTS else value}"))
     click.echo("\nPayload")
     payload = letter["payload"]
-    click.echo(payload["body"] if payload["body"] is not None else f"(base64) {payload['body_base64']}")
+    print_text(payload["body"] if payload["body"] is not None else f"(base64) {payload['body_base64']}")
     click.echo(f"\nTo replay it: {_command(letter)}")
 
 

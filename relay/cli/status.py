@@ -1,20 +1,26 @@
-"""`relay status`: where a message is, why it waits, and its answers."""
+"""`relay status`: where a message is, why it waits, how it got there, and its answers."""
 
 import asyncio
 import json
+import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from relay.cli.client import ApiBusy, ApiFailed, Client, with_client
+from relay.cli.client import ApiBusy, ApiFailed, Client, NoHistory, message_path, with_client
 from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.table import output_option, print_json, print_table
+from relay.cli.table import output_option, print_json, print_table, print_text
+from relay.cli.timeline import timeline
 from relay.domain import progress
+from relay.telemetry.redaction import escape_control, escape_in_json
 
 ANSWER_CHARS = 60
 WATCH_EVERY_S = 0.5
+SHOWN_ATTEMPTS = 200
+_NO_HISTORY = "attempts are not shown one by one: this relay keeps no history (RELAY_HISTORY_URL says where)"
 _COLUMNS = ("RECEIVER", "STATUS", "ATTEMPTS", "LAST", "REASON", "WAITING FOR", "CALLBACK", "ANSWER")
 
 
@@ -28,24 +34,57 @@ _COLUMNS = ("RECEIVER", "STATUS", "ATTEMPTS", "LAST", "REASON", "WAITING FOR", "
 def status(
     source_id: str, message_id: str, watch: bool, api: str | None, config_file: Path | None, output: str
 ) -> None:
-    """Show where a message is, why it waits, and its answers.
+    """Show where a message is, why it waits, how it got there, and its answers.
 
     The exit code is 1 when a delivery failed, or the way of its result to the sender.
     """
 
-    async def work(client: Client) -> Any:
+    async def work(client: Client) -> tuple[Any, _Tried]:
         if watch:
             tell = _print_line if output == "json" else _print_change
-            return await watch_until_over(client, source_id, message_id, tell)
-        return await client.message(source_id, message_id)
+            return await watch_until_over(client, source_id, message_id, tell), _Tried()
+        state = await client.message(source_id, message_id)
+        known = state is not None and output == "table"
+        return state, await _tried(client, source_id, message_id) if known else _Tried()
 
-    state = with_client(settings_from(config_file), api, work)
+    state, tried = with_client(settings_from(config_file), api, work)
     if state is None:
         raise ApiFailed(f"nobody knows a message {message_id!r} of source {source_id!r}")
     if not watch:
-        show(state, output)
+        _show_whole(state, tried, output)
     if has_failed(state):
         click.get_current_context().exit(1)
+
+
+class _Tried(NamedTuple):
+    """The attempts of a message, newest first. None: they are not known, and `note` says why."""
+
+    attempts: list[Any] | None = None
+    note: str = ""
+
+
+async def _tried(client: Client, source_id: str, message_id: str) -> _Tried:
+    path = f"{message_path(source_id, message_id)}/attempts"
+    try:
+        page = await client.page(path, {"limit": SHOWN_ATTEMPTS})
+    except NoHistory:
+        return _Tried(note=_NO_HISTORY)
+    except ApiFailed as error:  # what is known of the message is shown all the same
+        return _Tried(note=f"attempts are not shown one by one: {error}")
+    older = f"only the newest {SHOWN_ATTEMPTS} attempts are shown: `relay attempts` has the others"
+    return _Tried(page["items"], older if page["cursor"] else "")
+
+
+def _show_whole(state: Any, tried: _Tried, output: str) -> None:
+    if tried.attempts is None or not state["deliveries"]:
+        show(state, output)
+    else:
+        _show_table(state)
+        width = shutil.get_terminal_size((80, 24)).columns
+        for line in timeline(state, tried.attempts, now=time.time(), width=min(width, 100)):
+            click.echo(line)
+    if tried.note:
+        click.echo(escape_control(tried.note))
 
 
 async def watch_until_over(client: Client, source_id: str, message_id: str, tell: Callable[[Any], None]) -> Any:
@@ -73,18 +112,22 @@ def show(state: Any, output: str) -> None:
     if output == "json":
         print_json(state)
         return
+    _show_table(state)
+    tell_details(state)
+
+
+def _show_table(state: Any) -> None:
     duplicate = "  (duplicate)" if state.get("duplicate") else ""
-    click.echo(f"{state['source_id']}  {state['message_id']}  {state['status']}{duplicate}")
+    click.echo(escape_control(f"{state['source_id']}  {state['message_id']}  {state['status']}{duplicate}"))
     if state["deliveries"]:
         print_table(_COLUMNS, [row_of(each) for each in state["deliveries"]])
-    tell_details(state)
 
 
 def tell_details(state: Any) -> None:
     """Print what is to be said in words: what went wrong, and what is waited for."""
     for each in state["deliveries"]:
         for name, words in _said(each):
-            click.echo(f"{each['receiver']} {name}: {words}")
+            click.echo(escape_control(f"{each['receiver']} {name}: {words}"))
 
 
 def row_of(delivery: Any) -> tuple[str, ...]:
@@ -154,8 +197,8 @@ def tell_answers(state: Any) -> None:
         if answer:
             binary = answer["body"] is None
             kind = f"{answer['content_type'] or 'no content type'}{', in base64' if binary else ''}"
-            click.echo(f"{each['receiver']} answered {answer['status']} ({kind}):")
-            click.echo(answer["body_base64"] if binary else answer["body"])
+            click.echo(escape_control(f"{each['receiver']} answered {answer['status']} ({kind}):"))
+            print_text(answer["body_base64"] if binary else answer["body"])
 
 
 def has_failed(state: Any) -> bool:
@@ -166,7 +209,7 @@ def has_failed(state: Any) -> bool:
 def _said(delivery: Any) -> list[tuple[str, str]]:
     """What does not fit into a cell."""
     waiting_for, callback = delivery["waiting_for"], delivery["callback"]
-    said = [("detail", delivery["detail"])]
+    said = [("detail", delivery["detail"]), ("what to do", delivery.get("advice"))]
     if waiting_for:
         said.append((f"waits for {waiting_for['kind']} since {waiting_for['since'] or '?'}", waiting_for["detail"]))
     if callback:
@@ -188,7 +231,7 @@ def _print_change(state: Any) -> None:
 
 
 def _print_line(state: Any) -> None:
-    click.echo(json.dumps(state, ensure_ascii=False))
+    click.echo(escape_in_json(json.dumps(state, ensure_ascii=False)))
 
 
 def _progress(state: Any) -> list[progress.Progress]:

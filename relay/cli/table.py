@@ -1,6 +1,7 @@
 """Rows for people, JSON for programs: the two forms of `-o`."""
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -10,6 +11,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+
+from relay.telemetry.redaction import escape_control, escape_in_json
 
 output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form of output."
@@ -22,11 +25,11 @@ _READABLE: Final = 14
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Write an aligned table to stdout, without frames. On a terminal, long cells are wrapped; where it is too narrow
-    for so many columns, each row is a paragraph that names its cells."""
+    for so many columns, each row is a paragraph that names its cells. What could steer the terminal is escaped."""
     console = Console(markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
         console = Console(markup=False, highlight=False, emoji=False, width=_PIPED_WIDTH)
-    found = list(rows)
+    found = [tuple(map(escape_control, row)) for row in rows]
     if console.width < min(_width(columns, found), _READABLE * len(columns)):
         for row in found:
             for number, line in enumerate(_paragraph(columns, row, console.width)):
@@ -63,5 +66,12 @@ def _paragraph(columns: Sequence[str], row: Sequence[str], width: int) -> list[T
 
 
 def print_json(value: object) -> None:
-    """Write indented JSON to stdout."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Write indented JSON to stdout; what could steer a terminal is escaped, as JSON escapes it."""
+    click.echo(escape_in_json(json.dumps(value, indent=2, ensure_ascii=False)))
+
+
+def print_text(text: str) -> None:
+    """Write what others wrote: as it is into a file or a pipe; on a terminal what could steer that is escaped."""
+    if sys.stdout.isatty():
+        text = "\n".join(escape_control(line.expandtabs()) for line in text.split("\n"))
+    click.echo(text)

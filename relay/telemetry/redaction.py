@@ -17,6 +17,11 @@ def escape_control(text: str) -> str:
     return _UNSAFE.sub(_escaped, text)
 
 
+def escape_in_json(text: str) -> str:
+    """The same for JSON, which says the same afterwards: its own newlines stay, and in its strings there are none."""
+    return _UNSAFE.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
+
+
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match.group())
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

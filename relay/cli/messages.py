@@ -1,0 +1,68 @@
+"""`relay messages`: what came, newest first, and how far each delivery is."""
+
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import click
+
+from relay.cli.client import with_client
+from relay.cli.config import api_option, config_option, settings_from
+from relay.cli.table import output_option, print_json, print_table
+from relay.domain.progress import Status
+from relay.domain.reasons import REASONS
+
+BEHIND_S: Final = 10.0
+"""So far behind the topics a history has to be, before that is worth a line."""
+_COLUMNS: Final = ("RECEIVED", "SOURCE", "MESSAGE", "TYPE", "STATUS", "SIZE", "DELIVERIES")
+
+
+@click.command()
+@click.option("--source", help="Of this source.")
+@click.option("--receiver", help="With a delivery to this receiver.")
+@click.option("--owner", help="With a delivery to a receiver of this owner.")
+@click.option("--status", type=click.Choice(get_args(Status)), help="With a delivery that is so far.")
+@click.option("--reason", type=click.Choice(list(REASONS)), help="With a delivery that failed for this.")
+@click.option("--type", "type_", help="Of this type; a trailing * stands for anything.")
+@click.option("--since", metavar="TIME", help="Since then: how long ago (1h, 2d), or RFC 3339.")
+@click.option("--until", metavar="TIME", help="Before then.")
+@click.option("--id", "id_", help="How the id, or the webhook id, begins.")
+@click.option("--header", metavar="NAME:VALUE", help="That came with it; where bodies are kept.")
+@click.option("--payload", metavar="/POINTER=VALUE", help="In the JSON of the payload; where bodies are kept.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="The newest so many.")
+@click.option("--cursor", help="Behind what the page before said.")
+@api_option
+@config_option
+@output_option
+def messages(
+    api: str | None, config_file: Path | None, output: str, type_: str | None, id_: str | None, **asked: Any
+) -> None:
+    """List messages that came, newest first. Of those that a key may see, all that is given has to be met."""
+    wanted = {**asked, "type": type_, "id": id_}
+    page = with_client(settings_from(config_file), api, lambda client: client.page("/v1/messages", wanted))
+    if output == "json":
+        print_json(page["items"])
+    else:
+        print_table(_COLUMNS, [_row(item) for item in page["items"]])
+        if page["cursor"]:
+            click.echo(f"there are more: --cursor {page['cursor']}")
+    if (page.get("behind_s") or 0.0) > BEHIND_S:
+        click.echo(f"the history is {page['behind_s']:.0f} s behind: what came since may be missing", err=True)
+
+
+def _row(item: Any) -> tuple[str, ...]:
+    return (
+        item["received_at"] or "-",
+        item["source_id"],
+        item["message_id"],
+        item["type"] or "-",
+        item["status"],
+        str(item["size"]),
+        "; ".join(map(_delivery, item["deliveries"])) or "-",
+    )
+
+
+def _delivery(each: Any) -> str:
+    """In a few words, as `ci failed (exhausted, last 503)`."""
+    last = f"last {each['last_status']}" if each["last_status"] else None
+    why = ", ".join(filter(None, (each["reason"], last)))
+    return f"{each['receiver']} {each['status']}" + (f" ({why})" if why else "")

@@ -1,0 +1,40 @@
+"""A response of the API as the commands read it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+PROBLEM: Final = "application/problem+json"
+
+
+class Reply(NamedTuple):
+    """A response, its body read as text."""
+
+    status: int
+    headers: Mapping[str, str]
+    media_type: str
+    text: str
+
+    @property
+    def is_problem(self) -> bool:
+        return self.media_type == PROBLEM
+
+    @property
+    def document(self) -> Any:
+        """Its JSON; None for what is none."""
+        try:
+            return json.loads(self.text)
+        except (ValueError, RecursionError):
+            return None
+
+    @property
+    def letter(self) -> str | None:
+        """Where the dead letter is that a failed delivery's problem links to."""
+        problem = self.document if self.is_problem else None
+        link = problem.get("dead_letter") if isinstance(problem, dict) else None
+        return link.removeprefix("/v1/failed/") if isinstance(link, str) else None
+
+
+def told(problem: Mapping[str, Any]) -> str:
+    """What a problem says, in a line."""
+    return f"{problem.get('title', '')}: {problem.get('detail', '')}".strip(": ")

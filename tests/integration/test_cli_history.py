@@ -1,0 +1,197 @@
+"""`relay messages`, `relay attempts`, and the timeline of `relay status`: with a history, and without one."""
+
+import asyncio
+import json
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from structlog.testing import capture_logs
+
+from relay.cli.attempts import attempts
+from relay.cli.client import ApiFailed, NoHistory
+from relay.cli.messages import messages
+from relay.cli.status import status
+from relay.domain.errors import UserError
+from tests.contract.history_facts import NOON, arrival, attempt, put
+from tests.integration.api_rig import Rig, running_api
+from tests.integration.history_world import World, world
+from tests.integration.test_api_keys import ADMIN, SETTING
+
+HOSTILE = "evil\u202e"
+
+
+async def called(rig: Rig, command: click.Command, *words: str) -> Result:
+    with capture_logs():  # of the API, which is in the same process: they are no output of the command
+        return await asyncio.to_thread(
+            CliRunner(env={"RELAY_API_KEY": SETTING}).invoke, command, [*words, "--api", rig.url]
+        )
+
+
+def lines(result: Result) -> list[str]:
+    assert result.exception is None, result
+    return [" ".join(line.split()) for line in result.stdout.splitlines()]
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+
+
+async def test_messages_are_listed_with_what_became_of_them() -> None:
+    async with world() as at:
+        head, *rows = lines(await called(at.rig, messages))
+        assert head.split() == ["RECEIVED", "SOURCE", "MESSAGE", "TYPE", "STATUS", "SIZE", "DELIVERIES"]
+        assert rows == [
+            "2026-09-21T12:00:04.000Z other m-4 - arrived 100 -",
+            "2026-09-21T12:00:03.000Z other m-3 push failed 100 ci failed (exhausted, last 200)",
+            "2026-09-21T12:00:02.000Z github m-2 pull_request.opened arrived 2000 deploy arrived",
+            "2026-09-21T12:00:01.000Z github m-1 push failed 100 ci response_delivered_to_sender (last 200); "
+            "deploy failed (rejected, last 422)",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--source", "github"], ["m-2", "m-1"]),
+        (["--receiver", "ci"], ["m-3", "m-1"]),
+        (["--owner", "alice"], ["m-2", "m-1"]),
+        (["--status", "failed"], ["m-3", "m-1"]),
+        (["--reason", "rejected"], ["m-1"]),
+        (["--type", "pull_*"], ["m-2"]),
+        (["--since", "57s"], ["m-4", "m-3"]),
+        (["--until", "2026-09-21T12:00:03Z"], ["m-2", "m-1"]),
+        (["--id", "m-3"], ["m-3"]),
+        (["--header", "x-event:push"], ["m-3", "m-1"]),
+        (["--payload", "/repository/name=relay"], ["m-1"]),
+        (["--limit", "1"], ["m-4"]),
+    ],
+)
+async def test_each_filter_is_an_option(words: list[str], expected: list[str]) -> None:
+    async with world() as at:
+        found = await called(at.rig, messages, "-o", "json", *words)
+        assert [item["message_id"] for item in json.loads(found.stdout)] == expected
+
+
+async def test_a_list_says_where_it_goes_on_and_how_far_it_is_behind() -> None:
+    async with world() as at:
+        at.rig.broker.now_ms = lambda: int((NOON + 20) * 1000)
+        sent = await at.rig.request("POST", "/v1/sources/app/messages?receiver=ci", b"{}", ADMIN)
+        assert sent.status == 202
+        first = await called(at.rig, messages, "--limit", "3")
+        assert "the history is 40 s behind" in first.stderr
+        cursor = lines(first)[-1].removeprefix("there are more: --cursor ")
+        rest = lines(await called(at.rig, messages, "--cursor", cursor))
+        assert [row.split()[2] for row in rest[1:]] == ["m-1"]
+
+
+async def test_mistakes_are_said_in_a_line() -> None:
+    async with world() as at:
+        found = await called(at.rig, messages, "--since", "yesterday")
+        assert isinstance(found.exception, ApiFailed)
+        assert "90m, 2h, 1d" in str(found.exception)
+        assert (await called(at.rig, messages, "--status", "gone")).exit_code == 2
+        assert (await called(at.rig, messages, "--reason", "none")).exit_code == 2
+
+
+async def test_without_a_history_it_is_said_how_to_get_one() -> None:
+    async with running_api(api_key=SETTING, history=None) as rig:
+        for found in (await called(rig, messages), await called(rig, attempts, "--receiver", "ci")):
+            assert isinstance(found.exception, NoHistory)
+            assert "RELAY_HISTORY_URL" in str(found.exception)
+
+
+async def test_what_a_sender_says_cannot_steer_the_terminal() -> None:
+    async with world() as at:
+        await put(at.history, arrival(9, source=HOSTILE, name=HOSTILE, event_type="\x1b[2J\x9b"))
+        table, found = await called(at.rig, messages), await called(at.rig, messages, "-o", "json")
+        for output in (table.stdout, found.stdout):
+            assert "evil" in output
+            assert all(char.isprintable() or char == "\n" for char in output)
+        assert json.loads(found.stdout)[0]["type"] == "\x1b[2J\x9b"
+
+
+# --- attempts -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_messages_attempts_are_listed() -> None:
+    async with world() as at:
+        head, *rows = lines(await called(at.rig, attempts, "other", "m-3"))
+        assert head.split()[:3] == ["STARTED", "KIND", "RECEIVER"]
+        assert rows == [
+            "2026-09-21T12:00:07.000Z status ci 1 404 20 retry - -",
+            "2026-09-21T12:00:06.000Z post ci 2 timeout 20 retry (timeout) - no answer in 15 s",
+            "2026-09-21T12:00:04.000Z post ci 1 503 20 retry (not now) 2026-09-21T12:00:06.000Z -",
+        ]
+        found = json.loads(
+            (await called(at.rig, attempts, "github", "m-1", "--receiver", "deploy", "-o", "json")).stdout
+        )
+        assert [item["response"]["status"] for item in found] == [422]
+
+
+async def test_a_receivers_attempts_are_listed() -> None:
+    async with world() as at:
+        rows = lines(await called(at.rig, attempts, "--receiver", "ci"))[1:]
+        assert [row.split()[1:4] for row in rows] == [
+            ["ping", "-", "-"],
+            ["status", "other", "m-3"],
+            ["post", "other", "m-3"],
+            ["post", "other", "m-3"],
+            ["post", "github", "m-1"],
+        ]
+        assert len(lines(await called(at.rig, attempts, "--receiver", "ci", "--failed"))) == 4
+        assert "--cursor" in lines(await called(at.rig, attempts, "--receiver", "ci", "--limit", "1"))[-1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["github"], ["github", "--receiver", "ci"], ["github", "m-1", "--failed"], ["--failed"]],
+)
+async def test_what_attempts_are_meant_has_to_be_said(words: list[str]) -> None:
+    async with world() as at:
+        found = await called(at.rig, attempts, *words)
+        assert isinstance(found.exception, UserError)
+        assert "--receiver alone" in str(found.exception)
+
+
+# --- the timeline ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_status_tells_how_the_message_got_there() -> None:
+    async with world() as at:
+        await sent(at)
+        await put(at.history, attempt("new", source="app", offset=9, at=61, status=503, detail="POST: 503: too busy"))
+        found = lines(await called(at.rig, status, "app", "new"))
+        assert found[0] == "app new arrived"
+        assert "to ci, times in UTC:" in found
+        assert any("Attempt 1: 503 Service Unavailable" in line for line in found)
+        assert "POST: 503: too busy" in found
+        assert any("No worker serves its lane" in line for line in found)
+        assert any(line.startswith("What to do: Nobody reads the topic") for line in found)
+
+
+async def test_without_a_history_a_status_is_what_it_was_and_says_how_to_get_one() -> None:
+    async with running_api(api_key=SETTING, history=None) as rig:
+        assert (await rig.request("POST", TARGET, b"{}", ADMIN | {"ce-id": "new"})).status == 202
+        found = lines(await called(rig, status, "app", "new"))
+        assert found[0] == "app new arrived"
+        assert "RELAY_HISTORY_URL" in found[-1]
+        assert any(line.startswith("ci waits for no_worker") for line in found)
+        assert any(line.startswith("ci what to do: ") for line in found)
+        assert "HISTORY" not in (await called(rig, status, "app", "new", "-o", "json")).stdout
+
+
+async def test_a_history_that_is_away_takes_nothing_from_a_status() -> None:
+    async with world() as at:
+        await sent(at)
+        at.history.available = False
+        found = lines(await called(at.rig, status, "app", "new"))
+        assert found[0] == "app new arrived"
+        assert any(line.startswith("ci waits for no_worker") for line in found)
+        assert "the history does not answer" in found[-1]
+
+
+TARGET = "/v1/sources/app/messages?receiver=ci"
+
+
+async def sent(at: World) -> None:
+    assert (await at.rig.request("POST", TARGET, b"{}", ADMIN | {"ce-id": "new"})).status == 202
