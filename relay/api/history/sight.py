@@ -40,13 +40,13 @@ class Sight:
         if owner is not None:
             if not access.may("owner", owner):
                 raise forbidden(OWNERS)
-            names = self._owned([owner])
+            names = self._owned([owner], access.only)
             return Visible((), names if receiver is None else names & {receiver})
         if access.may("admin"):
             return Visible()
         sources = access.named("read")
         if receiver is None:
-            return Visible(sources, access.named("receiver") | self._owned(sorted(access.owners)))
+            return Visible(sources, access.named("receiver") | self._owned(sorted(access.owners), access.only))
         if not sources:
             check_own(request, [receiver])
         return Visible(sources, {receiver} if may_see(request, [receiver]) else ())
@@ -75,7 +75,8 @@ class Sight:
         ended = [] if found is None else [delivery.receiver for delivery in found.deliveries]
         return sorted({*routed, *ended})
 
-    def _owned(self, owners: list[str]) -> frozenset[str]:
+    def _owned(self, owners: list[str], only: frozenset[str] | None) -> frozenset[str]:
+        """Receivers of these owners, and of them `only` those."""
         if self._registrar is None:
             return frozenset()
         registry, found = self._registrar.registry, set[str]()
@@ -84,4 +85,4 @@ class Sight:
         if len(found) > MOST_OWNED:
             detail = f"this is about more than {MOST_OWNED} receivers: name one with receiver"
             raise invalid(detail, parameter="receiver")
-        return frozenset(found)
+        return frozenset(found if only is None else found & only)
