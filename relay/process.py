@@ -389,7 +389,11 @@ class Relay:
             may_be_open=may_be_open(settings),
             owner_receivers=settings.api_owner_receivers,
             pages=pages_of(settings.pages, self._clock.time, settings.portal_origins),
-            examine=partial(look_from_inside, settings, self._plan, self._clock, self._log, self._state, self.registry),
+            examine=partial(
+                look_from_inside,
+                *(settings, self._plan, self._clock, self._log, self._state, self.registry),
+                history=self._history.store,
+            ),
         )
 
     def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:

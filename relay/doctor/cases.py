@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from relay.api.history.behind import Behind
 from relay.composition import kafka_log, redis_state
 from relay.config.answer_urls import answer_secrets
 from relay.config.encryption import KeyRing
@@ -23,6 +24,7 @@ from relay.domain.errors import LogUnavailable, RelayError, StateUnavailable, Us
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
 from relay.engine.supervision import unless_stopped
+from relay.history.port import HistoryReader
 from relay.log.port import Log
 from relay.plan import ROLES, Plan
 from relay.state.port import State
@@ -105,9 +107,14 @@ async def look_from_inside(
     state: State,
     registry: Registry,
     receiver: str | None = None,
+    *,
+    history: HistoryReader | None = None,
 ) -> Diagnosis:
     """What a process finds through what it works with itself."""
-    return await examine(_case_of_process(settings, plan, clock, log, state, registry, receiver))
+    case = _case_of_process(settings, plan, clock, log, state, registry, receiver)
+    if history is not None:
+        case = replace(case, history_behind=Behind(history, log, case.topics, clock).seconds)
+    return await examine(case)
 
 
 def _case_of_process(
