@@ -47,6 +47,7 @@ CREATE TABLE deliveries (
     updated_at double precision NOT NULL, received_at double precision,
     PRIMARY KEY (source_id, message_id, receiver)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX ON deliveries (received_at);
 CREATE INDEX ON deliveries (receiver, received_at);
 CREATE INDEX ON deliveries (progress, received_at) WHERE progress <> 3;
 CREATE INDEX ON deliveries (receiver, progress, received_at) WHERE progress <> 3;

@@ -1,6 +1,6 @@
 """A search on any store that understands SQL: its selects, put together to a page."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -25,13 +25,14 @@ from relay.history.port import (
     Visible,
 )
 from relay.history.sql import (
-    DELIVERY,
     Dialect,
     MessageSearch,
     Select,
     attempt_selects,
     count_select,
+    deliveries_of,
     ids_beginning,
+    types_beginning,
 )
 from relay.history.text import has_header, may_hold, payload_has
 
@@ -64,6 +65,9 @@ class Searching:
             if not keys:
                 return Page([], None)
             search = replace(search, sparse=[(row[0], row[1]) for row in keys] if len(keys) < FEW else None)
+        if query.event_type is not None and query.event_type.endswith("*"):
+            [rows] = await self._fetch([types_beginning(self._dialect, query.event_type[:-1], FEW)])
+            search = replace(search, dense_type=len(rows) == FEW)
         if query.header is not None or query.payload is not None:
             arrivals, place = await self._looked_through(search, limit)
         else:
@@ -100,9 +104,7 @@ class Searching:
     async def _with_deliveries(self, arrivals: Sequence[Arrival], visible: Visible) -> list[MessageFound]:
         rows: dict[MessageId, list[Delivery]] = {arrival.message: [] for arrival in arrivals}
         parts = [arrivals[start : start + _PER_SELECT] for start in range(0, len(arrivals), _PER_SELECT)]
-        for found in await self._fetch(
-            [_deliveries_of(self._dialect, [one.message for one in part]) for part in parts]
-        ):
+        for found in await self._fetch([deliveries_of(self._dialect, [one.message for one in part]) for part in parts]):
             for row in map(_delivery, found):
                 if sees_source(visible, row.source_id) or row.receiver in (visible.receivers or ()):
                     rows[MessageId(row.source_id, row.message_id)].append(row)
@@ -171,13 +173,6 @@ def sees_source(visible: Visible, source_id: str) -> bool:
 def _message(dialect: Dialect, message: MessageId) -> Select:
     search = MessageSearch(dialect, MessageQuery(id_prefix=message.message_id), None, 1, [message])
     return next(search.selects())
-
-
-def _deliveries_of(dialect: Dialect, messages: Sequence[MessageId]) -> Select:
-    values: Iterable[str] = (part for message in messages for part in message)
-    pairs = ", ".join(f"({dialect.sign}{place}, {dialect.sign}{place + 1})" for place in range(1, 2 * len(messages), 2))
-    text = f"SELECT {DELIVERY} FROM deliveries WHERE (source_id, message_id) IN (VALUES {pairs})"
-    return Select(text, tuple(values))
 
 
 def _arrival(row: Row) -> Arrival:

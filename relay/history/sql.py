@@ -78,6 +78,7 @@ class _Writer:
         self._sign = dialect.sign
         self.values: list[Any] = []
         self.conditions: list[str] = []
+        self.head = ""
 
     def mark(self, value: object) -> str:
         self.values.append(value)
@@ -90,8 +91,14 @@ class _Writer:
 
     def select(self, columns: str, tables: str, order: str, limit: int) -> Select:
         where = " AND ".join(self.conditions) or "TRUE"
-        text = f"SELECT {columns} FROM {tables} WHERE {where} ORDER BY {order} LIMIT {limit}"
+        text = f"{self.head}SELECT {columns} FROM {tables} WHERE {where} ORDER BY {order} LIMIT {limit}"
         return Select(text, tuple(self.values))
+
+
+def wanted(writer: "_Writer", keys: Sequence[tuple[str, str]]) -> str:
+    """A table `wanted` of these keys, to be the first of those joined: an IN would look at every row of the other."""
+    pairs = ", ".join(f"({writer.mark(source_id)}, {writer.mark(message_id)})" for source_id, message_id in keys)
+    return f"WITH wanted(s, m) AS (VALUES {pairs}) "
 
 
 def beginning(column: str, prefix: str) -> tuple[str, str, str]:
@@ -104,13 +111,15 @@ def beginning(column: str, prefix: str) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class MessageSearch:
-    """`sparse`: keys of all messages whose ids begin as asked for, where they are few."""
+    """`sparse`: keys of all messages whose ids begin as asked for, where they are few. `dense_type`: so many have
+    a type that begins as asked for that it is quicker to go by time."""
 
     dialect: Dialect
     query: MessageQuery
     after: AfterMessage | None
     limit: int
     sparse: Sequence[tuple[str, str]] | None = None
+    dense_type: bool = False
 
     def selects(self) -> Iterator[Select]:
         query, visible = self.query, self.query.visible
@@ -129,7 +138,7 @@ class MessageSearch:
         if new:
             writer.where("m.routed = 0")
         self._narrow(writer, "m", source)
-        return writer.select(self._columns(writer), "messages m", _order("m"), self.limit)
+        return writer.select(self._columns(writer), f"{self._first}messages m", _order("m"), self.limit)
 
     def _by_delivery(self, source: str, receiver: str | None, receivers: Sequence[str] = ()) -> Select:
         writer = _Writer(self.dialect)
@@ -146,7 +155,9 @@ class MessageSearch:
             own = "o.source_id = d.source_id AND o.message_id = d.message_id AND o.receiver < d.receiver"
             writer.conditions.append(f"NOT EXISTS (SELECT 1 FROM deliveries o WHERE {' AND '.join([own, *same])})")
         self._narrow(writer, "d", source)
-        return writer.select(self._columns(writer), "deliveries d CROSS JOIN messages m", _order("d"), self.limit)
+        return writer.select(
+            self._columns(writer), f"{self._first}deliveries d CROSS JOIN messages m", _order("d"), self.limit
+        )
 
     def _narrow(self, writer: _Writer, timed: str, source: str) -> None:
         query = self.query
@@ -156,11 +167,11 @@ class MessageSearch:
         writer.where(f"{timed}.received_at < {{}}", query.until)
         if query.event_type is not None and query.event_type.endswith("*"):
             # None of the type counts as an empty one, which begins as everything does
-            empty = query.event_type == "*"
-            writer.where(*(("TRUE",) if empty else beginning("m.event_type", query.event_type[:-1])))
+            column = "(m.event_type || '')" if self.dense_type else "m.event_type"
+            writer.where(*(("TRUE",) if query.event_type == "*" else beginning(column, query.event_type[:-1])))
         else:
             writer.where("m.event_type = {}", query.event_type)
-        self._narrow_ids(writer)
+        self._narrow_ids(writer, timed)
         if self.after is not None:
             writer.where(f"{timed}.received_at <= {{}}", self.after.received_at)
             key = f"({timed}.received_at, {timed}.source_id, {timed}.message_id)"
@@ -168,16 +179,21 @@ class MessageSearch:
         if self.dialect.is_first:
             writer.where(self.dialect.is_first)
 
-    def _narrow_ids(self, writer: _Writer) -> None:
+    @property
+    def _first(self) -> str:
+        return "" if self.sparse is None else "wanted CROSS JOIN "
+
+    def _narrow_ids(self, writer: _Writer, alias: str) -> None:
         prefix = self.query.id_prefix
         if prefix is None:
             return
         if self.sparse is not None:
-            values = [part for key in self.sparse for part in key]
-            pairs = ", ".join(["({}, {})"] * len(self.sparse))
-            writer.where(f"(m.source_id, m.message_id) IN (VALUES {pairs})", *values)
+            writer.head = wanted(writer, self.sparse)
+            writer.where(f"{alias}.source_id = wanted.s AND {alias}.message_id = wanted.m")
             return
-        (one, *low), (other, *high) = beginning("m.message_id", prefix), beginning("m.webhook_id", prefix)
+        # they are many: without an index of theirs the newest are soon found
+        one, *low = beginning("(m.message_id || '')", prefix)
+        other, *high = beginning("(m.webhook_id || '')", prefix)
         writer.where(f"(({one}) OR ({other}))", *low, *high)
 
     def _columns(self, writer: _Writer) -> str:
@@ -186,7 +202,7 @@ class MessageSearch:
 
     def candidates(self, header: bytes | None, body: bytes | None) -> "MessageSearch":
         """The same search, in which headers and bodies that cannot hold these bytes are left out."""
-        return Candidates(self.dialect, self.query, self.after, self.limit, self.sparse, header, body)
+        return Candidates(self.dialect, self.query, self.after, self.limit, self.sparse, self.dense_type, header, body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +230,22 @@ def ids_beginning(dialect: Dialect, prefix: str, most: int) -> Select:
         condition = text.format(*map(writer.mark, values))
         parts.append(f"SELECT * FROM (SELECT source_id, message_id FROM messages WHERE {condition} LIMIT {most}) p")
     return Select(" UNION ".join(parts), tuple(writer.values))
+
+
+def deliveries_of(dialect: Dialect, keys: Sequence[tuple[str, str]]) -> Select:
+    """All of these messages, which are some."""
+    writer = _Writer(dialect)
+    head = wanted(writer, keys)
+    where = "deliveries.source_id = wanted.s AND deliveries.message_id = wanted.m"
+    return Select(f"{head}SELECT {DELIVERY} FROM wanted CROSS JOIN deliveries WHERE {where}", tuple(writer.values))
+
+
+def types_beginning(dialect: Dialect, prefix: str, most: int) -> Select:
+    """A row for each message whose type begins so; `most` of them."""
+    writer = _Writer(dialect)
+    text, *values = beginning("event_type", prefix)
+    condition = text.format(*map(writer.mark, values))
+    return Select(f"SELECT 1 FROM messages WHERE {condition} LIMIT {most}", tuple(writer.values))
 
 
 def _progress(status: str) -> int:
