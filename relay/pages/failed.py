@@ -23,7 +23,7 @@ _TARGETS: Final = {"replay": "/v1/replays", "discard": "/v1/discards"}
 class Failed:
     """The groups, the letters of one, and what is done to all of one."""
 
-    nav: ClassVar[Nav | None] = Nav("Failed", HERE)
+    nav: ClassVar[Nav | None] = Nav("Failed", HERE, portal=True)
 
     def add_routes(self, routes: Routes) -> None:
         routes.get("/failed", self.show)

@@ -44,7 +44,7 @@ class Picked(NamedTuple):
 class Messages:
     """The list, its live part, the way to one message by its ids, and the replay of some."""
 
-    nav: ClassVar[Nav | None] = Nav("Messages", HERE)
+    nav: ClassVar[Nav | None] = Nav("Messages", HERE, portal=True)
 
     def add_routes(self, routes: Routes) -> None:
         routes.get("/messages", self.list)

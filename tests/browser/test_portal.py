@@ -1,0 +1,111 @@
+"""The portal in a real browser: opened by a link, and in a frame of another site's page."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from aiohttp import web
+from playwright.async_api import expect
+
+from tests.browser.conftest import Visiting
+from tests.browser.dev_relay import DevRelay
+from tests.browser.test_receivers import KEY, heading, press, relay_with_receivers
+
+
+async def test_a_link_shows_what_is_the_owners_and_leaves_the_address(tmp_path: Path, visiting: Visiting) -> None:
+    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+        visitor.allow("status of 403")
+        link = await dev.call("POST", "/v1/portal-links", {"owner": "acme", "hours": 1})
+        await visitor.page.goto(link["url"])
+        await expect(visitor.page).to_have_url(f"{dev.url}/ui/receivers")
+        rows = visitor.page.locator("tbody tr")
+        await expect(rows).to_have_count(2)
+        await expect(visitor.page.locator("nav a", has_text="System")).to_have_count(0)
+        await visitor.assert_accessible()
+        await visitor.page.get_by_role("link", name="ci", exact=True).click()
+        await press(visitor, "Send a test")
+        await heading(visitor, "Test of ci")
+        assert (await visitor.open("/ui/receivers/other")).status == 403
+        await expect(visitor.page.locator("main")).not_to_contain_text("globex")
+        await visitor.open("/ui/")
+        await expect(visitor.page).to_have_url(f"{dev.url}/ui/receivers")
+        await press(visitor, "Leave")
+        await heading(visitor, "You have left the portal")
+        await visitor.open("/ui/receivers")
+        await heading(visitor, "Log in")
+
+
+async def test_a_link_that_is_over_says_so(tmp_path: Path, visiting: Visiting) -> None:
+    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+        visitor.allow("status of 40")
+        for token in ("", "rs_x", "rp_rubbish"):
+            await visitor.open(f"/ui/portal?token={token}")
+            await heading(visitor, "This link is over")
+        await visitor.assert_accessible()
+        assert await visitor.page.context.cookies() == [] or not [
+            each for each in await visitor.page.context.cookies() if each["name"] == "relay_session"
+        ]
+
+
+class Site:
+    """A page at `localhost` that shows `framed`: another site than `127.0.0.1`, so cookies in there are third-party."""
+
+    def __init__(self) -> None:
+        self.framed = "about:blank"
+        self.url = ""
+
+    async def page(self, _request: web.Request) -> web.Response:
+        text = f"<!doctype html><html lang=en><title>app</title><iframe src='{self.framed}' width=900 height=700>"
+        return web.Response(text=text, content_type="text/html")
+
+
+@asynccontextmanager
+async def running_site() -> AsyncIterator[Site]:
+    site, app = Site(), web.Application()
+    app.router.add_get("/", site.page)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    site.url = f"http://localhost:{runner.addresses[0][1]}"
+    try:
+        yield site
+    finally:
+        await runner.cleanup()
+
+
+async def test_an_allowed_page_of_another_site_shows_it_in_a_frame(tmp_path: Path, visiting: Visiting) -> None:
+    async with (
+        running_site() as site,
+        DevRelay(tmp_path, {"RELAY_PORTAL_ORIGINS": site.url}, key=KEY) as dev,
+        visiting(site.url) as visitor,
+    ):
+        await dev.receiver("ci", "http://127.0.0.1:9/", owner="acme")
+        site.framed = (await dev.call("POST", "/v1/portal-links", {"owner": "acme"}))["url"]
+        for text in (f"request: GET {dev.url}", f"request: POST {dev.url}", "favicon", "Blocked autofocusing"):
+            visitor.allow(text)
+        await visitor.open("/")
+        frame = visitor.page.frame_locator("iframe")
+        await frame.get_by_role("link", name="ci", exact=True).click()
+        await frame.locator("summary", has_text="Pause").click()
+        await frame.get_by_role("button", name="Pause").click()
+        await expect(frame.get_by_role("status")).to_contain_text("ci is paused.")
+        assert (await dev.call("GET", "/v1/receivers/ci"))["paused"] is True
+        [cookie] = [each for each in await visitor.page.context.cookies() if each["name"] == "relay_portal"]
+        assert (cookie["sameSite"], cookie["secure"], cookie["httpOnly"]) == ("None", True, True)
+
+
+async def test_no_other_page_shows_it_and_nobody_shows_the_rest(tmp_path: Path, visiting: Visiting) -> None:
+    async with (
+        running_site() as site,
+        relay_with_receivers(tmp_path) as dev,
+        visiting(site.url) as visitor,
+    ):
+        link = await dev.call("POST", "/v1/portal-links", {"owner": "acme"})
+        for text in (f"request: GET {dev.url}", "frame-ancestors", "favicon", "refused to connect"):
+            visitor.allow(text)
+        for url in (link["url"], f"{dev.url}/ui/login"):
+            site.framed = url
+            await visitor.open(f"/?{len(url)}")
+            await visitor.page.wait_for_load_state("networkidle")
+            framed = visitor.page.frames[1].url
+            assert framed.startswith("chrome-error:"), framed

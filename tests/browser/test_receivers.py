@@ -1,0 +1,210 @@
+"""Receivers in a real browser: log in, look, and do all that can be done about one."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from playwright.async_api import expect
+
+from relay.sink import Sink
+from tests.browser.conftest import Visiting
+from tests.browser.dev_relay import DevRelay
+from tests.browser.visitor import NARROW, Visitor
+
+KEY = "the key of an administrator"
+HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m"
+
+
+@asynccontextmanager
+async def relay_with_receivers(directory: Path) -> AsyncIterator[DevRelay]:
+    """`ci` answers, `gone` refuses connections; both are of acme. `other` is globex's."""
+    sink = Sink("answer")
+    await sink.start()
+    try:
+        async with DevRelay(directory, key=KEY) as dev:
+            await dev.receiver("ci", sink.url, owner="acme", labels={"env": "production"}, rate_limit=50)
+            await dev.receiver("gone", "http://127.0.0.1:9/", owner="acme")
+            await dev.receiver("other", sink.url, owner="globex")
+            await dev.source("shop", callback={"url": sink.url})
+            await dev.send("shop", "m-1", to="ci")
+            await dev.until_status("shop", "m-1", "response_delivered_to_sender")
+            yield dev
+    finally:
+        await sink.stop()
+
+
+async def log_in(visitor: Visitor, path: str, key: str = KEY) -> None:
+    await visitor.open(path)
+    await visitor.page.get_by_label("Key").fill(key)
+    await visitor.page.get_by_role("button", name="Log in").click()
+
+
+async def press(visitor: Visitor, name: str) -> None:
+    await visitor.page.get_by_role("button", name=name, exact=True).click()
+
+
+async def heading(visitor: Visitor, text: str) -> None:
+    await expect(visitor.page.get_by_role("heading", level=1)).to_contain_text(text)
+
+
+async def test_only_a_right_key_gets_in_and_who_logs_out_is_out(tmp_path: Path, visiting: Visiting) -> None:
+    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+        visitor.allow("status of 401")
+        await log_in(visitor, "/ui/receivers", "a wrong key of nobody")
+        await expect(visitor.page.get_by_role("alert")).to_contain_text("An API key is required")
+        await visitor.assert_accessible()
+        await log_in(visitor, "/ui/receivers?prefix=c")
+        await expect(visitor.page).to_have_url(re.compile(r"/ui/receivers\?prefix=c$"))
+        [cookie] = [each for each in await visitor.page.context.cookies() if each["name"] == "relay_session"]
+        assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/ui/")
+        await press(visitor, "Log out")
+        await visitor.open("/ui/receivers")
+        await heading(visitor, "Log in")
+
+
+async def test_the_list_shows_how_each_is_and_is_narrowed(tmp_path: Path, visiting: Visiting) -> None:
+    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+        await log_in(visitor, "/ui/receivers")
+        rows = visitor.page.locator("tbody tr")
+        await expect(rows.filter(has_text="ci").first).to_contain_text("up")
+        await visitor.page.get_by_label("Owner").fill("globex")
+        await press(visitor, "Filter")
+        await expect(rows).to_have_count(1)
+        await expect(rows).to_contain_text("other")
+        await visitor.open("/ui/receivers?prefix=nothing")
+        await expect(visitor.page.get_by_text("Nothing matches these filters")).to_be_visible()
+
+
+async def test_what_is_done_about_a_receiver_is_done_by_the_api(tmp_path: Path, visiting: Visiting) -> None:
+    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+        await log_in(visitor, "/ui/receivers/ci")
+        await press(visitor, "Send a test")
+        await heading(visitor, "Test of ci")
+        await expect(visitor.page.get_by_text("webhook-signature")).to_be_visible()
+        await visitor.assert_accessible()
+
+        await visitor.open("/ui/receivers/ci")
+        await visitor.page.locator("summary", has_text="Pause").click()
+        await visitor.page.get_by_label("Why").fill(HOSTILE)
+        await press(visitor, "Pause")
+        await expect(visitor.page.get_by_role("status")).to_contain_text("ci is paused.")
+        held = (await dev.call("GET", "/v1/receivers/ci"))["hold"]
+        assert (held["reason"], "<img src=x onerror=alert(1)>" in held["detail"]) == ("paused", True)
+        await expect(visitor.page.locator("main")).to_contain_text("<img src=x")
+        await visitor.assert_accessible()
+        await press(visitor, "Resume")
+        await expect(visitor.page.get_by_role("status")).to_contain_text("is sent to again")
+        assert (await dev.call("GET", "/v1/receivers/ci"))["hold"] is None
+
+        await press(visitor, "Rotate the secret")
+        await heading(visitor, "ci has a new secret")
+        assert (await visitor.page.locator("pre").inner_text()).startswith("whsec_")
+        await visitor.page.get_by_role("link", name="I have it").click()
+        await expect(visitor.page.locator("main")).not_to_contain_text("whsec_")
+
+        await press(visitor, "Disable")
+        await visitor.page.locator("dialog").get_by_role("button", name="Disable").click()
+        await expect(visitor.page.get_by_role("status")).to_contain_text("ci is disabled")
+        assert (await dev.call("GET", "/v1/receivers/ci"))["settings"]["enabled"] is False
+        await press(visitor, "Enable")
+        await expect(visitor.page.get_by_role("status")).to_contain_text("ci is enabled")
+
+
+async def test_settings_are_changed_and_an_overtaken_form_undoes_nothing(tmp_path: Path, visiting: Visiting) -> None:
+    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+        visitor.allow("status of 412")
+        visitor.allow("status of 422")
+        await log_in(visitor, "/ui/receivers/ci/edit")
+        await visitor.page.get_by_label("Requests at most").fill("7")
+        await dev.call("PATCH", "/v1/receivers/ci", {"timeout": 3})
+        await press(visitor, "Save")
+        await expect(visitor.page.get_by_role("alert")).to_contain_text("changed meanwhile")
+        assert (await dev.call("GET", "/v1/receivers/ci"))["settings"]["rate_limit"] == 50
+        await visitor.page.get_by_label("Timeout").fill("3s")
+        await press(visitor, "Save")
+        await expect(visitor.page.get_by_role("status")).to_contain_text("Changed: rate_limit.")
+        known = (await dev.call("GET", "/v1/receivers/ci"))["settings"]
+        assert (known["rate_limit"], known["timeout"]) == (7, 3)
+
+        await visitor.open("/ui/receivers/ci/edit")
+        await visitor.page.get_by_label("Requests at most").fill("many")
+        await press(visitor, "Save")
+        await expect(visitor.page.get_by_role("alert")).to_contain_text("'many' is not a whole number")
+        await expect(visitor.page.get_by_label("Requests at most")).to_have_value("many")
+        await visitor.page.get_by_label("Requests at most").fill("5")
+        await visitor.page.get_by_label("URL", exact=False).first.fill("ftp://nowhere")
+        await press(visitor, "Save")
+        await expect(visitor.page.get_by_role("alert")).to_contain_text("not valid")
+        await visitor.assert_accessible()
+
+
+async def test_a_receiver_is_registered_and_removed(tmp_path: Path, visiting: Visiting) -> None:
+    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+        await log_in(visitor, "/ui/receivers/new")
+        await visitor.page.get_by_label("Name").fill("made-here")
+        await visitor.page.locator("[name=post_endpoint]").fill("https://ci.example/hooks")
+        await press(visitor, "Register")
+        await heading(visitor, "made-here is registered")
+        assert (await visitor.page.locator("pre").inner_text()).startswith("whsec_")
+        await visitor.open("/ui/receivers/made-here/remove")
+        await expect(visitor.page.locator("main")).to_contain_text("Unfinished in its lane")
+        await press(visitor, "Remove made-here")
+        await expect(visitor.page.get_by_role("status")).to_contain_text("made-here is removed")
+        names = [item["name"] for item in (await dev.call("GET", "/v1/receivers"))["items"]]
+        assert "made-here" not in names
+
+
+async def test_a_replay_says_first_how_many_it_would_be(tmp_path: Path, visiting: Visiting) -> None:
+    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+        await log_in(visitor, "/ui/receivers/ci")
+        await visitor.page.get_by_label("Also what was delivered").check()
+        await press(visitor, "Count first")
+        await heading(visitor, "Send 1 again to ci?")
+        await visitor.assert_accessible()
+        assert (await dev.call("GET", "/v1/replays"))["items"] == []
+        await press(visitor, "Replay 1")
+        await expect(visitor.page).to_have_url(re.compile("/ui/replays/"))
+        [job] = (await dev.call("GET", "/v1/replays"))["items"]
+        assert job["request"]["receiver"] == ["ci"]
+
+
+async def test_the_callback_of_a_source_is_paused_and_resumed(tmp_path: Path, visiting: Visiting) -> None:
+    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+        await log_in(visitor, "/ui/sources")
+        await visitor.page.get_by_role("link", name="shop").click()
+        await visitor.page.locator("summary", has_text="Pause").click()
+        await press(visitor, "Pause")
+        await expect(visitor.page.get_by_role("status")).to_contain_text("paused")
+        assert (await dev.call("GET", "/v1/sources/shop/callback"))["paused"] is True
+        await press(visitor, "Resume")
+        await expect(visitor.page.get_by_role("status")).to_contain_text("sent again")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_the_pages_can_be_used_by_everybody_and_fit_a_phone(
+    tmp_path: Path, visiting: Visiting, scheme: str
+) -> None:
+    paths = ("", "/ci", "/gone", "/new", "/ci/edit", "/ci/remove")
+    async with (
+        relay_with_receivers(tmp_path) as dev,
+        visiting(dev.url, color_scheme=scheme) as wide,
+        visiting(dev.url, color_scheme=scheme, viewport=NARROW) as narrow,
+    ):
+        for visitor in (wide, narrow):
+            await log_in(visitor, "/ui/receivers")
+            for path in (*(f"/ui/receivers{path}" for path in paths), "/ui/sources", "/ui/sources/shop"):
+                assert (await visitor.open(path)).status == 200, path
+                await visitor.assert_accessible()
+                await visitor.assert_fits()
+
+
+async def test_the_pages_are_read_without_a_script(tmp_path: Path, visiting: Visiting) -> None:
+    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url, java_script_enabled=False) as visitor:
+        await log_in(visitor, "/ui/receivers")
+        await visitor.page.get_by_role("link", name="ci", exact=True).click()
+        await heading(visitor, "ci")
+        await expect(visitor.page.get_by_role("img", name=re.compile("attempts in 24 h"))).to_be_visible()
+        await press(visitor, "Disable")
+        await heading(visitor, "Disable ci?")

@@ -1,0 +1,100 @@
+"""The settings of a receiver as a form: only what was changed is sent; and pictures of a day."""
+
+import re
+from typing import Any
+
+import pytest
+
+from relay.pages import spark
+from relay.pages.api_client import ApiProblem
+from relay.pages.receiver import settings_of
+from relay.pages.receiver_form import COMMON, shown, wanted_of
+from relay.pages.receivers import host_of
+
+PRESENT: dict[str, Any] = {
+    "post_endpoint": "https://u:********@ci.example/hooks",
+    "status_endpoint": None,
+    "sources": ["github"],
+    "event_types": [],
+    "rate_limit": 50,
+    "window_size": 1.0,
+    "max_in_flight": 32,
+    "timeout": 2.5,
+    "labels": {"env": "production"},
+}
+
+
+def form(**changed: str) -> dict[str, str]:
+    return {field.name: shown(PRESENT[field.name], field.kind) for field in COMMON} | changed
+
+
+def test_what_nobody_touched_is_not_sent_and_so_no_masked_secret_either() -> None:
+    assert wanted_of(form(), PRESENT, COMMON) == {}
+
+
+@pytest.mark.parametrize(
+    ("changed", "patch"),
+    [
+        ({"rate_limit": "7"}, {"rate_limit": 7}),
+        ({"rate_limit": " "}, {"rate_limit": None}),
+        ({"timeout": "3s"}, {"timeout": "3s"}),
+        ({"sources": "github, gitea*,"}, {"sources": ["github", "gitea*"]}),
+        ({"sources": ""}, {"sources": None}),
+        ({"labels": "env=test, team = a"}, {"labels": {"env": "test", "team": "a"}}),
+        ({"labels": "team=a"}, {"labels": {"env": None, "team": "a"}}),
+        ({"labels": ""}, {"labels": {"env": None}}),
+        ({"post_endpoint": "https://x.example/"}, {"post_endpoint": "https://x.example/"}),
+    ],
+)
+def test_what_was_changed_is_a_merge_patch(changed: dict[str, str], patch: dict[str, Any]) -> None:
+    assert wanted_of(form(**changed), PRESENT, COMMON) == patch
+
+
+@pytest.mark.parametrize("text", ["many", "1.5", "-1", "²"])
+def test_what_is_no_number_is_said(text: str) -> None:
+    with pytest.raises(ApiProblem, match="whole number"):
+        wanted_of(form(rate_limit=text), PRESENT, COMMON)
+
+
+def test_settings_say_where_they_come_from() -> None:
+    it = {"settings": {"timeout": 90.0, "enabled": True, "lane": "shared"}, "given": ["timeout"], "declared_by": "file"}
+    assert settings_of(it) == [
+        ("timeout", "90 s", "receivers file"),
+        ("enabled", "true", "default"),
+        ("lane", "shared", "default"),
+    ]
+    assert settings_of({"settings": None, "given": None, "declared_by": None}) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://u:p@ci.example:8443/a?b", "ci.example:8443"),
+        ("https://[::1", "https://[::1"),
+        ("https://ci.example:no/", "https://ci.example:no/"),
+        (None, ""),
+    ],
+)
+def test_a_host_is_told_without_what_may_be_secret(url: str | None, host: str) -> None:
+    assert host_of(url) == host
+
+
+def hour(attempts: int, rate: float | None = None, ms: float | None = None) -> dict[str, Any]:
+    known = {"hour": "2026-07-01T12:00:00.000Z", "attempts": attempts, "success_rate": rate}
+    return known | {"p50_ms": ms, "p99_ms": ms}
+
+
+def test_a_picture_says_in_words_what_it_shows() -> None:
+    picture = spark.attempts([hour(0), hour(1_000, 0.999), hour(10, 0.0)])
+    assert 'aria-label="1\u202f010 attempts in 24 h, 11 of them failed"' in picture
+    assert picture.count("<title>12:00 UTC: ") == 3
+    highs = [float(high) for high in re.findall(r'class="no" [^>]*height="([0-9.]+)"', picture)]
+    assert len(highs) == 2
+    assert min(highs) >= 1.5  # one in a thousand is seen
+    assert spark.attempts([]).startswith("<svg")
+
+
+def test_a_line_has_gaps_where_nothing_is_known() -> None:
+    picture = spark.line([hour(1, 1, 5), hour(1, 1, 10), hour(0), hour(1, 1, 5)], ("p50_ms", "p99_ms"), "it")
+    assert [path.count("M") for path in re.findall(r' d="([^"]*)"', picture)] == [2, 2]
+    assert spark.line([hour(0)], ("p50_ms",), "it").count('d=""') == 1
