@@ -8,7 +8,7 @@ from aiohttp import web
 
 from relay.pages.api_client import ApiProblem
 from relay.pages.page import Nav, Routes
-from relay.pages.visit import FRAMED, HOME, PORTAL_COOKIE, Visit, own_url, see
+from relay.pages.visit import HOME, PORTAL_COOKIE, Visit, own_url, see, set_framed_cookie
 
 SESSION_COOKIE: Final = "relay_session"
 VISITOR_COOKIE: Final = "relay_visitor"
@@ -34,14 +34,14 @@ def keep_token(request: web.Request, response: web.StreamResponse, token: str, m
 def keep_portal(request: web.Request, response: web.StreamResponse, token: str, *, framed: bool) -> None:
     """The same of somebody who came by a link; `framed`: in a frame of a page that may show it."""
     if framed:
-        response.set_cookie(PORTAL_COOKIE, token, path=HOME, httponly=True, **FRAMED)
+        set_framed_cookie(response, PORTAL_COOKIE, token)
     else:
         keep_token(request, response, token)
 
 
 def forget_token(response: web.StreamResponse) -> None:
     response.del_cookie(SESSION_COOKIE, path=HOME)
-    response.del_cookie(PORTAL_COOKIE, path=HOME, secure=True, httponly=True, samesite="None")
+    set_framed_cookie(response, PORTAL_COOKIE, "", 0)
 
 
 def new_visitor() -> str:

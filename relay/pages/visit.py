@@ -19,9 +19,6 @@ HOME: Final = "/ui/"
 FLASH_COOKIE: Final = "relay_note"
 PORTAL_COOKIE: Final = "relay_portal"
 """The token of the portal in a frame of another site's page."""
-FRAMED: Final[Mapping[str, Any]] = {"samesite": "None", "secure": True, "partitioned": True}
-"""What a cookie has to say to be kept there, for that site's pages alone. That it is sent along with requests which
-other pages make is no harm: nothing is changed without the token of a form."""
 _FLASH_MOST: Final = 600
 """Characters of a note: a cookie has 4 KiB."""
 _FLASH_S: Final = 60
@@ -129,8 +126,10 @@ class Visit:
         response = see(url)
         if text:
             note = base64.urlsafe_b64encode(json.dumps([text[:_FLASH_MOST], kind]).encode()).decode()
-            rules = FRAMED if is_framed(self.request) else {"samesite": "Strict"}
-            response.set_cookie(FLASH_COOKIE, note, path=HOME, max_age=_FLASH_S, httponly=True, **rules)
+            if is_framed(self.request):
+                set_framed_cookie(response, FLASH_COOKIE, note, _FLASH_S)
+            else:
+                response.set_cookie(FLASH_COOKIE, note, path=HOME, max_age=_FLASH_S, httponly=True, samesite="Strict")
         return response
 
     def has_page(self, href: str) -> bool:
@@ -161,6 +160,17 @@ class Visit:
 def is_framed(request: web.Request) -> bool:
     """Whether the portal is shown in a frame of another site's page."""
     return request.cookies.get(PORTAL_COOKIE) is not None
+
+
+def set_framed_cookie(response: web.StreamResponse, name: str, value: str, max_age_s: int | None = None) -> None:
+    """One that a browser keeps in a frame of another site's page, for that site's pages alone.
+
+    It is sent along with what other pages request, which is no harm: nothing is changed without the token of a form.
+    Written out, as http.cookies knows no `Partitioned` before Python 3.14. `value`: of base64's characters alone.
+    """
+    age = "" if max_age_s is None else f"; Max-Age={max_age_s}"
+    text = f"{name}={value}{age}; Path={HOME}; HttpOnly; Secure; SameSite=None; Partitioned"
+    response.headers.add("Set-Cookie", text)
 
 
 def see(url: str) -> web.Response:

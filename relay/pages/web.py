@@ -29,7 +29,7 @@ from relay.pages.session import (
     token_of,
 )
 from relay.pages.statics import Statics
-from relay.pages.visit import FLASH_COOKIE, HOME, Visit, note_of, see
+from relay.pages.visit import FLASH_COOKIE, HOME, Visit, is_framed, note_of, see, set_framed_cookie
 
 _EVENT: Final = "message"
 _READING: Final = frozenset({"GET", "HEAD"})
@@ -211,7 +211,10 @@ def _finish(visit: Visit, response: web.StreamResponse) -> None:
     if visit.newcomer is not None:
         keep_visitor(request, response, visit.newcomer)
     if visit.note is not None and response.status == 200:
-        response.del_cookie(FLASH_COOKIE, path=HOME)
+        if is_framed(request):
+            set_framed_cookie(response, FLASH_COOKIE, "", 0)
+        else:
+            response.del_cookie(FLASH_COOKIE, path=HOME)
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers["Content-Security-Policy"] = _POLICY + (" ".join(visit.frame_ancestors) or "'none'")
 
