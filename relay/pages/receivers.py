@@ -46,6 +46,7 @@ class Receivers:
         )
 
     async def form(self, visit: Visit) -> web.StreamResponse:
+        await visit.api.get("/v1/session")  # who has yet to log in, does so before they write
         return visit.show("receiver_new.html", given={}, problem=None, fields=NEW_FIELDS)
 
     async def register(self, visit: Visit) -> web.StreamResponse:
