@@ -9,8 +9,10 @@ from aiohttp import web
 from relay.api.context import ApiContext
 from relay.api.front import DOCTOR
 from relay.api.json_body import json_response
+from relay.api.problems import invalid
 from relay.api.reading import query_of
 from relay.domain.diagnosis import Checked, Diagnosis, Severity
+from relay.domain.identity import is_receiver_name
 from relay.domain.moment import rfc3339
 
 KEPT_S: Final = 10.0
@@ -55,6 +57,8 @@ class DoctorResource:
     async def get(self, request: web.Request) -> web.Response:
         """`receiver`: only what is about that one."""
         receiver = query_of(request, "receiver").get("receiver", [None])[-1]
+        if receiver is not None and not is_receiver_name(receiver):
+            raise invalid(f"{receiver[:80]!r} is not a receiver name", parameter="receiver")
         async with self._looking:
             if self._last is None or self._last[0] != receiver or self._clock.monotonic() - self._last[1] >= KEPT_S:
                 found = await self._examine(receiver)

@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from typing import Final, Literal, TypedDict
+from typing import Annotated, Final, Literal, TypedDict
 from urllib.parse import quote
 
 import msgspec
@@ -42,12 +42,12 @@ class WantedSession(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class WantedLink(msgspec.Struct, forbid_unknown_fields=True):
-    """`owner`: whose receivers it shows. `hours`: how long it is good, at most 168. `receivers`: of theirs these alone,
-    at most 20; null: all."""
+    """`owner`: whose receivers it shows. `hours`: how long it is good, at most 168. `receivers`: of theirs these alone;
+    null: all."""
 
     owner: str
     hours: float = 24
-    receivers: list[str] | None = None
+    receivers: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MOST_RECEIVERS)] | None = None
 
 
 class NewSession(TypedDict):
@@ -188,9 +188,6 @@ class SessionsResource:
     def _receivers(self, request: web.Request, owner: str, names: list[str] | None) -> frozenset[str] | None:
         if names is None:
             return None
-        if not 0 < len(names) <= MOST_RECEIVERS:
-            detail = f"{len(names)} receivers are named; 1 to {MOST_RECEIVERS} are allowed, and none means all"
-            raise invalid(detail, pointer="/receivers")
         for place, name in enumerate(names):
             if owner_of(request, name) != owner:
                 detail = f"{owner[:80]!r} has no receiver {name[:80]!r}"

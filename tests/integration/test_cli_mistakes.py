@@ -19,7 +19,18 @@ from relay.cli.group import relay
 from tests.integration.api_rig import running_api
 from tests.servers.process import RelayProcess
 
-NO_REPORT = {"bench", "config asyncapi", "config openapi", "config schema", "demo", "dev", "run", "sink", "worker"}
+NO_REPORT = {
+    "bench",
+    "config asyncapi",
+    "config openapi",
+    "config schema",
+    "demo",
+    "dev",
+    "listen",
+    "run",
+    "sink",
+    "worker",
+}
 """Commands that run on, or print what is for programs anyway. The benchmark has results in files."""
 
 
