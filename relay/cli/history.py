@@ -46,7 +46,8 @@ def status(config_file: Path | None, output: str) -> None:
 @history.command()
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @config_option
-def rebuild(*, yes: bool, config_file: Path | None) -> None:
+@output_option
+def rebuild(*, yes: bool, config_file: Path | None, output: str) -> None:
     """Drop everything in it; the worker then fills it again with what the topics still have.
 
     A running worker notices within seconds, one that is started later begins with that. What is older than the
@@ -56,6 +57,9 @@ def rebuild(*, yes: bool, config_file: Path | None) -> None:
     if not yes:
         click.confirm("Drop the history, and build it anew from the topics?", abort=True)
     _ask(settings, _clear)
+    if output == "json":
+        print_json({"cleared": True})
+        return
     click.echo("It is empty; the worker fills it. How far it is: relay history status")
 
 

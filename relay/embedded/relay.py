@@ -127,7 +127,8 @@ class EmbeddedRelay:
             raise LogUnavailable("the embedded server has ended by itself; its log is in the data directory")
 
     def _open_log(self) -> StreamsLog:
-        return StreamsLog(self._server.url(LOG_DB), prefix=self._settings.topic_prefix)
+        topics = Topics(self._settings.topic_prefix)
+        return StreamsLog(self._server.url(LOG_DB), prefix=topics.prefix, passed=set(topics.told_groups().values()))
 
     def _open_state(self) -> RedisState:
         prefix, window_s = self._settings.topic_prefix, self._settings.dedup_window

@@ -15,12 +15,21 @@ from tests.servers.process import RelayProcess
 
 
 class DevRelay:
-    """Runs with the block. `environ`: further settings. `key`: of the API, where it has one to be asked for."""
+    """Runs with the block. `environ`: further settings. `key`: of the API, where it has one to be asked for. `data`:
+    the directory that it leaves behind; None: it leaves nothing."""
 
-    def __init__(self, directory: Path, environ: Mapping[str, str] | None = None, *, key: str | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        environ: Mapping[str, str] | None = None,
+        *,
+        key: str | None = None,
+        data: Path | None = None,
+    ) -> None:
+        place = ("--ephemeral",) if data is None else ("--data-dir", str(data))
         own = {} if key is None else {"RELAY_API_KEY": key}
         self.process = RelayProcess(
-            *("dev", "--port", "0", "--ephemeral", "--no-demo"),
+            *("dev", "--port", "0", "--no-demo", *place),
             cwd=directory,
             environ={"RELAY_LOG_FORMAT": "json"} | own | dict(environ or {}),
         )

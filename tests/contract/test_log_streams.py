@@ -135,6 +135,23 @@ async def test_retention_stops_at_the_slowest_group(log: StreamsLog, server: Val
     await later.close()
 
 
+async def test_a_group_that_is_only_told_holds_no_record_back(log: StreamsLog, server: ValkeyServer) -> None:
+    topic = await expiring(log, "worker", "told")
+    await log.append(keyed(topic, 10))
+    await commit(log, "worker", topic, 7)
+
+    later = StreamsLog(server.url(0), passed={"told"})
+    await later.start()
+    await later.append(keyed(topic, 1))
+
+    assert await kept(later, topic, 11) == list(range(7, 11))
+    told = await started(Member(later, "told", topic))
+    with pytest.raises(OffsetMissing):
+        await told.take(1)
+    await told.consumer.close()
+    await later.close()
+
+
 async def test_what_is_young_stays_although_it_was_read(log: StreamsLog, server: ValkeyServer) -> None:
     topic = await topic_for(log, "group")
     await log.append(keyed(topic, 5))

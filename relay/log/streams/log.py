@@ -7,7 +7,7 @@ epochs are in the server, so that they outlive it.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -47,12 +47,21 @@ _log = logging.getLogger(__name__)
 class StreamsLog:
     """A `relay.log.port.Log` in the database that `url` names. `prefix` goes before all keys.
 
-    `max_message_bytes`: the largest record, with its key and headers.
+    `max_message_bytes`: the largest record, with its key and headers. `passed`: groups that no record is kept for
+    beyond its retention, however far they are behind.
     """
 
-    def __init__(self, url: str, *, prefix: str = "", max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "",
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        passed: Iterable[str] = (),
+    ) -> None:
         self._store = StreamStore(url, prefix)
         self._max_message_bytes = max_message_bytes
+        self._passed = tuple(passed)
         self._writer = GroupCommit(self._write)
         self._watchers = Watchers()
         self._groups: dict[str, Group] = {}
@@ -117,7 +126,7 @@ class StreamsLog:
         now = asyncio.get_running_loop().time()
         for at, spec, _, _ in slices:
             if spec.retention_s is not None and now >= self._trim_at.get(at, now):
-                await self._store.trim(at, spec.retention_s)
+                await self._store.trim(at, spec.retention_s, self._passed)
                 self._trim_at[at] = now + _TRIM_EVERY_S
 
     def _floor(self, partition: TopicPartition) -> int | None:

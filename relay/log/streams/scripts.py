@@ -226,9 +226,9 @@ end
 return 0
 """
 
-# KEYS: ends, records, offsets. ARGV: field of ends, partition, retention in ms. Removes records that are older than
-# the retention and lie before every group's offset. Times grow with offsets, so the first young one is found by
-# bisection. Returns the first offset kept.
+# KEYS: ends, records, offsets. ARGV: field of ends, partition, retention in ms, groups that nothing is kept for.
+# Removes records that are older than the retention and lie before every other group's offset. Times grow with offsets,
+# so the first young one is found by bisection. Returns the first offset kept.
 TRIM: Final = """
 local clock = redis.call('TIME')
 local cutoff = clock[1] * 1000 + math.floor(clock[2] / 1000) - tonumber(ARGV[3])
@@ -237,9 +237,12 @@ if #first == 0 then return 0 end
 local low = tonumber(string.match(first[1][1], '^%d+')) - 1
 local high = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0)
 local offsets = redis.call('HGETALL', KEYS[3])
-local mine = ARGV[2] .. '/'
+local mine, passed = ARGV[2] .. '/', {}
+for n = 4, #ARGV do passed[mine .. ARGV[n]] = true end
 for n = 1, #offsets, 2 do
-  if string.sub(offsets[n], 1, #mine) == mine then high = math.min(high, tonumber(offsets[n + 1])) end
+  if string.sub(offsets[n], 1, #mine) == mine and not passed[offsets[n]] then
+    high = math.min(high, tonumber(offsets[n + 1]))
+  end
 end
 while low < high do
   local middle = math.floor((low + high) / 2)

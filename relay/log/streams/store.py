@@ -1,7 +1,7 @@
 """The log's calls to Valkey: records, groups and topics as `scripts` lays them out, one method per call."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
@@ -141,10 +141,11 @@ class StreamStore:
     async def partitions(self, topics: Sequence[str]) -> list[TopicPartition]:
         return [TopicPartition(topic, n) for topic in topics for n in range((await self.spec(topic)).partitions)]
 
-    async def trim(self, partition: TopicPartition, retention_s: int) -> int:
-        """Remove records beyond the retention that every group is past; returns the first offset kept."""
+    async def trim(self, partition: TopicPartition, retention_s: int, passed: Iterable[str] = ()) -> int:
+        """Remove records beyond the retention that every group is past but those in `passed`; returns the first offset
+        kept."""
         keys = [self.keys.ends, self.keys.records(partition), self.keys.offsets(partition.topic)]
-        args: list[Argument] = [end_field(partition), partition.partition, retention_s * 1000]
+        args: list[Argument] = [end_field(partition), partition.partition, retention_s * 1000, *passed]
         return cast(int, await self._call(self._trim, keys, args))
 
     # records
