@@ -1,5 +1,6 @@
 """A search on any store that understands SQL: its selects, put together to a page."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -42,12 +43,48 @@ Fetch = Callable[[Sequence[Select]], Awaitable[list[list[Row]]]]
 
 FEW: Final = 2_000
 """Ids that begin as asked for, up to which they are looked up; of more, the newest are soon found by their time."""
-LOOKED_AT_ONCE: Final = 2_000
+LOOKED_AT_FIRST: Final = 250
+LOOKED_AT_ONCE: Final = 1_000
 LOOKED_AT_MOST: Final = 100_000
 """Messages whose headers and bodies are looked at for one page."""
+BYTES_AT_ONCE: Final = 4 * 1024 * 1024
+"""Of bodies that are fetched together, as far as those before tell how large they are."""
+BYTES_AT_MOST: Final = 16 * 1024 * 1024
+"""Of bodies that are looked at for one page."""
+_BYTES_A_TURN: Final = 64 * 1024
+"""Of bodies that are looked at before others have the event loop."""
 _PER_SELECT: Final = 1_000
 
 _headers = msgspec.json.Decoder(dict[str, str])
+
+
+class _Looked:
+    """What has been looked at for a page, and how much to fetch next."""
+
+    def __init__(self) -> None:
+        self.next_run = LOOKED_AT_FIRST
+        self._messages = 0
+        self._bytes = 0
+        self._turn = 0
+
+    @property
+    def is_enough(self) -> bool:
+        return self._messages >= LOOKED_AT_MOST or self._bytes >= BYTES_AT_MOST
+
+    def fetched(self, arrivals: Sequence[Arrival]) -> None:
+        """Runs grow while most of them cannot be what is looked for, or are small."""
+        held = sum(len(each.body or b"") for each in arrivals)
+        grown = min(LOOKED_AT_ONCE, 2 * self.next_run)
+        self.next_run = grown if 2 * held <= BYTES_AT_ONCE else LOOKED_AT_FIRST
+
+    async def looked_at(self, arrival: Arrival) -> None:
+        size = len(arrival.body or b"")
+        self._messages += 1
+        self._bytes += size
+        self._turn += size
+        if self._turn >= _BYTES_A_TURN:
+            self._turn = 0
+            await asyncio.sleep(0)
 
 
 class Searching:
@@ -88,18 +125,20 @@ class Searching:
         """Those that have what is looked for in headers or body, and behind which message to go on."""
         query, found = search.query, list[Arrival]()
         held = [None if pair is None else may_hold(pair[1]) for pair in (query.header, query.payload)]
-        search = replace(search.candidates(*held), limit=LOOKED_AT_ONCE)
-        for _ in range(LOOKED_AT_MOST // LOOKED_AT_ONCE):
-            looked_at = await self._arrivals(search)
-            for arrival in looked_at:
+        search, looked = search.candidates(*held), _Looked()
+        while True:
+            search = replace(search, limit=looked.next_run)
+            arrivals = await self._arrivals(search)
+            looked.fetched(arrivals)
+            for arrival in arrivals:
                 if _has(query, arrival):
                     found.append(arrival)
-                    if len(found) == limit:
-                        return found, _after(arrival)
-            if len(looked_at) < LOOKED_AT_ONCE:
+                await looked.looked_at(arrival)
+                if len(found) == limit or looked.is_enough:
+                    return found, _after(arrival)
+            if len(arrivals) < search.limit:
                 return found, None
-            search = replace(search, after=_after(looked_at[-1]))
-        return found, search.after
+            search = replace(search, after=_after(arrivals[-1]))
 
     async def _with_deliveries(self, arrivals: Sequence[Arrival], visible: Visible) -> list[MessageFound]:
         rows: dict[MessageId, list[Delivery]] = {arrival.message: [] for arrival in arrivals}

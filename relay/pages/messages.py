@@ -18,11 +18,14 @@ HERE: Final = "/ui/messages"
 FILTERS: Final = (
     *("source", "receiver", "owner", "status", "reason", "type", "since", "until", "id", "header", "payload"),
 )
+LOOKED_INTO: Final = frozenset({"header", "payload"})
+"""Filters that read through bodies: too much to be done again each second."""
 PRESETS: Final = (("1h", "Last hour"), ("24h", "24 hours"), ("7d", "7 days"), ("", "All"))
 _LIMIT: Final = "50"
 _MOST_PICKED: Final = 200
 _LOCAL: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?")
 """What a browser's field for date and time gives; ours are in UTC."""
+_NOT_FOLLOWED: Final = "A search in headers or payloads reads all bodies anew: load the page again instead."
 _UNFINISHED: Final = frozenset({"arrived", "delivered_to_receiver"})
 
 
@@ -55,13 +58,15 @@ class Messages:
     async def list(self, visit: Visit) -> web.StreamResponse:
         query = visit.filters(*FILTERS)
         found = await _load(visit, query)
-        live = bool(visit.request.query.get("live")) and "cursor" not in visit.request.query
+        can_follow = LOOKED_INTO.isdisjoint(query)
+        live = can_follow and bool(visit.request.query.get("live")) and "cursor" not in visit.request.query
         return visit.show(
             "messages.html",
             found=found,
             asked={name: query.get(name, "") for name in FILTERS},
             filtered=bool(query),
             live=live,
+            can_follow=can_follow,
             presets=[
                 (text, visit.url_with(since=since or None, until=None, cursor=None), since) for since, text in PRESETS
             ],
@@ -72,7 +77,10 @@ class Messages:
         )
 
     async def rows(self, visit: Visit) -> str:
-        found = await _load(visit, visit.filters(*FILTERS))
+        query = visit.filters(*FILTERS)
+        if not LOOKED_INTO.isdisjoint(query):
+            raise ApiProblem(400, "invalid-request", "This cannot be followed", _NOT_FOLLOWED)
+        found = await _load(visit, query)
         if found.problem is not None:
             raise found.problem
         return visit.fragment("messages_rows.html", found=found, row_key=_row_key, pick=_pick)

@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 from urllib.parse import quote
 
@@ -13,6 +13,9 @@ How = Literal["pretty", "raw", "hex"]
 
 MOST_SHOWN: Final = 64 * 1024
 """Bytes of a payload that a page shows; all of it can be saved."""
+_DEEPEST: Final = 32
+"""Levels of JSON up to which it is indented: each adds its indent to every line below it."""
+_MORE: Final = "\n[the rest is not shown]"
 _MOST_HEX: Final = 4 * 1024
 _LINE: Final = 16
 _STEERS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
@@ -56,8 +59,9 @@ def readable(text: str) -> str:
 
 
 def body_text(body: str) -> str:
-    """A response's body, in order where it is JSON."""
-    return readable(_pretty(body) or body)
+    """The beginning of a response's body, in order where it is JSON."""
+    whole = _pretty(body) or body
+    return readable(whole[:MOST_SHOWN]) + (_MORE if len(whole) > MOST_SHOWN else "")
 
 
 def hex_dump(data: bytes) -> str:
@@ -112,9 +116,12 @@ def _text_of(data: bytes) -> str | None:
 
 
 def _pretty(text: str) -> str | None:
-    """None: it is no JSON. Numbers stay as they were written."""
+    """At least MOST_SHOWN characters of it, where it has so many. None: it is no JSON, or too long or deep to be put in
+    order. Numbers stay as they were written."""
+    if len(text) > MOST_SHOWN:
+        return None
     try:
-        return _indented(json.loads(text, parse_float=_AsWritten, parse_int=_AsWritten), "")
+        return _beginning(_indented(json.loads(text, parse_float=_AsWritten, parse_int=_AsWritten)))
     except (ValueError, RecursionError):
         return None
 
@@ -125,16 +132,35 @@ class _AsWritten(str):
     __slots__ = ()
 
 
-def _indented(value: object, indent: str) -> str:
-    deeper = indent + "  "
+def _beginning(pieces: Iterator[str]) -> str:
+    """No more pieces are made than are shown, and one, by which it is known that there are more."""
+    taken, length = list[str](), 0
+    for piece in pieces:
+        taken.append(piece)
+        length += len(piece)
+        if length > MOST_SHOWN:
+            break
+    return "".join(taken)
+
+
+def _indented(value: object, depth: int = 0) -> Iterator[str]:
+    """Raises ValueError where it is too deep."""
     if isinstance(value, _AsWritten):
-        return str(value)
-    if isinstance(value, dict) and value:
-        items = [f"{deeper}{_json(name)}: {_indented(each, deeper)}" for name, each in value.items()]
-        return "{\n" + ",\n".join(items) + f"\n{indent}}}"
-    if isinstance(value, list) and value:
-        return "[\n" + ",\n".join(f"{deeper}{_indented(each, deeper)}" for each in value) + f"\n{indent}]"
-    return _json(value)
+        yield str(value)
+    elif isinstance(value, dict | list) and value:
+        if depth == _DEEPEST:
+            raise ValueError("too deep")
+        is_object = isinstance(value, dict)
+        indent, line = "\n" + depth * "  ", "{" if is_object else "["
+        for each in value:
+            yield f"{line}{indent}  "
+            if is_object:
+                yield f"{_json(each)}: "
+            yield from _indented(value[each] if is_object else each, depth + 1)
+            line = ","
+        yield indent + ("}" if is_object else "]")
+    else:
+        yield _json(value)
 
 
 def _json(value: object) -> str:

@@ -6,8 +6,10 @@ import re
 
 import pytest
 
+from relay.history.port import MessageFound, MessageQuery, Page
 from relay.pages.statics import FILES
 from relay.state.onlooker import Sign
+from tests.fakes.history import MemoryHistory
 from tests.integration.api_rig import Reply, Rig, running_api
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml"}
@@ -228,6 +230,32 @@ async def test_what_is_live_comes_in_pieces_and_ends_with_the_server() -> None:
         assert b"event: attention\n" in told
         await rig.server.stop()
         await stream.content.read()
+
+
+@pytest.mark.parametrize("looked_into", ["payload=/a=17", "header=x-a:17"])
+async def test_a_search_in_bodies_is_shown_but_not_followed(looked_into: str) -> None:
+    async with running_api(pages=True, history=MemoryHistory()) as rig:
+        assert "/ui/live/messages" in (await rig.get("/ui/messages?live=1&type=push")).text
+        page = await rig.get(f"/ui/messages?live=1&{looked_into}")
+        assert page.status == 200
+        assert "Nothing matches these filters" in page.text
+        assert not re.search("/ui/live/messages|Follow live", page.text)
+        async with rig.client.get(f"{rig.url}/ui/live/messages?{looked_into}") as stream:
+            assert b"This cannot be followed" in await stream.content.readuntil(b"\n\n")
+
+
+async def test_a_page_on_which_nothing_was_found_yet_leads_on() -> None:
+    async with running_api(pages=True, history=LookedThrough()) as rig:
+        page = await rig.get("/ui/messages?payload=/a=17")
+        assert "Nothing so far" in page.text
+        assert "cursor=behind-it" in page.text
+
+
+class LookedThrough(MemoryHistory):
+    """Of so many messages that a page ends before one is found."""
+
+    async def messages(self, query: MessageQuery, *, limit: int, cursor: str | None = None) -> Page[MessageFound]:
+        return Page([], "behind-it")
 
 
 async def test_who_has_no_session_is_led_to_the_log_in() -> None:

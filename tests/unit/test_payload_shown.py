@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.pages.payload_shown import MOST_SHOWN, curl, hex_dump, readable, shown
+from relay.pages import payload_shown
+from relay.pages.payload_shown import MOST_SHOWN, body_text, curl, hex_dump, readable, shown
+
+
+MORE = "\n[the rest is not shown]"
 
 
 def test_json_is_put_in_order_and_its_numbers_stay() -> None:
@@ -41,6 +45,40 @@ def test_a_long_one_is_cut() -> None:
     found = shown(b"x" * (MOST_SHOWN + 1))
     assert (len(found.text), found.cut) == (MOST_SHOWN, True)
     assert shown(b"\xff" * 5_000).cut
+
+
+@pytest.mark.parametrize(
+    ("text", "how"),
+    [
+        ("[" * 32 + "0" + "]" * 32, "pretty"),
+        ("[" * 33 + "0" + "]" * 33, "raw"),
+        ("[" * 320 + ",".join("0" * 20_000) + "]" * 320, "raw"),
+        ('{"a":' * 33 + "{}" + "}" * 33, "raw"),
+        ("[" + ",".join("0" * MOST_SHOWN) + "]", "raw"),
+    ],
+)
+def test_what_is_deep_or_long_is_shown_as_it_was_sent(text: str, how: str) -> None:
+    found = shown(text.encode())
+    assert found.how == how
+    assert len(found.text) <= MOST_SHOWN
+    if how == "raw":
+        assert found.text == text[:MOST_SHOWN]
+        assert body_text(text) == found.text + (MORE if len(text) > MOST_SHOWN else "")
+
+
+def test_no_more_is_put_in_order_than_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = list[object]()
+
+    def write(value: object) -> str:
+        written.append(value)
+        return "null"
+
+    monkeypatch.setattr(payload_shown, "_json", write)
+    nulls = "[" * 31 + ",".join(["null"] * 13_000) + "]" * 31
+    found = shown(nulls.encode())
+    assert (found.how, len(found.text), found.cut) == ("pretty", MOST_SHOWN, True)
+    assert len(written) < MOST_SHOWN / (2 * 31)
+    assert body_text(nulls) == found.text + MORE
 
 
 def test_hex_has_the_place_the_bytes_and_what_is_printable() -> None:
