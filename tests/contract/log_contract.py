@@ -923,6 +923,15 @@ class LogContract:
 
         assert seen == [b"%d" % n for n in range(10)]
 
+    async def test_two_groups_of_one_client_each_read_all_of_a_topic(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, "one")
+        await rig.log.create([], {topic: "other"})
+        one, other = await started(Member(rig.log, "one", topic)), await started(Member(rig.log, "other", topic))
+        await rig.log.append(keyed(topic, 6))
+        for member in (one, other):
+            assert len({(record.partition, record.offset) for record in await member.take(6)}) == 6
+            await member.consumer.close()
+
     async def test_a_scan_passes_over_what_retention_removed(self, rig: LogRig) -> None:
         topic = await topic_for(rig.log)
         at = await rig.log.append(keyed(topic, 6))

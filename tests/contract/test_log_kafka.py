@@ -98,7 +98,7 @@ async def vanish(log: KafkaLog) -> list[tuple[str, str]]:
     producer._closed = True
     producer._message_accumulator.fail_all(KafkaError("the process is gone"))
     await cut(producer.client, producer._sender.sender_task)
-    await log._fetching.close()
+    await log._fetching[0].close()
     await log._client.close()
     return members
 

@@ -83,7 +83,9 @@ class KafkaLog:
             commit_timeout_s=min(_COMMIT_S, request_timeout_ms / 1000),
         )
         self._client = KafkaClient(self._cluster)
-        self._fetching = FetchLoop(self._cluster, self._client.layout)
+        self._fetching = [FetchLoop(self._cluster, self._client.layout)]
+        self._fetched: list[dict[str, set[str]]] = [{}]
+        """Of each loop: which topics it fetches for which group. A loop has a partition for one group only."""
         self._broken_off: set[asyncio.Task[None]] = set()
         self._producer = KafkaProducer(self._cluster, self.max_record_bytes, self._ensure_topic)
         self._reader = KafkaReader(self._client, self._is_compacted)
@@ -102,7 +104,7 @@ class KafkaLog:
             if (why := await refusal(self._cluster)) is not None:
                 raise UserError(why) from error
             raise
-        self._fetching.start()
+        self._fetching[0].start()
 
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
         return await self._producer.append(records) if records else []
@@ -128,7 +130,7 @@ class KafkaLog:
             on_assigned,
             on_revoked,
             self._client,
-            self._working_fetching(),
+            self._working_fetching(self._loop_for(group, topics)),
             rank=rank,
             named=named,
             former=former,
@@ -136,15 +138,27 @@ class KafkaLog:
         self._consumers.add(consumer)
         return consumer
 
-    def _working_fetching(self) -> FetchLoop:
+    def _loop_for(self, group: str, topics: Collection[str]) -> int:
+        """The number of the first loop in which no other group reads any of `topics`."""
+        number = 0
+        while any(other != group and set(topics) & theirs for other, theirs in self._fetched[number].items()):
+            number += 1
+            if number == len(self._fetched):
+                self._fetched.append({})
+                self._fetching.append(FetchLoop(self._cluster, self._client.layout))
+                self._fetching[number].start()
+        self._fetched[number].setdefault(group, set()).update(topics)
+        return number
+
+    def _working_fetching(self, number: int) -> FetchLoop:
         """The process's own; another one where it broke off, for whoever comes back after that."""
-        if self._fetching.is_broken:
-            closing = asyncio.create_task(self._fetching.close())
+        if self._fetching[number].is_broken:
+            closing = asyncio.create_task(self._fetching[number].close())
             self._broken_off.add(closing)
             closing.add_done_callback(self._broken_off.discard)
-            self._fetching = FetchLoop(self._cluster, self._client.layout)
-            self._fetching.start()
-        return self._fetching
+            self._fetching[number] = FetchLoop(self._cluster, self._client.layout)
+            self._fetching[number].start()
+        return self._fetching[number]
 
     async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
         """As the port says; what that means for compacted topics, KafkaReader says."""
@@ -196,7 +210,7 @@ class KafkaLog:
     async def close(self) -> None:
         """Consumers that are still open leave their groups; what is being appended gets 5 s."""
         await asyncio.gather(*(consumer.close() for consumer in self._consumers))
-        await asyncio.gather(self._fetching.close(), *self._broken_off)
+        await asyncio.gather(*(loop.close() for loop in self._fetching), *self._broken_off)
         await asyncio.gather(*(client.close() for client in self._followers), self._producer.close())
         await self._client.close()
 
