@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from relay.pages import payload_shown
 from relay.pages.payload_shown import MOST_SHOWN, body_text, curl, hex_dump, readable, shown
 
-
 MORE = "\n[the rest is not shown]"
 
 
