@@ -97,7 +97,7 @@ async def test_whichever_is_asked_answers_for_all_and_all_end_with_the_parent(tm
             assert [value for _, value in found["relay_build_info"]] == [1]
         directory = running.directory()
         assert directory.stat().st_mode & 0o777 == 0o700
-        assert {path.name for path in directory.iterdir()} == {"0.sock", "1.sock", "2.sock"}
+        assert {path.name for path in directory.iterdir()} == {"0.sock", "1.sock", "2.sock", "session_secret"}
         running.parent.signal(signal.SIGINT)
         output = await running.parent.finish()
     assert running.parent.returncode == 0
