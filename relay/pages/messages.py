@@ -11,6 +11,7 @@ from aiohttp import web
 from relay.domain.progress import Status
 from relay.domain.reasons import REASONS
 from relay.pages.api_client import ApiProblem, path
+from relay.pages.form import fields_of
 from relay.pages.page import Nav, Routes
 from relay.pages.visit import Loaded, NoteKind, Visit
 
@@ -94,9 +95,10 @@ class Messages:
 
     async def replay(self, visit: Visit) -> web.StreamResponse:
         """Those that were picked; first it is said how many, and what each of them is."""
-        posted = await visit.request.post()
-        picked = [one for text in posted.getall("pick", []) for one in _picked(str(text))]
-        back = str(posted.get("back", HERE))
+        posted = await visit.form()
+        texts = [value for name, value in await fields_of(visit.request) if name == "pick"]
+        picked = [one for text in texts for one in _picked(text)]
+        back = posted.get("back", HERE)
         if not picked:
             return visit.back(back, "Choose some messages first.", "bad")
         if len(picked) > _MOST_PICKED:
@@ -104,7 +106,7 @@ class Messages:
                 back, f"At most {_MOST_PICKED} deliveries at once. The page Failed replays any number.", "bad"
             )
         if not posted.get("confirmed"):
-            return visit.show("messages_replay.html", picked=picked, texts=posted.getall("pick", []), back=back)
+            return visit.show("messages_replay.html", picked=picked, texts=texts, back=back)
         chosen = [one for one in picked if posted.get("also") or not one.delivered]
         return visit.back(back, *await _replayed(visit, chosen))
 

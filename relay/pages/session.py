@@ -1,5 +1,6 @@
 """Who looks: the session that a browser's cookie has, the log-in that makes one, and the choice of light or dark."""
 
+import re
 import secrets
 from contextlib import suppress
 from typing import ClassVar, Final
@@ -16,12 +17,15 @@ VISITOR_COOKIE: Final = "relay_visitor"
 THEME_COOKIE: Final = "relay_theme"
 LOG_IN: Final = "/ui/login"
 THEMES: Final = ("system", "light", "dark")
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,4096}")
 _THEME_S: Final = 365 * 86_400
 
 
 def token_of(request: web.Request) -> str | None:
-    """In a frame of another site's page the browser sends the second one alone, elsewhere the first one."""
-    return request.cookies.get(SESSION_COOKIE) or request.cookies.get(PORTAL_COOKIE) or None
+    """In a frame of another site's page the browser sends the second one alone, elsewhere the first one. What cannot be
+    a token is none: it must not get into a header."""
+    token = request.cookies.get(SESSION_COOKIE) or request.cookies.get(PORTAL_COOKIE) or ""
+    return token if _TOKEN.fullmatch(token) else None
 
 
 def keep_token(request: web.Request, response: web.StreamResponse, token: str, max_age_s: int | None = None) -> None:

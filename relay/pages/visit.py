@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from aiohttp import web
-from multidict import MultiDictProxy
 from yarl import URL
 
 from relay.pages.api_client import ApiClient, ApiProblem, Query
+from relay.pages.form import fields_of
 from relay.pages.render import Renderer
 
 HOME: Final = "/ui/"
@@ -86,9 +86,8 @@ class Visit:
         return {name: query[name].strip() for name in names if query.get(name, "").strip()}
 
     async def form(self) -> Mapping[str, str]:
-        """Text fields of the form; of several with one name the first."""
-        posted: MultiDictProxy[Any] = await self.request.post()
-        return {name: value for name, value in reversed(list(posted.items())) if isinstance(value, str)}
+        """Fields of the form; of several with one name the first."""
+        return dict(reversed(await fields_of(self.request)))
 
     @property
     def is_partial(self) -> bool:

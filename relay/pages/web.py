@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -46,8 +47,10 @@ _SAFE: Final = {
     "X-Content-Type-Options": "nosniff",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-_MOST_FORM_BYTES: Final = 2 * 1024 * 1024
-"""A message that is tried may be 1 MiB, and grows when a form has it."""
+_REFUSED: Final = frozenset({401, 403, 429})
+_MOST_STREAMS: Final = 64
+_STREAMS_EACH: Final = 8
+"""That one session, or one browser, may have; each costs a look a second."""
 
 
 def pages_of(
@@ -62,7 +65,7 @@ def create_pages(socket: Path, now: Callable[[], float], portal_origins: Sequenc
     the portal in a frame."""
     api, statics = OwnApi(socket), Statics()
     desk = _Desk(api, Renderer(statics.url, now), portal_origins)
-    app = web.Application(middlewares=[_with_headers], client_max_size=_MOST_FORM_BYTES)
+    app = web.Application(middlewares=[_with_headers])
     statics.add_routes(app.router)
     routes = _Routes(app.router, desk)
     for page in desk.pages:
@@ -85,8 +88,8 @@ def create_pages(socket: Path, now: Callable[[], float], portal_origins: Sequenc
     return app
 
 
-class _LoggedOut(Exception):
-    """The session of who listens is over."""
+class _Refused(Exception):
+    """Who listens may not: the session is over, as a rule."""
 
 
 class _Desk:
@@ -98,6 +101,7 @@ class _Desk:
         self._renderer = renderer
         self.pages = pages()
         self._nav = [page.nav for page in self.pages if page.nav is not None]
+        self._streams: Counter[str] = Counter()
         self.ending = asyncio.Event()
         """The server stops: what would go on for ever ends."""
 
@@ -158,11 +162,17 @@ class _Desk:
             try:
                 await fragment(visit)
             except ApiProblem as problem:
-                if problem.status == 401:
+                if problem.status in _REFUSED:
                     return web.Response(status=204)  # by which a browser knows that it need not ask again
-            await stream.prepare(request)
-            with suppress(ConnectionError, _LoggedOut):  # they have left
-                await self._tell(visit, stream, fragment, every_s)
+            if self._streams.total() >= _MOST_STREAMS or self._streams[visit.seed] >= _STREAMS_EACH:
+                return web.Response(status=503, headers={"Retry-After": "10"})
+            self._streams[visit.seed] += 1
+            try:
+                await stream.prepare(request)
+                with suppress(ConnectionError, _Refused):  # they have left, or may not see it any more
+                    await self._tell(visit, stream, fragment, every_s)
+            finally:
+                self._streams -= Counter({visit.seed: 1})  # which drops what is zero
             return stream
 
         return handle
@@ -203,7 +213,7 @@ class _Routes:
 async def _is_our_form(visit: Visit) -> bool:
     """Whether it has the token of this browser. Its origin was looked at before (`refuse_strangers`)."""
     given = visit.request.headers.get("X-CSRF-Token") or (await visit.form()).get("csrf", "")
-    return hmac.compare_digest(given.encode(), visit.csrf.encode())
+    return hmac.compare_digest(given.encode(errors="surrogateescape"), visit.csrf.encode())
 
 
 def _finish(visit: Visit, response: web.StreamResponse) -> None:
@@ -258,8 +268,8 @@ async def _pieces(visit: Visit, fragment: Fragment, last: Mapping[str, str]) -> 
         made = await fragment(visit)
         return {_EVENT: made} if isinstance(made, str) else made
     except ApiProblem as problem:
-        if problem.status == 401:
-            raise _LoggedOut from problem
+        if problem.status in _REFUSED:
+            raise _Refused from problem
         said = visit.fragment("problem_line.html", problem=problem)
         return {name: said if n == 0 else "" for n, name in enumerate(last or (_EVENT,))}
 

@@ -3,10 +3,12 @@
 import hashlib
 import json
 import re
+from contextlib import AsyncExitStack
 
 import pytest
 
 from relay.history.port import MessageFound, MessageQuery, Page
+from relay.pages.form import MOST_BYTES
 from relay.pages.statics import FILES
 from relay.state.onlooker import Sign
 from tests.fakes.history import MemoryHistory
@@ -83,6 +85,37 @@ async def test_nobody_is_led_elsewhere(to: str) -> None:
     async with running_api(pages=True) as rig:
         reply = await submit(rig, "/ui/theme", f"to={to}&csrf={csrf_of(await rig.get('/ui/system'))}")
         assert reply.headers["Location"] == "/ui/"
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"\xff", FORM, 400),
+        (b"key=%ff", FORM, 400),
+        (b"&a=" * 3000, FORM, 400),
+        (b"key=x", {"Content-Type": "multipart/form-data; boundary=b"}, 415),
+        (b"key=x", FORM | {"X-CSRF-Token": "\udcff"}, 403),
+        (b"", {}, 403),
+    ],
+)
+async def test_what_is_no_form_is_refused_as_such(body: bytes, headers: dict[str, str], status: int) -> None:
+    async with running_api(pages=True) as rig:
+        assert (await rig.request("POST", "/ui/login", body, headers)).status == status
+
+
+async def test_a_form_is_read_within_the_bounds_of_any_body() -> None:
+    async with running_api(pages=True) as rig:
+        page = await rig.get("/ui/system")
+        held = await submit(rig, "/ui/theme", f"theme=dark&to=/ui/system&csrf={csrf_of(page)}&more=" + "x" * 900_000)
+        assert held.status == 303
+        declared = FORM | {"Content-Length": str(MOST_BYTES + 1), "Expect": "100-continue"}
+        assert (await rig.request("POST", "/ui/theme", b"", declared)).status == 413
+
+
+async def test_a_cookie_that_can_be_no_token_is_none() -> None:
+    async with running_api(pages=True, api_key="the key of the setting") as rig:
+        for cookie in ("relay_session=x y", 'relay_session="a\\015\\012b"', "relay_session=" + "x" * 5_000):
+            assert (await rig.request("GET", "/ui/workers", headers={"Cookie": cookie})).status == 303
 
 
 async def act(rig: Rig, **fields: str) -> Reply:
@@ -230,6 +263,19 @@ async def test_what_is_live_comes_in_pieces_and_ends_with_the_server() -> None:
         assert b"event: attention\n" in told
         await rig.server.stop()
         await stream.content.read()
+
+
+async def test_one_browser_has_a_few_streams_and_who_may_not_look_has_none() -> None:
+    async with running_api(pages=True) as rig, AsyncExitStack() as open_ones:
+        await rig.get("/ui/system")  # which makes the visitor's cookie
+        for _ in range(8):
+            stream = await open_ones.enter_async_context(rig.client.get(f"{rig.url}/ui/live/overview"))
+            assert stream.status == 200
+        assert (await rig.get("/ui/live/overview")).status == 503
+    async with running_api(pages=True, api_key="the key of the setting") as rig:
+        strange = {"Cookie": "relay_session=x"}
+        statuses = [(await rig.request("GET", "/ui/live/overview", headers=strange)).status for _ in range(30)]
+        assert statuses == [204] * 30
 
 
 @pytest.mark.parametrize("looked_into", ["payload=/a=17", "header=x-a:17"])
