@@ -2,7 +2,6 @@
 
 import asyncio
 import hmac
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -30,6 +29,7 @@ from relay.pages.session import (
     token_of,
 )
 from relay.pages.statics import Statics
+from relay.pages.streams import Streams
 from relay.pages.visit import FLASH_COOKIE, HOME, Visit, is_framed, note_of, see, set_framed_cookie
 
 _EVENT: Final = "message"
@@ -50,7 +50,7 @@ _SAFE: Final = {
 _REFUSED: Final = frozenset({401, 403, 429})
 _MOST_STREAMS: Final = 64
 _STREAMS_EACH: Final = 8
-"""That one session, or one browser, may have; each costs a look a second."""
+"""That one session, or one browser, may have."""
 
 
 def pages_of(
@@ -77,7 +77,7 @@ def create_pages(socket: Path, now: Callable[[], float], portal_origins: Sequenc
         await api.start()
 
     async def ending(_app: web.Application) -> None:
-        desk.ending.set()
+        desk.streams.end()
 
     async def over(_app: web.Application) -> None:
         await api.close()
@@ -101,9 +101,7 @@ class _Desk:
         self._renderer = renderer
         self.pages = pages()
         self._nav = [page.nav for page in self.pages if page.nav is not None]
-        self._streams: Counter[str] = Counter()
-        self.ending = asyncio.Event()
-        """The server stops: what would go on for ever ends."""
+        self.streams = Streams(most=_MOST_STREAMS, each=_STREAMS_EACH)
 
     def visit(self, request: web.Request) -> Visit:
         token, theme = token_of(request), request.cookies.get(THEME_COOKIE, "")
@@ -164,25 +162,26 @@ class _Desk:
             except ApiProblem as problem:
                 if problem.status in _REFUSED:
                     return web.Response(status=204)  # by which a browser knows that it need not ask again
-            if self._streams.total() >= _MOST_STREAMS or self._streams[visit.seed] >= _STREAMS_EACH:
+            if (place := self.streams.enter(visit.seed)) is None:
                 return web.Response(status=503, headers={"Retry-After": "10"})
-            self._streams[visit.seed] += 1
             try:
                 await stream.prepare(request)
                 with suppress(ConnectionError, _Refused):  # they have left, or may not see it any more
-                    await self._tell(visit, stream, fragment, every_s)
+                    await self._tell(visit, stream, fragment, every_s, place)
             finally:
-                self._streams -= Counter({visit.seed: 1})  # which drops what is zero
+                self.streams.leave(visit.seed, place)
             return stream
 
         return handle
 
-    async def _tell(self, visit: Visit, stream: web.StreamResponse, fragment: Fragment, every_s: float) -> None:
-        """Until the client leaves, or the server stops."""
+    async def _tell(
+        self, visit: Visit, stream: web.StreamResponse, fragment: Fragment, every_s: float, place: asyncio.Event
+    ) -> None:
+        """Until the client leaves, `place` is taken by another one, or the server stops."""
         loop = asyncio.get_running_loop()
         last: dict[str, str] = {}
         told = 0.0
-        while not self.ending.is_set():
+        while not place.is_set() and visit.request.transport is not None:
             pieces = await _pieces(visit, fragment, last)
             changed = {name: text for name, text in pieces.items() if last.get(name) != text}
             if changed or loop.time() - told > _KEEP_ALIVE_S:
@@ -190,7 +189,7 @@ class _Desk:
                 last, told = {**last, **changed}, loop.time()
             try:
                 async with asyncio.timeout(every_s):
-                    await self.ending.wait()
+                    await place.wait()
             except TimeoutError:
                 continue
 
