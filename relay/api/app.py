@@ -144,7 +144,7 @@ def create_app(
         SessionsResource(context, callers),
         AuditResource(context),
         OverviewResource(context),
-        TailResource(context, tail),
+        TailResource(context, tail, None if private else callers),
         *_registration(context),
         Health(context),
         PagesResource(app.router, context.topics, for_people=pages is not None),

@@ -48,6 +48,8 @@ class Lines:
                 return [_line(at, "...", ("yellow", f"{data.get('count')} left out: too much at once"))]
             case "away":
                 return [_line(at, "...", ("yellow", "the log does not answer; what happens cannot be told"))]
+            case "ended":
+                return [_line(at, "...", ("yellow", f"ended: {escape_control(str(data.get('detail')))}"))]
             case _:
                 return []
 

@@ -1,8 +1,10 @@
 """The live tail: nobody who listens costs more than their place, and it ends as it should."""
 
 import asyncio
+import json
 import socket
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -10,12 +12,21 @@ from relay.api import app as app_module
 from relay.api.connection import Connection
 from relay.api.limits import ApiLimits
 from relay.api.tail import happening
+from relay.api.tail import resource as resource_module
 from relay.api.tail import tail as tail_module
 from relay.api.tail.happening import readers
 from relay.api.tail.place import Place
 from relay.api.tail.reading import Reading
-from tests.integration.api_rig import problem, running_api
-from tests.integration.tail_rig import SETTING, answer, listening, send
+from relay.domain.scope import parse_scope
+from tests.integration.api_rig import NOW, Rig, document, problem, running_api
+from tests.integration.tail_rig import SETTING, Ear, answer, listening, send
+
+
+async def session_of(rig: Rig, key: str, **asked: object) -> str:
+    body = json.dumps({"key": key, **asked}).encode()
+    made = await rig.request("POST", "/v1/sessions", body, {"content-type": "application/json"})
+    return str(document(made)["token"])
+
 
 # --- bounds ---------------------------------------------------------------------------------------------------------
 
@@ -31,6 +42,11 @@ async def test_there_are_so_many_places_and_so_many_for_one_caller() -> None:
                 pass
         async with listening(rig, key=SETTING):
             pass
+        made = await rig.keys.make("admin", now=NOW)
+        async with listening(rig, key=made), listening(rig, key=await session_of(rig, made)):
+            for each in (made, await session_of(rig, made)):  # what is made with a key takes of the key's places
+                refused = await rig.get("/v1/tail", Authorization=f"Bearer {each}")
+                assert "This caller" in problem(refused, 503, "unavailable")["detail"]
     async with running_api(limits=ApiLimits(listeners=1)) as rig, listening(rig):
         assert "All places" in problem(await rig.get("/v1/tail"), 503, "unavailable")["detail"]
 
@@ -137,6 +153,47 @@ async def test_it_ends_with_the_server_and_after_its_time() -> None:
     async with running_api(limits=ApiLimits(listen_s=0.05)) as rig:
         text = (await rig.get("/v1/tail")).text
         assert text.startswith("retry: 1000\n\nevent: listening\n")
+
+
+async def test_it_ends_soon_after_what_lets_the_caller_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource_module, "JUDGED_S", 0.02)
+    async with running_api(api_key=SETTING) as rig, asyncio.timeout(20):
+        keys = rig.keys.keys
+        revoked, narrowed = await rig.keys.make("read:*", now=NOW), await rig.keys.make("read:*", now=NOW)
+        left, late = await session_of(rig, SETTING), await rig.keys.make("admin", now=NOW, expires_at=NOW + 60)
+        async with listening(rig, key=SETTING) as stays:
+            async with listening(rig, key=revoked) as ear:
+                found = keys.find(revoked)
+                assert found is not None
+                await rig.keys.revoke(found)
+                await is_sent_home(ear, "An API key is required")
+            async with listening(rig, key=left) as ear:
+                bearer = {"Authorization": f"Bearer {left}"}
+                assert document(await rig.request("DELETE", "/v1/session", headers=bearer))["ended"]
+                await is_sent_home(ear, "somebody has ended it")
+            async with listening(rig, key=late) as ear:
+                rig.clock.now += 61
+                await is_sent_home(ear, "expired")
+            async with listening(rig, key=narrowed) as ear:
+                found = keys.find(narrowed)
+                assert found is not None
+                keys._keys[found.id] = replace(found, scopes=frozenset({parse_scope("read:other")}))
+                await is_sent_home(ear, "has changed")
+            await send(rig, "m-1", "github", "ci")
+            await stays.told("message")
+
+
+async def is_sent_home(ear: Ear, why: str) -> None:
+    assert why in (await ear.told("ended"))["detail"]
+    with pytest.raises(EOFError):
+        await ear.event()
+
+
+async def test_where_nobody_has_a_key_it_ends_with_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource_module, "JUDGED_S", 0.02)
+    async with running_api() as rig, asyncio.timeout(20), listening(rig) as ear:
+        await rig.keys.make("admin", now=NOW)
+        await is_sent_home(ear, "An API key is required")
 
 
 async def test_a_fault_of_ours_sends_everybody_home(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,7 @@ def test_a_dead_letter_is_red_and_says_how_to_send_it_again() -> None:
 
 def test_what_is_missing_is_said() -> None:
     assert told("skipped", {"count": 7}) == ["12:00:00 ... 7 left out: too much at once"]
+    assert told("ended", {"detail": "the key\x1b is over"}) == ["12:00:00 ... ended: the key\\x1b is over"]
     assert told("away", {}) == ["12:00:00 ... the log does not answer; what happens cannot be told"]
     assert told("listening", {}) == told("of a newer version", {"new": 1}) == []
 

@@ -22,7 +22,8 @@ OPERATIONS: Final = (
         "to. `attempt`: a request was made for one, and what came back. `answer`: an answer is on its way to the "
         "sender. `failed`: a dead letter, as `GET /v1/failed` has it. `listening`: from now on what happens is told; "
         "`away`: the log does not answer, so nothing can be told; `skipped`: `count` records, or events, were left out "
-        "as there were too many, or you took them too slowly. It ends after 15 minutes, and is to be asked for again "
+        "as there were too many, or you took them too slowly; `ended`: you may not go on, and `detail` says why. It "
+        "ends seconds after the key or session that you ask with, or after 15 minutes, and is to be asked for again "
         "then; nothing is told twice, and nothing that happened in between. Keys of sources see all of these; keys of "
         "receivers what is about them, and no request to a sender.",
         parameters=(

@@ -16,7 +16,7 @@ Shown = Callable[[Happening], Happening | None]
 
 
 class Place:
-    """`who`: the caller. Only `close` wakes one who waits for what never comes."""
+    """`who`: the key of the caller, or else who it is. Only `close` wakes one who waits for what never comes."""
 
     def __init__(self, who: str, shown: Shown, most_bytes: int = MOST_BYTES) -> None:
         self.who = who

@@ -1,26 +1,30 @@
 """`GET /v1/tail`: what happens, as server-sent events, while somebody listens."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypedDict
 
 from aiohttp import web
 
 from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see
+from relay.api.callers import Callers, bearer_in
 from relay.api.connection import Connection
 from relay.api.context import ApiContext
-from relay.api.problems import invalid
+from relay.api.problems import Problem, invalid
 from relay.api.reading import flag_in, query_of
-from relay.api.tail.happening import Happening
+from relay.api.tail.happening import Happening, encoded_event
 from relay.api.tail.place import Place
 from relay.api.tail.tail import Tail
+from relay.domain.errors import LogUnavailable
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import MAX_ID_BYTES, is_receiver_name
 
 EVENT_STREAM: Final = "text/event-stream"
 ALIVE_S: Final = 15.0
 """Between two signs of life where nothing happens: proxies close what is silent for longer."""
+JUDGED_S: Final = 3.0
+"""Between two judgements of who listens: what is revoked, ended or over hears nothing for longer than this."""
 _HEADERS: Final = {"Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"}
 _AGAIN: Final = b"retry: 1000\n\n"
 """Milliseconds after which a browser comes back."""
@@ -30,7 +34,7 @@ _ALIVE: Final = b": alive\n\n"
 class TailEvent(TypedDict):
     """A server-sent event. `data`: JSON."""
 
-    event: Literal["message", "attempt", "answer", "failed", "listening", "away", "skipped"]
+    event: Literal["message", "attempt", "answer", "failed", "listening", "away", "skipped", "ended"]
     data: str
 
 
@@ -59,11 +63,13 @@ def _is_of(event_type: str | None, pattern: str) -> bool:
 
 
 class TailResource:
-    """A listener is one request, which ends when they hang up, after `listen_s`, or when the server stops."""
+    """A listener is one request, which ends when they hang up, or may not go on, after `listen_s`, or when the server
+    stops. `callers` None: everybody may, as nobody else reaches us."""
 
-    def __init__(self, context: ApiContext, tail: Tail) -> None:
+    def __init__(self, context: ApiContext, tail: Tail, callers: Callers | None) -> None:
         self._limits = context.limits
         self._tail = tail
+        self._callers = callers
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_get("/v1/tail", self.listen)
@@ -77,14 +83,14 @@ class TailResource:
             seen = _seen(request, happening)
             return seen if seen is not None and wanted.takes(seen) else None
 
-        with self._tail.listen(access_of(request).who, shown) as place:
+        with self._tail.listen(access_of(request), shown) as place:
             response = web.StreamResponse(headers=_HEADERS)
             connection = request.protocol
             if isinstance(connection, Connection):
                 connection.when_lost = place.close
             try:
                 await response.prepare(request)
-                await self._write(response, place)
+                await self._write(response, place, lambda: self._ended(request))
             except ConnectionError:
                 pass  # it has hung up, or took nothing for too long
             finally:
@@ -92,14 +98,34 @@ class TailResource:
                     connection.when_lost = None
         return response
 
-    async def _write(self, response: web.StreamResponse, place: Place) -> None:
-        """It ends after a while, so that a key that was revoked is asked for again."""
+    async def _write(self, response: web.StreamResponse, place: Place, ended: Callable[[], str | None]) -> None:
+        """`ended`: asked every few seconds, before anything more is written."""
         clock = asyncio.get_running_loop().time
-        until = clock() + self._limits.listen_s
+        now = clock()
+        until, alive, judged = now + self._limits.listen_s, now + ALIVE_S, now + JUDGED_S
         await response.write(_AGAIN)
-        while not place.closed and (left := until - clock()) > 0:
-            events = await place.take(min(ALIVE_S, left))
-            await response.write(events or _ALIVE)
+        while not place.closed and (now := clock()) < until:
+            events = await place.take(min(until, alive, judged) - now)
+            if clock() >= judged:
+                if (why := ended()) is not None:
+                    await response.write(encoded_event("ended", {"detail": why}))
+                    return
+                judged = clock() + JUDGED_S
+            if events or clock() >= min(alive, until):
+                await response.write(events or _ALIVE)
+                alive = clock() + ALIVE_S
+
+    def _ended(self, request: web.Request) -> str | None:
+        """Why the caller may not go on as they began; None: they may."""
+        if self._callers is None:
+            return None
+        try:  # not as one that is tried: who was let in once guesses no keys
+            access = self._callers.judged(request, bearer_in(request), given=False).access
+        except Problem as problem:
+            return f"{problem.kind.title}: {problem.detail}"
+        except LogUnavailable as error:
+            return str(error)
+        return None if access == access_of(request) else "What the caller may do has changed; ask again."
 
 
 def _wanted(request: web.Request, query: Mapping[str, list[str]]) -> Wanted:

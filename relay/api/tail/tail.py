@@ -19,6 +19,7 @@ from relay.api.tail.place import Place, Shown
 from relay.api.tail.reading import Reading
 from relay.domain.directory import Directory
 from relay.domain.errors import Unavailable
+from relay.domain.scope import Access
 from relay.domain.topics import Topics
 from relay.engine.supervision import end
 from relay.log.port import Log
@@ -31,7 +32,7 @@ LONGEST_REST_S: Final = 1.0
 """... but where a look takes long only as others are at work: who listens wants to see what they do."""
 AWAY_S: Final = 1.0
 OF_ONE: Final = 4
-"""One caller takes at most one in so many of the places."""
+"""One key, with all that was made with it, takes at most one in so many of the places."""
 
 LISTENING: Final = encoded_event("listening", {})
 """What happens from now on is told."""
@@ -54,10 +55,11 @@ class Tail:
         self._closed = False
 
     @contextmanager
-    def listen(self, who: str, shown: Shown) -> Iterator[Place]:
+    def listen(self, access: Access, shown: Shown) -> Iterator[Place]:
         """A place, as long as it is used. Raises a Problem where there is none."""
         if self._closed or len(self._places) >= self._most:
             raise _full("All places of the live tail are taken.")
+        who = access.key or access.who  # with a key, its sessions and links have no more places than itself
         if sum(place.who == who for place in self._places) >= max(1, self._most // OF_ONE):
             raise _full("This caller has as many places of the live tail as one may have.")
         place = Place(who, shown)
