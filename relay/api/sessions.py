@@ -13,11 +13,11 @@ from relay.api.audited import changed_nothing, tell_audit
 from relay.api.callers import Caller, Callers, bearer_in, caller_of, owners_in
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response, read_json
-from relay.api.problems import FORBIDDEN, TOO_MANY_KEYS, UNKNOWN_RECEIVER, Problem, invalid
+from relay.api.problems import FORBIDDEN, TOO_MANY, TOO_MANY_KEYS, UNKNOWN_RECEIVER, Problem, invalid
 from relay.api.reading import query_of, read_body
 from relay.api.view import rfc3339
 from relay.config.durations import parse_duration
-from relay.config.key_desk import TooManyEnded
+from relay.config.key_desk import TooManyEnded, TooManyEndedOfOne
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import check_id
 from relay.domain.scope import in_text
@@ -149,6 +149,8 @@ class SessionsResource:
         tell_audit(request, f"session:{session.id}")
         try:
             await self._context.keys.end(session, self._context.clock.time())
+        except TooManyEndedOfOne as error:
+            raise Problem(TOO_MANY, str(error), headers={"Retry-After": str(math.ceil(error.wait_s))}) from error
         except TooManyEnded as error:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
         return json_response(200, EndedSession(ended=True, detail="No process takes it two seconds from now."))

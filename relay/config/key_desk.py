@@ -21,13 +21,15 @@ from relay.domain.api_key import (
 )
 from relay.domain.errors import LogUnavailable, RelayError
 from relay.domain.scope import Scope
-from relay.domain.session import Session, encode_end, ended_record_key
+from relay.domain.session import End, Session, encode_end, ended_record_key
 from relay.log.port import Log, NewRecord
 
 MOST_KEYS: Final = 10_000
 """Each process has all of them in memory."""
 MOST_ENDED: Final = 10_000
 """Sessions that were ended before their time: each process has these in memory, too."""
+MOST_ENDED_OF_ONE: Final = 400
+"""Of these, sessions of one key, so that nobody takes all of them from the others."""
 MOST_SECRETS: Final = 10
 """Of a key at a time: who proves it is compared with each."""
 REACH_S: Final = 2.0
@@ -42,6 +44,16 @@ class TooManyKeys(RelayError):
 
 class TooManyEnded(RelayError):
     """As many sessions were ended before their time as can be remembered."""
+
+
+class TooManyEndedOfOne(RelayError):
+    """As many sessions of one key were ended before their time as may be. `wait_s`: until there is room for one."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__(
+            f"{MOST_ENDED_OF_ONE} sessions of this key were ended before their time; wait, or revoke the key"
+        )
+        self.wait_s = wait_s
 
 
 class Made(NamedTuple):
@@ -101,11 +113,14 @@ class KeyDesk:
         await self._append(*(self._record(each, None) for each in (key_record_key(key.id), *added)))
 
     async def end(self, session: Session, now: float) -> None:
-        """Before its time, as `revoke`. Raises TooManyEnded."""
-        over = [id for id, expires in self.keys.ended.items() if expires <= now]
+        """Before its time, as `revoke`. Raises TooManyEnded, TooManyEndedOfOne."""
+        over = [id for id, end in self.keys.ended.items() if end.expires <= now]
+        of_one = [end.expires for end in self.keys.ended.values() if end.key == session.maker.key and end.expires > now]
+        if len(of_one) >= MOST_ENDED_OF_ONE:
+            raise TooManyEndedOfOne(min(of_one) - now)
         if len(self.keys.ended) - len(over) >= MOST_ENDED:
             raise TooManyEnded(f"{MOST_ENDED} sessions were ended before their time; to end more, revoke their key")
-        ended = self._record(ended_record_key(session.id), encode_end(session.expires))
+        ended = self._record(ended_record_key(session.id), encode_end(End(session.expires, session.maker.key)))
         await self._append(ended, *(self._record(ended_record_key(id), None) for id in over))
 
     def _outlived(self, key: Key, now: float) -> list[NewRecord]:

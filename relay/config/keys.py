@@ -16,7 +16,7 @@ from relay.domain.api_key import (
     place_of_secret,
 )
 from relay.domain.errors import InvalidRecord
-from relay.domain.session import ENDED_PREFIX, decode_end
+from relay.domain.session import ENDED_PREFIX, End, decode_end
 from relay.log.port import Log, Record
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Keys:
         self._made: dict[str, Key] = {}
         self._added: dict[str, dict[str, Secret]] = {}
         self._keys: dict[str, Key] = {}
-        self._ended: dict[str, int] = {}
+        self._ended: dict[str, End] = {}
         self._unseen: set[bytes] = set()
         self._records: set[bytes] = set()
         self.closed = False
@@ -55,8 +55,8 @@ class Keys:
         return any(not key.is_over(now) for key in self._keys.values())
 
     @property
-    def ended(self) -> Mapping[str, int]:
-        """Sessions that somebody ended, by id: when they would have been over anyway, in Unix seconds."""
+    def ended(self) -> Mapping[str, End]:
+        """Sessions that somebody ended, by id."""
         return self._ended
 
     def __len__(self) -> int:

@@ -138,16 +138,24 @@ def ended_record_key(id: str) -> bytes:
     return ENDED_PREFIX + id.encode()
 
 
-def encode_end(expires: int) -> bytes:
-    """`expires`: when it would have been over by itself; from then on nobody has to know."""
-    return json.dumps({"expires": expires}).encode()
+@dataclass(frozen=True, slots=True)
+class End:
+    """`expires`: when it would have been over by itself; from then on nobody has to know. `key`: its maker's."""
+
+    expires: int
+    key: str
 
 
-def decode_end(value: bytes) -> int:
-    """Raises InvalidRecord unless `value` is what `encode_end` makes."""
+def encode_end(end: End) -> bytes:
+    return json.dumps({"expires": end.expires, "key": end.key}).encode()
+
+
+def decode_end(value: bytes) -> End:
+    """Raises InvalidRecord unless `value` is what `encode_end` makes, or made when it named no key."""
     try:
-        return int(json.loads(value)["expires"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        known = json.loads(value)
+        return End(int(known["expires"]), str(known.get("key", "")))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InvalidRecord("invalid", "an end of a session that is none of ours") from error
 
 

@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from contextlib import suppress
+from http import HTTPStatus
 from typing import ClassVar, Final
 
 from aiohttp import web
@@ -19,6 +19,7 @@ LOG_IN: Final = "/ui/login"
 THEMES: Final = ("system", "light", "dark")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,4096}")
 _THEME_S: Final = 365 * 86_400
+_NOT_ENDED: Final = "This browser has forgotten your session, but it has not ended: it is good until its time is over."
 
 
 def token_of(request: web.Request) -> str | None:
@@ -87,10 +88,16 @@ class SignIn:
         return response
 
     async def log_out(self, visit: Visit) -> web.StreamResponse:
-        with suppress(ApiProblem):  # it is over, or the API is away: the browser forgets it all the same
+        """The browser forgets it in any case; whether others could go on with it is told."""
+        left, problem = visit.in_portal, None
+        try:
             await visit.api.call("DELETE", "/v1/session")
-        left = visit.in_portal
-        response = visit.show("portal_over.html", detail="You have left.", left=True) if left else see(LOG_IN)
+        except ApiProblem as refused:
+            problem = refused if refused.status != HTTPStatus.UNAUTHORIZED else None  # it is over already
+        if left:  # a link goes on anyway
+            response = visit.show("portal_over.html", detail="You have left.", left=True)
+        else:
+            response = see(LOG_IN) if problem is None else visit.back(LOG_IN, f"{_NOT_ENDED} {problem.detail}", "bad")
         forget_token(response)
         return response
 

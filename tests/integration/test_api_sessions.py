@@ -152,6 +152,21 @@ async def test_who_logs_out_is_out() -> None:
             assert (await rig.request("GET", "/v1/session", headers=bearer(each))).status == 200
 
 
+async def test_whoever_ends_sessions_without_end_keeps_nobody_else_from_logging_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("relay.config.key_desk.MOST_ENDED_OF_ONE", 2)
+    async with running_api(api_key=SETTING) as rig:
+        key = await rig.keys.make("read:github", now=NOW)
+        for _ in range(2):
+            assert (await rig.request("DELETE", "/v1/session", headers=bearer(await token(rig, key)))).status == 200
+        refused = await rig.request("DELETE", "/v1/session", headers=bearer(await token(rig, key)))
+        problem(refused, 429, "too-many-requests")
+        assert refused.headers["Retry-After"] == str(12 * 3_600)
+        other = await rig.request("DELETE", "/v1/session", headers=bearer(await token(rig, SETTING)))
+        assert document(other)["ended"] is True
+
+
 async def test_while_there_is_no_key_sessions_need_none_and_end_with_the_first_one() -> None:
     async with running_api() as rig:
         text, of_link = (

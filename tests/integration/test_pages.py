@@ -307,6 +307,24 @@ class LookedThrough(MemoryHistory):
         return Page([], "behind-it")
 
 
+async def test_who_logs_out_is_told_where_the_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_api(pages=True, api_key="the key of the setting") as rig:
+        for most, told in ((400, ""), (0, "has not ended")):
+            monkeypatch.setattr("relay.config.key_desk.MOST_ENDED_OF_ONE", most)
+            body, as_json = b'{"key": "the key of the setting"}', {"content-type": "application/json"}
+            token = json.loads((await rig.request("POST", "/v1/sessions", body, as_json)).body)["token"]
+            cookie = f"relay_session={token}"
+            page = await rig.get("/ui/system", Cookie=cookie)
+            left = await submit(rig, "/ui/logout", f"csrf={csrf_of(page)}", Cookie=cookie)
+            assert (left.status, left.headers["Location"]) == (303, "/ui/login")
+            cookies = " ".join(value for name, value in left.headers.items() if name == "Set-Cookie")
+            assert 'relay_session=""' in cookies
+            note = re.search("relay_note=[^;]+", cookies)
+            assert (note is not None) == bool(told)
+            if note is not None:
+                assert told in (await rig.get("/ui/login", Cookie=note[0])).text
+
+
 async def test_who_has_no_session_is_led_to_the_log_in() -> None:
     async with running_api(pages=True, api_key="the key of the setting") as rig:
         led = await rig.get("/ui/workers?role=to-sender")

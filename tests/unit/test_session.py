@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.config.key_desk import MOST_ENDED, TooManyEnded
+from relay.config.key_desk import MOST_ENDED, TooManyEnded, TooManyEndedOfOne
 from relay.config.keys import read_keys
 from relay.config.session_secrets import keep_launch_secret, launch_secret, session_secrets
 from relay.config.settings import load_settings
@@ -20,6 +20,7 @@ from relay.domain.errors import InvalidRecord, UserError
 from relay.domain.identity import DeliveryId
 from relay.domain.session import (
     MOST_RECEIVERS,
+    End,
     Maker,
     Session,
     SessionInvalid,
@@ -184,13 +185,12 @@ async def test_an_end_is_known_until_the_session_would_have_been_over() -> None:
     keys = MemoryKeys(log, topics.receiver_config)
     await keys.end(SESSION, EXPIRES - 10)
     again = await read_keys(log, topics.receiver_config)
-    assert dict(again.ended) == dict(keys.keys.ended) == {SESSION.id: EXPIRES}
+    assert dict(again.ended) == dict(keys.keys.ended) == {SESSION.id: End(EXPIRES, "key")}
     assert not again.closed  # nobody has made a key
     later = replace(SESSION, id="1a7e", expires=EXPIRES + 100)
     await keys.end(later, EXPIRES)
-    assert (
-        dict(keys.keys.ended) == dict((await read_keys(log, topics.receiver_config)).ended) == {"1a7e": later.expires}
-    )
+    again = await read_keys(log, topics.receiver_config)
+    assert dict(keys.keys.ended) == dict(again.ended) == {"1a7e": End(later.expires, "key")}
 
 
 async def test_ends_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,8 +208,26 @@ async def test_ends_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(keys.keys.ended) == {SESSION.id}
 
 
+async def test_one_key_takes_no_ends_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.config.key_desk.MOST_ENDED_OF_ONE", 2)
+    topics, log = Topics("t-"), MemoryLog(MemoryBroker())
+    await log.start()
+    await log.create(topics.fixed(), {})
+    keys = MemoryKeys(log, topics.receiver_config)
+    for n in range(2):
+        await keys.end(replace(SESSION, id=f"{n}", expires=EXPIRES + n), 0)
+    with pytest.raises(TooManyEndedOfOne) as caught:
+        await keys.end(replace(SESSION, id="2"), EXPIRES - 10)
+    assert caught.value.wait_s == 10
+    await keys.end(PORTAL, 0)  # of another key
+    await keys.end(replace(SESSION, id="3", expires=EXPIRES + 9), EXPIRES)
+    assert set(keys.keys.ended) == {"1", "3"}
+
+
 def test_an_end_is_read_as_it_was_written() -> None:
-    assert decode_end(encode_end(EXPIRES)) == EXPIRES
-    for rubbish in (b"", b"{}", b"[]", b"\xff", b'{"expires": null}', b"[" * 100_000):
+    end = End(EXPIRES, "key")
+    assert decode_end(encode_end(end)) == end
+    assert decode_end(b'{"expires": 7}') == End(7, "")  # of a release before
+    for rubbish in (b"", b"{}", b'{"expires": Infinity}', b"[]", b"\xff", b'{"expires": null}', b"[" * 100_000):
         with pytest.raises(InvalidRecord):
             decode_end(rubbish)

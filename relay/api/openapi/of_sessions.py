@@ -41,7 +41,7 @@ OPERATIONS: Final = (
         summary="End the session",
         description="The one that the request comes with. In force here with the answer, and everywhere within 2 s.",
         answers=(Answer(200, "Whether it has ended: a key, or a link, does not.", json_of(EndedSession)),),
-        problems=(TOO_MANY_KEYS,),
+        problems=(TOO_MANY_KEYS, TOO_MANY),
         example=Example(200),
     ),
     Operation(
