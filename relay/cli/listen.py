@@ -121,7 +121,7 @@ class Listening:
         self._unaccepted: set[tuple[str, str]] = set()
         """Messages whose last attempt was none that the relay takes for a yes."""
         self._screen = Screen()
-        self._listener = Listener(target, TIMEOUT_S - 5, self._came, self._back)
+        self._listener = Listener(target, TIMEOUT_S - 5, self._came, self._back, public_url)
 
     async def run(self, port: int, stop: asyncio.Event) -> None:
         """Until `stop`. The receiver is gone at the end, unless the relay is away by then, which is told."""
@@ -132,6 +132,7 @@ class Listening:
             try:
                 await remove_left_over(client)
                 known = await client.register(self._fields())
+                self._listener.secret = known["secret"]
                 try:
                     await self._begin(client, known)
                     await stop.wait()

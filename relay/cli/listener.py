@@ -1,20 +1,32 @@
 """What `relay listen` runs on this machine: it takes the requests of a relay, passes them on to a URL, and brings back
-what comes from there."""
+what comes from there.
+
+Others may reach it, too: through a tunnel, or from a page in a browser of this machine. So a POST has to be signed with
+the receiver's secret, and a GET has to ask for what the URL itself has named in an answer.
+"""
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from http import HTTPStatus
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, web
+from aiohttp.typedefs import Handler
+from yarl import URL
 
+from relay.api.web_rules import WebRules
 from relay.domain.errors import UserError
 from relay.domain.requests import PING_TYPE
+from relay.domain.signing import verify_standard
+from relay.domain.status import location_url
 
 _LARGEST_BODY: Final = 32 * 1024**2
 _LARGEST_ANSWER: Final = 2 * 1024**2
 _CHUNK: Final = 64 * 1024
+_MOST_NAMED: Final = 10_000
+"""Paths that may be asked for; the oldest gives way."""
 _OF_THE_CONNECTION: Final = frozenset(
     ("host", "connection", "content-length", "transfer-encoding", "keep-alive", "te", "upgrade", "location")
 )
@@ -42,7 +54,8 @@ class WentBack(NamedTuple):
 
 class Listener:
     """After `start`, `port` takes requests until `stop`. `tell_came` is called before a POST is passed on,
-    `tell_back` when it is over. `pings`: so many pings of the relay's were answered here: nobody else sees these."""
+    `tell_back` when it is over. `secret`: what the relay signs with; until it is set nothing is taken. `pings`: so many
+    pings of the relay's were answered here: nobody else sees these. `public_url`: by which others may reach it."""
 
     def __init__(
         self,
@@ -50,11 +63,16 @@ class Listener:
         timeout_s: float,
         tell_came: Callable[[Came], None],
         tell_back: Callable[[WentBack], None],
+        public_url: str | None = None,
     ) -> None:
         self._target = target
         self._timeout_s = timeout_s
         self._tell_came = tell_came
         self._tell_back = tell_back
+        self._rules = WebRules(public_url=public_url)
+        self._named: OrderedDict[str, None] = OrderedDict()
+        """Paths, with their queries, where an answer said that there would be more."""
+        self.secret: str | None = None
         self._session: ClientSession | None = None
         self._runner: web.AppRunner | None = None
         self.port = 0
@@ -63,7 +81,7 @@ class Listener:
 
     async def start(self, host: str, port: int) -> None:
         """Port 0 takes a free one. Raises UserError."""
-        app = web.Application(client_max_size=_LARGEST_BODY)
+        app = web.Application(client_max_size=_LARGEST_BODY, middlewares=[self._refuse_strangers])
         app.router.add_post("/", self._post)
         app.router.add_get("/{path:.*}", self._get)
         timeout = ClientTimeout(total=self._timeout_s)
@@ -86,8 +104,19 @@ class Listener:
         if self._session is not None:
             await self._session.close()
 
+    @web.middleware
+    async def _refuse_strangers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """What a page in somebody's browser sends names an Origin, or a Host that is none of ours."""
+        if not (self._rules.is_ours(request.headers.get("Host")) and self._rules.is_ours(request.host)):
+            return _refused(HTTPStatus.MISDIRECTED_REQUEST, "this is not the host that it asks for")
+        if "Origin" in request.headers:
+            return _refused(HTTPStatus.FORBIDDEN, "it comes from a page in a browser")
+        return await handler(request)
+
     async def _post(self, request: web.Request) -> web.Response:
         body = await request.read()
+        if self.secret is None or not verify_standard([self.secret], request.headers, body, time.time()):
+            return _refused(HTTPStatus.UNAUTHORIZED, "it is not signed with the secret of this receiver")
         source_id, message_id, event_type = (_said(request, name) for name in ("ce-source", "ce-id", "ce-type"))
         if event_type == PING_TYPE:
             self.pings += 1
@@ -103,9 +132,12 @@ class Listener:
         return response
 
     async def _get(self, request: web.Request) -> web.Response:
-        """Where a 202 said that the answer would be."""
+        """Where a 202 said that the answer would be, and nothing else that there is."""
+        if request.raw_path not in self._named:
+            return _refused(HTTPStatus.NOT_FOUND, "no answer has named this path")
         at = urlsplit(self._target)
-        response, _ = await self._passed_on("GET", f"{at.scheme}://{at.netloc}{request.rel_url}", b"", request.headers)
+        url = f"{at.scheme}://{at.netloc}{request.raw_path}"
+        response, _ = await self._passed_on("GET", url, b"", request.headers)
         return response
 
     async def _passed_on(
@@ -116,25 +148,37 @@ class Listener:
             if self._session is None:
                 raise ClientError("it has ended")
             async with self._session.request(
-                method, url, data=body or None, headers=_kept(headers), allow_redirects=False
+                method,
+                URL(url, encoded=method == "GET"),
+                data=body or None,
+                headers=_kept(headers),
+                allow_redirects=False,
             ) as answer:
                 passed = await _read(answer)
-                kept = _kept(answer.headers) | self._location(answer.headers)
+                kept = _kept(answer.headers) | self._location(answer.status, answer.headers)
                 return web.Response(status=answer.status, body=passed, headers=kept), ""
         except (ClientError, TimeoutError, OSError) as error:
             why = str(error) or "it took too long"
             return web.Response(status=502, text=f"relay listen: {why}"), why
 
-    def _location(self, headers: Mapping[str, str]) -> dict[str, str]:
+    def _location(self, status: int, headers: Mapping[str, str]) -> dict[str, str]:
         """Of an answer that comes later: the relay asks for it where it sent the message, which is here."""
-        found, own = headers.get("Location"), urlsplit(self._target)
+        found = headers.get("Location")
         if found is None:
             return {}
-        with suppress(ValueError):
-            at = urlsplit(found)
-            if (at.scheme, at.netloc) == (own.scheme, own.netloc):
-                return {"Location": at._replace(scheme="", netloc="").geturl()}
-        return {"Location": found}
+        url = location_url(self._target, found)
+        if url is None or status >= HTTPStatus.MULTIPLE_CHOICES:  # elsewhere, or nothing that the relay would ask for
+            return {"Location": found}
+        path = urlsplit(url)._replace(scheme="", netloc="").geturl() or "/"
+        self._named[path] = None
+        self._named.move_to_end(path)
+        if len(self._named) > _MOST_NAMED:
+            self._named.popitem(last=False)
+        return {"Location": path}
+
+
+def _refused(status: HTTPStatus, why: str) -> web.Response:
+    return web.Response(status=status, text=f"relay listen: {why}")
 
 
 async def _read(answer: ClientResponse) -> bytes:

@@ -1,0 +1,134 @@
+"""What `relay listen` lets through to a port of this machine: what the relay sends, and nothing else."""
+
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import ClientSession, web
+from yarl import URL
+
+from relay.cli.listener import Listener
+from relay.domain.receiver import SigningPolicy
+from relay.domain.requests import PING_TYPE
+from relay.domain.signing import generate_secret, sign
+from relay.domain.status import location_url
+
+SECRET = generate_secret(secrets.token_bytes)
+OTHER = generate_secret(secrets.token_bytes)
+
+
+@dataclass
+class Rig:
+    """A listener, and what came to the port behind it. `location`: what that answers with; `status`: its status."""
+
+    listener: Listener
+    client: ClientSession
+    came: list[str] = field(default_factory=list)
+    location: str | None = None
+    status: int = 202
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.listener.port}/"
+
+    async def post(self, secret: str | None = SECRET, body: bytes = b"{}", type: str = "push", **headers: str) -> int:
+        return (await self.posted(secret, body, **{"ce-type": type}, **headers))[0]
+
+    async def posted(self, secret: str | None, body: bytes, **headers: str) -> tuple[int, str | None]:
+        """Status and Location. `secret` None: not signed."""
+        policy = SigningPolicy(("standard",), () if secret is None else (secret,))
+        signed = dict(sign(policy, webhook_id="m-1", timestamp=int(time.time()), body=b"{}"))
+        async with self.client.post(self.url, data=body, headers=signed | headers, allow_redirects=False) as answer:
+            return answer.status, answer.headers.get("Location")
+
+    async def get(self, path: str, **headers: str) -> int:
+        url = URL(self.url.rstrip("/") + path, encoded=True)
+        async with self.client.get(url, headers=headers) as answer:
+            return answer.status
+
+
+@asynccontextmanager
+async def listening(public_url: str | None = None) -> AsyncIterator[Rig]:
+    async def answer(request: web.Request) -> web.Response:
+        rig.came.append(f"{request.method} {request.raw_path}")
+        headers = {} if rig.location is None else {"Location": rig.location}
+        return web.Response(status=200 if request.method == "GET" else rig.status, headers=headers)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    target = web.AppRunner(app)
+    await target.setup()
+    await web.TCPSite(target, "127.0.0.1", 0).start()
+    port = target.addresses[0][1]
+    listener = Listener(f"http://127.0.0.1:{port}/api/hook", 10, lambda _: None, lambda _: None, public_url)
+    listener.secret = SECRET
+    await listener.start("127.0.0.1", 0)
+    try:
+        async with ClientSession() as client:
+            rig = Rig(listener, client)
+            yield rig
+    finally:
+        await listener.stop()
+        await target.cleanup()
+
+
+async def test_only_what_the_relay_has_signed_is_passed_on() -> None:
+    async with listening() as rig:
+        assert await rig.post() == 202
+        assert rig.came == ["POST /api/hook"]
+        assert [await rig.post(None), await rig.post(OTHER), await rig.post(body=b"another")] == [401] * 3
+        assert await rig.post(None, type=PING_TYPE) == 401
+        assert (rig.listener.pings, rig.listener.posts) == (0, 1)
+        assert await rig.post(type=PING_TYPE) == 204
+        assert rig.listener.pings == 1
+        rig.listener.secret = None  # as before it is registered
+        assert await rig.post() == 401
+        assert rig.came == ["POST /api/hook"]
+
+
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        ("/jobs/a%2Fb?x=1&y=%C3%A9", "/jobs/a%2Fb?x=1&y=%C3%A9"),
+        ("jobs/1", "/api/jobs/1"),
+        ("/a/../jobs/1#part", "/jobs/1"),
+    ],
+)
+async def test_a_get_is_passed_on_where_an_answer_has_named_it(location: str, path: str) -> None:
+    async with listening() as rig:
+        rig.location = location
+        assert [await rig.get(path), await rig.get("/"), await rig.get("/.env")] == [404] * 3
+        assert rig.came == []
+        _, told = await rig.posted(SECRET, b"{}")
+        asked = location_url(rig.url, told or "")  # as the relay reads it
+        assert asked == rig.url.rstrip("/") + path
+        assert await rig.get(path) == 200
+        assert rig.came == ["POST /api/hook", f"GET {path}"]
+        assert [await rig.get("/"), await rig.get("/.env"), await rig.get(path + "x")] == [404] * 3
+
+
+async def test_what_is_elsewhere_or_a_redirect_names_nothing() -> None:
+    async with listening() as rig:
+        rig.location = "http://elsewhere.example/jobs/1"
+        assert await rig.posted(SECRET, b"{}") == (202, rig.location)
+        rig.location, rig.status = "/jobs/1", 302
+        assert await rig.posted(SECRET, b"{}") == (302, rig.location)
+        assert await rig.get("/jobs/1") == 404
+
+
+async def test_neither_a_page_in_a_browser_nor_another_name_gets_anything() -> None:
+    async with listening("https://tunnel.example/") as rig:
+        for host in ("127.0.0.1:1", "localhost", "tunnel.example"):
+            assert await rig.post(Host=host) == 202, host
+        assert await rig.post(Host="evil.example") == 421
+        assert await rig.post(Origin="http://localhost:3000") == 403
+        rig.location = "/jobs/1"
+        assert await rig.post() == 202
+        assert await rig.get("/jobs/1", Host="evil.example") == 421
+        assert await rig.get("/jobs/1", Origin="null") == 403
+        assert "GET /jobs/1" not in rig.came
+    async with listening() as rig:
+        assert await rig.post(Host="tunnel.example") == 421
