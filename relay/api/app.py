@@ -222,7 +222,8 @@ class ApiServer:
             listening = await listen(accept, loop)
             self._listening.append(listening)
             if own is not None:
-                self._listening.append(await loop.create_unix_server(accept, str(own)))
+                of_pages = partial(accept, of_pages=True)
+                self._listening.append(await loop.create_unix_server(of_pages, str(own)))
         except (OSError, UnicodeError):
             await runner.cleanup()
             raise

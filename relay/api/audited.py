@@ -18,6 +18,7 @@ from relay.api.context import ApiContext
 from relay.api.front import is_for_people
 from relay.api.problems import FORBIDDEN, Kind, problem_of
 from relay.api.view import rfc3339
+from relay.api.visitors import address_of
 from relay.domain.audit import AuditLine, Fact, Outcome, bounded
 from relay.telemetry.redaction import escape_control
 from relay.telemetry.throttle import Throttle
@@ -174,7 +175,7 @@ def _line(context: ApiContext, request: web.Request, verb: str, outcome: Outcome
         who_name=None if key is None else key.name,
         what=verb,
         whom=_whom(request),
-        remote=request.remote,
+        remote=address_of(request),
         outcome=outcome,
         status=status,
         facts=_notes(request).facts,

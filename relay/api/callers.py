@@ -13,6 +13,7 @@ from relay.api.failed_keys import FailedKeys
 from relay.api.key_use import KeyUse
 from relay.api.problems import TOO_MANY, UNAUTHORIZED, Problem
 from relay.api.refusals import Refusals
+from relay.api.visitors import address_of
 from relay.domain.api_key import id_of
 from relay.domain.errors import LogUnavailable
 from relay.domain.scope import Access, Scope, may_do_everything
@@ -163,7 +164,7 @@ class Callers:
         detail = "Send the header Authorization: Bearer <key>."
         if not given:
             return Problem(UNAUTHORIZED, detail, headers=_CHALLENGE)
-        wait_s = self._failed.note(request.remote, self._context.clock.monotonic())
+        wait_s = self._failed.note(address_of(request), self._context.clock.monotonic())
         self._refusals.tell("key", request)
         if wait_s is None:
             return Problem(UNAUTHORIZED, detail, headers=_CHALLENGE)

@@ -30,16 +30,25 @@ _log = get_logger("relay.api")
 
 
 class Connection(web.RequestHandler):
-    """What aiohttp runs for a connection, with a door that it comes in by.
+    """What aiohttp runs for a connection, with a door that it comes in by. `of_pages`: it is our own pages' one.
 
     `_messages` is aiohttp's: requests whose heads are complete, and that nobody has begun to answer.
     """
 
-    __slots__ = ("_body", "_door", "_head_bytes", "_works", "in_reserve", "when_lost")
+    __slots__ = ("_body", "_door", "_head_bytes", "_works", "in_reserve", "is_of_pages", "when_lost")
 
-    def __init__(self, manager: web.Server, door: "Door", loop: asyncio.AbstractEventLoop, **options: Any) -> None:
+    def __init__(
+        self,
+        manager: web.Server,
+        door: "Door",
+        loop: asyncio.AbstractEventLoop,
+        *,
+        of_pages: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__(manager, loop=loop, **options)
         self._door = door
+        self.is_of_pages = of_pages
         self._works = False
         self._head_bytes = 0
         self._body: Any = None

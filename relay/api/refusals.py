@@ -5,6 +5,7 @@ from typing import Final
 from aiohttp import web
 
 from relay.api.problems import path_of
+from relay.api.visitors import address_of
 from relay.engine.clock import Clock
 from relay.telemetry.logging import get_logger
 from relay.telemetry.throttle import Throttle
@@ -25,12 +26,12 @@ class Refusals:
 
     def tell(self, cause: str, request: web.Request, **facts: object) -> None:
         """`cause`: `host`, `origin`, `key` or `signature`."""
-        before = self._throttle.admit((cause, request.remote), self._clock.monotonic())
+        before = self._throttle.admit((cause, address_of(request)), self._clock.monotonic())
         if before is not None:
             _log.warning(
                 "request_refused",
                 cause=cause,
-                remote=request.remote,
+                remote=address_of(request),
                 path=path_of(request)[:200],
                 before=before,
                 **facts,

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, UnixConnector
 from yarl import URL
 
+from relay.api.visitors import VISITOR_ADDRESS
 from relay.domain.errors import RelayError
 
 Query = Mapping[str, str | Sequence[str]]
@@ -55,11 +56,19 @@ def path(template: str, *parts: object) -> str:
 
 
 class ApiClient:
-    """The API, to one caller. `token` None: without a key. Everything raises ApiProblem."""
+    """The API, to one caller. `token` None: without a key. `address`: where they come from, None: not known. Everything
+    raises ApiProblem."""
 
-    def __init__(self, session: ClientSession, token: str | None) -> None:
+    def __init__(self, session: ClientSession, token: str | None, address: str | None) -> None:
         self._session = session
+        self._address = address
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        if address:
+            self._headers[VISITOR_ADDRESS] = address
+
+    def of(self, token: str) -> "ApiClient":
+        """The same visitor with another token."""
+        return ApiClient(self._session, token, self._address)
 
     async def get(self, target: str, query: Query | None = None) -> Any:
         """What is in the JSON of the answer."""
@@ -78,7 +87,7 @@ class ApiClient:
     ) -> Answer:
         """`target`: a path as it goes over the wire (see `path`). `body`: sent as JSON; `content`: as it is. `also`:
         statuses that are no problem here."""
-        sent = {**self._headers, **(headers or {})}
+        sent = {**(headers or {}), **self._headers}
         if body is not None:
             content = json.dumps(body).encode()
             sent.setdefault("Content-Type", "application/json")
@@ -127,11 +136,11 @@ class OwnApi:
         if self._session is not None:
             await self._session.close()
 
-    def of(self, token: str | None) -> ApiClient:
-        """For a visitor with this token; only while started."""
+    def of(self, token: str | None, address: str | None) -> ApiClient:
+        """For a visitor with this token, from this address; only while started."""
         if self._session is None:
             raise RuntimeError("not started")
-        return ApiClient(self._session, token)
+        return ApiClient(self._session, token, address)
 
 
 def _url(target: str, query: Query | None) -> URL:

@@ -1,19 +1,33 @@
 """The portal: the same pages for the owner of receivers, who comes by a signed link, maybe in a frame of another site.
 
 The link's token becomes a cookie, and leaves the address. What it shows is what that may see: the API decides about it.
+
+A link takes nobody's session away without being asked to: somebody else may have made the browser open it. A browser
+that follows one from another site keeps its cookies back, so that a session cannot be seen; it is led to the same link
+once more, from a page of ours, and then sends them.
 """
 
-from typing import ClassVar, Final
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, ClassVar, Final
 
 from aiohttp import web
 
-from relay.pages.api_client import ApiProblem
+from relay.api.front import wants_page
+from relay.pages.api_client import ApiClient, ApiProblem
 from relay.pages.page import Nav, Routes
-from relay.pages.session import keep_portal
+from relay.pages.session import SESSION_COOKIE, VISITOR_COOKIE, keep_portal
 from relay.pages.visit import Visit, see
 
 FIRST: Final = "/ui/receivers"
 """The page that somebody comes to first."""
+_KIND: Final = "rp_"
+_CUT: Final = "It is not whole: copy all of it."
+_COOKIES_COME: Final = frozenset({"none", "same-origin", "same-site"})
+"""Values of Sec-Fetch-Site with which a browser sends cookies that are `SameSite=Strict`."""
+_AGAIN: Final = "again"
+"""Set in the address where the link was led to itself."""
+_NOBODY: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS})
 
 
 class Portal:
@@ -23,19 +37,69 @@ class Portal:
 
     def add_routes(self, routes: Routes) -> None:
         routes.get("/portal", self.enter)
+        routes.post("/portal", self.replace)
 
     async def enter(self, visit: Visit) -> web.StreamResponse:
-        """A right token is kept; any other one takes nobody's session away."""
+        """A right token is kept; any other one takes nobody's session away, and a right one only if that is wanted."""
         is_in_frame = bool(visit.portal_origins) and visit.request.headers.get("Sec-Fetch-Dest") == "iframe"
         visit.frame_ancestors = visit.portal_origins
         token = visit.request.query.get("token", "").strip()
-        if not token.startswith("rp_"):
-            return visit.show("portal_over.html", status=400, detail="It is not whole: copy all of it.", left=False)
-        try:
-            await visit.api.call("POST", "/v1/sessions", body={"key": token})
-        except ApiProblem as problem:
-            return visit.show("portal_over.html", status=problem.status, detail=problem.detail, left=False)
-        response = see(FIRST)
-        keep_portal(visit.request, response, token, framed=is_in_frame)
-        response.headers["Referrer-Policy"] = "no-referrer"  # the address has the token
-        return response
+        if not token.startswith(_KIND):
+            return _over(visit, 400, _CUT)
+        if not is_in_frame and not _shows_cookies(visit.request):
+            return _lead_on(visit)
+        if not is_in_frame and visit.request.cookies.get(SESSION_COOKIE) not in (None, "", token):
+            current, link = await _session(visit.api), await _session(visit.api.of(token))
+            if current is not None and link is not None and not _is_of_same(current, link):
+                return visit.show("portal_instead.html", current=current, link=link, token=token)
+        return await _open(visit, token, framed=is_in_frame)
+
+    async def replace(self, visit: Visit) -> web.StreamResponse:
+        """Somebody has said on our page that the link's portal is to take the place of their session."""
+        token = (await visit.form()).get("token", "").strip()
+        return await _open(visit, token, framed=False) if token.startswith(_KIND) else _over(visit, 400, _CUT)
+
+
+async def _open(visit: Visit, token: str, *, framed: bool) -> web.StreamResponse:
+    try:
+        await visit.api.call("POST", "/v1/sessions", body={"key": token})
+    except ApiProblem as problem:
+        return _over(visit, problem.status, problem.detail)
+    response = see(FIRST)
+    keep_portal(visit.request, response, token, framed=framed)
+    response.headers["Referrer-Policy"] = "no-referrer"  # the address has the token
+    return response
+
+
+def _over(visit: Visit, status: int, detail: str) -> web.Response:
+    return visit.show("portal_over.html", status=status, detail=detail, left=False)
+
+
+def _shows_cookies(request: web.Request) -> bool:
+    """Whether a session would be seen, if this browser had one. The visitor's cookie is kept back as the session's is;
+    without Sec-Fetch-Site (http to another host, old browsers) it alone proves that. Programs open no pages."""
+    by_browser = wants_page(request.headers.get("Accept", ""))
+    come = request.headers.get("Sec-Fetch-Site", "").strip().lower() in _COOKIES_COME
+    return come or not by_browser or VISITOR_COOKIE in request.cookies
+
+
+def _lead_on(visit: Visit) -> web.StreamResponse:
+    """To the same address, from here; once: a browser that keeps no cookies comes back the same."""
+    if visit.request.query.get(_AGAIN):
+        return _over(visit, 400, "This browser keeps no cookies, and the portal needs one.")
+    return visit.show("portal_open.html", to=visit.url_with(**{_AGAIN: "1"}))
+
+
+async def _session(api: ApiClient) -> Any:
+    """Who calls, as `GET /v1/session` says. None: nobody that the API would let in."""
+    try:
+        return await api.get("/v1/session")
+    except ApiProblem as problem:
+        if problem.status in _NOBODY:
+            return None
+        raise
+
+
+def _is_of_same(current: Mapping[str, Any], link: Mapping[str, Any]) -> bool:
+    """Whether somebody is in the portal of that owner already, by an earlier link."""
+    return bool(current["proof"] == link["proof"] == "portal" and current["owner"] == link["owner"])

@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler as WebHandler
 
 from relay import __version__
+from relay.api.visitors import address_of
 from relay.domain.session import kind_of
 from relay.pages.api_client import ApiProblem, OwnApi
 from relay.pages.every import pages
@@ -118,7 +119,7 @@ class _Desk:
         note = note_of(request.cookies.get(FLASH_COOKIE)) if request.method in _READING else None
         return Visit(
             request,
-            self._api.of(token),
+            self._api.of(token, address_of(request)),
             self._renderer,
             token or visitor,
             shared,

@@ -9,7 +9,7 @@ from playwright.async_api import expect
 
 from tests.browser.conftest import Visiting
 from tests.browser.dev_relay import DevRelay
-from tests.browser.test_receivers import KEY, heading, press, relay_with_receivers
+from tests.browser.test_receivers import KEY, heading, log_in, press, relay_with_receivers
 
 
 async def test_a_link_shows_what_is_the_owners_and_leaves_the_address(tmp_path: Path, visiting: Visiting) -> None:
@@ -35,6 +35,31 @@ async def test_a_link_shows_what_is_the_owners_and_leaves_the_address(tmp_path: 
         await heading(visitor, "Log in")
 
 
+async def test_a_link_on_another_site_takes_nobodys_session_away(tmp_path: Path, visiting: Visiting) -> None:
+    """The browser keeps the session's cookie back at first: it would seem that there is none."""
+    async with running_site() as site, relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+        for text in (f"request: GET {site.url}", "favicon", "status of 403"):
+            visitor.allow(text)
+        page = visitor.page
+        site.framed = (await dev.call("POST", "/v1/portal-links", {"owner": "acme"}))["url"]
+        await log_in(visitor, "/ui/")
+        await page.goto(f"{site.url}/link")
+        await page.get_by_role("link", name="A link").click()
+        await heading(visitor, "Open the portal of acme instead?")
+        await visitor.assert_accessible()
+        await page.get_by_role("link", name="Stay").click()
+        await heading(visitor, "Overview")
+        await page.goto(f"{site.url}/link")
+        await page.get_by_role("link", name="A link").click()
+        await press(visitor, "Open the portal")
+        await expect(page).to_have_url(f"{dev.url}/ui/receivers")
+        await expect(page.locator("nav a", has_text="System")).to_have_count(0)
+        await page.context.clear_cookies()
+        await page.goto(f"{site.url}/link")
+        await page.get_by_role("link", name="A link").click()
+        await expect(page).to_have_url(f"{dev.url}/ui/receivers")
+
+
 async def test_a_link_that_is_over_says_so(tmp_path: Path, visiting: Visiting) -> None:
     async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
         visitor.allow("status of 40")
@@ -48,11 +73,16 @@ async def test_a_link_that_is_over_says_so(tmp_path: Path, visiting: Visiting) -
 
 
 class Site:
-    """A page at `localhost` that shows `framed`: another site than `127.0.0.1`, so cookies in there are third-party."""
+    """A page at `localhost` that shows `framed`, and `/link` to it: another site than `127.0.0.1`, so cookies in there
+    are third-party."""
 
     def __init__(self) -> None:
         self.framed = "about:blank"
         self.url = ""
+
+    async def link(self, _request: web.Request) -> web.Response:
+        text = f"<!doctype html><html lang=en><title>app</title><a href='{self.framed}' rel=noreferrer>A link</a>"
+        return web.Response(text=text, content_type="text/html")
 
     async def page(self, _request: web.Request) -> web.Response:
         text = f"<!doctype html><html lang=en><title>app</title><iframe src='{self.framed}' width=900 height=700>"
@@ -63,6 +93,7 @@ class Site:
 async def running_site() -> AsyncIterator[Site]:
     site, app = Site(), web.Application()
     app.router.add_get("/", site.page)
+    app.router.add_get("/link", site.link)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
