@@ -13,7 +13,7 @@ READY    := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo dev test speed bench faults lint format clean screenshots
+.PHONY: help setup demo dev test speed bench faults lint format clean screenshots reference
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ speed: $(READY) ## Check what a message may cost in our own Python; on a quiet m
 
 screenshots: $(READY) ## Make the pictures of the pages in docs/images anew
 	$(BIN)/python -m tests.browser.screenshots
+
+reference: $(RUNNABLE) ## Write docs/reference/ anew, which is made of the code
+	$(BIN)/python -m relay.cli.reference docs/reference
 
 bench: $(RUNNABLE) ## Measure the relay on Kafka and Redis of its own; more with .venv/bin/relay bench --help
 	$(BIN)/relay bench

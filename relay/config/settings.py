@@ -17,10 +17,11 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from relay.config.durations import Duration, PositiveDuration, format_duration
+from relay.config.durations import Duration, PositiveDuration
 from relay.config.history_url import check_history_url
 from relay.config.problems import explain, raise_all, unknown
 from relay.config.quota_text import QuotaSetting
+from relay.config.setting_shown import SECRET_SETTINGS, shown_value
 from relay.config.setting_values import (
     Count,
     HostNames,
@@ -44,33 +45,17 @@ from relay.config.setting_values import (
 )
 from relay.config.strict_yaml import read_mapping
 from relay.domain.receiver import Verification
-from relay.domain.secrecy import MASK, masked_url
 
 ENV_PREFIX: Final = "RELAY_"
 CONFIG_FILE: Final = "config_file"
 """Among the overrides: the YAML file to read settings from. In the environment: RELAY_CONFIG_FILE."""
-SECRET_SETTINGS: Final = frozenset(
-    {
-        "kafka_sasl_password",
-        "redis_url",
-        "history_url",
-        "api_key",
-        "answer_secret",
-        "session_secret",
-        "secrets_key",
-        "sentry_dsn",
-        "egress_proxy",
-    }
-)
-"""Settings whose values no message may repeat."""
-_SHARES: Final = frozenset({"attempt_log"})
-"""Numbers that are no durations."""
-_ALSO_FROM: Final = {
+ALSO_FROM: Final = {
     "no_proxy": "no_proxy",
     "NO_PROXY": "no_proxy",
     "SENTRY_DSN": "sentry_dsn",
     "SENTRY_ENVIRONMENT": "sentry_environment",
 }
+"""Variables without our prefix that are heeded, too."""
 
 
 class Settings(BaseSettings):
@@ -81,10 +66,15 @@ class Settings(BaseSettings):
     )
 
     kafka_bootstrap_servers: Annotated[str, Field(min_length=1), AfterValidator(check_brokers)] = "localhost:9092"
+    """Brokers to begin with, as `kafka-1:9092,kafka-2:9092`."""
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """How brokers are talked to: with TLS (`SSL`), a login (`SASL_...`), or both."""
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    """How the login is made; required with `SASL_...`."""
     kafka_sasl_username: str | None = None
+    """Likewise."""
     kafka_sasl_password: Secret | None = None
+    """Likewise."""
     kafka_ca_file: Path | None = None
     """Certificates that the brokers' certificates are checked with, in place of the system's."""
     kafka_certificate_file: Path | None = None
@@ -94,18 +84,25 @@ class Settings(BaseSettings):
     kafka_replication_factor: Count | None = None
     """None: the broker's own default."""
     kafka_session_timeout: PositiveDuration = 15.0
+    """After this long without a sign of life another process takes over the partitions of one."""
     kafka_wait: Duration = 60.0
     """How long `topics apply` and `receivers apply` wait for a cluster that answers and is not ready yet."""
     redis_url: Annotated[SecretStr, AfterValidator(check_redis_url)] = SecretStr("redis://localhost:6379/0")
+    """`redis://`, `rediss://` or `unix://`, one server; `redis+sentinel://` and `redis+cluster://`, several."""
     receivers_file: Path = Path("receivers.yaml")
+    """Declares receivers and sources; read again when it changes."""
     topic_prefix: Annotated[str, AfterValidator(check_topic_prefix)] = ""
+    """Before the names of topics, consumer groups and keys in Redis."""
     api_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """Where the API listens; beyond loopback it does not start without a key."""
     api_port: Port = 8080
+    """0: a free one."""
     public_url: Annotated[str, AfterValidator(url_without_slash)] | None = None
     """Where receivers reach the API; without a slash at the end."""
     api_url: Annotated[str, AfterValidator(url_without_slash)] | None = None
     """Where the commands find the API. None: at `api_host` and `api_port`."""
     api_key: Secret | None = None
+    """A key with the scope `admin`, beside those that are made."""
     api_key_quota: QuotaSetting = None
     """How many messages may come in over HTTP with each key, `api_key` or one that was made, as 6000/1m."""
     source_quota: QuotaSetting = None
@@ -146,21 +143,31 @@ class Settings(BaseSettings):
     api_verification: Verification = "none"
     """What a receiver made over the API has to prove about its URL before it is sent anything. `none`: what it says."""
     allow_private_networks: Networks = ()
+    """Networks of private use, or of this machine, whose addresses may be sent to, as `10.0.0.0/8`."""
     allow_private_names: PrivateNames = ()
     """Host names that may lead to addresses of private use or of this machine; `*.internal`: all under that."""
     allow_http: bool | None = None
     """Plain http endpoints. None: only in `allow_private_networks`, and to private addresses of those names."""
     dedup_window: PositiveDuration = 604_800.0
+    """For which a message that is over is known, so that the same id does nothing."""
     max_payload_bytes: Size = ByteSize(1_048_576)
+    """Largest payload that is taken."""
     answer_body_cap: Size = ByteSize(65_536)
+    """Bytes of an answer that are kept; what is longer is cut, and marked so."""
     window_records: Count = 2_000
+    """Unfinished records of a partition at a time."""
     window_offsets: Count = 20_000
+    """Offsets between the first unfinished record of a partition and the last one read."""
     hold_max: Duration = 60.0
+    """Longest wait that is held in memory; a longer one is parked."""
     max_requests: Count | None = None
     """Requests to receivers and callbacks under way at a time, per process. None: as many as descriptors allow."""
     parked_per_receiver: Count = 100_000
+    """Messages of a receiver that may wait parked."""
     parked_total: Count = 1_000_000
+    """Of all of them."""
     shutdown_grace: Duration = 30.0
+    """For which a process that is to stop goes on with what it has begun."""
     rebuild_rate: Count = 5_000
     """Records a second that are read, at most, to make finished messages known again after Redis lost its memory."""
     history_url: Annotated[SecretStr, AfterValidator(check_history_url)] | None = None
@@ -169,13 +176,19 @@ class Settings(BaseSettings):
     history_bodies: Annotated[ByteSize, Field(ge=0)] = ByteSize(0)
     """Bytes of each message's body that are kept there, and with them its headers; 0: neither."""
     history_retention: PositiveDuration = 604_800.0
+    """How long what happened is kept there."""
     attempt_log: Share = 1.0
     """Share of the messages whose requests are told on `delivery_attempts`, 0 to 1; failed ones are of all. 0: none."""
     metrics_port: Port | None = None
+    """Where a process without the API serves `/livez`, `/readyz` and `/metrics`."""
     log_format: Annotated[Literal["auto", "json", "console"], BeforeValidator(lowered)] = "auto"
+    """`auto`: for people in a terminal, else JSON."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lowered)] = "info"
+    """The least urgent that is told."""
     sentry_dsn: Secret | None = None
+    """Where failures are reported. None: nowhere."""
     sentry_environment: str | None = None
+    """What Sentry calls this installation."""
     ca_file: Path | None = None
     """Authorities that are trusted besides the system's, by endpoints without a `tls.ca` of their own."""
     egress_proxy: Secret | None = None
@@ -266,7 +279,8 @@ def sources_of(overrides: Mapping[str, object], environ: Mapping[str, str]) -> l
     given = _given(overrides, environ)
     settings = _validated(given)
     return [
-        Origin(name, _shown(name, value), given[name].where if name in given else "default") for name, value in settings
+        Origin(name, shown_value(name, value), given[name].where if name in given else "default")
+        for name, value in settings
     ]
 
 
@@ -308,7 +322,7 @@ def env_name(field: str) -> str:
 
 def _variables() -> dict[str, str]:
     """Variable -> field. When both names of a setting are set, the one with our prefix counts: it comes last."""
-    return {**_ALSO_FROM, **{env_name(field): field for field in Settings.model_fields}}
+    return {**ALSO_FROM, **{env_name(field): field for field in Settings.model_fields}}
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
@@ -346,32 +360,3 @@ def _from_yaml(path: Path, mistakes: list[str]) -> dict[str, Given]:
         else:
             mistakes.append(f"{path}: {name}: {unknown('setting', name, list(Settings.model_fields))}")
     return found
-
-
-def _shown(name: str, value: object) -> str:
-    if value is None:
-        return ""
-    if name in ("redis_url", "history_url") and isinstance(value, SecretStr):
-        return _without_password(value.get_secret_value())
-    if isinstance(value, SecretStr):
-        return MASK
-    if name in SECRET_SETTINGS and isinstance(value, tuple):
-        return ",".join([MASK] * len(value))
-    if isinstance(value, tuple):
-        return ",".join(str(item) for item in value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}" if name in _SHARES else format_duration(value)
-    return str(value)
-
-
-def _without_password(url: str) -> str:
-    """The URL of a Redis for people. Also where a password has characters that it should not, and nothing could connect
-    with it: what may belong to it is masked."""
-    head, mark, query = url.partition("?")
-    login, at, rest = head.rpartition("@")
-    if at:
-        scheme, _, user = login.partition("://")
-        head = f"{scheme}://{user.partition(':')[0]}:{MASK}@{rest}"
-    return head + mark + (MASK if "@" in query else masked_url(mark + query).removeprefix(mark))

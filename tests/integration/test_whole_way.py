@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.documents import fences
 from tests.servers.process import RelayProcess
 
 PAGE = Path(__file__).parents[2] / "docs" / "whole-way.md"
@@ -20,9 +21,8 @@ END = "--- end of a block ---"
 
 
 def blocks() -> list[str]:
-    """The commands, those between two paragraphs together."""
-    found = re.findall(r"(?:^    .*\n)+", PAGE.read_text(), re.MULTILINE)
-    return [re.sub("(?m)^    ", "", block) for block in found]
+    """The commands, those of a fence together."""
+    return [fence.text for fence in fences(PAGE)]
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")

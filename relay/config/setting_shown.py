@@ -1,0 +1,55 @@
+"""How a setting's value is shown to people: as it would be written, and secrets not at all."""
+
+from typing import Final
+
+from pydantic import SecretStr
+
+from relay.config.durations import format_duration
+from relay.domain.secrecy import MASK, masked_url
+
+SECRET_SETTINGS: Final = frozenset(
+    {
+        "kafka_sasl_password",
+        "redis_url",
+        "history_url",
+        "api_key",
+        "answer_secret",
+        "session_secret",
+        "secrets_key",
+        "sentry_dsn",
+        "egress_proxy",
+    }
+)
+"""Settings whose values no message may repeat."""
+_SHARES: Final = frozenset({"attempt_log"})
+"""Numbers that are no durations."""
+
+
+def shown_value(name: str, value: object) -> str:
+    """A setting's value as it is written; of a secret, that there is one."""
+    if value is None:
+        return ""
+    if name in ("redis_url", "history_url") and isinstance(value, SecretStr):
+        return _without_password(value.get_secret_value())
+    if isinstance(value, SecretStr):
+        return MASK
+    if name in SECRET_SETTINGS and isinstance(value, tuple):
+        return ",".join([MASK] * len(value))
+    if isinstance(value, tuple):
+        return ",".join(str(item) for item in value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}" if name in _SHARES else format_duration(value)
+    return str(value)
+
+
+def _without_password(url: str) -> str:
+    """The URL of a Redis for people. Also where a password has characters that it should not, and nothing could connect
+    with it: what may belong to it is masked."""
+    head, mark, query = url.partition("?")
+    login, at, rest = head.rpartition("@")
+    if at:
+        scheme, _, user = login.partition("://")
+        head = f"{scheme}://{user.partition(':')[0]}:{MASK}@{rest}"
+    return head + mark + (MASK if "@" in query else masked_url(mark + query).removeprefix(mark))
