@@ -1,0 +1,111 @@
+"""Every line that the log may have: its level, its fields, and what it means."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import relay
+from relay.cli.reference.markdown import code, codes, table, titled
+from relay.telemetry.events import EVENTS
+
+ABOUT: Final = """\
+A line of the log is an event with a constant name and fields; JSON, unless it goes to a terminal
+(`RELAY_LOG_FORMAT`). Each has `timestamp`, `level`, `event` and `logger` as well. What is told of many things at
+once is told seldom: again after a while, or when something has changed. Look for `error`: somebody has to do
+something. A `warning` may need somebody, soon or together with something else. Bodies and secrets are in none."""
+LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+_NAMED: Final = {level: level for level in LEVELS} | {"exception": "error"}
+
+
+@dataclass
+class Told:
+    """How an event is told: by all places together."""
+
+    levels: set[str] = field(default_factory=set)
+    fields: dict[str, None] = field(default_factory=dict)
+
+
+def page() -> str:
+    told = found()
+    rows = [(code(name), _levels(told[name]), codes(told[name].fields), meaning) for name, meaning in EVENTS.items()]
+    return titled("Log events", ABOUT, table(("event", "level", "fields", "what it means"), rows))
+
+
+def _levels(told: Told) -> str:
+    return ", ".join(level for level in LEVELS if level in told.levels)
+
+
+def found() -> dict[str, Told]:
+    """Of all events that the code of the package tells, or has a word for."""
+    package = Path(relay.__file__).parent
+    events: dict[str, Told] = defaultdict(Told)
+    for file in sorted(package.rglob("*.py")):
+        if "log" in (text := file.read_text()) and file.name != "events.py":
+            tree = ast.parse(text)
+            functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+            of_names = {function.name: _levels_in(function) for function in functions}
+            for function in functions:
+                _look_at(function, of_names, events)
+    return events
+
+
+def _look_at(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, of_names: dict[str, set[str]], events: dict[str, Told]
+) -> None:
+    """`of_names`: the levels at which functions of the same file tell something: they may be given an event."""
+    around = _levels_in(function)
+    names = _names_in(function)
+    for call in ast.walk(function):
+        if not isinstance(call, ast.Call) or not call.args:
+            continue
+        own = _level_of(call.func)
+        called = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        levels = {own} if own is not None else of_names.get(called) or around
+        for name in _texts(call.args[0], names):
+            if own is not None or (levels and name in EVENTS):
+                events[name].levels |= levels
+                events[name].fields |= dict.fromkeys(_fields(call))
+
+
+def _level_of(function: ast.expr) -> str | None:
+    """Of `log.info` and the like."""
+    if not isinstance(function, ast.Attribute):
+        return None
+    logger = ast.unparse(function.value)
+    is_one = logger.rpartition(".")[2] in ("log", "_log", "events") or logger.startswith("get_logger(")
+    return _NAMED.get(function.attr) if is_one else None
+
+
+def _levels_in(function: ast.AST) -> set[str]:
+    return {level for node in ast.walk(function) if isinstance(node, ast.expr) and (level := _level_of(node))}
+
+
+def _names_in(function: ast.AST) -> dict[str, list[str]]:
+    """Variables that are texts, with all that they may be."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Name):
+            found[target.id] += _texts(node.value, {})
+    return found
+
+
+def _texts(value: ast.expr, names: dict[str, list[str]]) -> list[str]:
+    match value:
+        case ast.Constant(value=str(text)):
+            return [text]
+        case ast.IfExp():
+            return _texts(value.body, names) + _texts(value.orelse, names)
+        case ast.Name():
+            return names.get(value.id, [])
+    return []
+
+
+def _fields(call: ast.Call) -> Iterator[str]:
+    for keyword in call.keywords:
+        if keyword.arg == "extra" and isinstance(keyword.value, ast.Dict):
+            yield from (text for key in keyword.value.keys if key is not None for text in _texts(key, {}))
+        elif keyword.arg not in (None, "exc_info"):
+            yield keyword.arg

@@ -1,0 +1,40 @@
+"""What pages of the reference are made of."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+NOTE: Final = "<!-- Made of the code by `make reference`: change it there. -->"
+
+
+def titled(title: str, *parts: str) -> str:
+    """A page. Empty parts are left out."""
+    return "\n\n".join([f"# {title}", NOTE, *(part.strip("\n") for part in parts if part)]) + "\n"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [_row(head), f"|{'---|' * len(head)}", *(_row([cell(text) for text in row]) for row in rows)]
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |".replace("|  |", "| |")
+
+
+def cell(text: str) -> str:
+    """On one line, and without what would end the cell."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def code(text: str) -> str:
+    """Empty where it is."""
+    return f"`{text}`" if text else ""
+
+
+def codes(texts: Iterable[str]) -> str:
+    return ", ".join(code(text) for text in texts)
+
+
+def described(text: str | None) -> str:
+    """A docstring as prose: its paragraphs, without the indentation."""
+    paragraphs = (text or "").strip().split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

@@ -1,0 +1,41 @@
+"""Every route of the API, as /openapi.json describes it."""
+
+from itertools import groupby
+from typing import Final
+
+from relay.api.access import OPEN, ROUTES
+from relay.api.openapi.operation import Operation
+from relay.api.openapi.tables import OPERATIONS
+from relay.cli.reference.markdown import code, codes, described, table, titled
+
+ABOUT: Final = """\
+A relay that runs has the same at `/docs`, with a call to copy for each, and for programs at `/openapi.json`
+(OpenAPI 3.1), which `relay config openapi` prints without one. [http-api.md](../http-api.md) says how they are used
+together, and [problems.md](problems.md) what is refused and why. Any request may be answered with 400, 401, 403,
+404, 405, 413, 415, 429, 500 and 503 as well; what is listed is a route's own."""
+
+
+def page() -> str:
+    operations = sorted(OPERATIONS.values(), key=lambda one: one.noun)
+    groups = [(noun, list(some)) for noun, some in groupby(operations, lambda one: one.noun)]
+    return titled("Routes", ABOUT, *("\n\n".join([f"## {noun}", *map(_section, some)]) for noun, some in groups))
+
+
+def _section(operation: Operation) -> str:
+    need = ROUTES.get((operation.method, operation.path))
+    scopes = "" if need is None or need is OPEN else f"Takes a key with {codes((*need.scopes, 'admin'))}."
+    parts = [
+        f"### {operation.method} {operation.path}",
+        described(f"{operation.summary}. {operation.description}"),
+        scopes,
+    ]
+    if operation.parameters:
+        rows = [
+            (code(one.name), one.place + (", required" if one.required or one.place == "path" else ""), one.description)
+            for one in operation.parameters
+        ]
+        parts.append(table(("parameter", "in", "what it is"), rows))
+    answers = [(str(answer.status), answer.description) for answer in operation.answers]
+    answers += [(str(kind.status), f"{code(kind.name)}: {kind.title}") for kind in operation.problems]
+    parts.append(table(("status", "when"), sorted(answers)))
+    return "\n\n".join(part for part in parts if part)

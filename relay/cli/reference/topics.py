@@ -1,0 +1,55 @@
+"""What is on the topics, as /asyncapi.json describes it."""
+
+from typing import Any, Final
+
+from relay.api.asyncapi.document import asyncapi
+from relay.cli.reference.markdown import code, codes, described, table, titled
+from relay.domain.topics import Topics
+
+ABOUT: Final = """\
+A relay that runs has the same for programs at `/asyncapi.json` (AsyncAPI 3.0), which `relay config asyncapi` prints
+without one. `RELAY_TOPIC_PREFIX` stands before each name. Who may read and write where is in
+[access.md](../access.md)."""
+
+
+def page() -> str:
+    document: Any = asyncapi(Topics())
+    channels = document["channels"].values()
+    messages = document["components"]["messages"]
+    return titled(
+        "Topics and records",
+        ABOUT,
+        described(document["info"]["description"]),
+        "## Topics",
+        table(("topic", "what is there", "forms of records", "for others"), [_channel(each) for each in channels]),
+        "## Forms of records",
+        *(_message(each, document) for each in messages.values()),
+    )
+
+
+def _channel(channel: Any) -> tuple[str, str, str, str]:
+    forms = codes(channel["messages"])
+    return code(channel["address"]), channel["summary"], forms, "" if channel.get("x-relay-internal") else "yes"
+
+
+def _message(message: Any, document: Any) -> str:
+    head = f"### {message['title']}\n\n{described(message['summary'])}"
+    headers = message.get("headers")
+    if headers is None:
+        return head
+    found = _resolved(headers, document)
+    required = found.get("required", [])
+    rows = [
+        (code(name), "yes" if name in required else "", each.get("description", ""))
+        for name, each in found.get("properties", {}).items()
+    ]
+    return f"{head}\n\n{table(('header', 'required', 'what it is'), rows)}"
+
+
+def _resolved(schema: Any, document: Any) -> Any:
+    while "$ref" in schema:
+        found = document
+        for part in schema["$ref"].removeprefix("#/").split("/"):
+            found = found[part]
+        schema = found
+    return schema

@@ -1,0 +1,45 @@
+"""docs/reference/ is what the code says today."""
+
+from pathlib import Path
+
+import pytest
+
+from relay.cli.commands import COMMANDS
+from relay.cli.reference.every import PAGES
+from relay.cli.reference.log_events import found
+from relay.cli.reference.markdown import cell
+from relay.cli.reference.settings import meanings_of
+from relay.config.settings import Settings
+from relay.telemetry.events import EVENTS
+
+ROOT = Path(__file__).parents[2]
+DIRECTORY = ROOT / "docs" / "reference"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_as_the_code_is(name: str) -> None:
+    assert (DIRECTORY / name).read_text() == PAGES[name](), "make reference"
+
+
+def test_no_page_is_left_over() -> None:
+    assert {path.name for path in DIRECTORY.iterdir()} == set(PAGES)
+
+
+def test_every_setting_says_what_it_is() -> None:
+    assert set(Settings.model_fields) - set(meanings_of(Settings)) == set()
+
+
+def test_every_event_of_the_log_has_a_meaning() -> None:
+    """Its line is in relay/telemetry/events.py."""
+    told = found()
+    assert set(told) == set(EVENTS)
+    assert [name for name, how in told.items() if not how.levels] == []
+
+
+def test_every_command_is_there() -> None:
+    page = PAGES["commands.md"]()
+    assert [name for name in COMMANDS if f"\n## relay {name}\n" not in page] == []
+
+
+def test_a_cell_stays_one() -> None:
+    assert cell("a | b\n  c") == "a \\| b c"
