@@ -21,6 +21,7 @@ CLIENT_LIBRARIES: Final = frozenset(
         "prometheus_client",
         "asyncpg",
         "jinja2",
+        "opentelemetry",
     )
 )
 PORTS: Final = {
@@ -51,6 +52,7 @@ OWNERS: Final = {
     "sqlite3": {"relay.history", "relay.config"},
     "asyncpg": {"relay.history"},
     "jinja2": {"relay.pages"},
+    "opentelemetry": {"relay.telemetry"},
 }
 """Client library -> the packages that alone may import it."""
 
