@@ -83,7 +83,10 @@ class Lanes:
         patience: Patience,
         reporter: Reporter,
         gatherer: Gatherer = NOBODY_GATHERS,
+        *,
+        process: str = "",
     ) -> None:
+        """`process`: the name of this one, for people."""
         self._settings = settings
         self._plan = plan
         self._known = known
@@ -92,7 +95,7 @@ class Lanes:
         self._outside = outside
         self._observer = observer
         self._patience = patience
-        self.roster = Roster()
+        self.roster = Roster(process)
         """Which lanes are served here; somebody has to run it."""
         self._topics = topics = Topics(settings.topic_prefix)
         effects = Effects(

@@ -193,6 +193,7 @@ class Relay:
             self._patience,
             self._sentry,
             self._events,
+            process=self._owner,
         )
         self._desk = Desk(
             log,

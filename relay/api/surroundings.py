@@ -191,12 +191,12 @@ class Surroundings:
         wanted = [(head.at, parked_key(_STAGE, RowKey(owner, head.row))) for owner, _, head in heads.values()]
         copies = await self._log.read(wanted)
         return {
-            delivery: _line_head(key, head, copy)
+            delivery: line_head(key, head, copy)
             for (delivery, (_, key, head)), copy in zip(heads.items(), copies, strict=True)
         }
 
 
-def _line_head(key: bytes, head: ParkedHead, copy: Record | None) -> LineHead:
+def line_head(key: bytes, head: ParkedHead, copy: Record | None) -> LineHead:
     """Named as its copy says; without a name where that has just gone."""
     try:
         if copy is not None:

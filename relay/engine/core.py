@@ -85,6 +85,15 @@ class Lane(Attempting[W]):
         return not (self._under_way or self._to_mark or waits or asks.busy(WAYS_OUT))
 
     @property
+    def in_flight(self) -> int:
+        """Requests, and steps of workers that make none, which are under way."""
+        return self._under_way
+
+    def parked_keys(self, limit: int) -> list[tuple[bytes, str]]:
+        """Order keys that have parked records, as far as known here, and whose; up to `limit`."""
+        return self._keys.parked(limit)
+
+    @property
     def attempting(self) -> bool:
         """Settling may still come that have to be stored."""
         return bool(self._under_way or self._asks.busy(ATTEMPTS) or self._asks.under_way(Ask.BEGIN))

@@ -16,7 +16,7 @@ from relay.engine.pump import Pump
 from relay.engine.supervision import never_in_silence
 from relay.engine.turnstile import LaneSeats
 from relay.log.port import Headers, Record, TopicPartition
-from relay.state.onlooker import LineHead, Sign
+from relay.state.onlooker import LineHead, ParkedLine, Sign
 from relay.state.port import Lane as LaneId
 from relay.state.port import State
 
@@ -50,6 +50,13 @@ class OpenLane:
     @property
     def order(self) -> Order[Any]:
         return self.core.order
+
+    @property
+    def in_flight(self) -> int:
+        return self.core.in_flight
+
+    def parked_keys(self, limit: int) -> Sequence[tuple[bytes, str]]:
+        return self.core.parked_keys(limit)
 
     # what the runner sees
 
@@ -177,7 +184,7 @@ SIGN_EVERY_S: Final = 3.0
 UNSERVED_S: Final = 10.0
 """A lane without a sign for so long is served by nobody: signs that follow each other are never so far apart."""
 HEADS: Final = 50
-"""So many lines of a lane are told of."""
+"""So many lines of a lane are told of, and as many of those that are parked."""
 
 
 class SignedFor(Protocol):
@@ -192,14 +199,22 @@ class SignedFor(Protocol):
     @property
     def left(self) -> asyncio.Event: ...
 
+    @property
+    def in_flight(self) -> int: ...
+
+    def parked_keys(self, limit: int) -> Sequence[tuple[bytes, str]]:
+        """Order keys with parked records, and the owner of their rows."""
+        ...
+
 
 class Roster:
     """Signs of life: which lanes this process serves, and which records head lines in them. For those who look only.
 
-    All of them go out together, a few times a minute, whatever the traffic.
+    All of them go out together, a few times a minute, whatever the traffic. `process`: its name, for people.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, process: str = "") -> None:
+        self._process = process
         self._lanes: dict[TopicPartition, SignedFor] = {}
         self._new: set[TopicPartition] = set()
         self._entered = asyncio.Event()
@@ -233,15 +248,14 @@ class Roster:
         if lane.left.is_set():
             del self._lanes[partition]
             return None
-        heads = lane.order.heads(HEADS)
-        if not heads:  # as it is with almost all of thousands
-            return Sign(*partition)
-        told = (
-            LineHead(head.queue, head.row.digest, *_ids(head.record.headers))
-            for head in heads
+        heads, parked = lane.order.heads(HEADS), lane.parked_keys(HEADS)
+        told = tuple(
+            LineHead(head.queue, head.row.digest, *_ids(head.record.headers), head.row.owner, behind)
+            for head, behind in heads
             if head.queue is not None and head.row is not None
         )
-        return Sign(*partition, tuple(told))
+        lines = tuple(ParkedLine(owner, queue) for queue, owner in parked)
+        return Sign(*partition, told, self._process, lane.in_flight, lines)
 
 
 def _ids(headers: Headers) -> tuple[str, str]:

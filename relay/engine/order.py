@@ -143,11 +143,12 @@ class Order(Generic[W]):
         self.waiting -= len(out)
         return out
 
-    def heads(self, limit: int) -> list[W]:
-        """The first of each order key that others wait behind; up to `limit` of them, those of the oldest keys."""
+    def heads(self, limit: int) -> list[tuple[W, int]]:
+        """The first of each order key that others wait behind, and how many do; up to `limit` of them, those of the
+        oldest keys."""
         if not self._keys:
             return []
-        return list(islice((line[0] for line in self._keys.values() if len(line) > 1), limit))
+        return list(islice(((line[0], len(line) - 1) for line in self._keys.values() if len(line) > 1), limit))
 
     def held(self) -> list[W]:
         """Heads that wait for their time."""

@@ -5,6 +5,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from math import inf
 from typing import Final, Generic
 
@@ -131,7 +132,7 @@ class ParkedKeys(Generic[W]):
     them. And the works that wait in memory to queue up behind parked ones, in order."""
 
     def __init__(self) -> None:
-        self._parked: set[bytes] = set()  # keys that have parked records, as far as known here
+        self._parked: dict[bytes, str] = {}  # keys that have parked records, as far as known here -> of whom
         self._under_way: Counter[bytes] = Counter()  # keys with works on their way to be parked
         self._behind: deque[W] = deque()
         self._behind_keys: Counter[bytes] = Counter()
@@ -152,15 +153,19 @@ class ParkedKeys(Generic[W]):
     def has_behind(self, queue: bytes | None) -> bool:
         return queue is not None and self._behind_keys[queue] > 0
 
-    def known(self, queue: bytes | None) -> None:
-        """It has parked records."""
+    def parked(self, limit: int) -> list[tuple[bytes, str]]:
+        """Those that have parked records, as far as known here, with the owner of their rows; up to `limit`."""
+        return list(islice(self._parked.items(), limit))
+
+    def known(self, queue: bytes | None, owner: str) -> None:
+        """It has parked records, of rows of `owner`."""
         if queue is not None:
-            self._parked.add(queue)
+            self._parked[queue] = owner
 
     def emptied(self, queue: bytes) -> None:
         """Nothing of this order key is parked any more."""
         if not self._under_way[queue]:
-            self._parked.discard(queue)
+            self._parked.pop(queue, None)
 
     def going(self, work: W) -> None:
         """`work` is on its way to be parked."""

@@ -82,7 +82,7 @@ class Waiting(Ending[W]):
         if work.parked_at is not None:
             return None
         if seen is Seen.BEHIND:
-            self._keys.known(work.queue)
+            self._keys.known(work.queue, row_of(work).owner)
             return self._queue_up
         if not work.taken and self._keys.blocks(work.queue):
             return self._queue_up
@@ -124,7 +124,7 @@ class Waiting(Ending[W]):
     def _parked(self, works: Sequence[W], became: Sequence[Became], now: float) -> None:
         for work, what in zip(works, became, strict=True):
             if not isinstance(what, NotParked):
-                self._keys.known(work.queue)
+                self._keys.known(work.queue, row_of(work).owner)
         for work in works:
             self._keys.gone(work)
         refused: dict[bytes, NotParked] = {}

@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 
 from aiohttp import web
 
+from relay.pages.api_client import path
 from relay.pages.page import Nav, Routes
 from relay.pages.visit import Loaded, Visit, see
 
@@ -26,6 +27,7 @@ WORDS: Final[Mapping[str, str]] = {
     "part_away": "away",
     "unread_lost": "lost unread",
     "no_worker": "nobody serves",
+    "held_up": "holds others up",
     "failed": "dead letters",
 }
 """What needs somebody, where its own name is not what people would say."""
@@ -63,6 +65,8 @@ def _words() -> dict[str, Any]:
 def page_of(item: Mapping[str, Any]) -> str | None:
     """Our page about what an item of `attention` is about."""
     kind, subject = item["kind"], str(item["subject"])
+    if (about := item.get("message")) is not None:
+        return path("/ui/messages/{}/{}", about["source_id"], about["message_id"])
     if kind == "no_worker":
         return "/ui/workers?" + urlencode({"served": "false"})
     if kind == "failed":

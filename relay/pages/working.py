@@ -43,10 +43,12 @@ def topics_of(lanes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for lane in lanes:
         nothing = {"partitions": 0, "served": 0, "lag": 0, "rate": None, "oldest_s": None, "seen_s": None}
-        row = found.setdefault(lane["topic"], {**lane, **nothing})
+        row = found.setdefault(lane["topic"], {**lane, **nothing, "in_flight": 0, "processes": []})
         row["partitions"] += 1
         row["served"] += lane["served"]
         row["lag"] += lane["lag"]
+        row["in_flight"] += lane["in_flight"]
+        row["processes"] = sorted({*row["processes"], *filter(None, [lane["process"]])})
         row["rate"] = _sum(row["rate"], lane["rate"])
         row["oldest_s"] = _most(row["oldest_s"], lane["oldest_s"])
         row["seen_s"] = _most(row["seen_s"], lane["seen_s"])

@@ -29,34 +29,53 @@ class Openings(NamedTuple):
 
 
 class LineHead(NamedTuple):
-    """The first of an order key, which others of a lane wait behind. `row`: the digest of its row."""
+    """The first of an order key, which others of a lane wait behind. `row`: the digest of its row. `owner`: of the row;
+    empty: not told. `behind`: how many wait."""
 
     queue: bytes
     row: bytes
     source_id: str
     message_id: str
+    owner: str = ""
+    behind: int = 0
+
+
+class ParkedLine(NamedTuple):
+    """An order key that has parked records, as far as its lane knows. `owner`: of their rows."""
+
+    owner: str
+    queue: bytes
 
 
 class Sign(NamedTuple):
-    """A sign of life of whoever serves a partition. `heads`: of the lines in its memory, some at most."""
+    """A sign of life of whoever serves a partition. `heads`: of the lines in its memory, some at most; `parked`: order
+    keys, likewise. `process`: who serves it; `in_flight`: requests that are under way."""
 
     topic: str
     partition: int
     heads: tuple[LineHead, ...] = ()
+    process: str = ""
+    in_flight: int = 0
+    parked: tuple[ParkedLine, ...] = ()
 
 
 class Served(NamedTuple):
-    """The last sign of life of a partition, so many seconds ago."""
+    """The last sign of life of a partition, so many seconds ago; for the rest see `Sign`."""
 
     ago_s: float
     heads: tuple[LineHead, ...]
+    process: str = ""
+    in_flight: int = 0
+    parked: tuple[ParkedLine, ...] = ()
 
 
 class ParkedHead(NamedTuple):
-    """The first of an order key's parked records: the digest of its row, and where its copy is."""
+    """The first of an order key's parked records: the digest of its row, and where its copy is. `behind`: how many are
+    parked behind it."""
 
     row: bytes
     at: Coordinate
+    behind: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,6 +183,11 @@ async def test_a_failing_head_is_seen_to(dev: DevRelay, visiting: Visiting) -> N
             await dev.send("shop", message_id, to="ci")
         page = visitor.page
         await page.goto(f"{dev.url}/ui/")
+        needs = page.get_by_role("region", name="Needs somebody")
+        await expect(needs).to_contain_text("1 message waits behind 'm-1' of source 'shop'")
+        await expect(needs).to_contain_text("500")
+        await needs.get_by_role("link", name="See the message in front").click()
+        await expect(page.get_by_role("heading", name="m-1").first).to_be_visible()
         await open_message(page, "shop", "m-2")
         behind = page.get_by_role("region", name="Delivery to ci")
         await expect(behind).to_contain_text("Behind another message")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import Change, Go
-from relay.state.onlooker import LineHead, Openings, ParkedHead, Served, Sign, Watched
+from relay.state.onlooker import LineHead, Openings, ParkedHead, ParkedLine, Served, Sign, Watched
 from relay.state.port import Parked, State
 from relay.state.replies import answered, of
 from relay.state.rows import Mark, Row, RowKey, Stage
@@ -89,9 +89,10 @@ class OnlookerContract:
     async def test_a_sign_of_life_is_told_with_its_age(self, rig: Rig) -> None:
         other = TopicPartition("to_sender", 300)
         assert await rig.state.signs([AT, other]) == [None, None]
-        await rig.state.sign([Sign(*AT, (HEAD, HEAD)), Sign(*other)])
+        sign = Sign(*AT, (HEAD, HEAD._replace(owner="r:ci", behind=3)), "host-1-a", 5, (ParkedLine("r:ci", QUEUE),))
+        await rig.state.sign([sign, Sign(*other)])
         await rig.elapse(7)
-        assert await rig.state.signs([AT, other]) == [Served(7.0, (HEAD, HEAD)), Served(7.0, ())]
+        assert await rig.state.signs([AT, other]) == [Served(7.0, *sign[2:]), Served(7.0, ())]
         await rig.state.sign([Sign(*AT)])
         assert await rig.state.signs([AT]) == [Served(0.0, ())]
 
@@ -108,6 +109,6 @@ class OnlookerContract:
         await answered(
             rig.state.park(of(LANE, [Parked(row(2), 0, later, 60, QUEUE, 5), Parked(row(1), 0, first, 60, QUEUE, 4)]))
         )
-        assert await rig.state.parked_heads(AT, asked) == [ParkedHead(row(1).digest, first), None, None]
+        assert await rig.state.parked_heads(AT, asked) == [ParkedHead(row(1).digest, first, 1), None, None]
         await answered(rig.state.unpark(of(LANE, [(row(1), QUEUE)])))
         assert await rig.state.parked_heads(AT, asked[:1]) == [ParkedHead(row(2).digest, later)]

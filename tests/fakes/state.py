@@ -237,11 +237,12 @@ class MemoryState(StatisticsKept, Records):
         return [ago_s if ago_s < _KEY_USE_KEPT_S else None for ago_s in ago]
 
     async def sign(self, signs: Sequence[Sign]) -> None:
-        self._signs |= {TopicPartition(sign.topic, sign.partition): (self.now, sign.heads) for sign in signs}
+        self._signs |= {TopicPartition(sign.topic, sign.partition): (self.now, sign) for sign in signs}
 
     async def signs(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:
-        found = [self._signs.get(lane, (-math.inf, ())) for lane in lanes]
-        return [Served(self.now - at, heads) if self.now - at < _SIGN_KEPT_S else None for at, heads in found]
+        nobody = (-math.inf, Sign("", 0))
+        found = [self._signs.get(lane, nobody) for lane in lanes]
+        return [Served(self.now - at, *sign[2:]) if self.now - at < _SIGN_KEPT_S else None for at, sign in found]
 
     async def parked_heads(self, lane: TopicPartition, queues: Sequence[tuple[str, bytes]]) -> list[ParkedHead | None]:
         self._reach_owners(owner for owner, _ in queues)

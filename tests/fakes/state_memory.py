@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from relay.domain.errors import StateRecovering
 from relay.domain.identity import MessageId
 from relay.log.port import Coordinate, TopicPartition
-from relay.state.onlooker import LineHead
+from relay.state.onlooker import Sign
 from relay.state.port import Counts, FailedEntry, Gap, Lane, Parked
 from relay.state.replies import Fenced, Refusal
 from relay.state.rows import TAGS, MessageRow, tag_of
@@ -80,7 +80,7 @@ class Memory:
     def lose(self) -> None:
         """Lose everything, as FLUSHALL does."""
         self._tags = [Tag(Rows(self._window_s)) for _ in range(TAGS)]
-        self._signs: dict[TopicPartition, tuple[float, tuple[LineHead, ...]]] = {}
+        self._signs: dict[TopicPartition, tuple[float, Sign]] = {}
         self._key_uses: dict[str, float] = {}
         self._leases.clear()
         self._taken: dict[tuple[str, int], Taken] = {}

@@ -35,7 +35,8 @@ class LaneIndex:
 
     def parked_head(self, queue: bytes) -> ParkedHead | None:
         head = self.head(queue)
-        return None if head is None else ParkedHead(head, self.references[head].at)
+        behind = sum(one.queue == queue for one in self.references.values()) - 1
+        return None if head is None else ParkedHead(head, self.references[head].at, behind)
 
     def promote(self, queue: bytes | None, now: float) -> bool:
         """Whether the head of `queue` is due; one that waited behind another is due now."""

@@ -52,6 +52,22 @@ class Watcher:
         except TimeoutError:
             raise AssertionError(f"never seen; the last was {state}") from None
 
+    async def needed(self, kind: str) -> tuple[Any, Any]:
+        """What needs somebody, once there is one of that kind; and a lane of deliveries."""
+
+        def found(overview: Any) -> list[Any]:
+            return [item for item in overview["attention"] if item["kind"] == kind]
+
+        async with asyncio.timeout(SEEN_WITHIN_S):
+            while True:
+                async with self.session.get("/v1/overview") as response:
+                    items = found(await response.json())
+                if items:
+                    break
+                await asyncio.sleep(LOOK_S)
+        async with self.session.get("/v1/lanes?role=to-receiver&served=true") as response:
+            return items[0], (await response.json())["items"][0]
+
     async def waits_for(self, message_id: str, kind: str, source: str = SOURCE) -> Any:
         """The delivery, once it waits for that."""
 
@@ -186,6 +202,26 @@ async def test_order(place: Place, hold_max: str) -> None:
         await watcher.goes_on("m-1")
         await watcher.goes_on("m-2")
     assert [arrival.message_id for arrival in place.receiver.received] == ["m-1", "m-1", "m-2"]
+
+
+@pytest.mark.parametrize("hold_max", ["60", "500ms"])
+async def test_the_overview_names_what_holds_others_up(place: Place, hold_max: str) -> None:
+    """In the lane's memory, and parked."""
+    place.environ["RELAY_HOLD_MAX"] = hold_max
+    place.receiver.become("fail", fail_status=404)
+    place.declare(retry_after=1, breaker={"failures": 1_000})
+    async with place.running() as (_, watcher):
+        for message_id in ("m-1", "m-2", "m-3"):
+            await watcher.send("ci", message_id)
+        item, lane = await watcher.needed("held_up")
+        assert (item["subject"], item["message"]) == ("ci", {"source_id": SOURCE, "message_id": "m-1"})
+        assert item["detail"].startswith("2 messages wait behind 'm-1' of source 'github': attempt ")
+        assert "404" in item["detail"]
+        assert lane["process"]
+        async with watcher.session.request(item["action"]["method"], item["action"]["path"]) as response:
+            assert response.status < 300, await response.text()
+        place.receiver.become("answer")
+        await watcher.goes_on("m-3")
 
 
 async def test_settling_and_in_doubt(place: Place) -> None:

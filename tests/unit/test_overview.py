@@ -6,13 +6,15 @@ import pytest
 
 from relay.api.overview.attention import MANY_FAILED, MOST, EndpointNow, FailedNow, Item, Seen, attention
 from relay.api.overview.lanes import LaneNow, lanes_of, to_be_read
+from relay.api.overview.lines import StuckLine, why_stuck
 from relay.api.overview.look import Passed, counted, passed, rates
 from relay.domain.coordinate import Coordinate
 from relay.domain.topics import Topics
 from relay.engine.lane import UNSERVED_S
 from relay.log.port import Backlog, TopicPartition
-from relay.state.onlooker import Served
+from relay.state.onlooker import Served, Watched
 from relay.state.port import FailedEntry
+from relay.state.rows import Row, Stage
 
 NOW = 1_700_000_000.0
 TOPICS = Topics("t-")
@@ -83,6 +85,50 @@ def test_dead_letters_are_told_of_when_they_are_many_or_ours(reason: str, count:
 def test_records_that_were_deleted_unread_are_told_of() -> None:
     gone = replace(lane(), backlog=lane().backlog._replace(first=7))
     assert kinds(attention(Seen(NOW, [gone]))) == ["unread_lost"]
+
+
+STUCK = StuckLine("ci", "a/b", "m 1", 3, "attempt 4 did not succeed: 500")
+
+
+def test_a_message_that_holds_others_up_is_named_with_what_came_of_it() -> None:
+    [item] = attention(Seen(NOW, stuck=[STUCK]))
+    assert (item.kind, item.severity, item.subject, item.message) == ("held_up", "warning", "ci", ("a/b", "m 1"))
+    assert item.detail == "3 messages wait behind 'm 1' of source 'a/b': attempt 4 did not succeed: 500"
+    assert item.action is not None
+    assert item.action[:3] == ("Discard", "POST", "/v1/sources/a%2Fb/messages/m%201/deliveries/ci/discard")
+
+
+def test_where_a_receiver_takes_nothing_its_heads_are_no_matter_of_their_own() -> None:
+    down = EndpointNow("ci", False, "failing", NOW, "its breaker is open")
+    assert kinds(attention(Seen(NOW, endpoints=[down], stuck=[STUCK]))) == ["failing"]
+    callback = EndpointNow("ci", True, "paused", NOW, "paused")
+    assert kinds(attention(Seen(NOW, endpoints=[callback], stuck=[STUCK]))) == ["held_up", "paused"]
+
+
+@pytest.mark.parametrize(
+    ("watched", "why"),
+    [
+        (Watched(Row(Stage.ENQUEUED, attempts=2, due_in_s=1.0), detail="500"), "attempt 2 did not succeed: 500"),
+        (Watched(Row(Stage.ENQUEUED, attempts=1, due_in_s=90.0), detail="500"), "attempt 1 did not succeed: 500"),
+        (Watched(Row(Stage.SENDING, attempts=3), under_way=True, detail="500"), "attempt 2 did not succeed: 500"),
+        (Watched(Row(Stage.SENDING, attempts=2)), "nobody knows whether attempt 2 arrived"),
+        (Watched(Row(Stage.ENQUEUED, attempts=1, due_in_s=1.0), detail="500"), None),
+        (Watched(Row(Stage.SENDING, attempts=2), under_way=True), None),
+        (Watched(Row(Stage.ENQUEUED)), None),
+        (Watched(Row(Stage.AWAITING, attempts=5, due_in_s=900.0)), None),
+        (Watched(Row(Stage.DONE, attempts=5)), None),
+    ],
+)
+def test_a_head_holds_others_up_when_it_fails_again_and_again_or_for_long(watched: Watched, why: str | None) -> None:
+    assert why_stuck(watched) == why
+
+
+def test_who_serves_a_lane_and_what_is_in_flight_is_as_of_a_sign_that_is_fresh() -> None:
+    group = "t-relay.to-receiver"
+    backlogs = [Backlog(group, TopicPartition("t-to_receiver_ci", n), 0, 3, 1) for n in range(3)]
+    signs = [Served(1.0, (), "host-1-a", 5), Served(UNSERVED_S + 1, (), "host-2-b", 7), Served(1.0, ())]
+    found = lanes_of(TOPICS, backlogs, signs)
+    assert [(one.process, one.in_flight) for one in found] == [("host-1-a", 5), (None, 0), (None, 0)]
 
 
 def test_there_is_an_end_to_it_and_nothing_steers_a_terminal() -> None:

@@ -10,7 +10,7 @@ from relay.engine.lane import SIGN_EVERY_S, UNSERVED_S, Roster
 from relay.engine.order import Order
 from relay.engine.work import Work
 from relay.log.port import Record, TopicPartition
-from relay.state.onlooker import LineHead, Served, Sign
+from relay.state.onlooker import LineHead, ParkedLine, Served, Sign
 from relay.state.rows import delivery_row
 from tests.fakes.state import MemoryState
 from tests.fakes.virtual_time import LoopClock, run_virtually
@@ -46,11 +46,16 @@ class World:
     partition = LANE
 
     def __init__(self) -> None:
-        self.roster = Roster()
+        self.roster = Roster("host-1-a")
         self.order: Order[Work] = Order()
         self.left = asyncio.Event()
+        self.in_flight = 0
+        self.parked: list[tuple[bytes, str]] = []
         self.state = MemoryState(clock=asyncio.get_running_loop().time)
         self.running = asyncio.create_task(self.roster.run(self.state, LoopClock()))
+
+    def parked_keys(self, limit: int) -> list[tuple[bytes, str]]:
+        return self.parked[:limit]
 
     async def sign(self) -> Served | None:
         return (await self.state.signs([LANE]))[0]
@@ -96,7 +101,21 @@ def test_a_sign_names_the_heads_that_others_wait_behind() -> None:
         sign = await world.sign()
         assert sign is not None
         assert head.row is not None
-        assert sign.heads == (LineHead(KEY, head.row.digest, "github", "m-1"),)
+        assert sign.heads == (LineHead(KEY, head.row.digest, "github", "m-1", "r:ci", 1),)
+        world.running.cancel()
+
+    run_virtually(main())
+
+
+def test_a_sign_tells_who_serves_what_is_in_flight_and_which_lines_are_parked() -> None:
+    async def main() -> None:
+        world = World()
+        world.in_flight, world.parked = 3, [(KEY, "r:ci")]
+        world.roster.enter(world)
+        await asyncio.sleep(0.1)
+        sign = await world.sign()
+        assert sign is not None
+        assert sign[1:] == ((), "host-1-a", 3, (ParkedLine("r:ci", KEY),))
         world.running.cancel()
 
     run_virtually(main())

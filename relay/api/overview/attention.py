@@ -6,6 +6,7 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import quote
 
 from relay.api.overview.lanes import LaneNow
+from relay.api.overview.lines import StuckLine
 from relay.api.receivers import Condition
 from relay.domain.reasons import reason_class
 from relay.telemetry.redaction import escape_control
@@ -19,6 +20,7 @@ Kind = Literal[
     "gone",
     "offline",
     "failing",
+    "held_up",
     "failed",
     "unverified",
     "paused",
@@ -26,7 +28,7 @@ Kind = Literal[
 ]
 URGENCY: Final[tuple[Kind, ...]] = (
     *("part_away", "unread_lost", "no_worker", "refused", "disabled", "gone", "offline", "failing"),
-    *("failed", "warning", "unverified", "paused"),
+    *("held_up", "failed", "warning", "unverified", "paused"),
 )
 ERRORS: Final = frozenset(URGENCY[: URGENCY.index("failing")])
 MANY_FAILED: Final = 5
@@ -47,13 +49,15 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """`subject`: a receiver, `source/callback`, topic, or part. `since`: Unix seconds; None: not known."""
+    """`subject`: a receiver, `source/callback`, topic, or part. `since`: Unix seconds; None: not known. `message`:
+    source and id of the one that it is about."""
 
     kind: Kind
     subject: str
     since: float | None
     detail: str
     action: Action | None = None
+    message: tuple[str, str] | None = None
 
     @property
     def severity(self) -> Literal["error", "warning"]:
@@ -93,6 +97,7 @@ class Seen:
     away: Mapping[str, str] = field(default_factory=dict)
     warnings: Mapping[str, str] = field(default_factory=dict)
     since: str = ""
+    stuck: Sequence[StuckLine] = ()
 
 
 def attention(seen: Seen) -> list[Item]:
@@ -102,6 +107,7 @@ def attention(seen: Seen) -> list[Item]:
         *_of_lanes(seen),
         *(Item("refused", name, None, _told(why)) for name, why in seen.refused.items()),
         *map(_of_endpoint, seen.endpoints),
+        *_of_stuck(seen),
         *_of_failed(seen),
         *(Item("warning", part, None, _told(why)) for part, why in seen.warnings.items()),
     ]
@@ -146,6 +152,18 @@ def _of_endpoint(one: EndpointNow) -> Item:
         case _:
             kind, action = "failing", Action("Try now", "POST", f"{base}/resume")
     return Item(kind, subject, one.since, _told(one.detail), action)
+
+
+def _of_stuck(seen: Seen) -> Iterable[Item]:
+    """Of receivers that take something: of the others it is told that they do not."""
+    held = {one.name for one in seen.endpoints if not one.is_source}
+    for one in seen.stuck:
+        if one.receiver not in held:
+            base = f"/v1/sources/{quote(one.source_id, safe='')}/messages/{quote(one.message_id, safe='')}"
+            wait = "1 message waits" if one.behind == 1 else f"{one.behind} messages wait"
+            detail = f"{wait} behind {one.message_id!r} of source {one.source_id!r}: {one.detail}"
+            discard = Action("Discard", "POST", f"{base}/deliveries/{one.receiver}/discard")
+            yield Item("held_up", one.receiver, None, _told(detail), discard, (one.source_id, one.message_id))
 
 
 def _of_failed(seen: Seen) -> Iterable[Item]:

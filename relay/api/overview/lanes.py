@@ -27,13 +27,15 @@ STAGES: Final[Mapping[str, StageName]] = {
 @dataclass(frozen=True, slots=True)
 class LaneNow:
     """One partition that a group reads. `seen_s`: seconds since who serves it gave a sign of life; None: nobody did for
-    a week. `oldest_s`: age of the first record that is not read yet; None: there is none, or nobody looked."""
+    a week. `oldest_s`: age of the first record that is not read yet; None: there is none, or nobody looked. `sign`:
+    what was told with that sign of life."""
 
     backlog: Backlog
     role: str
     receiver: str | None
     seen_s: float | None
     oldest_s: float | None = None
+    sign: Served | None = None
 
     @property
     def stage(self) -> StageName:
@@ -54,6 +56,16 @@ class LaneNow:
         return self.seen_s is not None and self.seen_s <= UNSERVED_S
 
     @property
+    def process(self) -> str | None:
+        """Who serves it; None: nobody, or that was not told."""
+        return (self.sign.process or None) if self.sign is not None and self.served else None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests under way, as of the last sign of life of who serves it."""
+        return self.sign.in_flight if self.sign is not None and self.served else 0
+
+    @property
     def is_broken(self) -> bool:
         """The log does not have the record at which its group is to go on."""
         return self.backlog.is_lost
@@ -63,7 +75,9 @@ def lanes_of(topics: Topics, backlogs: Sequence[Backlog], signs: Sequence[Served
     """`signs`: of each of `backlogs`, in their order."""
     roles = {topics.group(role): role for role in STAGES}
     return [
-        LaneNow(backlog, roles[backlog.group], _receiver(topics, backlog.partition.topic), sign and sign.ago_s)
+        LaneNow(
+            backlog, roles[backlog.group], _receiver(topics, backlog.partition.topic), sign and sign.ago_s, sign=sign
+        )
         for backlog, sign in zip(backlogs, signs, strict=True)
         if backlog.group in roles
     ]

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from relay.api.context import ApiContext
 from relay.api.overview.attention import EndpointNow, FailedNow
 from relay.api.overview.lanes import STAGES, LaneNow, lanes_of, oldest, to_be_read
+from relay.api.overview.lines import StuckLine, stuck_lines
 from relay.api.receivers import condition
 from relay.domain.reasons import DISCARDED
 from relay.domain.receiver import Endpoint
@@ -65,6 +66,7 @@ class Look:
     parked_of: Mapping[str, Counts]
     failed: Sequence[FailedNow]
     failed_more: bool
+    stuck: Sequence[StuckLine] = ()
     rates: Rates | None = field(default=None)
 
 
@@ -120,15 +122,16 @@ class Looker:
         backlogs = await context.log.backlogs(context.topics.groups(context.lanes()))
         signs = await context.state.signs([backlog.partition for backlog in backlogs])
         lanes = lanes_of(context.topics, backlogs, signs)
-        ages, endpoints, parked, (failed, more) = await asyncio.gather(
+        ages, endpoints, parked, (failed, more), stuck = await asyncio.gather(
             oldest(context.log, to_be_read(lanes), now),
             self._endpoints(now),
             context.state.parked_total(),
             self._failed(now),
+            stuck_lines(context.log, context.state, lanes),
         )
         lanes = [replace(lane, oldest_s=ages.get(lane.key)) for lane in lanes]
         counted = await self._parked_of({lane.receiver for lane in lanes if lane.receiver is not None})
-        return Look(now, lanes, endpoints, parked, counted, failed, more, self._rates(lanes))
+        return Look(now, lanes, endpoints, parked, counted, failed, more, stuck, self._rates(lanes))
 
     def _rates(self, lanes: Sequence[LaneNow]) -> Rates | None:
         now = passed(lanes, self._context.clock.monotonic())

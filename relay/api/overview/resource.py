@@ -27,7 +27,8 @@ _FIRST_REFUSED: Final = 20
 class StageView(TypedDict):
     """One step of the way. `topics`: how many it reads. `lag`: records that are not finished; `oldest_s`: age of the
     oldest; `rate`: finished a second, `come`: come in a second, null at the first look; `parked`: put by until their
-    time comes, null where that is not counted by stage; `unserved`: partitions that nobody reads."""
+    time comes, null where that is not counted by stage; `in_flight`: requests under way; `unserved`: partitions that
+    nobody reads."""
 
     name: StageName
     topics: int
@@ -36,6 +37,7 @@ class StageView(TypedDict):
     rate: float | None
     come: float | None
     parked: int | None
+    in_flight: int
     unserved: int
 
 
@@ -76,8 +78,16 @@ class ActionView(TypedDict):
     body: dict[str, object] | None
 
 
+class MessageRef(TypedDict):
+    """A message, by its ids."""
+
+    source_id: str
+    message_id: str
+
+
 class AttentionView(TypedDict):
-    """What needs somebody. `subject`: a receiver, `source/callback`, topic, or part."""
+    """What needs somebody. `subject`: a receiver, `source/callback`, topic, or part. `message`: the one that it is
+    about, as with `held_up`: others wait behind it, and it does not get through."""
 
     kind: Kind
     severity: Literal["error", "warning"]
@@ -85,6 +95,7 @@ class AttentionView(TypedDict):
     since: str | None
     detail: str
     action: ActionView | None
+    message: MessageRef | None
 
 
 class HistoryNowView(TypedDict):
@@ -106,10 +117,10 @@ class OverviewView(TypedDict):
 
 
 class LaneItem(TypedDict):
-    """A partition that a group reads. `receiver`: whose own it is; null: it carries many. `rate`:
-    finished a second, null at the first look. `committed`: the next offset
-    to read, null: the group has none. `seen_s`: since the last sign of life of who serves it. `parked`: of its
-    receiver, in all its partitions; null where it carries many."""
+    """A partition that a group reads. `receiver`: whose own it is; null: it carries many. `rate`: finished a second,
+    null at the first look. `committed`: the next offset to read, null: the group has none. `process`: who serves it,
+    host and process id first; `seen_s`: since its last sign of life; `in_flight`: its requests under way. `parked`: of
+    its receiver, in all its partitions; null where it carries many."""
 
     topic: str
     partition: int
@@ -122,6 +133,8 @@ class LaneItem(TypedDict):
     committed: int | None
     end: int
     served: bool
+    process: str | None
+    in_flight: int
     seen_s: float | None
     parked: int | None
 
@@ -156,6 +169,7 @@ class OverviewResource:
             lanes=look.lanes,
             endpoints=look.endpoints,
             failed=look.failed,
+            stuck=look.stuck,
             refused=self._refused(),
             away=_wrong(self._context.ready()),
             warnings=_wrong(self._context.warnings()) | _late(history),
@@ -256,6 +270,7 @@ def _stage(stage: StageName, lanes: list[LaneNow], look: Look, parked: Mapping[s
         "rate": None if look.rates is None else _rounded(look.rates.done[stage]),
         "come": None if look.rates is None else _rounded(look.rates.come[stage]),
         "parked": parked.get(stage),
+        "in_flight": sum(lane.in_flight for lane in lanes),
         "unserved": sum(not lane.served for lane in lanes),
     }
 
@@ -290,6 +305,7 @@ def _item(item: Item) -> AttentionView:
         "since": None if item.since is None else rfc3339(item.since),
         "detail": item.detail,
         "action": shown,
+        "message": None if item.message is None else MessageRef(source_id=item.message[0], message_id=item.message[1]),
     }
 
 
@@ -308,6 +324,8 @@ def _lane(lane: LaneNow, look: Look) -> LaneItem:
         "committed": lane.backlog.committed,
         "end": lane.backlog.end,
         "served": lane.served,
+        "process": lane.process,
+        "in_flight": lane.in_flight,
         "seen_s": _rounded(lane.seen_s),
         "parked": parked,
     }

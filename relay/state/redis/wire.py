@@ -10,7 +10,7 @@ import msgspec
 from relay.domain.hold import Hold, HoldReason
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate
-from relay.state.onlooker import LineHead, Openings, ParkedHead, Served, Sign, Watched
+from relay.state.onlooker import LineHead, Openings, ParkedHead, ParkedLine, Served, Sign, Watched
 from relay.state.port import EndpointHealth, FailedEntry
 from relay.state.quotas import Balance, Charge
 from relay.state.redis.record_wire import WireRow, row_of
@@ -73,20 +73,35 @@ decode_openings: Final = msgspec.msgpack.Decoder(list[list[WireOpenings] | bool]
 
 # --- signs of life, and lines -----------------------------------------------------------------------------------
 
-_encode_heads: Final = msgspec.msgpack.Encoder().encode
-_decode_heads: Final = msgspec.msgpack.Decoder(tuple[LineHead, ...]).decode
+
+class WireTold(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a sign tells, beside the life; by name, so that releases may tell more."""
+
+    heads: tuple[LineHead, ...] = ()
+    process: str = ""
+    in_flight: int = 0
+    parked: tuple[ParkedLine, ...] = ()
+
+
+_encode_told: Final = msgspec.msgpack.Encoder().encode
+_decode_told: Final = msgspec.msgpack.Decoder(WireTold | tuple[LineHead, ...]).decode
+"""The latter is a sign that was left before signs told more; it is kept for 7 days."""
 
 
 def encode_sign(sign: Sign) -> tuple[object, ...]:
-    return f"{sign.topic}/{sign.partition}", raw(_encode_heads(sign.heads))
+    told = WireTold(sign.heads, sign.process, sign.in_flight, sign.parked)
+    return f"{sign.topic}/{sign.partition}", raw(_encode_told(told))
 
 
 class WireServed(msgspec.Struct, array_like=True):
     ago_ms: int
-    heads: msgspec.Raw
+    told: msgspec.Raw
 
     def served(self) -> Served:
-        return Served(self.ago_ms / 1000, _decode_heads(text_bytes(self.heads)))
+        told = _decode_told(text_bytes(self.told))
+        if not isinstance(told, WireTold):
+            return Served(self.ago_ms / 1000, told)
+        return Served(self.ago_ms / 1000, told.heads, told.process, told.in_flight, told.parked)
 
 
 decode_served: Final = msgspec.msgpack.Decoder(list[list[WireServed | int] | bool]).decode
@@ -101,6 +116,7 @@ class WireParkedHead(msgspec.Struct, array_like=True):
     topic: str
     partition: int
     offset: int
+    behind: int
 
 
 decode_parked_heads: Final = msgspec.msgpack.Decoder(list[list[WireParkedHead | int] | bool]).decode
@@ -109,7 +125,7 @@ decode_parked_heads: Final = msgspec.msgpack.Decoder(list[list[WireParkedHead | 
 def parked_head_of(item: WireParkedHead | int) -> ParkedHead | None:
     if isinstance(item, int):
         return None
-    return ParkedHead(text_bytes(item.row), Coordinate(item.topic, item.partition, item.offset))
+    return ParkedHead(text_bytes(item.row), Coordinate(item.topic, item.partition, item.offset), item.behind)
 
 
 # --- failed messages --------------------------------------------------------------------------------------------

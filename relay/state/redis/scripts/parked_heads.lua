@@ -1,6 +1,6 @@
 --include _life _room _parking
--- Arguments: MessagePack of {lane, {order key, ...}}. Reply: {{member, topic, partition, offset}, ...}; 0 where nothing of
--- it is parked.
+-- Arguments: MessagePack of {lane, {order key, ...}}. Reply: {{member, topic, partition, offset, how many are
+-- parked behind it}, ...}; 0 where nothing of it is parked.
 return serve_ready(function(arguments)
   local lane, queues = unpack(cmsgpack.unpack(arguments))
   local heads = {}
@@ -10,7 +10,8 @@ return serve_ready(function(arguments)
     heads[i] = 0
     if reference then
       reference = cmsgpack.unpack(reference)
-      heads[i] = { head, reference[2], reference[3], reference[4] }
+      local behind = call('ZCARD', queue_key(lane, queue)) - 1
+      heads[i] = { head, reference[2], reference[3], reference[4], behind }
     end
   end
   return heads
