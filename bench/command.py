@@ -66,7 +66,7 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--backlog", type=click.IntRange(1), help="Messages to drain or hold. Default: 100,000, quick: 3,000.")
 @click.option("--drain", type=click.IntRange(1), help="Only drain, a backlog of so many messages.")
 @click.option("--out", type=_path, default=RESULTS, help="Directory of the report. Default: bench/results.")
-@click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="Of the relay.")
+@click.option("--processes", type=click.IntRange(1), help="Of the relay. Default: as many as `relay run` has.")
 @click.option("--receiver-processes", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--via", type=click.Choice(["kafka", "http", "http-batch"]), help="The way in. Default: kafka.")
 @click.option("--embedded", is_flag=True, help="Measure the embedded engine, `relay dev`, over the HTTP API.")
@@ -88,7 +88,7 @@ def bench(
     backlog: int | None,
     drain: int | None,
     out: Path,
-    processes: int,
+    processes: int | None,
     receiver_processes: int,
     via: Via | None,
     embedded: bool,

@@ -75,7 +75,7 @@ class RelayProcess:
         backing: Backing | None,
         entries: Mapping[str, Mapping[str, object]],
         *,
-        processes: int,
+        processes: int | None,
         code: Path,
         profile: Path | None,
         max_requests: int | None = None,
@@ -118,11 +118,12 @@ class RelayProcess:
         elif self._profile is not None:
             # each is started on its own: those that `--processes` starts would not be profiled
             self.children = [
-                self._child(f"{name}-{number}", "run", "--processes", "1") for number in range(self._processes)
+                self._child(f"{name}-{number}", "run", "--processes", "1") for number in range(self._processes or 1)
             ]
         else:
-            self.children = [self._child(name, "run", "--processes", str(self._processes))]
-            each = self._processes
+            told = ("--processes", str(self._processes)) if self._processes else ()
+            self.children = [self._child(name, "run", *told)]
+            each = self._processes or 1  # to begin with
         for child in self.children:
             await child.start()
         for child in self.children:

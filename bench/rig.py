@@ -33,6 +33,7 @@ from bench.relay_process import Backing, History, RelayProcess, receiver_urls, r
 from bench.servers import Kafka, Valkey
 from bench.system import System
 from bench.usage import FOREIGN_LOAD
+from relay.cli.cores import available_cores
 
 ROOT: Final = Path(__file__).parents[1]
 Via = Literal["kafka", "http", "http-batch"]
@@ -41,11 +42,12 @@ _BUSY_LONGER_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to run. `kafka`, `redis`: servers that are there already. `code`: the checkout whose relay is run.
+    """How to run. `processes`: None: as `relay run` has them by itself. `kafka`, `redis`: servers that are there
+    already. `code`: the checkout whose relay is run.
     `against`: what takes turns with the relay. `foreign_load`: cores that are kept busy beside it.
     `changes`: receivers that are added and removed, one by one, while a rate is held."""
 
-    processes: int = 2
+    processes: int | None = None
     receiver_processes: int = 1
     via: Via = "kafka"
     embedded: bool = False
@@ -280,7 +282,7 @@ class Rig:
         self._kafka = backing.kafka
         if self.options.against is not None:
             urls = receiver_urls(self.case, [receiver.port for receiver in self._receivers])
-            processes = self.options.processes
+            processes = self.options.processes or available_cores()
             self.plain = PlainProcess(self.directory, backing.kafka, backing.prefix, urls, processes=processes)
             self._stack.push_async_callback(self.plain.stop)
             await self.plain.make_topics()

@@ -9,11 +9,13 @@ from aiohttp import ClientError, ClientSession, UnixConnector
 
 PATIENCE_S: Final = 1.0
 """For all the others together. Probes and scrapes give up after a few seconds, and one that hangs must not hang all."""
+BEGUN: Final = "processes"
+"""A file in that directory: how many of the group have been started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Which process of a group this is: `index`, 0-based, of `count`. `directory`: for this user only."""
+    """Which process of a group this is: `index`, 0-based, of at most `count`. `directory`: for this user only."""
 
     index: int
     count: int
@@ -25,10 +27,22 @@ class Member:
 
     @property
     def others(self) -> list[int]:
-        return [index for index in range(self.count) if index != self.index]
+        """Those that have been asked for by now."""
+        return [index for index in range(begun(self.directory)) if index != self.index]
 
     def socket_of(self, index: int) -> Path:
         return self.directory / f"{index}.sock"
+
+
+def begin(directory: Path, count: int) -> None:
+    """Say that the first `count` processes of the group run, or are about to."""
+    fresh = directory / f"{BEGUN}.new"
+    fresh.write_text(str(count))
+    fresh.replace(directory / BEGUN)
+
+
+def begun(directory: Path) -> int:
+    return int((directory / BEGUN).read_text())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,18 @@
-"""`relay run --processes N`: N processes on one machine, started again when one ends by itself."""
+"""Several processes of one `relay run` on one machine: how many, and started again when one ends by itself."""
 
 import asyncio
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from relay.api.siblings import Member
+from relay.api.siblings import Member, begin
+from relay.cli.demand import LOOK_EVERY_S, Demand, cpu_seconds
 from relay.cli.process import run_until_signalled
 from relay.config.session_secrets import keep_launch_secret
 from relay.domain.errors import UserError
@@ -46,10 +47,13 @@ def next_pause(pause_s: float, ran_s: float) -> float:
     return min(pause_s * 2, LONGEST_PAUSE_S)
 
 
-async def run_processes(count: int, plan: Plan, config_file: Path | None, *, api_port: int, grace_s: float) -> int:
+async def run_processes(
+    count: int, plan: Plan, config_file: Path | None, *, by_demand: bool, api_port: int, grace_s: float
+) -> int:
     """Run `count` processes until a signal. Returns the exit code: USAGE when they refused to start, else 0.
 
-    `grace_s`: what each of them may take to stop.
+    `by_demand`: begin with one, and start another whenever those that run are busy. `grace_s`: what each of them may
+    take to stop.
     """
     with _private_directory() as directory:
         keep_launch_secret(directory)
@@ -60,16 +64,20 @@ async def run_processes(count: int, plan: Plan, config_file: Path | None, *, api
 
         async def work(stop: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as tasks:
-                for child in children:
-                    tasks.create_task(child.keep_running(stop))
+                running = 0
+                async for wanted in _wanted(children, stop) if by_demand else _at_once(count):
+                    begin(directory, wanted)
+                    for child in children[running:wanted]:
+                        tasks.create_task(child.keep_running(stop, may_refuse=running == 0))
+                    running = wanted
+                    _log.info("processes_start", count=running)
 
         def hangup() -> None:
             for child in children:
                 child.hangup()
 
-        _log.info("processes_start", count=count)
         await run_until_signalled(work, grace_s=grace_s + STOP_MARGIN_S, hangup=hangup)
-        _log.info("processes_stopped", count=count)
+        _log.info("processes_stopped")
     return USAGE if any(child.refused for child in children) else 0
 
 
@@ -96,6 +104,22 @@ def _private_directory() -> Iterator[Path]:
         ) from error
 
 
+async def _at_once(count: int) -> AsyncIterator[int]:
+    yield count
+
+
+async def _wanted(children: Sequence["Child"], stop: asyncio.Event) -> AsyncIterator[int]:
+    """How many are to run: at first one, and each time more are needed the new number, until `stop` or all run."""
+    clock = asyncio.get_running_loop().time
+    demand = Demand(len(children), clock())
+    yield (count := demand.count)
+    while not (demand.met or stop.is_set()):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), LOOK_EVERY_S)
+        if demand.look(clock(), sum(child.cpu_s() for child in children)) > count:
+            yield (count := demand.count)
+
+
 class Child:
     """One of the processes, in all its lives."""
 
@@ -106,8 +130,8 @@ class Child:
         self.refused = False
         """It ended at once, because of a mistake in the settings, and has said which."""
 
-    async def keep_running(self, stop: asyncio.Event) -> None:
-        """Until `stop`, which is set when it refuses to start: the others would say the same."""
+    async def keep_running(self, stop: asyncio.Event, *, may_refuse: bool) -> None:
+        """Until `stop`. `may_refuse`: that is set when it refuses to start, as the others would say the same."""
         clock, pause_s, lives = asyncio.get_running_loop().time, 0.0, 0
         while not stop.is_set():
             began, lives = clock(), lives + 1
@@ -115,7 +139,7 @@ class Child:
             if stop.is_set():
                 return
             # Later on it may be a file that somebody edits just now; that must not end those that run.
-            if code == USAGE and lives == 1:
+            if code == USAGE and lives == 1 and may_refuse:
                 self.refused = True
                 stop.set()
                 return
@@ -123,6 +147,11 @@ class Child:
             _log.warning("process_ended", process=self._member.index, code=code, again_in_s=pause_s)
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), pause_s)
+
+    def cpu_s(self) -> float:
+        """Seconds of CPU that the process has taken since it began; 0 where there is none."""
+        running = self._process is not None and self._process.returncode is None
+        return (cpu_seconds(self._process.pid) or 0.0) if running and self._process else 0.0
 
     def hangup(self) -> None:
         """Pass SIGHUP on. One that has no socket yet would die of it, and is going to read everything anyway."""

@@ -12,6 +12,7 @@ from structlog.contextvars import bind_contextvars
 from relay.api.siblings import Member
 from relay.cli.config import config_option, settings_from
 from relay.cli.cores import available_cores
+from relay.cli.demand import CPU_TIMES
 from relay.cli.process import run_loop, run_until_signalled
 from relay.cli.processes import group_size, run_processes
 from relay.cli.startup import check_api, check_history, names, roles_of
@@ -33,7 +34,11 @@ STOP_MARGIN_S = 15.0
 @config_option
 @click.option("--roles", help=f"Comma-separated, of: {', '.join(ROLES)}. Default: all.")
 @click.option("--receivers-only", help="Comma-separated: serve only these receivers.")
-@click.option("--processes", type=click.IntRange(1), show_default="one per core", help="How many processes.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    help="How many processes. Default: one, and while it is busy one more, up to one per core.",
+)
 @click.option("--member", type=(int, int, click.Path(path_type=Path)), hidden=True, help="Which of them this one is.")
 def run(
     config_file: Path | None,
@@ -56,7 +61,7 @@ def run(
     elif count == 1:
         run_production(settings, plan)
     else:
-        _run_group(settings, plan, config_file, count)
+        _run_group(settings, plan, config_file, count, by_demand=processes is None and CPU_TIMES.exists())
 
 
 def run_production(settings: Settings, plan: Plan, member: Member | None = None) -> None:
@@ -69,10 +74,11 @@ def run_production(settings: Settings, plan: Plan, member: Member | None = None)
     run_loop(_run(settings, plan, member))
 
 
-def _run_group(settings: Settings, plan: Plan, config_file: Path | None, count: int) -> None:
+def _run_group(settings: Settings, plan: Plan, config_file: Path | None, count: int, *, by_demand: bool) -> None:
     configure(settings.log_format, settings.log_level)
     grace_s = settings.shutdown_grace + STOP_MARGIN_S
-    code = run_loop(run_processes(count, plan, config_file, api_port=settings.api_port, grace_s=grace_s))
+    working = run_processes(count, plan, config_file, by_demand=by_demand, api_port=settings.api_port, grace_s=grace_s)
+    code = run_loop(working)
     if code:
         sys.exit(code)  # the processes have said why
 

@@ -1,4 +1,4 @@
-"""`relay run --processes N`: one API and one set of metrics for all, and an end and a new start for each."""
+"""Several processes of `relay run`: one API and one set of metrics for all, and an end and a new start for each."""
 
 import asyncio
 import json
@@ -97,7 +97,13 @@ async def test_whichever_is_asked_answers_for_all_and_all_end_with_the_parent(tm
             assert [value for _, value in found["relay_build_info"]] == [1]
         directory = running.directory()
         assert directory.stat().st_mode & 0o777 == 0o700
-        assert {path.name for path in directory.iterdir()} == {"0.sock", "1.sock", "2.sock", "session_secret"}
+        assert {path.name for path in directory.iterdir()} == {
+            "0.sock",
+            "1.sock",
+            "2.sock",
+            "processes",
+            "session_secret",
+        }
         running.parent.signal(signal.SIGINT)
         output = await running.parent.finish()
     assert running.parent.returncode == 0
@@ -105,6 +111,18 @@ async def test_whichever_is_asked_answers_for_all_and_all_end_with_the_parent(tm
     assert [line["count"] for line in lines if line["event"] == "processes_start"] == [3]
     assert {line["process"] for line in lines if line["event"] == "stopped"} == {0, 1, 2}
     assert not directory.exists()
+
+
+async def test_without_a_number_there_is_one_and_nobody_misses_those_that_may_come(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    environ = NOWHERE | {"RELAY_API_PORT": str(port)}
+    async with RelayProcess("run", cwd=tmp_path, environ=environ) as parent, aiohttp.ClientSession() as session:
+        found = await Group(parent, port, session).until_all_answer(1)
+        assert found.get("relay_processes_silent", [({}, 0)]) == [({}, 0)]
+        parent.signal(signal.SIGTERM)
+        output = await parent.finish()
+    assert parent.returncode == 0
+    assert output.count('"stopped"') == 1
 
 
 async def test_one_that_dies_is_started_again(tmp_path: Path) -> None:

@@ -1,6 +1,10 @@
 """How many processes `relay run` starts, as what, and when it starts one again."""
 
+import asyncio
 import os
+import signal
+import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,8 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.api.siblings import Member
+from relay.cli import demand, processes
 from relay.cli.cores import available_cores, within_limit
-from relay.cli.processes import FIRST_PAUSE_S, LONGEST_PAUSE_S, command, group_size, next_pause, plan_of
+from relay.cli.demand import BUSY_CORES, BUSY_S, SETTLE_S, Demand, cpu_seconds
+from relay.cli.processes import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    command,
+    group_size,
+    next_pause,
+    plan_of,
+    run_processes,
+)
 from relay.plan import API, ROLES, Plan
 
 
@@ -69,3 +83,71 @@ def test_pauses_double_up_to_a_bound_while_it_keeps_dying(runs: list[float]) -> 
 @given(st.floats(0, LONGEST_PAUSE_S))
 def test_after_a_long_life_the_pause_is_short_again(pause_s: float) -> None:
     assert next_pause(pause_s, LONGEST_PAUSE_S) == FIRST_PAUSE_S
+
+
+WAITS = "import sys; print('begun', sys.argv[1], flush=True); sys.stdin.read()"
+Capture = pytest.CaptureFixture[str]
+
+
+def load(judge: Demand, cores: float, seconds: int, start: float = 0.0) -> list[int]:
+    """How many processes are wanted in each second, when those that run take `cores` in all."""
+    return [judge.look(start + second, cores * (start + second)) for second in range(seconds)]
+
+
+def test_one_process_is_enough_until_it_is_busy_for_seconds() -> None:
+    settled = SETTLE_S + 1
+    assert set(load(Demand(4, 0.0), BUSY_CORES - 0.05, 600)) == {1}
+    counts = load(Demand(4, 0.0), 1.0, 600)
+    first = counts.index(2)
+    assert settled + BUSY_S - 2 <= first <= settled + BUSY_S + 1
+    assert max(counts) == 2  # two that share one core's work are not busy
+
+
+def test_processes_are_added_up_to_what_there_may_be() -> None:
+    judge = Demand(3, 0.0)
+    for second in range(100):
+        judge.look(second, 3.0 * second)
+    assert (judge.count, judge.met) == (3, True)
+    assert Demand(1, 0.0).met
+
+
+def test_a_burst_and_a_start_are_not_worth_a_process() -> None:
+    judge, spent = Demand(4, 0.0), 0.0
+    for second in range(300):
+        starting, bursting = second < SETTLE_S, second % 10 < 2
+        spent += 1.0 if starting or bursting else 0.1
+        assert judge.look(second, spent) == 1
+
+
+def test_a_process_that_died_takes_its_cpu_seconds_with_it() -> None:
+    judge = Demand(4, 0.0)
+    assert load(judge, 0.5, 100)[-1] == 1
+    assert judge.look(101, 0.0) == 1
+    assert judge.look(102, 0.9) == 1
+
+
+def test_what_a_process_takes_is_read_whatever_its_name_is(tmp_path: Path) -> None:
+    taken = " ".join(["S", *map(str, range(10)), "250", "50", *map(str, range(30))])
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "stat").write_text(f"7 (a) b (c) {taken}\n")
+    assert cpu_seconds(7, tmp_path) == 300 / os.sysconf("SC_CLK_TCK")
+    assert cpu_seconds(8, tmp_path) is None
+    assert (cpu_seconds(os.getpid()) or 0) > 0
+
+
+async def test_another_is_started_when_those_that_run_are_busy(monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
+    """Children that only wait, and a system that says they are busy."""
+    monkeypatch.setattr(processes, "command", lambda member, *_: [sys.executable, "-c", WAITS, str(member.index)])
+    monkeypatch.setattr(processes, "cpu_seconds", lambda _pid: 1e6 * time.monotonic())
+    monkeypatch.setattr(processes, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(demand, "SETTLE_S", 0.0)
+    monkeypatch.setattr(demand, "BUSY_S", 0.0)
+    running = asyncio.ensure_future(run_processes(3, Plan(), None, by_demand=True, api_port=8080, grace_s=5.0))
+    said = ""
+    async with asyncio.timeout(60):
+        while said.count("begun") < 3:
+            await asyncio.sleep(0.01)  # what children write has no event here
+            said += capfd.readouterr().out
+    assert [line for line in said.splitlines() if line.startswith("begun")] == ["begun 0", "begun 1", "begun 2"]
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await running == 0
