@@ -71,10 +71,10 @@ class Lane(Attempting[W]):
     def unfinished(self) -> int:
         return len(self._watermark)
 
-    def sated(self, now: float) -> bool:
+    def sated(self, now: float, *, crowded: bool) -> bool:
         """There is enough at hand: intake may wait, with its records still in the log."""
         asked = sum(map(self._asks.count, (Ask.LOOK_UP, Ask.APPEND, Ask.MARK, Ask.RETIRE)))
-        return self._appetite.sated(self._order.waiting + len(self._inbox) + asked, now)
+        return self._appetite.sated(self._order.waiting + len(self._inbox) + asked, now, crowded=crowded)
 
     @property
     def idle(self) -> bool:

@@ -82,10 +82,9 @@ class OpenLane:
         """The lowest unfinished offset, where nothing is known that will come for it: it would stay for ever."""
         return None if self._post.events else self.core.stuck_at
 
-    @property
-    def sated(self) -> bool:
+    def sated(self, *, crowded: bool) -> bool:
         """There is enough at hand: intake may wait, with its records still in the log."""
-        return self.core.sated(self._clock.monotonic())
+        return self.core.sated(self._clock.monotonic(), crowded=crowded)
 
     def offer(self, records: Sequence[Record]) -> None:
         """Take the next records of the partition, in order."""

@@ -130,6 +130,14 @@ STALLED_S: Final = 0.09
 at a time, as the whole process may just be busy. Less than the time after which the runner looks again."""
 
 
+CROWDED: Final = 4_096
+"""Unfinished records of all lanes of a worker in one process, some 8 kB each: then a lane in which nothing ends is more
+likely slow because the process is busy, and what it takes is memory."""
+
+STALLED_IN_A_CROWD_S: Final = 1.0
+"""What counts as stalled then."""
+
+
 class Appetite:
     """Whether a lane has enough at hand, so that the rest may stay in the log. In a `shared` one it says nothing that
     something ends: it may be a slow receiver's, and what is further on another's. So there one poll more is taken each
@@ -149,9 +157,10 @@ class Appetite:
         if not self._shared:
             self._moved_at = now
 
-    def sated(self, waiting: int, now: float) -> bool:
-        """`waiting`: records that are at hand and have not begun."""
-        return waiting >= ENOUGH and now - self._moved_at < self._stalled_s
+    def sated(self, waiting: int, now: float, *, crowded: bool) -> bool:
+        """`waiting`: records that are at hand and have not begun. `crowded`: the process has many, in all its lanes."""
+        stalled_s = max(self._stalled_s, STALLED_IN_A_CROWD_S) if crowded else self._stalled_s
+        return waiting >= ENOUGH and now - self._moved_at < stalled_s
 
 
 @dataclass(frozen=True, slots=True)

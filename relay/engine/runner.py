@@ -14,6 +14,7 @@ from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, P
 from relay.engine.clock import Clock
 from relay.engine.lane import LINGER_S, OpenLane
 from relay.engine.observer import Observer
+from relay.engine.policy import CROWDED
 from relay.engine.supervision import Broken, Patience, Restarts, Standstill, begin_anew, end, never_in_silence
 from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition
 
@@ -162,6 +163,7 @@ class Runner:
         """Backpressure: a lane at its bound gets nothing until something ended."""
         waiting: set[TopicPartition] = set()
         idle: list[TopicPartition] = []
+        at_hand = sum(running.lane.core.unfinished for running in map(self._lanes.get, self._active) if running)
         for partition in self._active:
             running = self._lanes.get(partition)
             if running is None or not (running.lane.core.unfinished or partition in self._paused):
@@ -169,7 +171,7 @@ class Runner:
             elif running.lane.core.full:
                 running.lane.relieve()
                 waiting.add(partition)
-            elif running.lane.sated:
+            elif running.lane.sated(crowded=at_hand >= CROWDED):
                 waiting.add(partition)
         self._active.difference_update(idle)
         if stopped := waiting - self._paused:

@@ -25,7 +25,7 @@ def murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
-@lru_cache(maxsize=65_536)  # a source's records share one key; hashing in Python costs microseconds
+@lru_cache(maxsize=8_192)  # a source's records share one key; hashing in Python costs microseconds, an entry 300 bytes
 def partition_of(key: bytes | None, partitions: int) -> int:
     """The partition, in [0, partitions), of records with `key`. Records without a key go to partition 0."""
     if key is None:
