@@ -16,7 +16,7 @@ LINE_TIMEOUT_S = 40.0
 class RelayProcess:
     """Starts with the block, and is gone at its end. `lines`: what it has printed so far, on both streams.
 
-    `descriptors`: how many it may have at most. `module`: what is run.
+    `descriptors`: how many it may have at most. `module`: what is run, by which `python`.
     """
 
     def __init__(
@@ -26,9 +26,11 @@ class RelayProcess:
         environ: dict[str, str] | None = None,
         descriptors: int | None = None,
         module: str = "relay",
+        python: str | Path = sys.executable,
     ) -> None:
         self._arguments = arguments
         self._module = module
+        self._python = python
         self._cwd = cwd
         self._environ = environ or {}
         self._descriptors = descriptors
@@ -40,7 +42,7 @@ class RelayProcess:
     async def __aenter__(self) -> Self:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
+            self._python,
             "-m",
             self._module,
             *self._arguments,

@@ -5,8 +5,14 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, Final
 
-import cramjam
 from aiokafka.codec import snappy_decode
+
+from relay.domain.errors import UserError
+
+try:
+    import cramjam
+except ImportError as error:  # what the relay itself writes is snappy, so without it nothing goes
+    raise UserError("Kafka's codecs are missing; install them: pip install 'webhook-relay[zstd]'") from error
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 

@@ -231,6 +231,6 @@ def _check_library() -> None:
     """Without a codec the first record that a sender compressed with it blocks its partition for ever; without its C
     extension the library is many times slower, and does not say so."""
     if not (codec.has_lz4() and codec.has_snappy() and codec.has_zstd()):
-        raise UserError("aiokafka lacks its compression codecs; install aiokafka[lz4,snappy,zstd]")
+        raise UserError("aiokafka lacks its compression codecs; install them: pip install 'webhook-relay[zstd]'")
     if DefaultRecordBatch.__module__ == "aiokafka.record.default_records":
         raise UserError("aiokafka runs without its C extension; install a wheel, and unset AIOKAFKA_NO_EXTENSIONS")

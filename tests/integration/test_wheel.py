@@ -1,0 +1,180 @@
+"""What is released: its wheel and sdist, what is in them, and the main job in an environment that has nothing else."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import aiohttp
+import pytest
+
+from tests.servers.installed import ROOT, build, install, unpack
+from tests.servers.process import RelayProcess
+
+MOMENT = "1767225600"
+"""SOURCE_DATE_EPOCH: the moment that files in what is built have."""
+
+
+class Built(NamedTuple):
+    wheel: Path
+    sdist: Path
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    into = tmp_path_factory.mktemp("dist")
+    return Built(*(build(what, ROOT, into, SOURCE_DATE_EPOCH=MOMENT) for what in ("wheel", "sdist")))
+
+
+@pytest.fixture(scope="module")
+def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment that has the wheel."""
+    return install(built.wheel, tmp_path_factory.mktemp("environment"))
+
+
+def contents(archive: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(archive) as wheel:
+        return {name: wheel.read(name) for name in wheel.namelist()}
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    """Each file of the two packages in the tree, with the name that the wheel has for it."""
+    for package, there in (("relay", "relay"), ("workers", "relay/workers")):
+        for path in sorted((ROOT / package).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield f"{there}/{path.relative_to(ROOT / package).as_posix()}", path
+
+
+# --- What is in it
+
+
+def test_one_top_level_name_is_taken(built: Built) -> None:
+    top = {name.split("/")[0] for name in contents(built.wheel)}
+    assert {name for name in top if not name.endswith(".dist-info")} == {"relay"}
+
+
+def test_every_file_of_the_tree_is_in_the_wheel_and_says_the_same(built: Built) -> None:
+    held = contents(built.wheel)
+    for name, path in sources():
+        source = path.read_text() if path.suffix == ".py" else ""
+        if "from workers" in source:
+            assert len(held[name].decode().splitlines()) == len(source.splitlines()), name  # for tracebacks
+        else:
+            assert held[name] == path.read_bytes(), name
+    for needed in ("pages/static/vendor/htmx.min.js", "pages/templates/base.html", "state/redis/scripts/begin.lua"):
+        assert f"relay/{needed}" in held
+    assert "relay/samples/github/push.json" in held
+
+
+def test_nothing_in_the_wheel_asks_for_the_name_workers(built: Built) -> None:
+    imported = set()
+    for name, source in contents(built.wheel).items():
+        for node in ast.walk(ast.parse(source)) if name.endswith(".py") else ():
+            match node:
+                case ast.Import(names=names):
+                    imported |= {alias.name.split(".")[0] for alias in names}
+                case ast.ImportFrom(module=str(module)):
+                    imported.add(".".join(module.split(".")[:2]))
+    assert "relay.workers" in imported  # so the check sees such imports
+    assert not {name for name in imported if name.split(".")[0] in ("workers", "bench", "tests")}
+
+
+def test_the_wheel_of_the_sdist_and_of_another_directory_is_the_same_byte_for_byte(
+    built: Built, tmp_path: Path
+) -> None:
+    tree = unpack(built.sdist, tmp_path / "somewhere else")
+    for path in tree.rglob("*"):
+        path.chmod(path.stat().st_mode & ~0o077)  # as with another umask
+        os.utime(path, (time.time(), 86_400 * 365 * 20))
+    for what, first in zip(("wheel", "sdist"), built, strict=True):
+        again = build(what, tree, tmp_path / "dist", SOURCE_DATE_EPOCH=MOMENT, PYTHONHASHSEED="7", TZ="Asia/Tokyo")
+        assert again.name == first.name
+        assert again.read_bytes() == first.read_bytes(), what
+
+
+def test_the_version_is_the_tag_s(tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+
+    def version() -> str:
+        return called(sys.executable, "-m", "hatchling", "version").strip()
+
+    def git(*words: str) -> None:
+        called("git", "-c", "user.name=n", "-c", "user.email=e@example.org", *words)
+
+    def called(*words: str) -> str:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        return subprocess.run(words, cwd=tmp_path, env=clean, check=True, capture_output=True, text=True).stdout
+
+    assert version() == "0.0.0"
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "one")
+    assert version().startswith("0.0.1.dev1+g")
+    git("tag", "chart-3.1.0")
+    assert version().startswith("0.0.1.dev1+g")
+    git("tag", "v2.7.1")
+    assert version() == "2.7.1"
+    git("commit", "--quiet", "--allow-empty", "--message", "two")
+    assert version().startswith("2.7.2.dev1+g")
+
+
+# --- The main job, where nothing but the wheel and its requirements is
+
+
+def output(python: Path, *words: str, cwd: Path) -> str:
+    done = subprocess.run([python.with_name("relay"), *words], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_it_comes_from_the_wheel_alone(built: Built, installed: Path, tmp_path: Path) -> None:
+    code = (
+        "import relay, relay.workers.from_sender as one, importlib.util as u; from relay.lanes import FromSender;"
+        "print(relay.__file__); print(one.FromSender is FromSender, u.find_spec('workers'), u.find_spec('tests'))"
+    )
+    done = subprocess.run([installed, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    where, found = done.stdout.splitlines()
+    assert Path(where).is_relative_to(installed.parents[1])
+    assert found == "True None None"
+    assert output(installed, "--version", cwd=tmp_path).split()[1] == built.wheel.name.split("-")[1]
+
+
+def test_the_demo_runs(installed: Path, tmp_path: Path) -> None:
+    assert "All seen" in output(installed, "demo", cwd=tmp_path)
+
+
+async def test_a_post_is_answered_and_the_pages_are_there(installed: Path, tmp_path: Path) -> None:
+    start = ("dev", "--port", "0", "--data-dir", str(tmp_path / "data"))
+    async with RelayProcess(*start, cwd=tmp_path, python=installed) as dev, aiohttp.ClientSession() as client:
+        await dev.line_with("Ready")
+        api = dev.value_of("API")
+        path = "/v1/sources/github/messages?receiver=demo&wait=10"
+        async with client.post(api + path, json={"n": 1}, headers={"webhook-id": "m-1"}) as response:
+            assert response.status == 200
+            assert response.headers["relay-answer-status"] == "200"
+            assert (await response.json())["message_id"] == "m-1"
+        for page in ("/ui/", "/docs", "/openapi.json", "/asyncapi.json"):
+            async with client.get(api + page) as response:
+                assert response.status == 200, page
+        sent = output(
+            installed, "trigger", "github.push", "--receiver", "demo", "--wait", "10", "--api", api, cwd=tmp_path
+        )
+        assert "response_delivered_to_sender" in sent
+
+
+def test_without_the_library_of_the_codecs_one_line_says_what_to_install(built: Built, tmp_path: Path) -> None:
+    python = install(built.wheel, tmp_path / "environment", without=["cramjam"])
+    done = subprocess.run(
+        [python.with_name("relay"), "topics", "describe"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert "pip install 'webhook-relay[zstd]'" in line

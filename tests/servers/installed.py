@@ -1,0 +1,79 @@
+"""The wheel as users get it, and an environment that has it and what it asks for, and nothing else of the checkout."""
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Iterable
+from importlib.metadata import distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+_HOOK = "import sys, hatchling.build as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
+
+
+def build(what: str, tree: Path, into: Path, **environ: str) -> Path:
+    """The `wheel` or `sdist` of `tree`, built as PEP 517 has it, by the tools of this environment."""
+    into.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _HOOK, f"build_{what}", str(into)],
+        cwd=tree,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return into / done.stdout.split()[-1]
+
+
+def install(wheel: Path, into: Path, *, without: Iterable[str] = ()) -> Path:
+    """An environment at `into` with `wheel` and what it requires, but for the distributions `without`; its `python`.
+
+    What it requires is linked from this environment, where each version is the locked one: the requirements that the
+    wheel declares and those of these, and no distribution more. Nothing is downloaded.
+    """
+    venv.create(into, symlinks=True)
+    python = into / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "--quiet")
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", str(wheel)], check=True)
+    [packages] = into.glob("lib/python*/site-packages")
+    [metadata] = packages.glob("webhook_relay-*.dist-info/METADATA")
+    lines = metadata.read_text().splitlines()
+    asked = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
+    for name in sorted(_closure(asked) - set(without)):
+        _link(name, packages)
+    return python
+
+
+def _closure(requirements: Iterable[str]) -> set[str]:
+    """The names of the distributions that `requirements` lead to here, with the extras that they ask for."""
+    found: set[tuple[str, str]] = set()
+    to_see = [(Requirement(text), "") for text in requirements]
+    while to_see:
+        requirement, extra = to_see.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        name = canonicalize_name(requirement.name)
+        for wanted in {"", *requirement.extras} - {known for one, known in found if one == name}:
+            found.add((name, wanted))
+            to_see += [(Requirement(text), wanted) for text in distribution(name).requires or ()]
+    return {name for name, _ in found}
+
+
+def _link(name: str, packages: Path) -> None:
+    """Link what the distribution `name` has in site-packages: its packages, its modules, and its metadata."""
+    one = distribution(name)
+    for top in {file.parts[0] for file in one.files or () if file.parts[0] not in ("..", "__pycache__")}:
+        (packages / top).symlink_to(str(one.locate_file(top)))
+
+
+def unpack(sdist: Path, into: Path) -> Path:
+    """The tree in `sdist`, unpacked into the directory `into`."""
+    shutil.unpack_archive(sdist, into, filter="data")
+    [tree] = into.iterdir()
+    return tree
