@@ -11,7 +11,7 @@ from typing import Final
 from relay.api.view import Found, is_owed
 from relay.api.waiting import Around, Head, Held, LaneSeen, Wait, before_routing, of_callback, of_delivery
 from relay.domain.directory import Directory
-from relay.domain.errors import InvalidRecord
+from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Endpoint, Receiver, Source
@@ -202,6 +202,6 @@ def line_head(key: bytes, head: ParkedHead, copy: Record | None) -> LineHead:
         if copy is not None:
             delivery = decode_hop(unwrap(copy).record.headers).delivery
             return LineHead(key, head.row, delivery.source_id, delivery.message_id)
-    except InvalidRecord:
+    except (InvalidRecord, LogUnavailable):  # LogUnavailable: a newer release's
         pass
     return LineHead(key, head.row, "", "")

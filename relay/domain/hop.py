@@ -17,6 +17,10 @@ Outcome = Literal["answered", "delivered", "failed"]
 NO_RECEIVER: Final = "-"
 """Stands for the receiver in a failure notice of a message that never got one; no receiver can have this name."""
 
+FORM: Final = 1
+"""Of the hop headers; FORM_HEADER says which one a record has, and a record without it has form 1."""
+FORM_HEADER: Final = "relay-form"
+
 _OUTCOMES: Final[dict[bytes, Outcome]] = {b"answered": "answered", b"delivered": "delivered", b"failed": "failed"}
 _MAX_DIGITS: Final = 18  # fits 64 bits; int() is slow, and then refuses, on very long input
 
@@ -127,6 +131,8 @@ def decode_hop(headers: Headers) -> Hop:
     """
     fields: dict[str, Any] = {}
     named, has_own = dict(headers), False
+    if (form := named.get(FORM_HEADER)) is not None and form != b"%d" % FORM:
+        raise _wrong(FORM_HEADER, f"is none that is known here ({FORM}): a newer release wrote this record")
     for name, value in named.items():
         reader = _READERS.get(name)
         if reader is not None:

@@ -155,10 +155,11 @@ def decode_order(value: bytes) -> Order:
 
 
 def decode_progress(value: bytes) -> Progress:
-    """Raises InvalidRecord unless `value` is what `Progress.encode` makes."""
+    """Raises InvalidRecord unless `value` is what `Progress.encode` makes; fields that a newer version adds are
+    ignored."""
     try:
         known: dict[str, Any] = json.loads(value)
         known["positions"], known["upto"] = tuple(known["positions"]), tuple(known["upto"])
-        return Progress(**known)
+        return Progress(**{name: known[name] for name in Progress.__dataclass_fields__ if name in known})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidRecord("invalid", "a job's progress that is none of ours") from error

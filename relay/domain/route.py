@@ -79,10 +79,11 @@ class Route:
 
 
 def decode_route(value: bytes) -> Route:
-    """Raises InvalidRecord unless `value` is what `Route.encode` makes."""
+    """Raises InvalidRecord unless `value` is what `Route.encode` makes; what a newer version adds is ignored."""
     try:
-        return Route(**json.loads(value))
-    except (ValueError, TypeError, RecursionError) as error:
+        known = json.loads(value).items()
+        return Route(**{name: each for name, each in known if name in Route.__dataclass_fields__})
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidRecord("invalid", "a route that is none of ours") from error
 
 

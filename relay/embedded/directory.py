@@ -7,7 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from relay.domain.errors import UserError
+
 LOCK: Final = "relay.lock"
+FORM: Final = 1
+"""Of all that is in the directory but the history, which has a version of its own. Without the file it is 1."""
+_FORM_FILE: Final = "form"
 _API_URL: Final = "api_url"
 
 
@@ -30,6 +35,20 @@ def is_taken(directory: Path) -> bool:
     finally:
         os.close(lock)
     return False
+
+
+def check_form(directory: Path) -> None:
+    """Take note of the form. Raises UserError where a newer release has written what is there."""
+    path = directory / _FORM_FILE
+    if not path.exists():
+        path.write_text(f"{FORM}\n", encoding="ascii")
+        return
+    said = path.read_text(encoding="ascii", errors="replace").strip()
+    if not said.isdecimal() or int(said) > FORM:
+        raise UserError(
+            f"the data directory {directory} has form {said[:20]!r}: a newer release wrote it, and this one reads forms"
+            f" up to {FORM}; use the newer release, or another data directory"
+        )
 
 
 def tell_api_url(directory: Path, url: str | None) -> None:

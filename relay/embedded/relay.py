@@ -20,7 +20,7 @@ from relay.config.receivers_file import ReceiversFile
 from relay.config.settings import Settings
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.topics import Topics
-from relay.embedded.directory import tell_api_url
+from relay.embedded.directory import check_form, tell_api_url
 from relay.embedded.valkey import ValkeyServer
 from relay.engine.clock import SystemClock
 from relay.log.streams.log import StreamsLog
@@ -72,6 +72,7 @@ class EmbeddedRelay:
         """Until `stop`. `started` is awaited, beside the running relay, once it serves."""
         await self._server.start()
         try:
+            check_form(self._data_dir)
             await self._create_topics()
             async with asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(self._watch_server(stop))

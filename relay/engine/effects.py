@@ -251,7 +251,9 @@ class Effects:
         gone: list[RowKey] = []
         for due, key, record in zip(taken, keys, records, strict=True):
             record = record or newest.get(key)
-            copy = unwrap_ours(record) if record is not None else None
+            copy = None
+            with suppress(LogUnavailable):  # a newer release's: it is due again when its lease is over
+                copy = unwrap_ours(record) if record is not None else None
             if copy is not None:
                 found.append(copy)
             elif record is None:

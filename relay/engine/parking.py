@@ -9,7 +9,7 @@ from itertools import islice
 from math import inf
 from typing import Final, Generic
 
-from relay.domain.errors import InvalidRecord
+from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.engine.work import Dead, W
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.port import Due
@@ -18,6 +18,8 @@ from relay.state.rows import RowKey, tag_of
 _PREFIX = "relay-parked-"
 OWNER_HEADER = _PREFIX + "owner"
 """Whose it is: `r:<receiver>` or `s:<source_id>`."""
+FORM: Final = 1
+"""Of the headers of a parked copy; `relay-parked-form` says which one it has, and a copy without that has form 1."""
 LIFE_KEY = b"life"
 """Key of the record which says that the state was once ready: an empty state is then a lost one, not a new one."""
 
@@ -68,9 +70,15 @@ def wrap(topic: str, stage: str, work: W, row: RowKey, *, due_ms: int, poll: boo
 
 
 def unwrap(parked: Record) -> ParkedCopy:
-    """The original record and its surroundings. Raises InvalidRecord where a header is missing or wrong."""
+    """The original record and its surroundings. Raises InvalidRecord where a header is missing or wrong; and
+    LogUnavailable where a newer release wrote it: it is an obligation, and waits for a process that can read it."""
     try:
         own = {name[len(_PREFIX) :]: value.decode() for name, value in parked.headers if name.startswith(_PREFIX)}
+        if (form := int(own.get("form", FORM))) > FORM:
+            raise LogUnavailable(
+                f"the parked record at {parked.coordinate} has form {form}: a newer release wrote it, and this one"
+                f" reads forms up to {FORM}; let processes of the newer release finish it (docs/upgrading.md)"
+            )
         topic, partition, offset = own["from"].rsplit("/", 2)
         original = Record(
             topic,
@@ -97,7 +105,7 @@ def unwrap(parked: Record) -> ParkedCopy:
 
 
 def unwrap_ours(parked: Record) -> ParkedCopy | None:
-    """As `unwrap`; None: it is not ours, so not an obligation of ours."""
+    """As `unwrap`; None: it is not ours, so not an obligation of ours. Raises LogUnavailable as that does."""
     try:
         return unwrap(parked)
     except InvalidRecord:

@@ -203,8 +203,9 @@ class HistoryReader(Protocol):
 
 
 class History(HistoryReader, Protocol):
-    """A store. `start` connects and makes or moves up its tables, and is repeatable: one that another version has made
-    is begun anew. `close` releases everything in bounded time."""
+    """A store. `start` connects and makes or moves up its tables, and is repeatable: one that an older version has made
+    is begun anew; where a newer one has made it, it raises HistoryUnavailable, and leaves it as it is. `close` releases
+    everything in bounded time."""
 
     async def start(self) -> None: ...
 

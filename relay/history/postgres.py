@@ -29,6 +29,7 @@ from relay.history.rows import MESSAGE_COLUMNS, attempt_row, count_row, delivery
 from relay.history.searching import Row, Searching
 from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, DELIVERY, JOIN_DELIVERY, Dialect, Select
 from relay.history.taking import taken
+from relay.history.versions import check_not_newer
 from relay.log.port import TopicPartition
 
 CONNECT_S: Final = 10.0
@@ -111,6 +112,7 @@ class PostgresHistory(Searching):
             version = None
             if await writer.fetchval("SELECT to_regclass($1)", f"{SCHEMA}.version") is not None:
                 version = await writer.fetchval(f"SELECT number FROM {SCHEMA}.version")
+            check_not_newer(version or 0, VERSION, f"drop its schema {SCHEMA}")
             if version != VERSION:
                 await writer.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
                 await writer.execute(CREATE)

@@ -12,7 +12,7 @@ from relay.history.sql import NUMBER
 
 SCHEMA: Final = "relay_history"
 VERSION: Final = 1
-"""Of the tables; what another version has made is built anew."""
+"""Of the tables; what an older one has made is built anew, and what a newer one has made is left alone."""
 DAYS_BACK: Final = 40
 DAYS_AHEAD: Final = 2
 BY_DAY: Final = {"messages": "received_at", "attempts": "started_at"}

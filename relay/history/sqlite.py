@@ -20,12 +20,13 @@ from relay.history.rows import MESSAGE_COLUMNS, attempt_row, count_row, delivery
 from relay.history.searching import Row, Searching
 from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, DELIVERY, JOIN_DELIVERY, NUMBER, Dialect, Select
 from relay.history.taking import taken
+from relay.history.versions import check_not_newer
 from relay.log.port import TopicPartition
 
 T = TypeVar("T")
 
 VERSION: Final = 1
-"""Of the tables; what another version has made is built anew."""
+"""Of the tables; what an older one has made is built anew, and what a newer one has made is left alone."""
 BUSY_S: Final = 5.0
 PRUNED_AT_ONCE: Final = 5_000
 """Rows that are deleted in one transaction: the writer has its turn in between."""
@@ -224,6 +225,7 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
 def _prepare(database: sqlite3.Connection) -> None:
     with _transaction(database):
         [version] = database.execute("PRAGMA user_version").fetchone()
+        check_not_newer(version, VERSION, "remove its file")
         if version != VERSION:
             for table in _TABLES:
                 database.execute(f"DROP TABLE IF EXISTS {table}")

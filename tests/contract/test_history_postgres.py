@@ -10,6 +10,7 @@ from relay.domain.errors import HistoryUnavailable
 from relay.domain.topics import DAY_S
 from relay.history.port import AttemptQuery
 from relay.history.postgres import PostgresHistory
+from relay.history.postgres_tables import VERSION
 from tests.contract.history_contract import HistoryContract, everything, names
 from tests.contract.history_facts import NOON, arrival, attempt, ending, put
 from tests.servers.postgres import PostgresServer
@@ -128,3 +129,19 @@ async def test_a_wrong_address_makes_it_unavailable() -> None:
 
     assert "secret" not in str(failed.value)
     await history.close()
+
+
+async def test_what_a_newer_release_has_made_is_left_as_it_is(server: PostgresServer, history: PostgresHistory) -> None:
+    await put(history, arrival(1, receivers=("ci",)))
+    before = await everything(history)
+    async with history._connection() as writer:
+        await writer.execute("UPDATE version SET number = $1", VERSION + 1)
+    older = PostgresHistory(server.url, lambda: NOON)
+    try:
+        with pytest.raises(HistoryUnavailable, match=f"version {VERSION + 1}, this one reads {VERSION}"):
+            await older.start()
+    finally:
+        await older.close()
+        async with history._connection() as writer:
+            await writer.execute("UPDATE version SET number = $1", VERSION)
+    assert await everything(history) == before

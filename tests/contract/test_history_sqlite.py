@@ -1,6 +1,8 @@
 """The history in SQLite: the contract, and what a file can go through."""
 
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import pytest_asyncio
 
 from relay.domain.errors import HistoryUnavailable
 from relay.domain.identity import MessageId
-from relay.history.sqlite import SqliteHistory
+from relay.history.sqlite import VERSION, SqliteHistory
 from tests.contract.history_contract import HistoryContract, everything
 from tests.contract.history_facts import arrival, attempt, put
 
@@ -65,3 +67,20 @@ async def test_two_processes_may_use_one_file(tmp_path: Path) -> None:
     assert await other.message(MessageId("shop", "m-1")) is not None
     await one.close()
     await other.close()
+
+
+async def test_what_a_newer_release_has_made_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    history = SqliteHistory(path)
+    await history.start()
+    await put(history, arrival(1, receivers=("ci",)))
+    await history.close()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"PRAGMA user_version = {VERSION + 1}")
+
+    older = SqliteHistory(path)
+    with pytest.raises(HistoryUnavailable, match=f"version {VERSION + 1}, this one reads {VERSION}"):
+        await older.start()
+    await older.close()
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT message_id FROM messages").fetchall() == [("m-1",)]

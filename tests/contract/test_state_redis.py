@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import structs
+from msgspec import msgpack, structs
 from redis.asyncio import Redis
 
 import relay.state.redis.script as script_files
@@ -57,6 +57,14 @@ async def connected(server: ValkeyServer, clock: Callable[[], float] | None = No
 
 async def command(client: Redis, *words: str) -> None:
     await client.execute_command(*words)  # type: ignore[no-untyped-call]
+
+
+async def life(client: Redis, key: str | bytes) -> tuple[bytes, dict[str, object]]:
+    """Its first line, and what is behind that."""
+    stored = await client.get(key)
+    assert isinstance(stored, bytes)
+    first, _, about = stored.partition(b"\n")
+    return first, msgpack.decode(about)
 
 
 async def recover(state: RedisState) -> None:
@@ -117,6 +125,45 @@ class TestStart:
         await recover(state)
         assert await begun(state, row()) == Go(1, 0.0)
         await state.close()
+
+
+class TestNewerRelease:
+    async def test_what_it_wrote_in_another_form_is_waited_for_and_left_as_it_is(
+        self, start: Callable[..., ValkeyServer]
+    ) -> None:
+        server = start(fsync="always")
+        async with connected(server) as state, Redis.from_url(server.url) as client:
+            await recover(state)
+            await begun(state, row())
+            lives = sorted(await client.keys("relay:{*}:life"))
+            assert len(lives) == TAGS
+            for key in lives:
+                first, about = await life(client, key)
+                newer = msgpack.encode(about | {"form": 2})
+                await client.set(key, first + b" 2\n" + newer)
+            before = await client.mget(lives)
+            rows = {key: await client.hgetall(key) for key in await client.keys("relay:{*}:u:*")}
+
+            with pytest.raises(StateRecovering):
+                await answered(state.peek([row()]))
+            with pytest.raises(StateUnavailable, match="a newer release wrote what Redis holds"):
+                await state.lost()
+            with pytest.raises(StateRecovering):
+                await state.ready(range(TAGS), in_doubt_s=0)
+            assert await client.mget(lives) == before
+            assert {key: await client.hgetall(key) for key in await client.keys("relay:{*}:u:*")} == rows
+
+    async def test_the_form_is_told_from_the_first_day_and_a_life_without_one_has_the_first(
+        self, start: Callable[..., ValkeyServer]
+    ) -> None:
+        server = start(fsync="always")
+        async with connected(server) as state, Redis.from_url(server.url) as client:
+            await recover(state)
+            [key, *_] = sorted(await client.keys("relay:{*}:life"))
+            first, about = await life(client, key)
+            assert about.pop("form") == 1
+            await client.set(key, first + b"\n" + msgpack.encode(about))
+            assert await state.lost() == frozenset()
 
 
 class TestLoss:

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from redis.exceptions import NoScriptError, ResponseError
@@ -26,6 +26,10 @@ Decode = Callable[[bytes], list[list[T] | bool]]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_texts: Decode[str] = msgspec.msgpack.Decoder(list[list[str] | bool]).decode
+_NEWER: Final = (
+    "a newer release wrote what Redis holds, in a form that this one cannot read: start the newer release again, or see"
+    " docs/upgrading.md"
+)
 
 
 class Calls:
@@ -99,6 +103,8 @@ class Calls:
         found = {tag: reply for tag, reply in enumerate(replies) if isinstance(reply, list)}
         if not found:
             raise refused([reply for reply in replies if not isinstance(reply, list)])
+        if any(told == "newer" for _, told in found.values()):
+            raise StateUnavailable(_NEWER)
         self._passes = {tag: name for tag, (name, _) in found.items() if name}
         self.forgotten = frozenset(tag for tag, (name, lossy) in found.items() if name and lossy)
         return frozenset(self._passes)

@@ -2,7 +2,10 @@
 --   pass name of the recovery pass, fsync whether every write is fsynced, lossy whether anything can be missing,
 --   since when its loss was noticed (ms), doubt until when a missing row proves nothing (ms), open whether finished rows
 --   may be missing that the log proves, kept those of what ended until then are there (ms), seen when it was last known
---   that this memory was read or written (ms)
+--   that this memory was read or written (ms), form version of all that is kept under this tag (missing: 1)
+-- From form 2 on, READY in _life.lua has the number behind the node: no script of an older release takes it for ready.
+local FORM = 1
+
 local function about_life(life)
   return cmsgpack.unpack(string.sub(life, string.find(life, '\n', 1, true) + 1))
 end
@@ -16,6 +19,11 @@ local function read_life()
   end
 end
 
+local function is_newer(about)
+  return about and (about.form or 1) > FORM
+end
+
 local function write_life(state, about)
+  about.form = FORM
   call('SET', P .. 'life', state .. ' ' .. NODE .. '\n' .. cmsgpack.pack(about))
 end

@@ -1,10 +1,14 @@
 --include _life _memory
 -- Arguments: a new pass's name. Reply: {name of the recovery pass under way, '' when ready; whether anything can be
--- missing, 'lossy' or ''}: nothing is when each write of the former run was fsynced and this run read it back.
+-- missing, 'lossy' or ''}: nothing is when each write of the former run was fsynced and this run read it back. Or
+-- {'', 'newer'}: a newer release wrote what is there, in a form that this one cannot read; nothing is touched.
 local SEEN_EVERY_MS = 10000
 
 return serve(function(pass)
   local state, node, about = read_life()
+  if is_newer(about) then
+    return { '', 'newer' }
+  end
   if node == NODE then
     if state == 'ready' and now - (about.seen or 0) >= SEEN_EVERY_MS then
       about.seen = now
