@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from relay.domain.exchange import Exchange
 from relay.domain.failure import failure_detail
+from relay.domain.hop import Hop
 from relay.domain.receiver import PollPolicy, Receiver
 from relay.domain.requests import status_request
 from relay.domain.schedule import poll_delay
@@ -15,10 +16,12 @@ from workers.outside import Outside
 
 
 def ask(
-    outside: Outside, about: About, receiver: Receiver, url: str, decide: Callable[[StatusReading], Decision]
+    outside: Outside, about: About, hop: Hop, receiver: Receiver, url: str, decide: Callable[[StatusReading], Decision]
 ) -> Call[Exchange]:
-    """Ask `receiver` at `url` about a delivery; `decide` says what its word means for it."""
-    request = status_request(url, receiver, user_agent=outside.user_agent, timeout_s=receiver.post.timeout)
+    """Ask `receiver` at `url` about the delivery of `hop`; `decide` says what its word means for it."""
+    hop = outside.traced(hop, about.kind, about.attempt)
+    timeout_s = receiver.post.timeout
+    request = status_request(url, receiver, user_agent=outside.user_agent, timeout_s=timeout_s, hop=hop)
 
     def read(exchange: Exchange) -> Decision:
         reading = read_status(exchange, status_map=receiver.status_map, now=outside.clock.time())

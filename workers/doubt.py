@@ -30,7 +30,7 @@ class Doubt:
         receiver = work.receiver
         if can_be_asked(receiver):
             url = _url(receiver, work)
-            return ask(self._outside, _about(work), receiver, url, partial(self._decide, work, url))
+            return ask(self._outside, _about(work), work.hop, receiver, url, partial(self._decide, work, url))
         if receiver.on_ambiguous == "dead_letter":
             said = f": {work.said}" if work.said else ""
             return Dead("ambiguous", f"an attempt was begun, and nobody knows what came of it{said}")
@@ -39,7 +39,7 @@ class Doubt:
     def before(self, work: Delivery) -> Step:
         """Of a life whose former one may have reached the receiver: it is asked once before it is sent anything."""
         url = _url(work.receiver, work)
-        return ask(self._outside, _about(work), work.receiver, url, partial(self._decide_before, work, url))
+        return ask(self._outside, _about(work), work.hop, work.receiver, url, partial(self._decide_before, work, url))
 
     def _decide_before(self, work: Delivery, url: str, reading: StatusReading) -> Decision:
         if not isinstance(reading, NeverSeen):
@@ -74,7 +74,8 @@ class Doubt:
 
 
 def _about(work: Delivery) -> About:
-    return About("status", work.gate, work.receiver.post, work.delivery, work.generation, work.asked + 1)
+    posts = work.attempts
+    return About("status", work.gate, work.receiver.post, work.delivery, work.generation, work.asked + 1, posts)
 
 
 def _url(receiver: Receiver, work: Delivery) -> str:

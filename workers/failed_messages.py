@@ -12,12 +12,13 @@ One that somebody discarded is neither reported nor listed: nobody has to look a
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from relay.domain.dead_letter import DeadLetter, identity_of, parse_dead_letter
+from relay.domain.dead_letter import DeadLetter, identity_of, original_headers, parse_dead_letter
 from relay.domain.hop import NO_RECEIVER, Hop, result_headers
 from relay.domain.identity import DeliveryId
 from relay.domain.notice import MEDIA_TYPE, notice_body
 from relay.domain.reasons import DISCARDED, reason_class
 from relay.domain.topics import Topics
+from relay.domain.trace import read_tracestate
 from relay.engine.work import Dead, Done, LookedUpFirst, Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Kind
@@ -153,6 +154,7 @@ class FailedMessages:
         if "id_conflict" in (work.letter.reason, work.letter.former_reason):
             receiver = NO_RECEIVER  # it never became a delivery; the one of this name is the first message's
         letter, generation = work.letter, generation_of(work.record)
+        trace = dict(original_headers(work.record.headers))
         hop = Hop(
             DeliveryId(receiver, source_id, message_id),
             content_type=MEDIA_TYPE,
@@ -162,6 +164,8 @@ class FailedMessages:
             outcome="failed",
             answer_status=letter.last_status,
             reason=letter.reason,
+            traceparent=trace.get("traceparent", b"").decode("ascii", errors="replace") or None,
+            tracestate=read_tracestate(trace.get("tracestate", b"")),
         )
         body = notice_body(
             hop.delivery,

@@ -157,8 +157,9 @@ class FromReceiverAsync:
         url = work.status_url
         if url is None:
             return self._later(work, inf, "waiting for the receiver's callback")
-        about = About("status", work.gate, work.receiver.post, work.delivery, work.generation, work.polls)
-        return ask(self._outside, about, work.receiver, url, partial(self._decide, work))
+        post, posts = work.receiver.post, work.attempts
+        about = About("status", work.gate, post, work.delivery, work.generation, work.polls, posts)
+        return ask(self._outside, about, work.hop, work.receiver, url, partial(self._decide, work))
 
     def resume(self, work: Awaited, result: Result) -> Done | Dead:
         if result.outcome == "dead":

@@ -134,6 +134,7 @@ def _headers(message: Message) -> dict[str, str]:
         "ce-time": message.time,
         "content-type": message.content_type,
         "traceparent": message.traceparent,
+        "tracestate": message.tracestate,
     }
     return {**dict(message.headers), **{name: text for name, text in told.items() if text is not None}}
 

@@ -28,7 +28,7 @@ _OF_CHANGE: Final[Mapping[Change, AttemptOutcome]] = {
 
 class About(Struct, frozen=True, gc=False):
     """Whom a request is made to, and what for. `gate`: the endpoint's name; `endpoint`: knows the secrets that may be
-    repeated. `delivery` None: a ping. `attempt`: 1-based, counted per kind."""
+    repeated. `delivery` None: a ping. `attempt`: 1-based, counted per kind. `posts`: of the delivery, before it."""
 
     kind: AttemptKind
     gate: str
@@ -36,6 +36,7 @@ class About(Struct, frozen=True, gc=False):
     delivery: DeliveryId | None = None
     generation: int = 0
     attempt: int = 1
+    posts: int = 0
 
 
 class Journal(Protocol):

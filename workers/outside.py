@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from relay.delivery.port import Transport
+from relay.domain.attempt import AttemptKind
 from relay.domain.exchange import Exchange, Request
 from relay.domain.hop import Hop
 from relay.domain.receiver import Receiver
@@ -13,12 +14,14 @@ from relay.engine.turnstile import Turnstile
 from relay.engine.work import Call, Decision
 from workers.journal import About, Journal
 from workers.meter import Meter, SilentMeter
+from workers.tracing import Tracing
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
     """`jitter`: uniform sample of [0, 1). `turnstile`: the process's, which is told of every exchange. `answer_url`:
-    where a receiver may POST its answer later (None: nowhere). `journal` None: nobody is told of requests."""
+    where a receiver may POST its answer later (None: nowhere). `journal` None: nobody is told of requests. `tracing`
+    None: a sender's trace goes along as it came."""
 
     transport: Transport
     clock: Clock
@@ -27,7 +30,12 @@ class Outside:
     answer_url: Callable[[Receiver, Hop], str | None] = lambda _receiver, _hop: None
     meter: Meter = field(default_factory=SilentMeter)
     journal: Journal | None = None
+    tracing: Tracing | None = None
     turnstile: Turnstile = field(kw_only=True)
+
+    def traced(self, hop: Hop, kind: AttemptKind, attempt: int) -> Hop:
+        """`hop` with the trace context that a request for it carries."""
+        return hop if self.tracing is None else self.tracing.traced(hop, kind, attempt)
 
     def call(self, about: About, request: Request, decide: Callable[[Exchange], Decision]) -> Call[Exchange]:
         """Make `request`; `decide` says what its outcome means, unless that is ours."""

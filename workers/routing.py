@@ -28,6 +28,7 @@ def first_hop(
         origin=origin,
         accepted_ms=accepted_ms,
         traceparent=message.traceparent,
+        tracestate=message.tracestate,
         move=move,
         headers=message.headers if receiver.forward_headers else (),
         wait_s=wait_s,

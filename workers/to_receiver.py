@@ -168,7 +168,7 @@ class ToReceiver:
         outside, receiver = self._outside, work.receiver
         request = post_request(
             receiver,
-            work.hop,
+            outside.traced(work.hop, "post", work.attempts),
             work.record.value or b"",
             attempt=work.attempts,
             sequence=work.sequence,
@@ -177,7 +177,8 @@ class ToReceiver:
             user_agent=outside.user_agent,
         )
         begun = outside.clock.monotonic()
-        about = About("post", work.gate, receiver.post, work.delivery, work.generation, work.attempts)
+        n = work.attempts
+        about = About("post", work.gate, receiver.post, work.delivery, work.generation, n, n - 1)
         return outside.call(about, request, partial(self._heard, work, begun))
 
     def _heard(self, work: Delivery, begun: float, exchange: Exchange) -> Decision:

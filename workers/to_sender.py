@@ -215,13 +215,14 @@ class ToSender:
         outside = self._outside
         request = callback_request(
             callback,
-            work.hop,
+            outside.traced(work.hop, "callback", work.attempts),
             work.record.value or b"",
             now=outside.clock.wall(),
             user_agent=outside.user_agent,
             attempt=work.attempts,
         )
-        about = About("callback", work.gate, callback, work.delivery, work.generation, work.attempts)
+        posts = work.hop.attempt
+        about = About("callback", work.gate, callback, work.delivery, work.generation, work.attempts, posts)
         return outside.call(about, request, partial(self._heard, work, callback))
 
     def _heard(self, work: Callback, callback: Endpoint, exchange: Exchange) -> Decision:

@@ -124,6 +124,7 @@ class AnswersResource:
             origin=known.at,
             accepted_ms=max(0, known.received_ms or 0),
             traceparent=message.traceparent,
+            tracestate=message.tracestate,
             wait_s=message.wait_s,
         )
 

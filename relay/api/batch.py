@@ -11,7 +11,7 @@ from aiohttp import web
 
 from relay.api.batch_items import Defaults, Item, Refused, read_events, read_lines
 from relay.api.context import ApiContext
-from relay.api.incoming import one_type, own_headers, receivers_in
+from relay.api.incoming import one_type, own_headers, receivers_in, tracestate_in
 from relay.api.intake import Accepted, Fate, Incoming, Intake, Repeated
 from relay.api.json_body import json_response
 from relay.api.problems import UNSUPPORTED, Problem, document_of, invalid
@@ -104,6 +104,7 @@ def _defaults(request: web.Request, context: ApiContext) -> Defaults:
         receivers=receivers_in(query),
         event_type=_short(one_type(query.get("type", ())), parameter="type"),
         traceparent=_short(plain_header(request, "traceparent"), header="traceparent"),
+        tracestate=tracestate_in(request),
         max_payload_bytes=context.max_payload_bytes,
         new_id=context.new_id,
         headers=own_headers(request),

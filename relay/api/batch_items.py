@@ -14,6 +14,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import Pairs, read_headers
 from relay.domain.identity import check_id
 from relay.domain.message import Message, message_headers, short_text
+from relay.domain.trace import fit_tracestate
 
 MAX_ITEMS: Final = 1_000
 """One call of log and state takes so many in its stride; more would make everybody else wait."""
@@ -42,6 +43,7 @@ class Defaults:
     new_id: Callable[[], str]
     foreign: bool = False
     headers: Pairs = ()
+    tracestate: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,8 @@ class BatchLine(msgspec.Struct):
 
 
 class CloudEvent(msgspec.Struct):
-    """A CloudEvent, structured. `receiver` is our extension, `traceparent` that of distributed tracing."""
+    """A CloudEvent, structured. `receiver` is our extension, `traceparent` and `tracestate` those of distributed
+    tracing."""
 
     specversion: str = "1.0"
     id: str | None = None
@@ -80,6 +83,7 @@ class CloudEvent(msgspec.Struct):
     datacontenttype: str | None = None
     receiver: str | None = None
     traceparent: str | None = None
+    tracestate: str | None = None
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     data_base64: bytes | None = None
 
@@ -160,7 +164,6 @@ class _Maker:
             time=line.time,
             content_type=line.content_type or _JSON,
             payload=bytes(line.payload),
-            traceparent=None,
             headers=line.headers,
         )
 
@@ -180,7 +183,7 @@ class _Maker:
             time=event.time,
             content_type=event.datacontenttype or (None if event.data is msgspec.UNSET else _JSON),
             payload=_data(event),
-            traceparent=event.traceparent,
+            trace=(event.traceparent, event.tracestate),
         )
 
     def _made(
@@ -193,10 +196,11 @@ class _Maker:
         time: str | None,
         content_type: str | None,
         payload: bytes,
-        traceparent: str | None,
+        trace: tuple[str | None, str | None] = (None, None),
         headers: Mapping[str, str] | None = None,
     ) -> Item:
         defaults = self._defaults
+        traceparent, tracestate = trace if trace[0] else (defaults.traceparent, defaults.tracestate)
         try:
             if source_id is not None and source_id != defaults.source_id:
                 raise InvalidRecord("invalid", "the source is another one than in the path")
@@ -212,7 +216,8 @@ class _Maker:
                 time=short_text(time, "time"),
                 content_type=short_text(content_type, "content type"),
                 payload=payload,
-                traceparent=short_text(traceparent, "traceparent") or defaults.traceparent,
+                traceparent=short_text(traceparent, "traceparent"),
+                tracestate=fit_tracestate(tracestate),
                 headers=read_headers(dict(defaults.headers) | dict(headers)) if headers else defaults.headers,
             )
         except (InvalidRecord, Problem) as error:

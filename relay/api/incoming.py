@@ -14,6 +14,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import PREFIX, Pairs, read_headers
 from relay.domain.identity import check_id, is_receiver_name
 from relay.domain.message import MAX_RECEIVERS, Message, message_headers, parse_message
+from relay.domain.trace import fit_tracestate
 
 _IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 _STRING: Final = re.compile(r'"((?:[^"\\]|\\["\\])*)"')  # RFC 9651, section 3.3.3
@@ -40,10 +41,16 @@ def read_message(
         content_type=content_type_of(request),
         payload=payload,
         traceparent=plain_header(request, "traceparent"),
+        tracestate=tracestate_in(request),
         wait_s=wait_s,
         headers=own_headers(request),
     )
     return as_incoming(message, fresh=given_id is None)
+
+
+def tracestate_in(request: web.Request) -> str | None:
+    """The values of a repeated one make a list (https://www.w3.org/TR/trace-context/#tracestate-header)."""
+    return fit_tracestate(",".join(request.headers.getall("tracestate", ())))
 
 
 def own_headers(request: web.Request) -> Pairs:

@@ -21,6 +21,7 @@ _RESERVED: Final = frozenset(
         "stripe-signature",
         "te",
         "traceparent",
+        "tracestate",
         "trailer",
         "transfer-encoding",
         "upgrade",

@@ -11,6 +11,7 @@ from relay.domain.coordinate import Coordinate, Headers, coordinate_text, parse_
 from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import PREFIX, Pairs, as_record_headers, in_record
 from relay.domain.identity import DeliveryId, callback_id, is_receiver_name, read_message_id, read_source_id
+from relay.domain.trace import read_tracestate
 
 Outcome = Literal["answered", "delivered", "failed"]
 
@@ -58,6 +59,7 @@ class Hop(Struct, frozen=True, gc=False):
     ask_first: bool = False
     wait_s: int = 0
     headers: Pairs = ()
+    tracestate: str | None = None
 
 
 def encode_hop(hop: Hop) -> Headers:
@@ -89,6 +91,8 @@ def encode_hop(hop: Hop) -> Headers:
         headers.append(("relay-not-asked", hop.not_asked.encode(errors="replace")))
     if hop.traceparent is not None:
         headers.append(("traceparent", hop.traceparent.encode(errors="replace")))
+    if hop.tracestate is not None:
+        headers.append(("tracestate", hop.tracestate.encode(errors="replace")))
     if hop.sequence is not None:
         headers.append(("relay-sequence", b"%d" % hop.sequence))
     if hop.origin is not None:
@@ -238,6 +242,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "relay-ask-after": ("ask_after_s", _seconds),
     "relay-not-asked": ("not_asked", bytes.decode),
     "traceparent": ("traceparent", bytes.decode),
+    "tracestate": ("tracestate", read_tracestate),
     "relay-move": ("move", _number),
     "relay-ask-first": ("ask_first", _is_true),
     "relay-wait": ("wait_s", _number),

@@ -12,6 +12,7 @@ from relay.domain.coordinate import Headers
 from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import PREFIX, Pairs, as_record_headers, in_record, read_headers
 from relay.domain.identity import OWN_SOURCE, MessageId, check_id, is_receiver_name, read_message_id, read_source_id
+from relay.domain.trace import read_tracestate
 
 MAX_RECEIVERS: Final = 1_000
 """Receivers that one message may go to."""
@@ -45,6 +46,7 @@ class Message(Struct, frozen=True, gc=False):
     traceparent: str | None = None
     wait_s: int = 0
     headers: Pairs = ()
+    tracestate: str | None = None
 
     @property
     def id(self) -> MessageId:
@@ -111,6 +113,7 @@ def message_headers(message: Message) -> Headers:
         ("content-type", message.content_type),
         ("ce_receiver", None if message.receivers is None else ",".join(message.receivers)),
         ("traceparent", message.traceparent),
+        ("tracestate", message.tracestate),
     )
     return (
         ("ce_specversion", b"1.0"),
@@ -177,6 +180,7 @@ def _from_envelope(value: bytes, named: Mapping[str, bytes]) -> Message:
         content_type="application/json",
         payload=bytes(envelope.payload),
         traceparent=_text(named, "traceparent"),
+        tracestate=read_tracestate(named.get("tracestate", b"")),
         headers=_own_headers(named, envelope.headers) if named or envelope.headers else (),
     )
 
@@ -258,6 +262,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "ce_time": ("time", _reader_of_short("ce_time")),
     "content-type": ("content_type", _reader_of_few("content-type")),
     "traceparent": ("traceparent", _reader_of_short("traceparent")),
+    "tracestate": ("tracestate", read_tracestate),
     "relay-wait": ("wait_s", _read_wait),
 }
 """Which field of a message a header is, and how it is read."""

@@ -17,6 +17,7 @@ from relay.domain.identity import callback_id, webhook_id
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.signing import sign
 from relay.domain.status import same_origin
+from relay.domain.trace import trace_headers
 
 _Pairs = tuple[tuple[str, str], ...]
 
@@ -30,8 +31,6 @@ ANSWER_URL_HEADER: Final = "relay-answer-url"
 # CloudEvents HTTP binding, 3.1.3.2: space, quote, percent and all beyond printable ASCII are percent-encoded
 _ATTRIBUTE_SAFE: Final = VISIBLE.replace('"', "").replace("%", "")
 _IN_ATTRIBUTE: Final = re.compile(r'[^\x21-\x7e]|["%]')
-# https://www.w3.org/TR/trace-context/#traceparent-header: what is not of this form is no trace, and ends here
-_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def attribute_value(text: str) -> str:
@@ -82,7 +81,7 @@ def post_request(
         headers.append(("relay-sequence", str(sequence)))
     if answer_url is not None:
         headers.append((ANSWER_URL_HEADER, header_value(answer_url)))
-    headers += _trace(hop)
+    headers += trace_headers(hop.traceparent, hop.tracestate)
     if hop.headers and receiver.forward_headers:
         own = (name for name, _ in receiver.post.headers)
         found = wanted(hop.headers, receiver.forward_headers, own)
@@ -149,14 +148,18 @@ def is_of_receiver(url: str, receiver: Receiver) -> bool:
     return any(endpoint is not None and same_origin(url, endpoint) for endpoint in configured)
 
 
-def status_request(url: str, receiver: Receiver, *, user_agent: str, timeout_s: float) -> Request:
-    """The GET that asks `receiver` at `url` what became of a delivery; with the receiver's own static headers.
+def status_request(
+    url: str, receiver: Receiver, *, user_agent: str, timeout_s: float, hop: Hop | None = None
+) -> Request:
+    """The GET that asks `receiver` at `url` what became of a delivery; with the receiver's own static headers, and in
+    the trace of `hop`.
 
     Raises ValueError for a URL that is not the receiver's, wherever it came from: nobody else gets its credentials.
     """
     if not is_of_receiver(url, receiver):
         raise ValueError("the status URL is on an origin that is not the receiver's")
-    headers = (("user-agent", header_value(user_agent)), *_own_headers(receiver.post.headers))
+    trace = () if hop is None else trace_headers(hop.traceparent, hop.tracestate)
+    headers = (("user-agent", header_value(user_agent)), *trace, *_own_headers(receiver.post.headers))
     return Request("GET", url, headers, timeout_s=timeout_s, egress=receiver.post.egress)
 
 
@@ -185,7 +188,7 @@ def callback_request(
         headers.append(("relay-answer-truncated", "true"))
     if failed and hop.reason is not None:
         headers.append(("relay-reason", header_value(hop.reason)))
-    headers += _trace(hop)
+    headers += trace_headers(hop.traceparent, hop.tracestate)
     return _post(source_callback, headers, body, user_agent)
 
 
@@ -225,10 +228,3 @@ def _may_own(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _trace(hop: Hop) -> _Pairs:
-    """The sender's trace goes on: whoever gets the request can be found in it."""
-    if hop.traceparent is None or not _TRACEPARENT.fullmatch(hop.traceparent):
-        return ()
-    return (("traceparent", hop.traceparent),)

@@ -164,6 +164,14 @@ async def test_queries_that_contradict_or_are_wrong(rig: Rig, query: str, header
     problem(await rig.post(f"/v1/sources/app/messages?{query}", b"{}", **headers), 400, "invalid-request")
 
 
+async def test_the_state_of_a_trace_comes_along(rig: Rig) -> None:
+    await rig.post(CI, b"{}", traceparent="00-1-2-01", tracestate="a=1,b=2")
+    await rig.post(CI, b"{}", traceparent="00-1-2-01", tracestate="a" * 513)
+    await rig.post(CI, b"{}")
+    messages = [parse_message(one.value, one.headers) for one in rig.records(rig.topics.from_sender)]
+    assert [one.tracestate for one in messages] == ["a=1,b=2", None, None]
+
+
 async def test_attributes_come_from_headers(rig: Rig) -> None:
     await rig.post(f"{CI},cd", ce_type="a%20%C3%BC%25", ce_time="2026-01-01T00:00:00Z", traceparent="00-1-2-01")
 

@@ -43,13 +43,14 @@ FULL = Hop(
     ask_after_s=1e-7,
     not_asked="it is of another origin",
     traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    tracestate="vendor=1",
     move=1,
     ask_first=True,
     wait_s=10,
     headers=(("x-team", "core"),),
 )
 EVERYTHING = Message(
-    "github", "m-1", ("ci", "cd"), "push", FULL.time, "text/plain", b"{}", FULL.traceparent, 10, FULL.headers
+    "github", "m-1", ("ci", "cd"), "push", FULL.time, "text/plain", b"{}", FULL.traceparent, 10, FULL.headers, "a=1"
 )
 
 

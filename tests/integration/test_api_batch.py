@@ -108,6 +108,19 @@ async def test_the_envelope_of_from_sender_is_a_line(rig: Rig) -> None:
     assert record.key == b"app"
 
 
+async def test_an_event_is_in_its_own_trace_or_in_that_of_its_request(rig: Rig) -> None:
+    event = {"specversion": "1.0", "type": "push", "source": "app", "data": 1}
+    own = event | {"id": "own", "traceparent": "00-3-4-01", "tracestate": "mine=1"}
+    bare = event | {"id": "bare", "traceparent": "00-3-4-01"}
+    body = json.dumps([own, bare, event | {"id": "none"}]).encode()
+    await rig.post(CI, body, content_type=EVENTS, traceparent="00-1-2-01", tracestate="a=1")
+    assert [(one.message_id, one.traceparent, one.tracestate) for one in on_the_log(rig)] == [
+        ("own", "00-3-4-01", "mine=1"),
+        ("bare", "00-3-4-01", None),
+        ("none", "00-1-2-01", "a=1"),
+    ]
+
+
 async def test_a_line_and_a_single_message_are_the_same(rig: Rig) -> None:
     headers = {"ce_type": "push", "ce_time": "2026-01-01T00:00:00Z", "content_type": "application/vnd.x+json"}
     await rig.post("/v1/sources/app/messages?receiver=ci", b'{"a": 1}', ce_id="m", traceparent="00-1", **headers)

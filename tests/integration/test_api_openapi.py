@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator, FormatChecker
+from msgspec import structs
 from schemathesis.specs.openapi.definitions import OPENAPI_31
 
 from relay.api import problems
@@ -181,7 +182,8 @@ def sent() -> Iterator[tuple[Sent, Request, Request]]:
     post = Endpoint("https://receiver.example/", signing=SigningPolicy(("standard", "github", "stripe"), ("a secret",)))
     plain = Endpoint("https://receiver.example/")
     delivery = DeliveryId("ci", "github", "m-1")
-    full = Hop(delivery, "push", "2026-01-01T00:00:00Z", "text/plain", sequence=1, accepted_ms=1, traceparent=TRACE)
+    full = Hop(delivery, "push", "2026-01-01T00:00:00Z", "text/plain", sequence=1, accepted_ms=1)
+    full = structs.replace(full, traceparent=TRACE, tracestate="vendor=1")
     bare, agent = Hop(delivery), "relay/1"
     yield (
         DELIVERY,
@@ -195,10 +197,12 @@ def sent() -> Iterator[tuple[Sent, Request, Request]]:
         answer_status=200,
         answer_truncated=True,
         traceparent=TRACE,
+        tracestate="vendor=1",
     )
     notice = Hop(
         delivery, content_type="application/problem+json", outcome="failed", reason="rejected", traceparent=TRACE
     )
+    notice = structs.replace(notice, tracestate="vendor=1")
     least = Hop(delivery, content_type="application/problem+json", outcome="failed", reason="rejected")
     for kind, most, few in ((RESULT, answer, bare), (FAILURE, notice, least)):
         yield (

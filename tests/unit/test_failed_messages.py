@@ -62,6 +62,13 @@ def notice(letter: Record) -> Hop | None:
     return None if record is None else hop_of(record)
 
 
+def test_a_notice_is_in_the_trace_of_its_message() -> None:
+    traced = structs.replace(HOP, traceparent="00-1", tracestate="a=1")
+    told = notice(buried("exhausted", headers=encode_hop(traced)))
+    assert told is not None
+    assert (told.traceparent, told.tracestate) == ("00-1", "a=1")
+
+
 @pytest.mark.parametrize("reason", sorted(set(REASONS) - {"id_conflict", "callback_rejected", "callback_exhausted"}))
 def test_the_sender_is_told(reason: str) -> None:
     assert notice(buried(reason)) == Hop(

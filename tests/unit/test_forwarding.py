@@ -28,7 +28,8 @@ PUSH = Message("github", "m-1", ("ci",), payload=b"{}", headers=OWN)
 NEVER = [
     "Connection", "Keep-Alive", "TE", "Trailer", "Transfer-Encoding", "Upgrade", "Proxy-Authorization",
     "Proxy-Connection", "Host", "Content-Length", "Content-Type", "Expect", "Authorization", "Cookie", "Set-Cookie",
-    "User-Agent", "traceparent", "relay-attempt", "relay-header-x", "webhook-id", "webhook-signature", "ce-id",
+    "User-Agent", "traceparent", "tracestate",
+    "relay-attempt", "relay-header-x", "webhook-id", "webhook-signature", "ce-id",
     "X-Hub-Signature", "X-Hub-Signature-256", "Stripe-Signature", "Svix-Signature", "Signature", "",
     "a b", "a:b", "x\r\ny", "é",
 ]  # fmt: skip

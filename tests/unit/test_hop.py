@@ -34,6 +34,7 @@ hops = st.builds(
     status_url=st.none() | texts,
     ask_after_s=st.none() | st.floats(0, 1e18),
     traceparent=st.none() | texts,
+    tracestate=st.none() | st.from_regex(r"[ -~]{1,512}", fullmatch=True),
 )
 
 

@@ -37,6 +37,7 @@ messages = st.builds(
     content_type=st.none() | texts.filter(lambda text: not text.lower().startswith("application/cloudevents")),
     payload=st.binary(max_size=200),
     traceparent=st.none() | texts,
+    tracestate=st.none() | st.from_regex(r"[ -~]{1,512}", fullmatch=True),
 )
 
 
@@ -47,6 +48,23 @@ def envelope(**fields: object) -> bytes:
 @given(messages)
 def test_the_header_form_round_trips(message: Message) -> None:
     assert parse_message(message.payload, message_headers(message)) == message
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        (b"a=1,b=2", "a=1,b=2"),
+        (b"", None),
+        (b"a=\xff", None),
+        (b"a=\n", None),
+        (b"a" * 512, "a" * 512),
+        (b"a" * 513, None),
+    ],
+)
+def test_no_message_fails_because_of_a_tracestate(value: bytes, read: str | None) -> None:
+    headers: Headers = (("traceparent", b"tp"), ("tracestate", value))
+    for message in (parse_message(b"{}", (*IDS, *headers)), parse_message(envelope(), headers)):
+        assert (message.traceparent, message.tracestate) == ("tp", read)
 
 
 def test_id_is_source_and_message() -> None:

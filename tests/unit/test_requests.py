@@ -197,6 +197,26 @@ def test_a_trace_goes_on_to_receiver_and_callback(taken: str | None, sent: str |
         assert named(request).get("traceparent") == sent
 
 
+@pytest.mark.parametrize(
+    ("traceparent", "state", "sent"),
+    [
+        (TRACE, "a=1,b=2", {"traceparent": TRACE, "tracestate": "a=1,b=2"}),
+        (TRACE, None, {"traceparent": TRACE}),
+        (TRACE, "a=1\r\nx: y", {"traceparent": TRACE}),
+        (TRACE, "a" * 513, {"traceparent": TRACE}),
+        ("00-1", "a=1", {}),
+        (None, "a=1", {}),
+    ],
+)
+def test_the_state_of_a_trace_goes_with_it_or_not_at_all(
+    traceparent: str | None, state: str | None, sent: dict[str, str]
+) -> None:
+    hop = Hop(DELIVERY, outcome="delivered", traceparent=traceparent, tracestate=state)
+    asked = status_request("https://ci.example/1", receiver(), user_agent="relay/1", timeout_s=1, hop=hop)
+    for request in (post(receiver(), hop), callback(hop), asked):
+        assert {name: value for name, value in request.headers if name.startswith("trace")} == sent
+
+
 def test_the_status_get() -> None:
     to = receiver(headers=(("authorization", "Bearer t"),))
     request = status_request("https://ci.example/hooks/1", to, user_agent="relay/1.0", timeout_s=4)

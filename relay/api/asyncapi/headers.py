@@ -9,6 +9,7 @@ from relay.domain.hop import Outcome
 from relay.domain.identity import MAX_ID_BYTES
 from relay.domain.message import MAX_RECEIVERS, MAX_TEXT_BYTES
 from relay.domain.reasons import REASONS
+from relay.domain.trace import MOST_STATE
 
 _NUMBER: Final = {"pattern": "^[0-9]{1,18}$"}
 _TRUE: Final = {"const": "true"}
@@ -40,6 +41,7 @@ EVENT: Final = (
         f"Who receives it: names with commas between, {MAX_RECEIVERS} at most; without it who subscribes.",
     ),
     Header("traceparent", "W3C Trace Context; goes along to receiver and callback.", _SHORT),
+    Header("tracestate", f"Likewise. What is longer than {MOST_STATE} bytes, or not ASCII, is left out."),
     Header("relay-wait", "Seconds for which somebody waits for the answer: a hint.", {"pattern": "^[0-9]{1,9}$"}),
 )
 ENVELOPE: Final = (EVENT[-2],)
@@ -53,6 +55,7 @@ HOP: Final = (
     Header("ce_time", "When it happened, as the sender has it."),
     Header("content-type", "Of the value."),
     Header("traceparent", "The sender's own (W3C Trace Context)."),
+    Header("tracestate", "Likewise."),
     Header("relay-sequence", "Grows along the order key; falls only on a replay.", _NUMBER),
     Header("relay-origin", "Where the message first was: topic/partition/offset.", _COORDINATE),
     Header("relay-accepted-at", "When it was there: Unix milliseconds.", _NUMBER),

@@ -22,6 +22,7 @@ from relay.api.openapi.operation import (
 from relay.api.problems import ID_CONFLICT, NO_RECEIVER, OVER_QUOTA, RESERVED_SOURCE, UNFIT_ID, UNKNOWN_RECEIVER
 from relay.api.view import MessageView
 from relay.domain.message import MAX_RECEIVERS, MAX_TEXT_BYTES
+from relay.domain.trace import MOST_STATE
 
 _NOUN: Final = "messages"
 _TEXT: Final = Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
@@ -32,7 +33,10 @@ WAIT: Final = Parameter(
     "wait", "query", Annotated[float, Meta(ge=0, le=999_999_999)], "Seconds to stay open for the receiver's answer."
 )
 PREFER: Final = Parameter("Prefer", "header", str, "`wait=10` (RFC 7240): as the query has it, but only a wish.")
-_TRACE: Final = Parameter("traceparent", "header", _TEXT, "Goes along to receiver and callback.")
+_TRACE: Final = (
+    Parameter("traceparent", "header", _TEXT, "Goes along to receiver and callback."),
+    Parameter("tracestate", "header", str, f"Likewise; left out where it is longer than {MOST_STATE} characters."),
+)
 _RATE: Final = {
     "RateLimit": "What is left of the quotas that hold.",
     "RateLimit-Policy": "The quotas that hold, in messages.",
@@ -73,7 +77,7 @@ OPERATIONS: Final = (
             Parameter("Idempotency-Key", "header", MessageIdText, "As `ce-id`."),
             Parameter("ce-type", "header", _TEXT, "The type of event."),
             Parameter("ce-time", "header", _TEXT, "When it happened."),
-            _TRACE,
+            *_TRACE,
         ),
         body=Body({"application/json": None, "text/plain": str, "application/octet-stream": None}, required=False),
         answers=(
@@ -107,7 +111,7 @@ OPERATIONS: Final = (
         summary=f"Send up to {MAX_ITEMS} messages",
         description="JSON lines, or a CloudEvents batch. 200 with a result for each, in their order: each is judged "
         "for itself, and `status` is what it would have been answered alone. Any other answer is about all of them.",
-        parameters=(SOURCE, _RECEIVERS, _TYPE, _TRACE),
+        parameters=(SOURCE, _RECEIVERS, _TYPE, *_TRACE),
         body=Body(
             {
                 "application/x-ndjson": str,

@@ -55,7 +55,10 @@ _SIGNED: Final = (
     Header("x-hub-signature-256", "`signature: github`; with SHA-512 it is `x-hub-signature`.", always=False),
     Header("stripe-signature", "`signature: stripe`.", always=False),
 )
-_TRACE: Final = Header("traceparent", "The sender's own (W3C Trace Context), if the message has it.", always=False)
+_TRACE: Final = (
+    Header("traceparent", "W3C Trace Context: of the message, or of our own span in its trace.", always=False),
+    Header("tracestate", "Likewise: the sender's own.", always=False),
+)
 _AGENT: Final = Header("user-agent", "`relay/` and its version.")
 _TYPE: Final = Header("content-type", "Of the body.")
 _REFUSED: Final = "Refused: it fails for good at once."
@@ -86,7 +89,7 @@ DELIVERY: Final = Sent(
         Header("relay-deadline", "Unix seconds at which it is given up.", always=False),
         Header("relay-sequence", "Grows along what is kept in order.", always=False),
         Header("relay-answer-url", "Where the answer may be POSTed to, where it comes later.", always=False),
-        _TRACE,
+        *_TRACE,
         _AGENT,
         _TYPE,
     ),
@@ -111,7 +114,7 @@ RESULT: Final = Sent(
         Header("relay-outcome", "`answered`, or `delivered`: accepted without an answer.", always=False),
         Header("relay-answer-status", "The status of the answer.", always=False),
         Header("relay-answer-truncated", "`true`: the answer was longer than is kept.", always=False),
-        _TRACE,
+        *_TRACE,
         _AGENT,
         Header("content-type", "Of the answer, if it had one.", always=False),
     ),
@@ -131,7 +134,7 @@ FAILURE: Final = Sent(
         Header("relay-attempt", "1 for the first POST of this notice."),
         Header("relay-outcome", "`failed`."),
         Header("relay-reason", "Why, as one word of a closed list."),
-        _TRACE,
+        *_TRACE,
         _AGENT,
         _TYPE,
     ),
