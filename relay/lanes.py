@@ -16,6 +16,7 @@ from relay.engine.ending import Setting
 from relay.engine.holding import Holding
 from relay.engine.intake import Breaks
 from relay.engine.lane import OpenLane, Roster
+from relay.engine.levels import NOTHING, Levels
 from relay.engine.observer import Observer
 from relay.engine.policy import Bounds, Dedicated, Policy, Shared
 from relay.engine.pump import Pump
@@ -138,6 +139,16 @@ class Lanes:
     def own(self) -> frozenset[str]:
         """Receivers whose own topics have to be read by somebody."""
         return self._own().all
+
+    def levels(self) -> dict[str, Levels]:
+        """By role, of all lanes that this process has now."""
+        now = self._outside.clock.monotonic()
+        role_of = {worker.stage: role for role, worker in self._workers.items()}
+        found = dict.fromkeys(self._reading, NOTHING)
+        for lane in self.pump.lanes():
+            role = role_of[lane.worker.stage]
+            found[role] = found.get(role, NOTHING).plus(lane.levels(now))
+        return found
 
     def _own(self) -> OwnLanes:
         return own_lanes(self._known.receivers().values(), self._known.left_lanes())

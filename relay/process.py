@@ -45,6 +45,7 @@ from relay.replay.desk import Desk
 from relay.shared_work import SharedWork
 from relay.state.port import State
 from relay.state.rows import TAGS
+from relay.telemetry.levels import show_levels
 from relay.telemetry.logging import get_logger
 from relay.telemetry.meter import MetricsMeter
 from relay.telemetry.metrics import Metrics
@@ -122,7 +123,7 @@ class Relay:
         self.metrics = Metrics(__version__)
         tallies = Tallies(shared.time)
         self._meter = MetricsMeter(self.metrics, tallies)
-        self._statistics = StatisticsTeller(tallies, state, shared, teller=self._owner)
+        self._statistics = StatisticsTeller(tallies, state, shared, teller=self._owner, took=self.metrics.weigh)
         tells_all = settings.log_level == "debug"
         self._observer = observer = TelemetryObserver(
             self.metrics,
@@ -195,6 +196,7 @@ class Relay:
             self._events,
             process=self._owner,
         )
+        show_levels(self.metrics, self._lanes.levels)
         self._desk = Desk(
             log,
             state,
@@ -321,6 +323,7 @@ class Relay:
             lanes=self._lanes,
             desk=self._desk,
             file=self._file,
+            history=self._history.store,
             owner=self._owner,
         )
 

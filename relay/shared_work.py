@@ -1,5 +1,5 @@
-"""What one process of all does for the others, under a lease for each: it watches the receivers file and the backlogs,
-moves, replays and rebuilds."""
+"""What one process of all does for the others, under a lease for each: it watches the receivers file, the backlogs and
+the history, moves, replays and rebuilds."""
 
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from relay.config.settings import Settings
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
 from relay.engine.supervision import Patience
+from relay.history.port import History
 from relay.lanes import Lanes
 from relay.log.port import Log
 from relay.plan import Plan
@@ -18,6 +19,8 @@ from relay.replay.runner import ReplayRunner
 from relay.state.port import State
 from relay.telemetry.metrics import Metrics
 from relay.watch.backlog import BacklogWatch
+from relay.watch.history import HistoryWatch
+from relay.watch.lag import LagWatch
 from relay.watch.mover import Mover
 from relay.watch.receivers_file import FileWatch
 
@@ -38,6 +41,7 @@ class SharedWork:
     lanes: Lanes
     desk: Desk
     file: FileWatch
+    history: History | None
     owner: str
 
     def parts(self) -> Iterator[tuple[str, Awaitable[None]]]:
@@ -47,6 +51,9 @@ class SharedWork:
         yield "moves", self._mover().run()
         yield "replays", self._replays().run()
         yield "backlog watch", self._backlog_watch().run()
+        yield "lag watch", self._lag_watch().run()
+        if self.history is not None:
+            yield "history watch", self._history_watch(self.history).run()
         yield "rebuilding", self._rebuilding().run()
 
     @property
@@ -63,6 +70,13 @@ class SharedWork:
     def _backlog_watch(self) -> BacklogWatch:
         lanes, owner = self.lanes.own, self.owner
         return BacklogWatch(self.log, self.state, self.topics, lanes, self.clock, self.metrics, owner=owner)
+
+    def _lag_watch(self) -> LagWatch:
+        lanes, owner = self.lanes.own, self.owner
+        return LagWatch(self.log, self.state, self.topics, lanes, self.clock, self.metrics, owner=owner)
+
+    def _history_watch(self, history: History) -> HistoryWatch:
+        return HistoryWatch(history, self.log, self.state, self.topics, self.clock, self.metrics, owner=self.owner)
 
     def _rebuilding(self) -> Rebuilding:
         return Rebuilding(

@@ -11,6 +11,7 @@ from typing import Any, Final
 from relay.engine.asks import Alone, Ask
 from relay.engine.ending import Setting
 from relay.engine.intake import Quarantine
+from relay.engine.levels import FOR
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.rows import fill_in, row_of
@@ -166,6 +167,7 @@ class Attempting(Settling[W]):
             self._run(work)
 
     def _told_to_wait(self, work: W, wait: Wait, now: float) -> None:
+        work.held_for = FOR[wait.why]
         if wait.why == "settling":
             self._back(work, Event.VERDICT, now + wait.seconds, now)
             return
@@ -183,7 +185,7 @@ class Attempting(Settling[W]):
                 return
         down = wait.why not in OUR_PACE
         least_s = 0.0 if down else RATE_PAUSE_S
-        self._close(work.gate, max(wait.seconds, least_s), now, down=down)
+        self._close(work.gate, max(wait.seconds, least_s), now, FOR[wait.why], down=down)
         self._back(work, Event.VERDICT, now, now)
 
     def _have(self, work: W, row: Row, now: float) -> None:

@@ -18,6 +18,7 @@ from relay.engine.asks import ATTEMPTS, BATCH, STILL_COUNT, WAYS_OUT, Ask, Comma
 from relay.engine.attempting import Attempting
 from relay.engine.ending import Setting
 from relay.engine.intake import Arrived, Inbox
+from relay.engine.levels import Levels
 from relay.engine.order import Order
 from relay.engine.parking import ParkedCopy, TakeUp, Took
 from relay.engine.phases import Event, Phase, advance
@@ -25,6 +26,7 @@ from relay.engine.rows import row_of
 from relay.engine.settling import Seats
 from relay.engine.work import Dead, Done, Seen, Unread, W, Worker
 from relay.log.port import Record, TopicPartition
+from relay.state.attempts import Kind
 from relay.state.port import Due
 
 SHARE: Final = BATCH
@@ -70,6 +72,15 @@ class Lane(Attempting[W]):
     @property
     def unfinished(self) -> int:
         return len(self._watermark)
+
+    def levels(self, now: float) -> Levels:
+        """Of what is in memory: looked at for people."""
+        waits = self._order.waits(now)
+        if self._worker.kind is Kind.POLL:
+            waits["answer"] += waits.pop("retry", 0)
+        waits["rate"] += len(self._delayed)
+        waits["seat"] += self._seating
+        return Levels(self.in_flight - len(self._delayed), waits)
 
     def sated(self, now: float, *, crowded: bool) -> bool:
         """There is enough at hand: intake may wait, with its records still in the log."""

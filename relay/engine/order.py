@@ -2,11 +2,12 @@
 and how far the lane may be committed. Pure; times are monotonic seconds."""
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from itertools import count, islice
 from typing import Generic
 
+from relay.engine.levels import WaitFor
 from relay.engine.work import W
 
 NO_TICKET = -1
@@ -15,14 +16,15 @@ LOOK_S = 10.0
 
 
 class Gate(Generic[W]):
-    """The way to one endpoint: what is ready for it, how much is in flight, and until when it is closed."""
+    """The way to one endpoint: what is ready for it, how much is in flight, and until when it is closed, and why."""
 
-    __slots__ = ("closed_until", "in_flight", "key", "looked_at", "ready")
+    __slots__ = ("closed_for", "closed_until", "in_flight", "key", "looked_at", "ready")
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.in_flight = 0
         self.closed_until = 0.0
+        self.closed_for: WaitFor = "rate"
         self.looked_at = 0.0
         self.ready: deque[tuple[int, W]] = deque()
 
@@ -91,11 +93,11 @@ class Order(Generic[W]):
         self.waiting += 1
         self._wait(work, now, first=True)
 
-    def close(self, key: str, until: float) -> None:
+    def close(self, key: str, until: float, why: WaitFor = "rate") -> None:
         """Nothing starts towards this endpoint before `until`."""
         gate = self._gate(key)
         if until > gate.closed_until:
-            gate.closed_until = until
+            gate.closed_until, gate.closed_for = until, why
             heapq.heappush(self._held, (until, next(self._tickets), gate))
         self._open.pop(key, None)
 
@@ -163,6 +165,18 @@ class Order(Generic[W]):
             for ticket, work in gate.ready
             if work.ticket == ticket
         ]
+
+    def waits(self, now: float) -> Counter[WaitFor]:
+        """How many wait, by what for: as many in all as `waiting` says. It looks at every head."""
+        found = Counter(work.held_for for work in self.held())
+        for gate in self._gates.values():
+            if not gate.ready:
+                continue
+            ready = sum(work.ticket == ticket for ticket, work in gate.ready)
+            is_full = gate.in_flight >= _cap(gate.ready[0][1])
+            found[gate.closed_for if gate.closed_until > now else "max_in_flight" if is_full else "turn"] += ready
+        found["order"] = self.waiting - found.total()
+        return found
 
     def is_closed(self, key: str, now: float) -> bool:
         gate = self._gates.get(key)

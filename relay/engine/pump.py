@@ -65,6 +65,10 @@ class Pump:
         """The process sends nothing for now."""
         return self._turnstile.shut
 
+    def lanes(self) -> list[Lane[Any]]:
+        """All that are open."""
+        return [post.lane for post in self._open]
+
     def open(self, make: Callable[[LaneSeats], Lane[Any]], told: Callable[[], None], broke: Broke) -> Post:
         def seated(work: Work) -> None:
             self.tell(post, partial(post.lane.seated, work))

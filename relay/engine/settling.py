@@ -9,6 +9,7 @@ from relay.domain.hold import Hold, hold
 from relay.domain.receiver import BreakerPolicy
 from relay.engine.asks import Ask
 from relay.engine.ending import Setting
+from relay.engine.levels import WaitFor
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.rows import fill_in, row_of
 from relay.engine.waiting import Waiting
@@ -79,7 +80,7 @@ class Settling(Waiting[W]):
             return
         if later.change is Change.RELEASED and later.due_in_s:
             # It could not be sent, whatever it was: nor can what else waits for this endpoint.
-            self._close(work.gate, later.due_in_s, now, down=False)
+            self._close(work.gate, later.due_in_s, now, "own_shortage", down=False)
         self._settle(work, later)
 
     def _settle(self, work: W, decision: Done | Dead | Later) -> None:
@@ -95,7 +96,7 @@ class Settling(Waiting[W]):
             if work.requested or not was_over(row, settlement):
                 self._observer.attempt(self._worker.stage, work, decision)
             if settlement.pause_s or held is not None:
-                self._close(work.gate, settlement.pause_s or inf, now, down=True)
+                self._close(work.gate, settlement.pause_s or inf, now, "paused", down=True)
             healthy = self._says_of_health(settlement, decision)
             if healthy is not None:
                 self._heard(work, healthy=healthy)
@@ -141,10 +142,10 @@ class Settling(Waiting[W]):
         self._seats.leave(work)
         self._again(work, event, due, now)
 
-    def _close(self, gate: str, seconds: float, now: float, *, down: bool) -> None:
+    def _close(self, gate: str, seconds: float, now: float, why: WaitFor, *, down: bool) -> None:
         """The endpoint takes nothing now."""
         self._standing.closed(down=down)
-        self._order.close(gate, now + min(seconds, LONGEST_CLOSE_S))
+        self._order.close(gate, now + min(seconds, LONGEST_CLOSE_S), why)
 
     # pings
 
@@ -152,7 +153,7 @@ class Settling(Waiting[W]):
         if not isinstance(decision, Later):
             raise TypeError("a ping decides nothing about the work in whose place it was sent")
         if decision.due_in_s:  # it could not even be sent
-            self._close(work.gate, decision.due_in_s, now, down=False)
+            self._close(work.gate, decision.due_in_s, now, "own_shortage", down=False)
         breaker = rules_of(work).limits.breaker
         held = hold_after_ping(decision, breaker, work.down_for_s, self._setting.wall())
         advance(work, Event.DECIDED, Phase.ECHOING)
@@ -166,7 +167,7 @@ class Settling(Waiting[W]):
                 self._heard(work, healthy=healthy)
             if held or settlement.pause_s or healthy is False:
                 closed_s = max(settlement.pause_s, settlement.breaker.offline.ping_every)
-                self._close(work.gate, closed_s, now, down=True)
+                self._close(work.gate, closed_s, now, "offline", down=True)
             work.pinging = False
             self._back(work, Event.ECHOED, now, now)
 

@@ -11,6 +11,7 @@ from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.rows import row_of
 from relay.engine.work import Dead, Later, Seen, W
+from relay.state.attempts import Change
 from relay.state.port import Due
 
 NO_ROOM: Final = "as many of the receiver's messages wait for an answer, or for a retry, as may"
@@ -49,6 +50,7 @@ class Waiting(Ending[W]):
             self._leave_line(work, event, self._park, now)
         else:
             advance(work, event, Phase.WAITING)
+            work.held_for = "in_doubt" if later.change is Change.DOUBT else "retry"
             self._order.hold(work, work.due, now)
 
     def _leave_line(self, work: W, event: Event, go: Go[W], now: float) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from relay.domain.identity import DeliveryId
+from relay.engine.levels import WaitFor
 from relay.engine.phases import Phase
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.attempts import Change, Kind, Limits
@@ -99,6 +100,7 @@ class Work:
         "forms",
         "gate",
         "generation",
+        "held_for",
         "in_doubt",
         "last_form",
         "out",
@@ -140,6 +142,8 @@ class Work:
         self.begun_at = 0.0
         self.due = 0.0
         """Monotonic time before which it is not taken up."""
+        self.held_for: WaitFor = "retry"
+        """Until then, why."""
         self.in_doubt = False
         self.doubt = 0
         """Names the attempt that is in doubt (`relay.state.attempts.Ambiguous`)."""

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
@@ -12,23 +11,28 @@ from prometheus_client.samples import Sample
 PROCESS: Final = "process"
 """Label with the index of a process, for what has no meaning as a sum: its memory, its start, its collector's runs."""
 
+PROCESSES_SILENT: Final = "relay_processes_silent"
 _OF_ONE_PROCESS: Final = ("process_", "python_")
-_THE_SAME_IN_ALL: Final = frozenset({"relay_build_info"})
+OF_ALL: Final = frozenset(
+    {"relay_build_info", "relay_clock_offset_seconds", "relay_state_tags_not_ready", "relay_receivers_refused"}
+)
+"""Gauges of what all processes share, and each sees for itself: the one furthest from 0 counts."""
 
 
 def merge(texts: Mapping[int, str], silent: int) -> bytes:
     """One exposition from those of several processes, by index. `silent`: how many have not given theirs.
 
     Counters, and buckets, counts and sums of histograms, are added up where name and labels are equal. So are gauges: a
-    lane is in the window of one process only. Raises ValueError for what is no exposition.
+    lane is in the window of one process only. Those of what all share are not. Raises ValueError for what
+    is no exposition.
     """
     families = _Families()
     for index, text in sorted(texts.items()):
         for metric in text_string_to_metric_families(text):
             families.add(index, metric)
+    families.set(PROCESSES_SILENT, silent)
     registry = CollectorRegistry()
     registry.register(families)
-    registry.register(_Silent(silent))
     return generate_latest(registry)
 
 
@@ -43,10 +47,15 @@ class _Families(Collector):
         self._metrics.setdefault(metric.name, metric)
         samples = self._samples.setdefault(metric.name, {})
         more = {PROCESS: str(index)} if metric.name.startswith(_OF_ONE_PROCESS) else {}
-        once = metric.name in _THE_SAME_IN_ALL
+        of_all = metric.name in OF_ALL
         for sample in metric.samples:
             key = sample.name, tuple(sorted((sample.labels | more).items()))
-            samples[key] = sample.value if once else samples.get(key, 0) + sample.value
+            before = samples.get(key, 0)
+            samples[key] = max(before, sample.value, key=abs) if of_all else before + sample.value
+
+    def set(self, name: str, value: float) -> None:
+        """Of a gauge without labels, which only who asks the others can tell."""
+        self._samples[name] = {(name, ()): value}
 
     def collect(self) -> Iterator[Metric]:
         for name, first in self._metrics.items():
@@ -55,12 +64,3 @@ class _Families(Collector):
                 Sample(each, dict(labels), value) for (each, labels), value in self._samples[name].items()
             ]
             yield metric
-
-
-class _Silent(Collector):
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def collect(self) -> Iterator[Metric]:
-        meaning = "Processes of this relay that did not tell their metrics in time: the sums are without theirs"
-        yield GaugeMetricFamily("relay_processes_silent", meaning, self._count)

@@ -1,9 +1,10 @@
 """Every metric of the relay, with its unit and meaning: one registry per process.
 
 Labels are closed sets (outcome, reason, topic, ...) and receiver names; never a URL, source or message id. There may be
-millions of receivers: the first `MAX_RECEIVERS` that are named have series of their own, all others share `_other`.
+millions of receivers: the `MAX_RECEIVERS` that are sent most have series of their own, all others share `_other`.
 """
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -11,18 +12,38 @@ from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
     GCCollector,
+    Metric,
     PlatformCollector,
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.registry import Collector
 
+from relay.telemetry.merge import PROCESSES_SILENT
 from relay.telemetry.series import Count, Family, Level, M, Receivers, Spread
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 _HTTP_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _RECOVERY_SECONDS: Final = (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0)
+_LANE: Final = ("role", "receiver", "topic", "partition")
 _LAGS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
-_JOURNEY_SECONDS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0, 21_600.0, 86_400.0, 172_800.0)
+_JOURNEY_SECONDS: Final = (
+    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+    *(60.0, 300.0, 1_800.0, 3_600.0, 21_600.0, 86_400.0, 172_800.0, 604_800.0),
+)
+"""From a few milliseconds to the week that the log keeps."""
+
+
+class _Before(Collector):
+    """First of a registry: has no series of its own."""
+
+    def __init__(self) -> None:
+        self.tell: list[Callable[[], None]] = []
+
+    def collect(self) -> Iterator[Metric]:
+        for tell in self.tell:
+            tell()
+        return iter(())
 
 
 class Metrics:
@@ -32,9 +53,12 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._receivers = Receivers()
         self._families: list[Family[Any]] = []
+        self._before = _Before()
+        self.registry.register(self._before)
         self._define_flow()
         self._define_delivery()
         self._define_levels()
+        self._define_lanes()
         self._define_faults()
         self._gauge("relay_build_info", "Always 1; the label tells the version", "version").labels(version).set(1)
         ProcessCollector(registry=self.registry)
@@ -43,13 +67,31 @@ class Metrics:
 
     def forget_receiver(self, name: str) -> None:
         """A receiver was removed: drop its series, and let another have its place."""
-        for family in self._families:
-            family.forget_receiver(name)
-        self._receivers.forget(name)
+        self._forget_series([name])
+        self._receivers.forget([name])
+
+    def weigh(self, sent: Mapping[str, int]) -> None:
+        """So much went to these receivers since the last call: those that are sent most have series of their own."""
+        if changed := self._receivers.weigh(sent):
+            self._forget_series(changed)
+
+    def before_collecting(self, tell: Callable[[], None]) -> None:
+        """`tell` is called whenever somebody looks, to set levels that nobody keeps in between. It is quick."""
+        self._before.tell.append(tell)
 
     def render(self) -> bytes:
         """The text exposition format, of type CONTENT_TYPE."""
         return generate_latest(self.registry)
+
+    @property
+    def families(self) -> Sequence[Family[Any]]:
+        """All of our own, by name."""
+        return sorted(self._families, key=lambda family: family.name)
+
+    def _forget_series(self, names: Iterable[str]) -> None:
+        forgotten = frozenset(names)
+        for family in self._families:
+            family.forget_receivers(forgotten)
 
     def _define_flow(self) -> None:
         self.messages_received_total = self._plain_counter(
@@ -130,6 +172,10 @@ class Metrics:
             "relay_parked_references",
             "Records parked over all receivers and sources, as the first process of `relay run` sees it",
         ).labels()
+        self.parked_references_limit = self._gauge(
+            "relay_parked_references_limit",
+            "So many may be parked in all: then intake stops where more would be",
+        ).labels()
         self.lane_window_records = self._gauge(
             "relay_lane_window_records", "Unfinished records in a lane's window", "topic", "partition"
         )
@@ -144,6 +190,40 @@ class Metrics:
 
         self.event_loop_lag_seconds = self._plain_histogram(
             "relay_event_loop_lag_seconds", "How late the event loop comes to a timer, looked at twice a second", _LAGS
+        )
+
+    def _define_lanes(self) -> None:
+        self.consumer_lag = self._gauge(
+            "relay_consumer_lag",
+            "Records that a lane's group has not finished, as the one process sees it that looks for all. "
+            "`receiver`: - where a lane carries many; those that lag most have series of their "
+            "own, the others share _other",
+            *_LANE,
+        )
+        self.oldest_message_age_seconds = self._gauge(
+            "relay_oldest_message_age_seconds",
+            "Age of the first record that a lane's group has not finished; 0: there is none",
+            *_LANE,
+        )
+        self.lanes_unserved = self._gauge(
+            "relay_lanes_unserved",
+            "Lanes of which no worker has given a sign of life for 10 s",
+            *("role", "receiver"),
+        )
+        self.requests_in_flight = self._gauge(
+            "relay_requests_in_flight", "Attempts under way, and what a worker has in hand otherwise", "role"
+        )
+        self.waiting_records = self._gauge(
+            "relay_waiting_records",
+            "Records in memory that wait, by what for: the words of `waiting_for`, and backlog (room for an answer or "
+            "a retry), max_in_flight, own_shortage, seat (among the requests of the process), turn (for nothing). What "
+            "waits for longer is parked",
+            *("role", "reason"),
+        )
+        self.history_behind_seconds = self._gauge(
+            "relay_history_behind_seconds",
+            "Age of the oldest record that the history has not taken, as one process of all sees it; there while there "
+            "is a history whose store and log answer",
         )
 
     def _define_faults(self) -> None:
@@ -212,6 +292,10 @@ class Metrics:
         self.history_records_total = self._counter(
             "relay_history_records_total", "Records that the history took: taken, or unreadable", "outcome"
         )
+        self.processes_silent = self._gauge(
+            PROCESSES_SILENT,
+            "Processes of this relay that did not tell their metrics in time: the sums are without theirs",
+        ).labels()
         self.receivers_refused = self._gauge(
             "relay_receivers_refused",
             "Entries of receiver_config that this process cannot use, as where a secret is missing here",

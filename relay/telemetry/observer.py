@@ -58,6 +58,7 @@ class TelemetryObserver(Observer):
         self._turned = turned
         self._tells_attempts = tells_attempts
         self._metrics = metrics
+        metrics.before_collecting(self._tell_held)
         self._sentry = sentry
         self._ask_recovery = ask_recovery
         self._log = get_logger("relay.engine")
@@ -176,13 +177,20 @@ class TelemetryObserver(Observer):
 
     def parked_in_all(self, count: int, cap: int) -> None:
         self._metrics.parked_references.set(count)
+        self._metrics.parked_references_limit.set(cap)
         many = is_many(count, cap)
         if many and not self._many_parked:
             self._log.warning("parked_many", parked=count, most=cap, problem=_PARKED)
         self._many_parked = many
 
     def held(self, gate: str, why: WaitReason) -> None:
-        if self._outages.hold(gate, why, time.monotonic()):
+        self._outages.hold(gate, why, time.monotonic())
+
+    def _tell_held(self) -> None:
+        """Counted anew: whose series it is may have changed since they were held."""
+        for level in self._metrics.endpoints_held.every():
+            level.set(0)
+        for gate, why in self._outages.held:
             self._metrics.endpoints_held.labels(_receiver_of(gate), why).add(1)
 
     def offline(self, gate: str, down_for_s: float, since: float) -> None:
@@ -242,8 +250,7 @@ class TelemetryObserver(Observer):
         now = time.monotonic()
         if now - self._looked_at >= REPEAT_S:
             self._looked_at = now
-            for gate, why in self._outages.released(now):
-                self._metrics.endpoints_held.labels(_receiver_of(gate), why).add(-1)
+            self._outages.let_go(now)
 
     def stalled(self, partition: TopicPartition, offset: int, seconds: float) -> None:
         self._metrics.lanes_stalled_total.labels(partition.topic).inc()

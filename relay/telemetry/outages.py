@@ -2,6 +2,7 @@
 lasts. Pure; times are monotonic seconds.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -37,17 +38,17 @@ class Outages:
         """When the outage began that was told of and is over now; None: there was none."""
         return self.began.pop(gate, None)
 
-    def hold(self, gate: str, why: WaitReason, now: float) -> bool:
-        """The endpoint is sent nothing now; whether that is new."""
+    def hold(self, gate: str, why: WaitReason, now: float) -> None:
+        """The endpoint is sent nothing now."""
         key = gate, why
-        new = key not in self._held and len(self._held) < MOST
-        if new or key in self._held:
+        if key in self._held or len(self._held) < MOST:
             self._held[key] = now
-        return new
 
-    def released(self, now: float) -> list[tuple[str, WaitReason]]:
-        """Who was held, and is not any more; each is named once."""
-        over = [key for key, told_at in self._held.items() if now - told_at > HELD_S]
-        for key in over:
-            del self._held[key]
-        return over
+    @property
+    def held(self) -> Collection[tuple[str, WaitReason]]:
+        """Gate and why of each that is held."""
+        return self._held.keys()
+
+    def let_go(self, now: float) -> None:
+        """Who is not told of any more is held no longer."""
+        self._held = {key: told_at for key, told_at in self._held.items() if now - told_at <= HELD_S}

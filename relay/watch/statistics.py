@@ -1,6 +1,7 @@
 """Tells the state what this process has counted of the POSTs to receivers: every few seconds, many in one call."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -18,14 +19,25 @@ _LAST_S: Final = 2.0
 
 
 class StatisticsTeller:
-    """`teller`: unique per process. A call that failed is made again as it was, before anything newer is told, so that
-    nothing counts twice."""
+    """`teller`: unique per process. `took`: called with how many POSTs went to each receiver, as they are taken.
 
-    def __init__(self, tallies: Tallies, state: State, clock: Clock, *, teller: str) -> None:
+    A call that failed is made again as it was, before anything newer is told, so that nothing counts twice.
+    """
+
+    def __init__(
+        self,
+        tallies: Tallies,
+        state: State,
+        clock: Clock,
+        *,
+        teller: str,
+        took: Callable[[Mapping[str, int]], None] = lambda _sent: None,
+    ) -> None:
         self._tallies = tallies
         self._state = state
         self._clock = clock
         self._teller = teller
+        self._took = took
         self._number = 1
         self._untold: list[list[Tally]] = []
 
@@ -40,6 +52,7 @@ class StatisticsTeller:
         """All that was counted so far. Raises Unavailable; what was not taken comes first the next time."""
         if not self._untold:
             taken = self._tallies.take()
+            self._took({tally.owner[2:]: tally.counted.attempts for tally in taken})
             self._untold = [taken[first : first + AT_ONCE] for first in range(0, len(taken), AT_ONCE)]
         while self._untold:
             await self._state.tally(self._teller, self._number, self._untold[0])

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from relay.telemetry.merge import merge
+from relay.telemetry.merge import OF_ALL, merge
 from relay.telemetry.metrics import Metrics
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -42,8 +42,8 @@ def test_equal_processes_multiply_what_each_has_counted(exposition: str, count: 
     one = samples(exposition)
     many = merged(dict.fromkeys(range(count), exposition))
     for (name, labels), value in one.items():
-        if name == "relay_build_info":
-            assert many[name, labels] == 1
+        if name in OF_ALL:
+            assert many[name, labels] == value
         elif name.startswith(OF_ONE_PROCESS):
             found = [many[name, tuple(sorted((*labels, ("process", str(index)))))] for index in range(count)]
             assert found == [value] * count
@@ -59,7 +59,7 @@ def test_every_process_adds_its_own_and_the_order_does_not_matter(texts: list[st
     for text in texts:
         for key, value in samples(text).items():
             expected[key] = expected.get(key, 0) + value
-    ours = {key for key in expected if key[0] != "relay_build_info" and not key[0].startswith(OF_ONE_PROCESS)}
+    ours = {key for key in expected if key[0] not in OF_ALL and not key[0].startswith(OF_ONE_PROCESS)}
     assert {key: found[key] for key in ours} == {key: expected[key] for key in ours}
     other_way = merged(dict(enumerate(reversed(texts))))
     assert {key: other_way[key] for key in ours} == {key: found[key] for key in ours}
@@ -72,8 +72,20 @@ def test_families_keep_their_help_and_type_and_are_there_once(exposition: str) -
         return [line for line in text.splitlines() if line.startswith("#")]
 
     found = about(merge({0: exposition, 3: exposition}, 0).decode())
-    assert found[:-2] == about(exposition)
+    assert found == about(exposition)
     assert len(found) == len(set(found))
+
+
+def test_of_what_all_share_the_one_furthest_from_nothing_counts() -> None:
+    texts = {}
+    for index, offset_s in enumerate((0.5, -40.0, 2.0)):
+        metrics = Metrics("1")
+        metrics.clock_offset_seconds.set(offset_s)
+        metrics.state_tags_not_ready.set(64)
+        texts[index] = metrics.render().decode()
+    found = merged(texts)
+    assert found["relay_clock_offset_seconds", ()] == -40.0
+    assert found["relay_state_tags_not_ready", ()] == 64
 
 
 def test_how_many_are_silent_is_told() -> None:

@@ -117,6 +117,43 @@ def test_a_removed_receiver_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert value(metrics, "relay_failed_total", receiver="b", reason="gone") == 1
 
 
+def test_those_that_are_sent_most_have_series_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "MAX_RECEIVERS", 2)
+    metrics = Metrics("1")
+    for name in ("a", "b", "busy"):
+        metrics.failed_total.labels(name, "gone").inc()
+    metrics.weigh({"a": 100, "b": 10, "busy": 20})
+    assert value(metrics, "relay_failed_total", receiver=OTHER, reason="gone") == 1, "twice as much is not enough"
+    metrics.weigh({"a": 100, "b": 10, "busy": 30})
+    assert b'receiver="b"' not in metrics.render()
+    for name in ("a", "b", "busy"):
+        metrics.failed_total.labels(name, "gone").inc()
+    assert value(metrics, "relay_failed_total", receiver="a", reason="gone") == 2
+    assert value(metrics, "relay_failed_total", receiver="busy", reason="gone") == 1
+    assert value(metrics, "relay_failed_total", receiver=OTHER, reason="gone") == 2, "it never falls"
+
+
+def test_who_was_busy_once_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "MAX_RECEIVERS", 1)
+    receivers = series.Receivers()
+    assert receivers.label("once") == "once"
+    receivers.weigh({"once": 1000})
+    turns = 0
+    while receivers.label("now") == OTHER:
+        receivers.weigh({"now": 10})
+        turns += 1
+    assert 20 < turns < 120
+    assert receivers.label("once") == OTHER
+
+
+def test_volumes_are_remembered_of_so_many_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series.Receivers, "MOST", 10)
+    receivers = series.Receivers()
+    receivers.weigh({f"r-{number}": 2 + number for number in range(50)})
+    assert len(receivers._volume) == 10
+    assert min(receivers._volume.values()) == 42
+
+
 def test_a_partition_that_went_elsewhere_is_not_reported_any_more() -> None:
     metrics = Metrics("1")
     metrics.lane_window_records.labels("t", "0").set(5)

@@ -165,6 +165,14 @@ class Orders(RuleBasedStateMachine):
         assert len(self.waiting) + len(self.flying) + len(self.out) == self.number
 
     @invariant()
+    def everybody_waits_for_something(self) -> None:
+        waits = self.order.waits(self.now)
+        assert waits.total() == self.order.waiting
+        assert min(waits.values(), default=0) >= 0
+        if not self.flying and not any(until > self.now for until in self.closed.values()):
+            assert waits["rate"] == waits["max_in_flight"] == 0
+
+    @invariant()
     def it_says_when_to_look_again(self) -> None:
         later = [work.due for work in self.order.held()]
         if later:
@@ -241,3 +249,22 @@ def test_idle_endpoints_are_forgotten() -> None:
     for work in order.take(2.0, 1000):
         order.finish(work, 2.0)
     assert not order._gates
+
+
+def test_what_each_waits_for() -> None:
+    order: Order[Work] = Order()
+    for number in range(3):
+        order.add(_work(number, b"a", "r:one"), 0.0)
+    for number in range(3, 6):
+        order.add(_work(number, None, "r:two"), 0.0)
+    assert order.waits(0.0) == {"turn": 4, "order": 2}
+    [first, *two] = order.take(0.0, 3)
+    assert [work.gate for work in (first, *two)] == ["r:one", "r:two", "r:two"]
+    assert order.waits(0.0) == {"max_in_flight": 1, "order": 2}
+    first.held_for = "in_doubt"
+    order.hold(first, 5.0, 0.0)
+    order.close("r:two", 9.0, "breaker")
+    order.close("r:two", 8.0, "rate")
+    assert order.waits(0.0) == {"in_doubt": 1, "breaker": 1, "order": 2}
+    order.close("r:two", 10.0, "offline")
+    assert order.waits(0.0)["offline"] == 1

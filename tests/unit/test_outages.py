@@ -68,19 +68,22 @@ def test_only_so_many_are_remembered() -> None:
     outages = Outages()
     for number in range(MOST + 1):
         assert outages.begins(f"r:{number}", 1000.0, 600.0)
-        assert outages.hold(f"r:{number}", "offline", 0.0) == (number < MOST)
+        outages.hold(f"r:{number}", "offline", 0.0)
+        assert len(outages.held) == min(number + 1, MOST)
     assert outages.ends("r:0") is None
     assert outages.ends("r:1") is not None
 
 
 def test_who_is_not_told_of_any_more_is_held_no_longer() -> None:
     outages = Outages()
-    assert outages.hold("r:ci", "offline", 0.0)
-    assert not outages.hold("r:ci", "offline", 30.0)
-    assert outages.hold("r:cd", "pause", 30.0)
-    assert outages.released(HELD_S + 1) == []
-    assert outages.hold("r:ci", "offline", 80.0) is False
-    assert outages.released(HELD_S + 31) == [("r:cd", "pause")]
+    outages.hold("r:ci", "offline", 0.0)
+    outages.hold("r:ci", "offline", 30.0)
+    outages.hold("r:cd", "pause", 30.0)
+    outages.let_go(HELD_S + 1)
+    assert set(outages.held) == {("r:ci", "offline"), ("r:cd", "pause")}
+    outages.hold("r:ci", "offline", 80.0)
+    outages.let_go(HELD_S + 31)
+    assert set(outages.held) == {("r:ci", "offline")}
 
 
 def test_one_line_when_it_goes_and_one_when_it_comes_back(rig: Rig) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from relay.cli.reference import commands, failures, log_events, receivers, routes, settings, topics
+from relay.cli.reference import commands, failures, log_events, metrics, receivers, routes, settings, topics
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "settings.md": settings.page,
@@ -13,5 +13,6 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "topics.md": topics.page,
     "reasons.md": failures.reasons,
     "problems.md": failures.kinds,
+    "metrics.md": metrics.page,
     "log-events.md": log_events.page,
 }

@@ -1,0 +1,21 @@
+"""What the lanes of this process have in memory, shown as of each exposition: nothing is counted in between."""
+
+from collections.abc import Callable, Mapping
+from typing import get_args
+
+from relay.engine.levels import Levels, WaitFor
+from relay.telemetry.metrics import Metrics
+
+
+def show_levels(metrics: Metrics, look: Callable[[], Mapping[str, Levels]]) -> None:
+    """From now on. `look`: by role, of all lanes there are."""
+
+    def tell() -> None:
+        metrics.requests_in_flight.clear()
+        metrics.waiting_records.clear()
+        for role, levels in look().items():
+            metrics.requests_in_flight.labels(role).set(levels.in_flight)
+            for reason in get_args(WaitFor):
+                metrics.waiting_records.labels(role, reason).set(levels.waits[reason])
+
+    metrics.before_collecting(tell)

@@ -1,0 +1,52 @@
+"""Looks how far the history is behind: one process of all, of those that know its store, whoever fills it."""
+
+from typing import Final
+
+from relay.api.history.behind import Behind
+from relay.domain.errors import Unavailable
+from relay.domain.topics import Topics
+from relay.engine.clock import Clock
+from relay.history.port import HistoryReader
+from relay.log.port import Log
+from relay.state.port import State
+from relay.telemetry.metrics import Metrics
+
+EVERY_S: Final = 15.0
+LEASE: Final = "history-watch"
+LEASE_S: Final = 60.0
+
+
+class HistoryWatch:
+    """One per process. `owner`: unique per process."""
+
+    def __init__(
+        self,
+        history: HistoryReader,
+        log: Log,
+        state: State,
+        topics: Topics,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        owner: str,
+    ) -> None:
+        self._behind = Behind(history, log, topics, clock)
+        self._state = state
+        self._clock = clock
+        self._metrics = metrics
+        self._owner = owner
+
+    async def run(self) -> None:
+        """For ever. While it is not known, nothing is shown."""
+        while True:
+            behind_s = None
+            try:
+                if await self._state.lease(LEASE, self._owner, LEASE_S):
+                    behind_s = await self._behind.seconds()
+            except Unavailable:
+                behind_s = None
+            if behind_s is None:
+                self._metrics.history_behind_seconds.clear()
+            else:
+                self._metrics.history_behind_seconds.labels().set(behind_s)
+            await self._clock.sleep(EVERY_S)

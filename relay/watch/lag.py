@@ -1,0 +1,97 @@
+"""Looks how far each lane's group is behind, how old its first unfinished record is, and whether anybody serves it.
+
+One process of all looks, also at the lanes of others and at those that nobody has: only so a missing worker is seen.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from relay.api.overview.lanes import LaneNow, lanes_of, oldest, to_be_read
+from relay.domain.errors import Unavailable
+from relay.domain.topics import Topics
+from relay.engine.clock import Clock
+from relay.log.port import Log
+from relay.state.port import State
+from relay.telemetry.metrics import Metrics
+from relay.telemetry.series import MAX_RECEIVERS, OTHER
+
+EVERY_S: Final = 15.0
+COST: Final = 10.0
+"""A look that took long is good for so many times as long: looking never takes more than a tenth of the time."""
+LEASE: Final = "lag-watch"
+LEASE_S: Final = 45.0
+"""Beyond the time until the next look."""
+MANY: Final = "-"
+"""Stands for the receiver where a lane carries many."""
+
+
+class LagWatch:
+    """One per process; a lease lets one of all of them look. `lanes`: receivers with lanes of their own.
+
+    `owner`: unique per process.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        state: State,
+        topics: Topics,
+        lanes: Callable[[], Iterable[str]],
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        owner: str,
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._topics = topics
+        self._lanes = lanes
+        self._clock = clock
+        self._metrics = metrics
+        self._owner = owner
+
+    async def run(self) -> None:
+        """For ever. While log or state are away nothing is known, and nothing is shown."""
+        pause_s = EVERY_S
+        while True:
+            begun = self._clock.monotonic()
+            try:
+                looks = await self._state.lease(LEASE, self._owner, pause_s + LEASE_S)
+                self._show(await self.look() if looks else ())
+            except Unavailable:
+                self._show(())
+            pause_s = max(EVERY_S, COST * (self._clock.monotonic() - begun))
+            await self._clock.sleep(pause_s)
+
+    async def look(self) -> Sequence[LaneNow]:
+        """Once. Raises Unavailable."""
+        backlogs = await self._log.backlogs(self._topics.groups(self._lanes()))
+        signs = await self._state.signs([backlog.partition for backlog in backlogs])
+        lanes = lanes_of(self._topics, backlogs, signs)
+        ages = await oldest(self._log, to_be_read(lanes), self._clock.time())
+        return [replace(lane, oldest_s=ages.get(lane.key)) for lane in lanes]
+
+    def _show(self, lanes: Sequence[LaneNow]) -> None:
+        metrics, named = self._metrics, worst(lanes)
+        for family in (metrics.consumer_lag, metrics.oldest_message_age_seconds, metrics.lanes_unserved):
+            family.clear()
+        for lane in lanes:
+            receiver = lane.receiver or MANY
+            place = (receiver, lane.key.topic, str(lane.key.partition))
+            if receiver not in named:
+                receiver, *_ = place = (OTHER, OTHER, OTHER)
+            metrics.consumer_lag.labels(lane.role, *place).add(lane.lag)
+            metrics.oldest_message_age_seconds.labels(lane.role, *place).raise_to(lane.oldest_s or 0.0)
+            metrics.lanes_unserved.labels(lane.role, receiver).add(not lane.served)
+
+
+def worst(lanes: Iterable[LaneNow]) -> frozenset[str]:
+    """Who is named: of the receivers with lanes of their own those that nobody serves and those that lag most."""
+    lags: dict[str, tuple[int, int]] = {}
+    for lane in lanes:
+        if lane.receiver is not None:
+            unserved, lag = lags.get(lane.receiver, (0, 0))
+            lags[lane.receiver] = unserved + (not lane.served and lane.lag > 0), lag + lane.lag
+    ranked = sorted(lags, key=lambda name: (-lags[name][0], -lags[name][1], name))
+    return frozenset((MANY, *ranked[:MAX_RECEIVERS]))
