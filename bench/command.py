@@ -61,7 +61,7 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str | None
     type=click.Choice(get_args(History)),
     default="log",
     show_default=True,
-    help="Whether the relay tells of each request on delivery_attempts.",
+    help="Whether the relay tells of each request on delivery_attempts, and a process beside it keeps that.",
 )
 @click.option("--backlog", type=click.IntRange(1), help="Messages to drain or hold. Default: 100,000, quick: 3,000.")
 @click.option("--drain", type=click.IntRange(1), help="Only drain, a backlog of so many messages.")
@@ -105,6 +105,8 @@ def bench(
         raise click.UsageError("--embedded has neither Kafka nor Redis: leave out --via kafka, --kafka and --redis")
     if against and (not rates or embedded or via not in (None, "kafka")):
         raise click.UsageError("--against runs at --rates, and takes messages from Kafka: without --embedded and --via")
+    if history == "full" and embedded:
+        raise click.UsageError("--history full has a process of its own beside the relay: without --embedded")
     options = Options(
         processes=1 if embedded else processes,
         receiver_processes=receiver_processes,

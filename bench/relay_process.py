@@ -17,9 +17,11 @@ from bench.children import Child
 from bench.drawing import receiver_name
 from bench.kafka_parts import free_ports
 from bench.servers import finish
+from relay.plan import HISTORY, ROLES
 
-History = Literal["off", "log"]
-"""How much of the history is there: nothing is told of requests, or all of it on the log."""
+History = Literal["off", "log", "full"]
+"""How much of the history is there: nothing is told of requests; it is told on the log; a process of its own beside the
+relay reads it from there into SQLite."""
 
 _START_S: Final = 60.0
 _START_OF_ONE_S: Final = 0.01
@@ -121,14 +123,20 @@ class RelayProcess:
                 self._child(f"{name}-{number}", "run", "--processes", "1") for number in range(self._processes or 1)
             ]
         else:
-            told = ("--processes", str(self._processes)) if self._processes else ()
+            told: tuple[str, ...] = ("--processes", str(self._processes)) if self._processes else ()
+            if self._history == "full":  # whose process is nicer to others than one that also delivers may be
+                told += ("--roles", ",".join(role for role in ROLES if role != HISTORY))
             self.children = [self._child(name, "run", *told)]
             each = self._processes or 1  # to begin with
+        signs = dict.fromkeys(self.children, each)
+        if self._history == "full":
+            signs[self._child(f"{name}-history", "worker", "history")] = 1
+        self.children = list(signs)
         for child in self.children:
             await child.start()
-        for child in self.children:
+        for child, count in signs.items():
             sign = '"started"' if self._backing else "Ready"
-            await child.until_logged(sign, each, self._start_s, unless=_RESTARTED)
+            await child.until_logged(sign, count, self._start_s, unless=_RESTARTED)
 
     async def change(self, count: int, seconds: float) -> None:
         """While it runs: declares `count` receivers more, one after the other, and takes them back likewise."""
@@ -192,6 +200,8 @@ class RelayProcess:
         }
         if self._history == "off":  # else as it is where nobody says anything: a former revision knows no such setting
             settings["RELAY_ATTEMPT_LOG"] = "0"
+        if self._history == "full":
+            settings["RELAY_HISTORY_URL"] = f"sqlite://{self._directory.absolute() / 'history.db'}"
         if self._max_requests is not None:
             settings["RELAY_MAX_REQUESTS"] = str(self._max_requests)
         if self._backing:

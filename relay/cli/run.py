@@ -24,7 +24,7 @@ from relay.plan import HISTORY, ROLES, Plan
 from relay.process import Relay
 from relay.telemetry.logging import configure, get_logger
 
-HISTORY_NICE = 5
+HISTORY_NICE = 19
 """Nobody waits for the history: where it catches up on a busy machine, deliveries go first."""
 STOP_MARGIN_S = 15.0
 """On top of the grace for what is in flight: leaving the groups, closing connections."""
