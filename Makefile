@@ -13,10 +13,10 @@ READY    := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo dev test speed bench faults lint format clean screenshots reference
+.PHONY: help setup demo dev test test-full speed bench faults lint format clean screenshots reference
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Create .venv with everything for running, testing and developing
 
@@ -26,8 +26,11 @@ demo: $(RUNNABLE) ## Send sample events through a relay of your own and watch th
 dev: $(RUNNABLE) ## Run a whole relay on this machine, without Kafka and Redis
 	$(BIN)/relay dev
 
-test: $(READY) ## Run all tests, JOBS of them at a time (3)
+test: $(READY) ## Run the tests, JOBS files at a time (3)
 	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+
+test-full: $(READY) ## Run the slow ones, too, whose shorter forms are in `make test`
+	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder -m ''
 
 speed: $(READY) ## Check what a message may cost in our own Python; on a quiet machine
 	$(BIN)/pytest tests/speed

@@ -36,7 +36,7 @@ def broken_promises(outcome: Judged) -> list[str]:
     return [problem for problem in outcome.exceeded if not problem.startswith("recovery")]
 
 
-@pytest.mark.parametrize(("name", "scale"), [("E3", FOUR_KILLS), ("E9", LEAST)])
+@pytest.mark.parametrize(("name", "scale"), [("E3", FOUR_KILLS), pytest.param("E9", LEAST, marks=pytest.mark.slow)])
 async def test_promises_are_kept(context: Context, name: str, scale: float) -> None:
     """Processes are killed; Redis loses its memory."""
     outcome = await run_experiment(EXPERIMENTS[name], replace(context, scale=scale))
@@ -45,6 +45,7 @@ async def test_promises_are_kept(context: Context, name: str, scale: float) -> N
     assert outcome.faults >= 1
 
 
+@pytest.mark.slow
 async def test_a_planted_bug_is_caught(context: Context) -> None:
     async with Servers() as servers:
         assert await hunt_down(servers, "mark_before_produce", HUNTS["mark_before_produce"], context)

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 async def test_both_systems_deliver_all_and_the_report_says_what_a_message_took(tmp_path: Path) -> None:
     if "RELAY_TEST_KAFKA" in os.environ:
         pytest.skip("RELAY_TEST_KAFKA: no other broker is started")

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from relay.sink import Sink
 from tests.integration.test_demo import relay
 from tests.servers.process import RelayProcess
@@ -17,6 +19,7 @@ def _write(directory: Path, sink: Sink, **fields: Any) -> None:
     (directory / "receivers.yaml").write_text(json.dumps({"receivers": {"ci": entry}}))
 
 
+@pytest.mark.slow
 async def test_a_receiver_gets_more_partitions_while_its_messages_wait(tmp_path: Path) -> None:
     sink = Sink("fail", fail_status=501)
     await sink.start()
