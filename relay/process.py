@@ -381,6 +381,7 @@ class Relay:
             ),
             verify=self._verifier.try_now,
             history=self._history.store,
+            keeps_bodies=settings.history_bodies > 0,
             warnings=partial(warnings_of, self._parked_watch, self._topic_watch, self._clock),
             lanes=self._lanes.own,
             replays=self._desk,

@@ -72,6 +72,8 @@ class ApiContext:
     user_agent: str = "relay"
     history: HistoryReader | None = None
     """What happened, to be searched; None: none is set up."""
+    keeps_bodies: bool = True
+    """Whether the history keeps bodies and headers, so that these can be searched."""
     own_key: str | None = field(default=None, repr=False)
     may_be_open: bool = True
     pages: Callable[[Path], Application] | None = None

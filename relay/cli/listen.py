@@ -30,6 +30,9 @@ LABEL: Final = "relay-listen"
 """On a receiver of ours: the machine and the process that it belongs to."""
 TIMEOUT_S: Final = 60.0
 """For a debugger that stands still for a while."""
+PROVE_S: Final = 20.0
+"""How long a handshake may take to be made."""
+_AGAIN_S: Final = 0.5
 GRACE_S: Final = 20.0
 _REQUEST_S: Final = 75.0
 _REFUSED: Final = 300
@@ -152,7 +155,27 @@ class Listening:
             "retry": {"base": 1, "cap": 10, "max_age": "10m"},
         }
 
+    async def _prove(self, client: Client, known: Any) -> None:
+        """Where the relay wants a proof of what is made over its API, it is sent nothing before."""
+        kind = known["settings"].get("verification", "none")
+        if kind == "none":
+            return
+        loop = asyncio.get_running_loop()
+        until, why = loop.time() + PROVE_S, ""
+        while loop.time() < until:
+            try:
+                tried = await client.verify_receiver(self._name)
+            except ApiFailed as error:  # the relay's own handshake is under way
+                why = str(error)
+            else:
+                if tried["proved"]:
+                    return
+                why = tried["detail"] or ""
+            await asyncio.sleep(_AGAIN_S)
+        raise ApiFailed(f"the handshake that the relay wants ({kind}) proved nothing: {escape_control(why)}")
+
     async def _begin(self, client: Client, known: Any) -> None:
+        await self._prove(client, known)
         tested = await client.test_receiver(self._name)
         if not self._listener.pings:
             raise ApiFailed(f"the relay at {self._base} cannot reach this command: {_why(tested)}")

@@ -2,9 +2,12 @@
 what comes from there.
 
 Others may reach it, too: through a tunnel, or from a page in a browser of this machine. So a POST has to be signed with
-the receiver's secret, and a GET has to ask for what the URL itself has named in an answer.
+the receiver's secret, and a GET has to ask for what the URL itself has named in an answer. A handshake, as in
+docs/verification.md, is answered here, once there is a receiver: the URL sees nothing of it.
 """
 
+import re
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -21,10 +24,13 @@ from relay.domain.errors import UserError
 from relay.domain.requests import PING_TYPE
 from relay.domain.signing import verify_standard
 from relay.domain.status import location_url
+from relay.sink.handshakes import consent, is_verification, signed_answer
 
 _LARGEST_BODY: Final = 32 * 1024**2
 _LARGEST_ANSWER: Final = 2 * 1024**2
 _CHUNK: Final = 64 * 1024
+_CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{16,128}")
+_NONCE_BYTES: Final = 24
 _MOST_NAMED: Final = 10_000
 """Paths that may be asked for; the oldest gives way."""
 _OF_THE_CONNECTION: Final = frozenset(
@@ -83,6 +89,7 @@ class Listener:
         """Port 0 takes a free one. Raises UserError."""
         app = web.Application(client_max_size=_LARGEST_BODY, middlewares=[self._refuse_strangers])
         app.router.add_post("/", self._post)
+        app.router.add_route("OPTIONS", "/", self._consent)
         app.router.add_get("/{path:.*}", self._get)
         timeout = ClientTimeout(total=self._timeout_s)
         self._session = ClientSession(timeout=timeout, cookie_jar=DummyCookieJar(), auto_decompress=False)
@@ -121,6 +128,8 @@ class Listener:
         if event_type == PING_TYPE:
             self.pings += 1
             return web.Response(status=204)
+        if is_verification({"ce-type": event_type}):
+            return _answered(signed_answer(body, self.secret, secrets.token_urlsafe(_NONCE_BYTES)))
         came = Came(source_id, message_id, event_type, request.headers.get("relay-attempt", "1"), body)
         self.posts += 1
         self._tell_came(came)
@@ -133,12 +142,21 @@ class Listener:
 
     async def _get(self, request: web.Request) -> web.Response:
         """Where a 202 said that the answer would be, and nothing else that there is."""
+        challenge = request.query.get("challenge", "") if request.path == "/" else ""
+        if self.secret is not None and _CHALLENGE.fullmatch(challenge):
+            return web.Response(text=challenge)
         if request.raw_path not in self._named:
             return _refused(HTTPStatus.NOT_FOUND, "no answer has named this path")
         at = urlsplit(self._target)
         url = f"{at.scheme}://{at.netloc}{request.raw_path}"
         response, _ = await self._passed_on("GET", url, b"", request.headers)
         return response
+
+    async def _consent(self, request: web.Request) -> web.Response:
+        """To the one whose receiver this is."""
+        if self.secret is None:
+            return _refused(HTTPStatus.NOT_FOUND, "there is no receiver yet")
+        return web.Response(headers=consent({name.lower(): value for name, value in request.headers.items()}))
 
     async def _passed_on(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str]
@@ -175,6 +193,12 @@ class Listener:
         if len(self._named) > _MOST_NAMED:
             self._named.popitem(last=False)
         return {"Location": path}
+
+
+def _answered(proof: bytes | None) -> web.Response:
+    if proof is None:
+        return _refused(HTTPStatus.BAD_REQUEST, "this is no handshake")
+    return web.Response(body=proof, content_type="application/json")
 
 
 def _refused(status: HTTPStatus, why: str) -> web.Response:

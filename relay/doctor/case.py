@@ -14,6 +14,7 @@ from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver, Source
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.clock import Clock
+from relay.history.port import History
 from relay.log.port import Log
 from relay.state.port import State
 
@@ -50,7 +51,9 @@ class Case:
 
     `mistakes`: what is wrong with the settings and the receivers file, a line each. `given`: settings that were given.
     `receiver`: only what is about this one. `data_dir`: of an embedded relay, which has no Kafka. `history_behind`: how
-    many seconds the history is behind (None: nobody can say); None: there is no history.
+    many seconds the history is behind (None: nobody can say), which raises HistoryUnavailable where its store does not
+    answer, and LogUnavailable where that alone is known; None: there is no history. `history`: its store, where it is
+    opened for this.
     """
 
     settings: Settings
@@ -66,6 +69,7 @@ class Case:
     receiver: str | None = None
     data_dir: Path | None = None
     history_behind: Callable[[], Awaitable[float | None]] | None = None
+    history: Opened[History] | None = None
 
     @property
     def topics(self) -> Topics:
@@ -100,6 +104,8 @@ class Case:
     async def close(self) -> None:
         for opened in (self.known, self.state, self.log):
             await opened.close()
+        if self.history is not None:
+            await self.history.close()
 
 
 def known_to(registry: Registry, receiver: str | None = None) -> Known:

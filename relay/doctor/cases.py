@@ -18,13 +18,15 @@ from relay.config.setting_values import key_of
 from relay.config.settings import Settings
 from relay.doctor.case import Case, Known, known_to, known_to_file
 from relay.doctor.examination import examine
+from relay.doctor.here import sqlite_file
 from relay.doctor.opened import Opened
 from relay.domain.diagnosis import Diagnosis
-from relay.domain.errors import LogUnavailable, RelayError, StateUnavailable, UserError
+from relay.domain.errors import HistoryUnavailable, LogUnavailable, RelayError, StateUnavailable, UserError
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
 from relay.engine.supervision import unless_stopped
-from relay.history.port import HistoryReader
+from relay.history.port import History, HistoryReader
+from relay.history_part import opened
 from relay.log.port import Log
 from relay.plan import ROLES, Plan
 from relay.state.port import State
@@ -55,6 +57,15 @@ def case_of_settings(
     async def state() -> State:
         return redis_state(settings)
 
+    history = _history(settings)
+
+    async def behind() -> float | None:
+        if history is None:
+            return None
+        store = await history()
+        await store.next_offsets()  # so that a log that is away is not taken for a store that is
+        return await Behind(store, await log(), Topics(settings.topic_prefix), clock).seconds()
+
     return Case(
         settings=settings,
         roles=roles,
@@ -67,6 +78,8 @@ def case_of_settings(
         answer_secrets=answer_secrets(settings),
         api_url=own_url(settings.api_host, settings.api_port),
         receiver=receiver,
+        history_behind=None if history is None else behind,
+        history=history,
     )
 
 
@@ -163,8 +176,28 @@ async def _started(settings: Settings) -> Log:
     return log
 
 
-async def _close(opened: Log | State) -> None:
+async def _close(opened: Log | State | History) -> None:
     await opened.close()
+
+
+def _history(settings: Settings) -> Opened[History] | None:
+    """Its store, which nothing is made in: that is its worker's business."""
+    if settings.history_url is None:
+        return None
+
+    async def opened_one() -> History:
+        file = sqlite_file(settings)
+        if file is not None and not file.exists():
+            raise HistoryUnavailable(f"the history in {file} is not there: no worker has begun it")
+        try:
+            store = opened(settings)
+        except UserError as error:
+            raise HistoryUnavailable(str(error)) from error
+        if store is None:
+            raise HistoryUnavailable("no history is set up")
+        return store
+
+    return Opened(opened_one, _close)
 
 
 def _file_of(settings: Settings) -> tuple[ReceiversFile | None, list[str]]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from relay.config.answer_urls import Answering, AnswerUrls, findings
 from relay.config.own_address import Exposed, check_exposure, check_key, is_loopback, own_url
@@ -112,13 +113,24 @@ class Disk(NamedTuple):
 
 
 async def look_at_data(case: Case) -> list[Checked]:
-    if case.data_dir is None:
-        return []
-    directory = case.data_dir
+    file = sqlite_file(case.settings)
+    directories = (case.data_dir, None if file is None else file.parent)
+    return [_directory(each) for each in dict.fromkeys(directories) if each is not None]
+
+
+def sqlite_file(settings: Settings) -> Path | None:
+    """That of a history in SQLite; None: there is none."""
+    url = "" if settings.history_url is None else settings.history_url.get_secret_value()
+    return Path(unquote(urlsplit(url).path)) if url.startswith("sqlite:") else None
+
+
+def _directory(directory: Path) -> Checked:
+    if not directory.is_dir():
+        return error("data", f"{directory} is not there", f"mkdir -p {directory}")
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
-        return [error("data", f"{directory} cannot be written to by this user", f"chown or chmod {directory}")]
+        return error("data", f"{directory} cannot be written to by this user", f"chown or chmod {directory}")
     usage = shutil.disk_usage(directory)
-    return [judge_disk(directory, Disk(usage.total, usage.free))]
+    return judge_disk(directory, Disk(usage.total, usage.free))
 
 
 def judge_disk(directory: Path, disk: Disk) -> Checked:

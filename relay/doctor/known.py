@@ -2,7 +2,8 @@
 
 from relay.config.durations import format_duration
 from relay.doctor.case import Case, Known
-from relay.domain.diagnosis import Checked, error, fine, warning
+from relay.domain.diagnosis import Checked, error, fine, skipped, warning
+from relay.domain.errors import LogUnavailable
 
 HISTORY_BEHIND_S = 60.0
 
@@ -28,7 +29,10 @@ def judge_entries(known: Known, receiver: str | None = None) -> list[Checked]:
 async def look_at_history(case: Case) -> list[Checked]:
     if case.history_behind is None:
         return []
-    return [judge_history(await case.history_behind())]
+    try:
+        return [judge_history(await case.history_behind())]
+    except LogUnavailable:
+        return [skipped("history", "its store answers; how far it is behind takes the log, which cannot be reached")]
 
 
 def judge_history(behind_s: float | None) -> Checked:

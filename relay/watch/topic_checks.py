@@ -100,6 +100,7 @@ class LaneChecks:
         needs = {name: LaneNeeds(SHARED, 1, wait_s) for name, wait_s in (shared_waits_s or {}).items()}
         needs |= {name: needs_of(receiver) for name, receiver in receivers.items()}
         new = {name: each for name, each in needs.items() if self._seen.get(name) != each}
+        self._seen = {name: each for name, each in self._seen.items() if name in needs}
         if not new:
             return []
         expected = expected_lanes(self._topics, self._settings, new.values())
@@ -107,6 +108,10 @@ class LaneChecks:
         there = await self._described(sorted(names))
         self._seen = needs
         return [*findings(expected, there), *too_long_waits(self._topics, new, there)]
+
+    def forget(self) -> None:
+        """Look at all of them again."""
+        self._seen = {}
 
     async def _described(self, names: Sequence[str]) -> Mapping[str, TopicState]:
         """A topic that was just created may take a moment until each broker knows it."""

@@ -1,6 +1,8 @@
-"""The topics of a running process: looked at before it starts to work, and when receivers come or change."""
+"""The topics of a running process: looked at before it starts to work, when receivers come or change, and again while
+something is off."""
 
-from collections.abc import Sequence
+import asyncio
+from typing import Final
 
 from relay.config.registry import Registry
 from relay.config.settings import Settings
@@ -11,6 +13,9 @@ from relay.log.checks import Finding, findings
 from relay.log.port import Log
 from relay.telemetry.logging import get_logger
 from relay.watch.topic_checks import WAITS_LOOKED_AT, LaneChecks, expected_topics, refuse, tell
+
+AGAIN_S: Final = 60.0
+"""How soon after somebody has corrected a topic it is not warned of any more."""
 
 _log = get_logger("relay.process")
 
@@ -26,9 +31,11 @@ class TopicWatch:
         self._topics = topics
         self._settings = settings
         self._registry = registry
+        self._clock = clock
         self._patience = patience
         self.warning: str | None = None
         self._lanes = LaneChecks(log, topics, settings, clock)
+        self._turn = asyncio.Lock()
 
     async def check_fixed(self) -> None:
         """Refuse to start where the topics would lose messages; say what else is off about them. Raises UserError, and
@@ -37,7 +44,8 @@ class TopicWatch:
         there = await self._log.describe([each.spec.name for each in expected])
         found = findings(expected, there)
         refuse(found)
-        self._tell(found)
+        tell(found)
+        self._warn_of(found)
         retention_s = there[self._topics.from_sender].spec.retention_s or 0
         window_s = self._settings.dedup_window
         if window_s < retention_s:
@@ -45,24 +53,48 @@ class TopicWatch:
 
     async def check_lanes(self) -> None:
         """The same for the topics of the receivers that there are. Raises UserError."""
-        found = await self._found()
+        found = await self._patience.until_done("check the receivers' topics", self._look_at_lanes)
         refuse(found)
-        self._tell(found)
+        tell(found)
+        if found:
+            await self._patience.until_done("check the topics", self._look_again)
 
     async def run(self) -> None:
         """Later on it is only said, for ever: the others, who run, have nothing to do with it."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow())
+            tasks.create_task(self._keep_looking())
+
+    async def _follow(self) -> None:
         async for _ in self._registry.changes():
-            self._tell(await self._found())
+            async with self._turn:
+                found = await self._patience.until_done("check the receivers' topics", self._look_at_lanes)
+                tell(found)
+                if found or self.warning:
+                    await self._patience.until_done("check the topics", self._look_again)
 
-    def _tell(self, found: Sequence[Finding]) -> None:
-        tell(found)
-        if found:
-            more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-            self.warning = f"{found[0].topic}: {found[0].problem}{more}"
+    async def _keep_looking(self) -> None:
+        """While something is off: it may have been corrected, which nobody tells."""
+        while True:
+            await self._clock.sleep(AGAIN_S)
+            if self.warning is not None:
+                async with self._turn:
+                    await self._patience.until_done("check the topics", self._look_again)
 
-    async def _found(self) -> list[Finding]:
-        return await self._patience.until_done("check the receivers' topics", self._look)
+    def _warn_of(self, found: list[Finding]) -> None:
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        warning = f"{found[0].topic}: {found[0].problem}{more}" if found else None
+        if warning is None and self.warning is not None:
+            _log.info("topics_right_again", was=self.warning)
+        self.warning = warning
 
-    async def _look(self) -> list[Finding]:
+    async def _look_again(self) -> None:
+        """At all of them. What was said in the log is not said again."""
+        expected = expected_topics(self._topics, self._settings)
+        there = await self._log.describe([each.spec.name for each in expected])
+        self._lanes.forget()
+        self._warn_of([*findings(expected, there), *await self._look_at_lanes()])
+
+    async def _look_at_lanes(self) -> list[Finding]:
         registry = self._registry
         return await self._lanes.look(registry.receivers(), registry.shared.longest_waits(WAITS_LOOKED_AT))

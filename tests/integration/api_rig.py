@@ -270,6 +270,7 @@ async def running_api(
     session_secrets: Sequence[bytes] = (b"sessions are signed with this",),
     public_url: str | None = None,
     history: HistoryReader | None = _NO_EVENTS,
+    keeps_bodies: bool = True,
 ) -> AsyncIterator[Rig]:
     """An API on a free port, over an empty log and an empty, ready state."""
     broker, topics, state, clock, directory = MemoryBroker(), Topics("t-"), AwayState(), StandingClock(), Known()
@@ -332,7 +333,7 @@ async def running_api(
         reach=reach,
         max_payload_bytes=PAYLOAD_CAP,
     )
-    context = replace(context, replays=desk)
+    context = replace(context, replays=desk, keeps_bodies=keeps_bodies)
     server = ApiServer(context)
     port = await server.start("127.0.0.1", 0)
     try:

@@ -6,7 +6,7 @@ from relay.domain.identity import DeliveryId, MessageId, webhook_id
 from relay.log.port import NewRecord, TopicPartition
 from relay.state.rows import Mark, Stage, delivery_row
 from tests.contract.history_facts import NOON, arrival, put
-from tests.integration.api_rig import document, problem
+from tests.integration.api_rig import document, problem, running_api
 from tests.integration.history_world import world
 from tests.integration.test_api_keys import ADMIN
 
@@ -101,6 +101,16 @@ async def test_a_message_is_listed_with_its_deliveries() -> None:
 async def test_a_filter_chooses(query: str, expected: list[str]) -> None:
     async with world() as at:
         assert await at.ids(query) == expected
+
+
+@pytest.mark.parametrize("query", ["header=x-event:push", "payload=/a=1"])
+async def test_where_no_bodies_are_kept_nobody_is_told_that_there_is_nothing(query: str) -> None:
+    async with running_api(keeps_bodies=False) as rig:
+        name = query.partition("=")[0]
+        refused = problem(await rig.get(f"/v1/messages?{query}"), 400, "invalid-request")
+        assert "RELAY_HISTORY_BODIES" in refused["detail"]
+        assert [error["parameter"] for error in refused["errors"]] == [name]
+        assert document(await rig.get("/v1/messages?source=github"))["items"] == []
 
 
 async def test_a_list_goes_on_where_it_was_whatever_comes() -> None:

@@ -93,6 +93,14 @@ async def test_mistakes_are_said_in_a_line() -> None:
         assert (await called(at.rig, messages, "--reason", "none")).exit_code == 2
 
 
+async def test_where_no_bodies_are_kept_that_is_a_line() -> None:
+    async with running_api(api_key=SETTING, keeps_bodies=False) as rig:
+        found = await called(rig, messages, "--header", "x-event:push")
+        assert isinstance(found.exception, ApiFailed)
+        assert "RELAY_HISTORY_BODIES is 0" in str(found.exception)
+        assert "\n" not in str(found.exception)
+
+
 async def test_without_a_history_it_is_said_how_to_get_one() -> None:
     async with running_api(api_key=SETTING, history=None) as rig:
         for found in (await called(rig, messages), await called(rig, attempts, "--receiver", "ci")):

@@ -218,6 +218,15 @@ async def test_listen_brings_messages_to_a_port_and_leaves_nothing_behind(dev: R
     assert "listen-" not in said
 
 
+async def test_listen_proves_that_it_wants_messages_where_the_relay_asks_for_that(tmp_path: Path) -> None:
+    environ = {"RELAY_API_VERIFICATION": "hmac"}
+    async with RelayProcess("dev", "--port", "0", "--ephemeral", "--no-demo", cwd=tmp_path, environ=environ) as dev:
+        await dev.line_with("Ready")
+        arguments = ("listen", "3000", "--receiver", "listen-here", "--api", dev.value_of("API"))
+        async with RelayProcess(*arguments, cwd=tmp_path) as listen:
+            await listen.line_with("Listening as receiver listen-here")
+
+
 async def test_what_a_killed_listen_left_is_removed_by_the_next(dev: RelayProcess, tmp_path: Path) -> None:
     api = dev.value_of("API")
     async with RelayProcess("listen", "3000", "--receiver", "listen-first", "--api", api, cwd=tmp_path) as first:

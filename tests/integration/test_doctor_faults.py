@@ -14,6 +14,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from relay.composition import open_log, open_state
 from relay.domain.identity import DeliveryId
+from relay.history.sqlite import SqliteHistory
 from relay.log.port import Coordinate, NewRecord
 from relay.sink import Sink
 from relay.state.onlooker import Sign
@@ -315,6 +316,26 @@ async def test_the_history_is_behind(rig: DoctorRig) -> None:
 
     line = only(await rig.look("history", history_behind=behind), "history", "warning")
     assert (line.what, line.todo) == ("5m behind the log", "relay worker history")
+
+
+async def test_the_history_is_looked_at_by_the_command_itself(rig: DoctorRig) -> None:
+    await rig.create()
+    file = rig.directory / "kept" / "history.db"
+    rig.environ["RELAY_HISTORY_URL"] = f"sqlite://{file}"
+    found = await rig.look("history", "data", "log")
+    assert f"{file.parent} is not there" in only(found, "data", "error").what
+    assert "no worker has begun it" in only(found, "history", "error").what
+    file.parent.mkdir()
+    assert "no worker has begun it" in only(await rig.look("history"), "history", "error").what
+    assert not file.exists()  # looking makes nothing
+    store = SqliteHistory(file)
+    await store.start()
+    await store.close()
+    found = await rig.look("history", "data", "log")
+    assert only(found, "history", "ok").what == "0s behind the log"
+    assert str(file.parent) in named(found, "data")[0].what
+    rig.environ["RELAY_KAFKA_BOOTSTRAP_SERVERS"] = NOWHERE
+    assert "takes the log" in only(await rig.look("history"), "history", "skipped").what
 
 
 async def test_the_data_directory_cannot_be_used(rig: DoctorRig) -> None:

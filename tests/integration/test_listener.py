@@ -11,12 +11,16 @@ from aiohttp import ClientSession, web
 from yarl import URL
 
 from relay.cli.listener import Listener
-from relay.domain.receiver import SigningPolicy
+from relay.domain.exchange import Exchange, Request, Response
+from relay.domain.handshake import PROVEN, handshake
+from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
 from relay.domain.requests import PING_TYPE
 from relay.domain.signing import generate_secret, sign
 from relay.domain.status import location_url
+from relay.sink.handshakes import EVENT_TYPE
 
 SECRET = generate_secret(secrets.token_bytes)
+NONCE = "a-nonce-that-nobody-guesses"
 OTHER = generate_secret(secrets.token_bytes)
 
 
@@ -43,6 +47,14 @@ class Rig:
         signed = dict(sign(policy, webhook_id="m-1", timestamp=int(time.time()), body=b"{}"))
         async with self.client.post(self.url, data=body, headers=signed | headers, allow_redirects=False) as answer:
             return answer.status, answer.headers.get("Location")
+
+    async def exchange(self, asked: Request) -> Exchange:
+        headers = dict(asked.headers)
+        async with self.client.request(
+            asked.method, URL(asked.url, encoded=True), data=asked.body, headers=headers
+        ) as (answer):
+            named = {name.lower(): value for name, value in answer.headers.items()}
+            return Response(answer.status, named, await answer.read())
 
     async def get(self, path: str, **headers: str) -> int:
         url = URL(self.url.rstrip("/") + path, encoded=True)
@@ -117,6 +129,31 @@ async def test_what_is_elsewhere_or_a_redirect_names_nothing() -> None:
         rig.location, rig.status = "/jobs/1", 302
         assert await rig.posted(SECRET, b"{}") == (302, rig.location)
         assert await rig.get("/jobs/1") == 404
+
+
+async def test_a_handshake_is_answered_here_as_by_a_receiver() -> None:
+    """As the relay makes it, and judges it; the port behind sees nothing of it."""
+    async with listening() as rig:
+        for kind in ("challenge", "hmac", "cloudevents"):
+            signing = SigningPolicy(("standard",), (SECRET,))
+            one = Receiver("ci", Endpoint(rig.url, signing=signing), verification=kind)
+            asked = handshake(
+                one, "a-nonce-that-nobody-guesses", now=time.time(), user_agent="relay", origin="r.example"
+            )
+            assert asked.judge(await rig.exchange(asked.request)) == PROVEN, kind
+        assert rig.came == []
+        rig.listener.secret = None  # as before it is registered
+        asked = handshake(one, NONCE, now=time.time(), user_agent="relay", origin="r.example")
+        assert asked.judge(await rig.exchange(asked.request)).fault is not None
+        assert await rig.get(f"/?challenge={NONCE}") == 404
+
+
+async def test_what_is_no_handshake_proves_nothing() -> None:
+    async with listening() as rig:
+        assert await rig.get("/?challenge=%3Cscript%3Ealert(1)%3C/script%3E") == 404
+        assert await rig.get(f"/hook?challenge={NONCE}") == 404
+        assert await rig.post(None, type=EVENT_TYPE) == 401
+        assert await rig.post(type=EVENT_TYPE) == 400  # signed, without a nonce
 
 
 async def test_neither_a_page_in_a_browser_nor_another_name_gets_anything() -> None:

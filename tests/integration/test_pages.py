@@ -293,6 +293,14 @@ async def test_a_search_in_bodies_is_shown_but_not_followed(looked_into: str) ->
             assert b"This cannot be followed" in await stream.content.readuntil(b"\n\n")
 
 
+async def test_where_no_bodies_are_kept_a_search_in_them_says_so_once() -> None:
+    async with running_api(pages=True, history=MemoryHistory(), keeps_bodies=False) as rig:
+        page = await rig.get("/ui/messages?payload=/a=17")
+        assert page.status == 200
+        assert page.text.count("RELAY_HISTORY_BODIES is 0") == 1
+        assert "Nothing matches" not in page.text
+
+
 async def test_a_page_on_which_nothing_was_found_yet_leads_on() -> None:
     async with running_api(pages=True, history=LookedThrough()) as rig:
         page = await rig.get("/ui/messages?payload=/a=17")

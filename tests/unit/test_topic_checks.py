@@ -1,5 +1,6 @@
 """What is refused about topics, what is only said, and that it is said once, with what to do."""
 
+import asyncio
 import dataclasses
 import io
 import json
@@ -12,9 +13,12 @@ from pydantic import ByteSize
 
 from relay.composition import kafka_log
 from relay.config.receivers_file import parse_receivers_file, resolve
+from relay.config.registry import Registry
 from relay.config.settings import Settings
 from relay.domain.errors import UserError
 from relay.domain.topics import DAY_S, SHARED, Topics, TopicSpec
+from relay.engine.observer import Observer
+from relay.engine.supervision import Patience
 from relay.log.checks import (
     HEADROOM_BYTES,
     Expected,
@@ -28,6 +32,7 @@ from relay.log.checks import (
 from relay.log.port import Backlog, TopicPartition, TopicState
 from relay.telemetry.logging import configure
 from relay.watch.topic_checks import LaneChecks, needs_of, needs_of_entry, refuse, tell
+from relay.watch.topics import AGAIN_S, TopicWatch
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.virtual_time import LoopClock, virtually
 from tests.fakes.world import receiver
@@ -226,6 +231,28 @@ async def test_each_receiver_is_looked_at_once_and_again_when_it_changes() -> No
     known["ci"] = receiver("ci", "/", max_age=6.0 * DAY_S)
     assert {finding.topic for finding in await checks.look(known)} == {topics.to_receiver("ci"), topics.pending("ci")}
     assert log.described[1:] == [["pending_from_receiver_ci", "to_receiver_ci"]]
+
+
+@virtually
+async def test_a_warning_goes_with_its_cause() -> None:
+    broker, topics = MemoryBroker(), Topics()
+    log = MemoryLog(broker)
+    await log.start()
+    fixed = topics.fixed()
+    short = [dataclasses.replace(fixed[0], retention_s=DAY_S), *fixed[1:], *topics.lane_specs("ci", 1)]
+    await log.create(short, {})
+    registry = Registry(topics, {})
+    watch = TopicWatch(log, topics, Settings(), registry, LoopClock(), Patience(LoopClock(), Observer()))
+    await watch.check_fixed()
+    assert watch.warning is not None
+    assert fixed[0].name in watch.warning
+    running = asyncio.create_task(watch.run())
+    await asyncio.sleep(10 * AGAIN_S)  # virtual
+    assert watch.warning is not None
+    broker.specs[fixed[0].name] = fixed[0]  # somebody has corrected it
+    await asyncio.sleep(AGAIN_S + 1)
+    assert watch.warning is None
+    running.cancel()
 
 
 @virtually

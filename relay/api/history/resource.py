@@ -45,6 +45,9 @@ MOST_COUNTS: Final = 20_000
 
 _NONE: Final = "This relay has no history: RELAY_HISTORY_URL says where there is one."
 
+_KEPT: Final = {"header": "headers", "payload": "bodies"}
+_KEPT_IF: Final = "(RELAY_HISTORY_BODIES is 0 for this process)."
+
 T = TypeVar("T")
 
 
@@ -68,6 +71,8 @@ class HistoryResource:
     async def messages(self, request: web.Request) -> web.Response:
         """Of each, the deliveries that the caller may see."""
         query, history = query_of(request, *OF_MESSAGES), self._history()
+        if not self._context.keeps_bodies:
+            _refuse_search_in_bodies(query)
         visible = self._sight.visible(request, receiver_in(query), owner_in(query))
         if "header" in query:
             visible = self._sight.of_senders(request, visible)
@@ -144,6 +149,13 @@ async def _page(query: Query, ask: Callable[[int, str | None], Awaitable[Page[T]
         return await ask(limit, cursor)
     except ValueError:
         raise no_cursor() from None
+
+
+def _refuse_search_in_bodies(query: Query) -> None:
+    """Raises a Problem: it would find nothing, which reads as if there were nothing."""
+    for name in ("header", "payload"):
+        if name in query:
+            raise invalid(f"{name} finds nothing here: this history keeps no {_KEPT[name]} {_KEPT_IF}", parameter=name)
 
 
 def _seen(request: web.Request, found: MessageFound) -> MessageItem | None:
