@@ -13,7 +13,7 @@ READY    := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo dev test test-full speed bench faults lint format clean screenshots reference
+.PHONY: help setup demo dev test test-full speed bench faults lint format clean screenshots reference wheel sbom licences audit
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,19 @@ screenshots: $(READY) ## Make the pictures of the pages in docs/images anew
 
 reference: $(RUNNABLE) ## Write docs/reference/ anew, which is made of the code
 	$(BIN)/python -m relay.cli.reference docs/reference
+
+wheel: $(RUNNABLE) ## Build the wheel and the sdist into dist/, the same bytes wherever that is done
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+
+sbom: $(READY) wheel ## Write the bill of materials of the wheel beside it in dist/ (CycloneDX)
+	$(BIN)/python -m release.sbom dist/*.whl
+
+licences: $(READY) ## Write docs/licences.md anew, which is made of the lock
+	$(BIN)/python -m release.licences
+
+audit: $(READY) ## Ask whether a locked version has a known hole; fails, too, where nobody can be asked
+	$(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement requirements/dev.txt --requirement requirements/build.txt
 
 bench: $(RUNNABLE) ## Measure the relay on Kafka and Redis of its own; more with .venv/bin/relay bench --help
 	$(BIN)/relay bench

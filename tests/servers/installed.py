@@ -9,10 +9,8 @@ from collections.abc import Iterable
 from importlib.metadata import distribution
 from pathlib import Path
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from release.distributions import graph
 
-ROOT = Path(__file__).parents[2]
 _HOOK = "import sys, hatchling.build as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
 
 
@@ -45,24 +43,9 @@ def install(wheel: Path, into: Path, *, without: Iterable[str] = ()) -> Path:
     [metadata] = packages.glob("webhook_relay-*.dist-info/METADATA")
     lines = metadata.read_text().splitlines()
     asked = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
-    for name in sorted(_closure(asked) - set(without)):
+    for name in sorted(graph(asked).keys() - set(without)):
         _link(name, packages)
     return python
-
-
-def _closure(requirements: Iterable[str]) -> set[str]:
-    """The names of the distributions that `requirements` lead to here, with the extras that they ask for."""
-    found: set[tuple[str, str]] = set()
-    to_see = [(Requirement(text), "") for text in requirements]
-    while to_see:
-        requirement, extra = to_see.pop()
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
-            continue
-        name = canonicalize_name(requirement.name)
-        for wanted in {"", *requirement.extras} - {known for one, known in found if one == name}:
-            found.add((name, wanted))
-            to_see += [(Requirement(text), wanted) for text in distribution(name).requires or ()]
-    return {name for name, _ in found}
 
 
 def _link(name: str, packages: Path) -> None:
