@@ -13,7 +13,7 @@ READY    := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo dev test test-full speed bench faults lint format clean screenshots reference wheel sbom licences audit
+.PHONY: help setup demo dev test test-full speed bench faults lint format clean screenshots reference site wheel sbom licences audit
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ screenshots: $(READY) ## Make the pictures of the pages in docs/images anew
 
 reference: $(RUNNABLE) ## Write docs/reference/ anew, which is made of the code
 	$(BIN)/python -m relay.cli.reference docs/reference
+
+site: $(READY) ## Build the documentation in site/, to be read without a network
+	$(BIN)/zensical build --strict --clean
 
 wheel: $(RUNNABLE) ## Build the wheel and the sdist into dist/, the same bytes wherever that is done
 	rm -rf dist

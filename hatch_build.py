@@ -4,6 +4,9 @@ One top-level name is all that an installed relay takes of somebody's environmen
 want, too. So the wheel has the folder inside `relay/`, and wherever a module imports from `workers`, its copy in the
 wheel says `relay.workers`. Nothing else differs: lines keep their numbers, and each module has one name in either.
 A checkout, an editable install and the sdist have the tree as it is.
+
+The pages of `docs/` are in the wheel as `relay/docs/`, without their pictures: `relay help` shows them. An editable
+install has none there, and finds those of its tree.
 """
 
 import ast
@@ -52,6 +55,8 @@ class CustomBuildHook(BuildHookInterface[Any]):
             return
         self._copies = tempfile.TemporaryDirectory(prefix="relay-wheel-")
         root, copies = Path(self.root), Path(self._copies.name)
+        for page in sorted(path.relative_to(root) for path in (root / "docs").rglob("*.md")):
+            build_data["force_include"][str(root / page)] = f"relay/{page.as_posix()}"  # for `relay help`
         for path in sorted(path for package in PACKAGES for path in (root / package).rglob("*.py")):
             inside = path.relative_to(root)
             target = Path("relay", inside) if inside.parts[0] == "workers" else inside

@@ -4,11 +4,13 @@ Above a fence stands a comment: `<!-- run: WHERE -->`, or `<!-- skip: WHY -->` w
 
 - `shell`: a shell, or Python, in an empty folder;
 - `dev`: the same beside a `relay dev` at http://127.0.0.1:8080 and a `relay sink` at http://127.0.0.1:9000;
+- `own`: the same, where the page itself starts both;
 - `receivers`, `receiver`, `source`: a receivers file, or the fields of an entry;
 - `tests/...`: another test runs it.
 
 Lines behind the first one say more: `first:` commands that readers do not see, `prints:` what has to be printed,
-`exit:` the code where it is not 0, `until:` what is printed by something that would run on, which is then stopped.
+`exit:` the code where it is not 0, `until:` what is printed by something that would run on, which is then stopped,
+`serve:` likewise, and it runs on to the end of the page, `file:` the name under which the fence is saved.
 """
 
 import re
@@ -31,8 +33,8 @@ GENERATED: Final = ROOT / "docs" / "reference"
 SHELLS: Final = ("sh", "bash", "console")
 UNMARKED: Final = ("text", "json")
 """Nothing to run: drawings and output; and JSON, which has to be well-formed."""
-PLACES: Final = ("shell", "dev", "receivers", "receiver", "source")
-OPTIONS: Final = ("first", "prints", "exit", "until")
+PLACES: Final = ("shell", "dev", "own", "receivers", "receiver", "source")
+OPTIONS: Final = ("first", "prints", "exit", "until", "serve", "file")
 
 _FENCE: Final = re.compile(
     r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[^\n`]*)\n(?P<text>.*?)^ *(?P=ticks)$", re.M | re.S

@@ -11,6 +11,7 @@ COMMANDS: Final = {
     "dev": ("relay.cli.dev", "Run everything in one process, embedded, with a demo receiver."),
     "doctor": ("relay.cli.doctor", "Look at all that the relay depends on, and say what to do."),
     "failed": ("relay.cli.failed", "List dead letters, look at one, replay or discard them."),
+    "help": ("relay.cli.help", "Show a page of the documentation, or list them all."),
     "history": ("relay.cli.history", "See how far the history is, or build it anew."),
     "keys": ("relay.cli.keys", "Make, list, rotate and revoke keys of the API."),
     "messages": ("relay.cli.messages", "List messages that came, and how far each delivery is."),

@@ -5,6 +5,7 @@ import os
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
 from relay.cli.commands import COMMANDS, INTERRUPTED
 from relay.domain.errors import RelayError, UserError
@@ -21,6 +22,12 @@ class Lazy(click.Group):
             return None
         command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """What may follow `relay`. No command is imported for it: a shell waits for this at each Tab."""
+        found = [CompletionItem(name, help=COMMANDS[name][1]) for name in self.list_commands(ctx)]
+        own = click.Command.shell_complete(self, ctx, incomplete)  # options, without the group's own look at commands
+        return [item for item in found if item.value.startswith(incomplete)] + own
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -23,6 +23,7 @@ EVENTS: Final[dict[str, str]] = {
     "sending_again": "It has them again.",
     "state_problem": "How Redis is set up may cost duplicates or memory.",
     "topic_problem": "How a topic is set up may cost messages or order.",
+    "topics_right_again": "What was off about the topics is not any more.",
     "dedup_window_short": "Messages are forgotten before their topic is: a repeat from there would be sent again.",
     "right_missing": "A right on Kafka is missing that will be needed later.",
     "shared_work_left": "This user may not do what one process does for all; others have to.",

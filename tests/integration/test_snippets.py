@@ -1,6 +1,7 @@
 """Every command, program and file in README and docs/ is tried as its page says (tests/documents.py has the marks).
 
-What is to be run of a page runs in one shell, in order, in a folder of its own, beside a relay that all pages share.
+What is to be run of a page runs in one shell, in order, in a folder of its own, beside a relay that all pages share; or
+with relay and receiver of its own, which the page starts.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from bench.kafka_parts import free_ports
 from relay.config.receivers_file import parse_receivers_file
 from tests.documents import PAGES, Fence, fences, named
 from tests.servers.process import RelayProcess
@@ -29,31 +31,45 @@ def where(fence: Fence) -> str:
     return fence.mark.value if fence.mark is not None else ""
 
 
-TIMEOUT_S = 100.0
+TIMEOUT_S = 60.0
 END = "--- end of a fence ---"
 RUN = [fence for page in PAGES for fence in fences(page) if fence.mark is not None and fence.mark.what == "run"]
-SHELL = {page: [fence for fence in RUN if fence.page == page and where(fence) in ("shell", "dev")] for page in PAGES}
-FILES = [fence for fence in RUN if fence.language == "yaml" and not where(fence).startswith("tests/")]
+SHELL = {
+    page: [fence for fence in RUN if fence.page == page and where(fence) in ("shell", "dev", "own")] for page in PAGES
+}
+OWN = {page for page, chosen in SHELL.items() if "own" in map(where, chosen)}
+FILES = [fence for fence in RUN if where(fence) in ("receivers", "receiver", "source")]
 ENVIRON = {"GITHUB_WEBHOOK_SECRET": "It's a Secret to Everybody", "CI_SECRET": "whsec_" + "A" * 32}
+CALLBACK = {"callback": {"url": "http://127.0.0.1:9000/hooks"}}
 RECEIVERS = {
     "sources": {
-        "github": {"inbound": {"kind": "github", "secret": "${GITHUB_WEBHOOK_SECRET}", "receivers": ["ci"]}},
+        "github": CALLBACK | {"inbound": {"kind": "github", "secret": "${GITHUB_WEBHOOK_SECRET}", "receivers": ["ci"]}},
     },
     "receivers": {"build": {"post_endpoint": "http://127.0.0.1:9000/hooks"}},
 }
 BEFORE = r"""
 set -eu
+trap "exit 124" TERM
+served=
+trap 'for pid in $served; do kill -TERM -- -$pid; done; for pid in $served; do wait $pid || true; done' EXIT
 curl() { command curl --silent --show-error --fail-with-body --max-time 40 "$@"; }
-until_printed() {  # TEXT FILE: runs FILE until it has printed TEXT, then stops it and all that it has started
-    set -m; bash -eu "$2" > until.txt 2>&1 & local pid=$!; set +m
+relay() {
+    if [ "$1" = sink ] && [ -n "${PORT-}" ]; then command relay "$@" --port "$PORT"; else command relay "$@"; fi
+}
+export -f curl relay
+serve() {  # TEXT FILE: runs FILE, and comes back when it has printed TEXT; at the end of the page it is stopped
+    set -m; bash -eu "$2" > "$2.txt" 2>&1 & local pid=$!; set +m
+    served="$served $pid"
     local left=300
-    until grep -qF -- "$1" until.txt; do
-        if ! kill -0 $pid 2> /dev/null || ! (( left-- )); then
-            cat until.txt; echo "not printed: $1"; kill -KILL -- -$pid; return 1
-        fi
+    until grep -qF -- "$1" "$2.txt"; do
+        if ! kill -0 $pid 2> /dev/null || ! (( left-- )); then cat "$2.txt"; echo "not printed: $1"; return 1; fi
         sleep 0.1
     done
-    kill -TERM -- -$pid; wait $pid || true; cat until.txt
+}
+until_printed() {  # TEXT FILE: likewise, and stops it and all that it has started
+    serve "$1" "$2"
+    local pid=${served##* }; served=${served% *}
+    kill -TERM -- -$pid; wait $pid || true; cat "$2.txt"
 }
 """
 
@@ -84,16 +100,27 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
         yield Served(dev.value_of("API"), receiver)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if SHELL[page]], ids=named)
+@pytest.mark.parametrize("page", [page for page in PAGES if SHELL[page] and page not in OWN], ids=named)
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 async def test_a_page_can_be_followed(page: Path, served: Served, tmp_path: Path) -> None:
-    (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])
+    await follow(page, served, tmp_path, {"RELAY_API_URL": served.api})
+
+
+@pytest.mark.parametrize("page", sorted(OWN), ids=named)
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+async def test_a_tutorial_can_be_followed(page: Path, tmp_path: Path) -> None:
+    api, receiver = free_ports(2)
+    own = Served(f"http://127.0.0.1:{api}", f"http://127.0.0.1:{receiver}")
+    await follow(page, own, tmp_path, {"RELAY_API_PORT": str(api), "PORT": str(receiver)})
+
+
+async def follow(page: Path, served: Served, folder: Path, environ: dict[str, str]) -> None:
+    (folder / ".venv").symlink_to(Path(sys.executable).parents[1])
     chosen = SHELL[page]
-    script = BEFORE + "".join(served.placed(shell(fence, tmp_path)) for fence in chosen)
-    code, output = await run(script, served, tmp_path)
+    code, output = await run(BEFORE + "".join(served.placed(shell(fence)) for fence in chosen), folder, environ)
     parts = output.split(f"{END}\n")
     if code != 0:
-        fence = chosen[len(parts) - 1]
+        fence = chosen[min(len(parts), len(chosen)) - 1]
         pytest.fail(f"{fence} ended with {code}:\n{fence.text}\n{parts[-1]}", pytrace=False)
     for fence, printed in zip(chosen, parts, strict=False):
         assert fence.mark is not None
@@ -101,49 +128,56 @@ async def test_a_page_can_be_followed(page: Path, served: Served, tmp_path: Path
             assert served.placed(expected) in printed, f"{fence}:\n{printed}"
 
 
-def shell(fence: Fence, folder: Path) -> str:
+def shell(fence: Fence) -> str:
     """Commands that do what the fence says, and fail if it does not do what is said of it."""
     assert fence.mark is not None
-    text = fence.text
+    text, file = fence.text, f"line{fence.line}"
     if fence.language == "console":
         text = "\n".join(line[2:] for line in text.splitlines() if line.startswith("$ "))
-    elif fence.language == "python":
-        (folder / f"line{fence.line}.py").write_text(text)
-        text = f"python line{fence.line}.py"
-    first = "".join(f"{command}\n" for command in fence.mark.all("first"))
-    until, code = "".join(fence.mark.all("until")), "".join(fence.mark.all("exit")) or "0"
-    if until:
-        file = f"line{fence.line}.sh"
-        text = f"cat > {file} <<'{END}'\n{text}\n{END}\nuntil_printed {shlex.quote(until)} {file}"
+    written = "".join(fence.mark.all("file"))
+    if fence.language == "python" and not written:
+        text = f"{here(text, f'{file}.py')}\npython {file}.py"
+    until, served = "".join(fence.mark.all("until")), "".join(fence.mark.all("serve"))
+    code = "".join(fence.mark.all("exit")) or "0"
+    if written:
+        text = here(text, written)
+    elif until or served:
+        text = f"{here(text, file)}\n{'until_printed' if until else 'serve'} {shlex.quote(until or served)} {file}"
     elif code != "0":
-        text = (
-            f"set +e\n( set -e\n{text}\n)\nended=$?\nset -e\ntest $ended = {code} || ( echo ended with $ended; exit 1 )"
-        )
+        checked = f"test $ended = {code} || ( echo ended with $ended; exit 1 )"
+        text = f"set +e\n( set -e\n{text}\n)\nended=$?\nset -e\n{checked}"
+    first = "".join(f"{command}\n" for command in fence.mark.all("first"))
     return f"{first}{text}\necho\necho '{END}'\n"
 
 
-async def run(script: str, served: Served, folder: Path) -> tuple[int, str]:
+def here(text: str, file: str) -> str:
+    """The command that writes it."""
+    return f"cat > {file} <<'{END}'\n{text.rstrip()}\n{END}"
+
+
+async def run(script: str, folder: Path, environ: dict[str, str]) -> tuple[int, str]:
     """Its exit code, and what it prints on both streams."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    own = {"PATH": path, "HOME": str(folder), "RELAY_API_URL": served.api, "COLUMNS": "200"}
-    process = await asyncio.create_subprocess_exec(
-        "bash",
-        "-c",
-        script,
-        cwd=folder,
-        env=clean | ENVIRON | own,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    return process.returncode or 0, output.decode(errors="replace")
+    own = {"PATH": path, "HOME": str(folder), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
+    with (folder / "output.txt").open("w+b") as output:
+        process = await asyncio.create_subprocess_exec(
+            "bash",
+            "-c",
+            script,
+            cwd=folder,
+            env=clean | ENVIRON | own | environ,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            await asyncio.wait_for(process.wait(), TIMEOUT_S)
+        except TimeoutError:
+            process.terminate()  # what it serves is then stopped
+            await process.wait()
+        output.seek(0)
+        return process.returncode or 0, output.read().decode(errors="replace")
 
 
 @pytest.mark.parametrize("fence", FILES, ids=str)

@@ -1,10 +1,7 @@
-"""The receiver's answer in the same request, from README to production: everything over real HTTP."""
+"""The receiver's answer in the same request: everything over real HTTP."""
 
 import asyncio
 import json
-import re
-import shlex
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -22,7 +19,6 @@ from tests.integration.test_demo import relay
 from tests.servers.process import RelayProcess
 from tests.servers.valkey import ValkeyServer
 
-README = Path(__file__).parents[2] / "README.md"
 TIMEOUT_S = 60.0
 JSON = {"content-type": "application/json"}
 BODY = b'{"n": 1}'
@@ -117,28 +113,6 @@ async def running(cwd: Path, **environ: str) -> AsyncIterator[Dev]:
 async def dev(tmp_path: Path) -> AsyncIterator[Dev]:
     async with running(tmp_path) as dev:
         yield dev
-
-
-def example() -> tuple[list[str], list[str]]:
-    """README's first command with curl, and what it says is answered."""
-    blocks = re.findall(r"(?:^    .*\n|^\n)+", README.read_text(), re.MULTILINE)
-    block = next(block for block in blocks if "curl" in block)
-    command, _, answer = block.partition("\n\n")
-    lines = [re.split(r" {3,}", line.strip())[0] for line in answer.splitlines() if line.strip()]
-    return shlex.split(command.replace("\\\n", " ")), lines
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
-async def test_the_example_of_readme(dev: Dev) -> None:
-    command, promised = example()
-    assert (command[0], len(promised)) == ("curl", 2)
-    own = [word.replace("http://127.0.0.1:8080", dev.process.value_of("API")) for word in command]
-    assert own != command
-    run = await asyncio.create_subprocess_exec(*own, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
-    output, _ = await run.communicate()
-    head, _, body = output.decode().partition("\r\n\r\n")
-    assert all(line in head.split("\r\n") for line in promised), head
-    assert json.loads(body)["state"] == "success"
 
 
 @pytest.mark.parametrize("receiver", ["now", "asked", "calls"])
