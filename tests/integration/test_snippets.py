@@ -40,13 +40,7 @@ SHELL = {
 OWN = {page for page, chosen in SHELL.items() if "own" in map(where, chosen)}
 FILES = [fence for fence in RUN if where(fence) in ("receivers", "receiver", "source")]
 ENVIRON = {"GITHUB_WEBHOOK_SECRET": "It's a Secret to Everybody", "CI_SECRET": "whsec_" + "A" * 32}
-CALLBACK = {"callback": {"url": "http://127.0.0.1:9000/hooks"}}
-RECEIVERS = {
-    "sources": {
-        "github": CALLBACK | {"inbound": {"kind": "github", "secret": "${GITHUB_WEBHOOK_SECRET}", "receivers": ["ci"]}},
-    },
-    "receivers": {"build": {"post_endpoint": "http://127.0.0.1:9000/hooks"}},
-}
+INBOUND = {"kind": "github", "secret": "${GITHUB_WEBHOOK_SECRET}", "receivers": ["ci"]}
 BEFORE = r"""
 set -eu
 trap "exit 124" TERM
@@ -91,13 +85,15 @@ class Served:
 async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
     folder = tmp_path_factory.mktemp("dev")
     async with AsyncExitStack() as stack:
-        sink = await stack.enter_async_context(RelayProcess("sink", "--port", "0", cwd=folder))
-        receiver = (await sink.line_with("post_endpoint")).split()[-1].removesuffix("/hooks")
-        (folder / "receivers.yaml").write_text(json.dumps(RECEIVERS).replace("http://127.0.0.1:9000", receiver))
+        sinks = [await stack.enter_async_context(RelayProcess("sink", "--port", "0", cwd=folder)) for _ in range(2)]
+        receiver, sender = [(await sink.line_with("post_endpoint")).split()[-1] for sink in sinks]
+        sources = {"github": {"inbound": INBOUND, "callback": {"url": sender}}}
+        receivers = {"build": {"post_endpoint": receiver}}
+        (folder / "receivers.yaml").write_text(json.dumps({"sources": sources, "receivers": receivers}))
         dev = RelayProcess("dev", "--port", "0", "--data-dir", str(folder / "data"), cwd=folder, environ=ENVIRON)
         await stack.enter_async_context(dev)
         await dev.line_with("Ready")
-        yield Served(dev.value_of("API"), receiver)
+        yield Served(dev.value_of("API"), receiver.removesuffix("/hooks"))
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if SHELL[page] and page not in OWN], ids=named)
