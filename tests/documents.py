@@ -25,6 +25,7 @@ PAGES: Final = sorted(
     [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
         ROOT / "docker" / "README.md",
         *ROOT.glob("docs/**/*.md"),
     ]
