@@ -17,7 +17,9 @@ import relay.state.redis.script as script_files
 from relay.domain.errors import PartitionLost, StateRecovering, StateUnavailable, UserError
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId, MessageId, digest12
+from relay.log.port import TopicPartition
 from relay.state.attempts import Change, Go, Settlement, Wait
+from relay.state.onlooker import LineHead, Served, Sign
 from relay.state.port import Gap, Restored
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
@@ -164,6 +166,24 @@ class TestNewerRelease:
             assert about.pop("form") == 1
             await client.set(key, first + b"\n" + msgpack.encode(about))
             assert await state.lost() == frozenset()
+
+
+class TestSigns:
+    async def test_releases_that_know_only_heads_read_them_and_are_read(
+        self, start: Callable[..., ValkeyServer]
+    ) -> None:
+        server, lane = start(), TopicPartition("to_receiver_ci", 0)
+        head = LineHead(b"q" * 12, b"r" * 12, "github", "m-1", "r:ci", 3)
+        async with connected(server, lambda: 1e9) as state, Redis.from_url(server.url) as client:
+            await state.sign([Sign(*lane, (head,), "one", 2)])
+            assert await state.signs([lane]) == [Served(0.0, (head,), "one", 2)]
+            [key] = await client.keys("relay:{*}:sign:*")
+            kept = await client.get(key)
+            assert isinstance(kept, bytes)
+            assert msgpack.decode(kept[6:], type=tuple[tuple[bytes, bytes, str, str], ...]) == (head[:4],)
+        async with connected(server, lambda: 1e9 + 5) as later, Redis.from_url(server.url) as client:
+            await client.set(key, int(1e12 + 2000).to_bytes(6, "big") + kept[6:])
+            assert await later.signs([lane]) == [Served(3.0, (LineHead(*head[:4]),))]
 
 
 class TestLoss:

@@ -51,10 +51,22 @@ async def roll(rig: Rolling, pool: Pool, release: dict[str, str]) -> None:
         begun = set(rig.sent)
         for _ in range(PROCESSES):
             await pool.replace_oldest(release)
+            await whoever_is_asked_answers(rig)
     rig.heal()
     await rig.until(lambda: not rig.waiting("byhand"))
     await rig.answer_by_hand()
     await rig.until_answered(begun)
+
+
+async def whoever_is_asked_answers(rig: Rolling) -> None:
+    """What a release tells those who only look, the other one can read. A connection for each: the system picks who."""
+    message_id = next(each for each, receiver in rig.sent.items() if receiver == "down")
+    source = message_id.rpartition("-")[0]
+    paths = ["/v1/lanes", "/v1/overview", f"/v1/sources/{source}/messages/{message_id}", "/v1/receivers/down"]
+    async with aiohttp.ClientSession(rig.api, connector=aiohttp.TCPConnector(force_close=True)) as session:
+        for path in paths * 5:
+            async with session.get(path) as response:
+                assert response.status == 200, f"{path}: {await response.text()}"
 
 
 async def dead_letters(api: str) -> list[object]:

@@ -14,7 +14,7 @@ from relay.state.onlooker import LineHead, Openings, ParkedHead, ParkedLine, Ser
 from relay.state.port import EndpointHealth, FailedEntry
 from relay.state.quotas import Balance, Charge
 from relay.state.redis.record_wire import WireRow, row_of
-from relay.state.redis.values import raw, seconds, text_bytes
+from relay.state.redis.values import EMPTY, raw, seconds, text_bytes
 from relay.state.statistics import LastAttempt, Statistics, Tally
 
 _BREAKERS: Final[tuple[Literal["closed", "open", "half_open"], ...]] = ("closed", "open", "half_open")
@@ -84,23 +84,28 @@ class WireTold(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _encode_told: Final = msgspec.msgpack.Encoder().encode
-_decode_told: Final = msgspec.msgpack.Decoder(WireTold | tuple[LineHead, ...]).decode
-"""The latter is a sign that was left before signs told more; it is kept for 7 days."""
+_decode_told: Final = msgspec.msgpack.Decoder(WireTold).decode
+_HeadAlone = tuple[bytes, bytes, str, str]
+"""Of a LineHead what every release knows."""
+_decode_heads: Final = msgspec.msgpack.Decoder(tuple[_HeadAlone, ...]).decode
 
 
 def encode_sign(sign: Sign) -> tuple[object, ...]:
     told = WireTold(sign.heads, sign.process, sign.in_flight, sign.parked)
-    return f"{sign.topic}/{sign.partition}", raw(_encode_told(told))
+    alone = _encode_told([head[:4] for head in sign.heads])
+    return f"{sign.topic}/{sign.partition}", raw(alone), raw(_encode_told(told))
 
 
 class WireServed(msgspec.Struct, array_like=True):
     ago_ms: int
-    told: msgspec.Raw
+    heads: msgspec.Raw
+    told: msgspec.Raw = EMPTY
 
     def served(self) -> Served:
-        told = _decode_told(text_bytes(self.told))
-        if not isinstance(told, WireTold):
-            return Served(self.ago_ms / 1000, told)
+        if not (data := text_bytes(self.told)):
+            heads = tuple(LineHead(*head) for head in _decode_heads(text_bytes(self.heads)))
+            return Served(self.ago_ms / 1000, heads)
+        told = _decode_told(data)
         return Served(self.ago_ms / 1000, told.heads, told.process, told.in_flight, told.parked)
 
 
