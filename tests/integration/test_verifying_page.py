@@ -55,6 +55,7 @@ LANGUAGES = (
         "Verify.java",
         compiled("javac", then=lambda file: ["java", "-XX:TieredStopAtLevel=1", "-cp", str(file.parent), "Verify"]),
     ),
+    Language("bash", "openssl", "verify.sh", lambda file: ["bash", str(file)], v1a=False),
     Language("php", "php", "verify.php", lambda file: ["php", str(file)]),
 )
 
