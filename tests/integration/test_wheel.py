@@ -202,6 +202,13 @@ def test_it_comes_from_the_wheel_alone(built: Built, installed: Path, tmp_path: 
     assert output(installed, "--version", cwd=tmp_path).split()[1] == built.wheel.name.split("-")[1]
 
 
+def test_it_has_the_pages_of_the_documentation(installed: Path, tmp_path: Path) -> None:
+    listed = json.loads(output(installed, "help", "-o", "json", cwd=tmp_path))
+    pages = {path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert {each["topic"] for each in listed} == pages
+    assert "Verifying a webhook" in output(installed, "help", "verifying", cwd=tmp_path)
+
+
 def test_the_demo_runs(installed: Path, tmp_path: Path) -> None:
     assert "All seen" in output(installed, "demo", cwd=tmp_path)
 

@@ -52,7 +52,8 @@ def _link(name: str, packages: Path) -> None:
     """Link what the distribution `name` has in site-packages: its packages, its modules, and its metadata."""
     one = distribution(name)
     for top in {file.parts[0] for file in one.files or () if file.parts[0] not in ("..", "__pycache__")}:
-        (packages / top).symlink_to(str(one.locate_file(top)))
+        if not (packages / top).exists():  # some share a package, as those of OpenTelemetry do
+            (packages / top).symlink_to(str(one.locate_file(top)))
 
 
 def unpack(sdist: Path, into: Path) -> Path:
