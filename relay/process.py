@@ -23,7 +23,7 @@ from relay.config.references import usable_variables
 from relay.config.registry import Registry
 from relay.config.session_secrets import launch_secret, session_secrets
 from relay.config.setting_values import key_of
-from relay.config.settings import Settings
+from relay.config.settings import Settings, origins_of
 from relay.doctor.cases import look_from_inside
 from relay.domain.hop import Hop
 from relay.domain.identity import MessageId
@@ -381,6 +381,7 @@ class Relay:
             ),
             verify=self._verifier.try_now,
             history=self._history.store,
+            settings=origins_of(settings),
             keeps_bodies=settings.history_bodies > 0,
             warnings=partial(warnings_of, self._parked_watch, self._topic_watch, self._clock),
             lanes=self._lanes.own,

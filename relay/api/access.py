@@ -151,6 +151,7 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("DELETE", SESSION): CALLER,
     ("POST", "/v1/portal-links"): OWNERS,
     ("GET", "/v1/doctor"): ADMIN,
+    ("GET", "/v1/settings"): ADMIN,
     ("GET", "/v1/overview"): ADMIN,
     ("GET", "/v1/lanes"): ADMIN,
 }

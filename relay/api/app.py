@@ -48,6 +48,7 @@ from relay.api.registration import RegistrationResource
 from relay.api.replays import ReplaysResource
 from relay.api.rotation import RotationResource
 from relay.api.sessions import SessionsResource
+from relay.api.settings import SettingsResource
 from relay.api.sources import SourcesResource
 from relay.api.stats import StatsResource
 from relay.api.status import StatusReader
@@ -144,6 +145,7 @@ def create_app(
         SessionsResource(context, callers),
         AuditResource(context),
         OverviewResource(context),
+        SettingsResource(context),
         TailResource(context, tail, None if private else callers),
         *_registration(context),
         Health(context),

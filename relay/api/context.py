@@ -12,6 +12,7 @@ from relay.api.registrar import Registrar
 from relay.api.siblings import Siblings
 from relay.api.web_rules import WebRules
 from relay.config.key_desk import KeyDesk
+from relay.config.settings import Origin
 from relay.delivery.port import Transport
 from relay.domain.diagnosis import Diagnosis
 from relay.domain.directory import Directory
@@ -72,6 +73,8 @@ class ApiContext:
     user_agent: str = "relay"
     history: HistoryReader | None = None
     """What happened, to be searched; None: none is set up."""
+    settings: Sequence[Origin] = ()
+    """Those in force, for people: secrets are masked."""
     keeps_bodies: bool = True
     """Whether the history keeps bodies and headers, so that these can be searched."""
     own_key: str | None = field(default=None, repr=False)

@@ -10,6 +10,7 @@ from pydantic import (
     BeforeValidator,
     ByteSize,
     Field,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     ValidationInfo,
@@ -47,6 +48,8 @@ from relay.config.strict_yaml import read_mapping
 from relay.domain.receiver import Verification
 
 ENV_PREFIX: Final = "RELAY_"
+_SET: Final = "the command itself"
+"""Where a value comes from that nobody gave: `relay dev` sets some."""
 CONFIG_FILE: Final = "config_file"
 """Among the overrides: the YAML file to read settings from. In the environment: RELAY_CONFIG_FILE."""
 ALSO_FROM: Final = {
@@ -64,6 +67,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
     )
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     kafka_bootstrap_servers: Annotated[str, Field(min_length=1), AfterValidator(check_brokers)] = "localhost:9092"
     """Brokers to begin with, as `kafka-1:9092,kafka-2:9092`."""
@@ -250,6 +254,14 @@ class Settings(BaseSettings):
             raise ValueError(f"{total} is less than parked_per_receiver, {one}")
         return total
 
+    def remember(self, origins: Mapping[str, str]) -> None:
+        """Where the fields that were given came from, for people; copies know it, too."""
+        self._origins = dict(origins)
+
+    def origin_of(self, name: str) -> str | None:
+        """None: nobody has said."""
+        return self._origins.get(name)
+
 
 class Given(NamedTuple):
     """A value that a layer gives. `where`, for people: `--api-port`, `RELAY_API_PORT`, `relay.yaml: api_port`."""
@@ -271,15 +283,22 @@ def load_settings(overrides: Mapping[str, object], environ: Mapping[str, str]) -
 
     Raises UserError with one line per mistake: where, what, and what is allowed.
     """
-    return _validated(_given(overrides, environ))
+    given = _given(overrides, environ)
+    settings = _validated(given)
+    settings.remember({name: one.where for name, one in given.items()})
+    return settings
 
 
 def sources_of(overrides: Mapping[str, object], environ: Mapping[str, str]) -> list[Origin]:
     """Every setting, its value, and where that came from. Raises UserError as `load_settings`."""
-    given = _given(overrides, environ)
-    settings = _validated(given)
+    return origins_of(load_settings(overrides, environ))
+
+
+def origins_of(settings: Settings) -> list[Origin]:
+    """Every setting as it is in force, and where it came from, as far as `load_settings` has read them."""
+    given = settings.model_fields_set
     return [
-        Origin(name, shown_value(name, value), given[name].where if name in given else "default")
+        Origin(name, shown_value(name, value), (settings.origin_of(name) or _SET) if name in given else "default")
         for name, value in settings
     ]
 

@@ -1,12 +1,14 @@
-"""System: which version this is, whether all parts work, and where the documents are."""
+"""System: which version this is, whether all parts work, the settings in force, and where the documents are."""
 
 import re
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
 from typing import ClassVar, Final, NamedTuple
 
 from aiohttp import web
 
 from relay.pages.page import Nav, Routes
-from relay.pages.visit import Visit
+from relay.pages.visit import Loaded, Visit
 
 _LINE: Final = re.compile(r"\[([-+!])\](\S+) (?:ok|failed: (.*)|warns: (.*))")
 _STATES: Final = {"+": "ok", "-": "failed", "!": "warning"}
@@ -39,7 +41,28 @@ class System:
     async def show(self, visit: Visit) -> web.StreamResponse:
         version = await visit.load("/version")
         told = await visit.api.call("GET", "/readyz", query={"verbose": ""}, also={503})
-        return visit.show("system.html", found=version, parts=parts_of(told.body.decode()), documents=DOCUMENTS)
+        settings = await visit.load("/v1/settings")
+        if settings.problem is not None and settings.problem.status == HTTPStatus.FORBIDDEN:
+            settings = Loaded()  # it is the administrators' business, and no problem
+        return visit.show(
+            "system.html",
+            found=version,
+            parts=parts_of(told.body.decode()),
+            settings=settings,
+            given=rows_of(settings.items, given=True),
+            left=rows_of(settings.items, given=False),
+            documents=DOCUMENTS,
+        )
+
+
+def rows_of(items: Iterable[Mapping[str, str]], *, given: bool) -> list[tuple[str, str, str]]:
+    """Name of the variable, value, and where it comes from; of those that were `given`, or were left at their
+    defaults."""
+    return [
+        (f"RELAY_{one['name'].upper()}", one["value"], one["source"])
+        for one in items
+        if (one["source"] != "default") == given
+    ]
 
 
 def parts_of(text: str) -> list[Part]:

@@ -21,6 +21,7 @@ from relay.config.drafts import Rules
 from relay.config.encryption import KeyRing
 from relay.config.jobs import Jobs
 from relay.config.registry import Registry
+from relay.config.settings import load_settings, origins_of
 from relay.config.subscriptions import Subscriptions
 from relay.delivery.port import Transport
 from relay.domain.diagnosis import Diagnosis, fine
@@ -52,6 +53,8 @@ NOW = 1_700_000_000.0
 NEW_KEY, OLD_KEY = b"n" * 32, b"o" * 32
 """Of secrets at rest."""
 SECRET = b"answers are signed with this"
+GIVEN = {"RELAY_HOLD_MAX": "7", "RELAY_ANSWER_SECRET": "nobody-is-shown-this"}
+"""Settings that a visitor is shown."""
 PAYLOAD_CAP = 10_000
 ANSWER_CAP = 1_000
 _NO_EVENTS: Final = MemoryHistory()
@@ -333,7 +336,7 @@ async def running_api(
         reach=reach,
         max_payload_bytes=PAYLOAD_CAP,
     )
-    context = replace(context, replays=desk, keeps_bodies=keeps_bodies)
+    context = replace(context, replays=desk, keeps_bodies=keeps_bodies, settings=origins_of(load_settings({}, GIVEN)))
     server = ApiServer(context)
     port = await server.start("127.0.0.1", 0)
     try:

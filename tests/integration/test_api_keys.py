@@ -102,6 +102,7 @@ MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
     ("POST", "/v1/keys/{id}/rotate"): frozenset(),
     ("GET", "/v1/audit"): frozenset(),
     ("GET", "/v1/overview"): frozenset(),
+    ("GET", "/v1/settings"): frozenset(),
     ("GET", "/v1/lanes"): frozenset(),
     ("GET", "/v1/tail"): frozenset({"read:github", "read:other", "receiver:ci", "receiver:cd", *OWNERS}),
     ("POST", "/v1/sessions"): frozenset(SCOPES),  # its proof is the key itself

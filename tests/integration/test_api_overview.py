@@ -101,6 +101,16 @@ async def test_lanes_can_be_chosen_and_come_in_parts() -> None:
         problem(await rig.get("/v1/lanes?served=perhaps"), 400, "invalid-request")
 
 
+async def test_settings_in_force_are_told_with_where_each_comes_from_and_no_secret() -> None:
+    async with running_api() as rig:
+        reply = await rig.get("/v1/settings")
+        found = {item["name"]: item for item in document(reply)["items"]}
+        assert found["hold_max"] == {"name": "hold_max", "value": "7s", "source": "RELAY_HOLD_MAX"}
+        assert found["api_port"] == {"name": "api_port", "value": "8080", "source": "default"}
+        assert found["answer_secret"]["source"] == "RELAY_ANSWER_SECRET"
+        assert "nobody-is-shown-this" not in reply.text
+
+
 async def test_who_is_held_is_told_with_the_way_back() -> None:
     async with running_api() as rig:
         await serve_all(rig)

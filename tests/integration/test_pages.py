@@ -246,6 +246,23 @@ async def test_each_page_is_there(target: str) -> None:
         assert "<h1>" in page.text
 
 
+async def test_the_settings_in_force_are_shown_with_where_each_comes_from() -> None:
+    async with running_api(pages=True, api_key="the key of the setting") as rig:
+        body, as_json = b'{"key": "the key of the setting"}', {"content-type": "application/json"}
+        token = json.loads((await rig.request("POST", "/v1/sessions", body, as_json)).body)["token"]
+        page = await rig.get("/ui/system", Cookie=f"relay_session={token}")
+        assert re.search(r"RELAY_HOLD_MAX</th><td class=\"wrap\">7s</td><td>RELAY_HOLD_MAX</td>", page.text)
+        assert re.search(r"RELAY_API_PORT</th><td class=\"wrap\">8080</td><td>default</td>", page.text)
+        assert "nobody-is-shown-this" not in page.text
+        narrow = await rig.keys.make("read:github", now=rig.clock.time())
+        body = json.dumps({"key": narrow}).encode()
+        token = json.loads((await rig.request("POST", "/v1/sessions", body, as_json)).body)["token"]
+        page = await rig.get("/ui/system", Cookie=f"relay_session={token}")
+        assert page.status == 200
+        assert "RELAY_HOLD_MAX" not in page.text
+        assert 'role="alert"' not in page.text
+
+
 async def test_a_lane_that_nobody_serves_is_red_and_first() -> None:
     async with running_api(pages=True) as rig:
         await rig.state.sign([Sign(rig.topics.to_sender, number) for number in range(10)])

@@ -8,6 +8,7 @@ from relay.api.openapi.operation import Answer, Example, Operation, Parameter, R
 from relay.api.overview.lanes import STAGES
 from relay.api.overview.resource import LanePage, OverviewView
 from relay.api.paging import MOST
+from relay.api.settings import SettingsView
 
 _NOUN: Final = "overview"
 
@@ -22,6 +23,17 @@ OPERATIONS: Final = (
         "for all who ask. Of very many receivers or dead letters some are looked at. `attention` has what needs "
         "somebody, the most urgent first, where there is one with a call of this API that may help.",
         answers=(Answer(200, "How it is.", json_of(OverviewView)),),
+        example=Example(200),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/settings",
+        id="listSettings",
+        noun=_NOUN,
+        summary="The settings in force, and where each comes from",
+        description="Of the process that is asked; another one may have others. Secrets are masked. It is what `relay "
+        "config show` prints of the settings of a shell.",
+        answers=(Answer(200, "The settings.", json_of(SettingsView)),),
         example=Example(200),
     ),
     Operation(
