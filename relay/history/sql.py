@@ -16,7 +16,9 @@ from relay.history.port import AttemptQuery, MessageQuery, Visible
 
 LAST_CHARACTER: Final = "\U0010ffff"
 """Behind every text that begins as what is before it."""
-_MOST_BRANCHES: Final = 20
+_MOST_BRANCHES: Final = 100
+"""Selects of one search; each takes a millisecond by its index. What is IN a longer list is sorted as a whole: with
+150,000 deliveries of 30 receivers that took seconds."""
 _ESCAPE: Final = b"\\"
 """What JSON can write any character with: where it stands, only reading it all tells what is there."""
 
