@@ -1,0 +1,92 @@
+"""Alerts: each says what it is, has a page that says what to do, and a test in which it fires and one in which it does
+not, by Prometheus's own tool."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from relay.cli.group import relay
+from relay.telemetry.metrics import Metrics
+from tests.prometheus.files import ROOT, RULES, SCRAPES, TESTS, Asked, alerts, asked, promtool, rules
+from tests.unit.test_documentation import check_arguments
+
+ALERTS = alerts()
+BOOKS = ROOT / "docs" / "runbooks"
+COMMAND = re.compile(r"`relay ([^`]+)`")
+PLACEHOLDERS = {"SOURCE": "s", "MESSAGE_ID": "m", "NAME": "ci", "WHY": "why", "N": "2"}
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_says_what_it_is_and_what_to_do(name: str) -> None:
+    rule = ALERTS[name]
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    assert set(rule["annotations"]) == {"summary", "description", "runbook"}
+    page = ROOT / rule["annotations"]["runbook"]
+    assert page == BOOKS / f"{name}.md"
+    text = page.read_text()
+    assert text.startswith(f"# {name}\n\nSeverity: {rule['labels']['severity']}.\n")
+    assert re.findall(r"^## (.*)$", text, re.M) == ["What it means", "Where to look", "What to do"]
+    assert f"| [{name}]({name}.md) | {rule['labels']['severity']} |" in (BOOKS / "README.md").read_text()
+
+
+def test_no_page_is_left_over() -> None:
+    assert {page.stem for page in BOOKS.glob("*.md")} - {"README"} == set(ALERTS)
+
+
+@pytest.mark.parametrize("page", sorted(BOOKS.glob("Relay*.md")), ids=lambda page: page.stem)
+def test_what_a_page_tells_to_run_exists(page: Path) -> None:
+    for line in COMMAND.findall(page.read_text()):
+        words = [PLACEHOLDERS.get(word, word) for word in line.split()]
+        check_arguments(relay, words)
+
+
+@pytest.mark.parametrize("page", sorted(BOOKS.glob("Relay*.md")), ids=lambda page: page.stem)
+def test_what_a_page_tells_to_look_at_exists(page: Path) -> None:
+    text = page.read_text()
+    assert set(re.findall(r"`(/ui/[^`]*)`", text)) <= set(re.findall(r"`(/ui/[^`]*)`", _of("pages.md")))
+    assert set(re.findall(r"\brelay_\w+", text)) <= {family.name for family in Metrics("").families}
+    settings = set(re.findall(r"`(RELAY_\w+)`", _of("reference/settings.md")))
+    assert set(re.findall(r"\bRELAY_\w+", text)) <= settings
+
+
+def test_every_alert_fires_in_one_test_and_does_not_in_another() -> None:
+    fires: set[str] = set()
+    is_quiet: set[str] = set()
+    for test in yaml.safe_load(TESTS.read_text())["tests"]:
+        for case in test["alert_rule_test"]:
+            (fires if case["exp_alerts"] else is_quiet).add(case["alertname"])
+    assert (fires, is_quiet) == (set(ALERTS), set(ALERTS))
+
+
+def test_rules_are_recorded_before_they_are_used() -> None:
+    known: set[str] = set()
+    for rule in rules():
+        assert set(re.findall(r"\brelay:[\w:]+", rule["expr"])) <= known
+        known.add(rule.get("record", ""))
+
+
+FAMILIES = {family.name: family for family in Metrics("").families}
+
+
+@pytest.mark.parametrize("one", asked(), ids=lambda one: one.where)
+def test_what_is_asked_of_a_metric_is_what_it_has(one: Asked) -> None:
+    """That /metrics has them is tried in tests/integration/test_metrics.py: this is quicker to say what is wrong."""
+    ours = {name: labels for name, labels in one.metrics.items() if name.startswith("relay_")}
+    for name, labels in ours.items():
+        family = FAMILIES[re.sub(r"_(bucket|sum|count)$", "", name)]
+        assert labels <= {*family.label_names, "le"}, name
+
+
+def test_prometheus_takes_the_rules_and_the_configuration() -> None:
+    promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
+    promtool("check", "config", str(SCRAPES))
+
+
+def test_the_alerts_fire_when_they_should() -> None:
+    assert "SUCCESS" in promtool("test", "rules", TESTS.name, cwd=TESTS.parent)
+
+
+def _of(page: str) -> str:
+    return (ROOT / "docs" / page).read_text()
