@@ -30,7 +30,7 @@ from relay.state.port import State
 from relay.state.rows import TAGS, tag_of
 from workers.failed_messages import NOBODY_GATHERS, FailedMessages, Gatherer, Reporter
 from workers.from_receiver_async import FromReceiverAsync
-from workers.from_sender import FromSender
+from workers.from_sender import FromSender, TracedFromSender
 from workers.letters import Letters
 from workers.outside import Outside
 from workers.to_receiver import ToReceiver
@@ -105,8 +105,9 @@ class Lanes:
         self.pump = Pump(effects, outside.clock, outside.turnstile)
         """Runs the lanes; somebody has to run it."""
         letters = Letters(topics, outside.clock)
+        routing = FromSender if outside.tracing is None else TracedFromSender
         self._workers: dict[str, Worker[Any]] = {
-            "from-sender": FromSender(
+            "from-sender": routing(
                 topics, known, state, letters, outside, max_payload_bytes=settings.max_payload_bytes, moves=known
             ),
             "to-sender": ToSender(known, state, letters, outside),

@@ -64,9 +64,11 @@ from relay.watch.rights import check_rights
 from relay.watch.shared_clock import ClockWatch, SharedClock
 from relay.watch.statistics import StatisticsTeller
 from relay.watch.topics import TopicWatch
+from relay.watch.traces import traces_of
 from relay.watch.verifier import Verifier, origin_of
 from relay.watch.warnings import warnings_of
 from relay.way_out import requests_of, transport_of
+from workers.journal import all_of
 from workers.outside import Outside
 
 LOG_LOOK_S: Final = 5.0
@@ -139,6 +141,7 @@ class Relay:
         self._patience = patience = Patience(shared, observer)
         self._events = OwnEvents(log, state, self._topics, self.registry, shared, patience, self.metrics)
         self._attempts = AttemptLog(log, self._topics, shared, self.metrics, share=settings.attempt_log)
+        self._traces = traces_of(environ, plan, self._topics, shared)
         self._history = HistoryPart(settings, plan, log, self._topics, shared, patience, self.metrics)
         self._topic_watch = TopicWatch(log, self._topics, settings, self.registry, shared, patience)
         self._file = FileWatch(settings, plan, self.registry, log, state, self._topics, shared, owner=self._owner)
@@ -187,7 +190,8 @@ class Relay:
                 _USER_AGENT,
                 self._answer_url,
                 self._meter,
-                self._attempts.journal,
+                all_of(self._attempts.journal, self._traces),
+                self._traces,
                 turnstile=self._turnstile,
             ),
             observer,
@@ -306,6 +310,8 @@ class Relay:
         await self._statistics.end()
         await self._state.close()
         await asyncio.to_thread(self._sentry.close)
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.close)
 
     # what looks after the rest
 
@@ -389,6 +395,7 @@ class Relay:
             keys=self._keys,
             transport=self._transport,
             user_agent=_USER_AGENT,
+            tracing=self._traces,
             own_key=self._plan.own_key,
             session_secrets=self._session_secrets,
             public_url=settings.public_url,

@@ -233,6 +233,18 @@ class FromSender:
         return self._letters.bury(_as_sent(work.record), dead, extra=(("relay-receiver", name.encode()),))
 
 
+class TracedFromSender(FromSender):
+    """The same, told as spans. A step of its own, as the other must not even ask whether it is."""
+
+    def step(self, work: Incoming | Turn) -> Done | Dead:
+        decision = super().step(work)
+        tracing = self._outside.tracing
+        if tracing is not None and isinstance(work, Incoming):
+            now_ms = int(self._outside.clock.time() * 1000)
+            tracing.routed(work.message, _accepted_ms(work.record, now_ms), decision)
+        return decision
+
+
 def _as_sent(record: Record) -> Record:
     """Without hop metadata: a sender must not be able to have its failure listed under another receiver."""
     return structs.replace(record, headers=sender_headers(record.headers))

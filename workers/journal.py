@@ -1,7 +1,7 @@
 """What the steps tell of each request that they have made, for the history, which is wired in from outside; and how
 that is told to others: as an `Attempt`, with secrets masked."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Final, Protocol
 
@@ -45,6 +45,23 @@ class Journal(Protocol):
     def tell(self, about: About, request: Request, exchange: Exchange, decision: Decision, seconds: float) -> None:
         """It ended just now, after `seconds`."""
         ...
+
+
+class Journals:
+    """Tells several."""
+
+    def __init__(self, journals: Sequence[Journal]) -> None:
+        self._journals = journals
+
+    def tell(self, about: About, request: Request, exchange: Exchange, decision: Decision, seconds: float) -> None:
+        for each in self._journals:
+            each.tell(about, request, exchange, decision, seconds)
+
+
+def all_of(*journals: Journal | None) -> Journal | None:
+    """One that tells them; None: there are none."""
+    given = [each for each in journals if each is not None]
+    return Journals(given) if len(given) > 1 else given[0] if given else None
 
 
 class Made(Struct, frozen=True, gc=False):

@@ -26,6 +26,7 @@ from relay.log.port import Log
 from relay.replay.desk import Desk
 from relay.state.port import State
 from workers.meter import Meter, SilentMeter
+from workers.tracing import Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ class ApiContext:
     transport: Transport | None = None
     """The one of deliveries; None: nothing is sent from here."""
     user_agent: str = "relay"
+    tracing: Tracing | None = None
+    """None: there are no traces but those of senders, which are passed on."""
     history: HistoryReader | None = None
     """What happened, to be searched; None: none is set up."""
     settings: Sequence[Origin] = ()

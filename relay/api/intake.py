@@ -6,7 +6,10 @@ that come at the same time.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
+
+from msgspec import structs
 
 from relay.api.context import ApiContext
 from relay.api.problems import ID_CONFLICT, RESERVED_SOURCE, Problem, problem_of
@@ -16,7 +19,7 @@ from relay.domain.coordinate import Headers
 from relay.domain.directory import Directory
 from relay.domain.errors import RecordTooLarge, Unavailable
 from relay.domain.identity import OWN_SOURCE, MessageId
-from relay.domain.message import Message, message_digest
+from relay.domain.message import Message, message_digest, message_headers
 from relay.log.port import Coordinate, NewRecord
 from relay.state.replies import answered
 from relay.state.rows import Arrival, MessageRow, MessageStage
@@ -136,7 +139,7 @@ class Intake:
         topic, key = self._context.topics.from_sender, source_id.encode()
         records = [NewRecord(topic, key, one.message.payload, one.headers) for one in candidates]
         arrivals: dict[int, Arrival] = {}
-        for one, at in zip(candidates, await self._append(source_id, records), strict=True):
+        for one, at in zip(candidates, await self._append_traced(source_id, candidates, records), strict=True):
             if isinstance(at, Problem):
                 fates[one.place] = at
             else:
@@ -155,6 +158,26 @@ class Intake:
             return [None] * len(batch)
         rows = iter(await self._look_up(asked))
         return [None if incoming.fresh else next(rows) for incoming in batch]
+
+    async def _append_traced(
+        self, source_id: str, candidates: Sequence[_Candidate], records: Sequence[NewRecord]
+    ) -> Sequence[Coordinate | Problem]:
+        """As `_append`; where there are traces, each message is in the context of its being sent."""
+        tracing = self._context.tracing
+        if tracing is None:
+            return await self._append(source_id, records)
+        sending = [tracing.sending(one.message) for one in candidates]
+        records = [
+            structs.replace(record, headers=message_headers(message))
+            for record, (message, _) in zip(records, sending, strict=True)
+        ]
+        places: Sequence[Coordinate | Problem] = ()
+        try:
+            places = await self._append(source_id, records)
+        finally:
+            for (_, sent), at in zip_longest(sending, places):
+                sent(at if isinstance(at, Coordinate) else None)
+        return places
 
     async def _append(self, source_id: str, records: Sequence[NewRecord]) -> Sequence[Coordinate | Problem]:
         """Where each record is. Raises LogUnavailable.

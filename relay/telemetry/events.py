@@ -91,6 +91,8 @@ EVENTS: Final[dict[str, str]] = {
     "attempts_untold": "Requests are missing on `delivery_attempts`: `why` says for what.",
     "own_events_dropped": "Events of the relay itself were dropped.",
     "own_event_not_told": "One of them could not be written.",
+    "traces_off": "Traces were asked for and cannot be sent; the reason is beside it. Messages go on without them.",
+    "span_not_written": "A bug of ours in telling of what happened to a message. It costs no delivery.",
     "history_gap": "The log deleted records before the history had taken them.",
     "history_ahead": "The history is ahead of the log: topics were made anew.",
     "history_begun_anew": "The history was cleared, or an older copy was put back; it is being filled.",

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,7 +140,15 @@ async def relay_on(url: str, directory: Path, clock: Clock | None = None) -> Asy
 
 
 @asynccontextmanager
-async def running(url: str, log: StreamsLog, directory: Path, clock: Clock) -> AsyncIterator[None]:
+async def running(
+    url: str,
+    log: StreamsLog,
+    directory: Path,
+    clock: Clock,
+    *,
+    plan: Plan | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> AsyncIterator[Relay]:
     settings = Settings.model_validate(
         {
             "receivers_file": directory / "receivers.yaml",
@@ -149,14 +157,14 @@ async def running(url: str, log: StreamsLog, directory: Path, clock: Clock) -> A
             "allow_private_networks": "127.0.0.0/8",
         }
     )
-    relay = Relay(settings, log, RedisState(url), Plan(), {}, clock)
+    relay = Relay(settings, log, RedisState(url), plan or Plan(), environ or {}, clock)
     stop, serving = asyncio.Event(), asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(relay.run(stop, serving.set))
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 await serving.wait()
-            yield
+            yield relay
         finally:
             stop.set()
 

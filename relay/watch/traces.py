@@ -1,0 +1,255 @@
+"""Makes spans of what happens to a message: taken in, routed, each request of it. One trace, from the sender to its
+callback, whichever processes it goes through.
+
+Spans are made when the thing is over, out of what is known then; only the ids are there before, as the request itself
+says them (`traceparent`).
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from msgspec import structs
+
+from relay import __version__
+from relay.domain.attempt import FINE, AttemptKind
+from relay.domain.coordinate import Coordinate
+from relay.domain.exchange import Exchange, Request, Response
+from relay.domain.hop import Hop
+from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.message import Message
+from relay.domain.shown import shown_url
+from relay.domain.topics import Topics
+from relay.domain.trace import (
+    Span,
+    TraceContext,
+    Value,
+    message_span_id,
+    parse_traceparent,
+    request_span_id,
+    trace_id_of,
+)
+from relay.engine.clock import Clock
+from relay.engine.work import Dead, Decision, Done, Later, Resend
+from relay.plan import Plan
+from relay.telemetry.logging import get_logger
+from relay.telemetry.spans import Writer, writer_of
+from workers.journal import About, outcome_of
+
+NAMES: Final[dict[AttemptKind, str]] = {"post": "POST receiver", "status": "GET status", "callback": "POST callback"}
+_WAIT: Final = "relay.wait"
+
+_log = get_logger("relay.traces")
+
+
+class Traces:
+    """A `workers.tracing.Tracing` and a `workers.journal.Journal`, one per process. `system`: of the log, as
+    `messaging.system` has it. `random`: so many bytes."""
+
+    def __init__(
+        self, writer: Writer, topics: Topics, clock: Clock, random: Callable[[int], bytes], *, system: str
+    ) -> None:
+        self._writer = writer
+        self._topics = topics
+        self._clock = clock
+        self._random = random
+        self._system = system
+        self._failed = False
+
+    # what goes out
+
+    def traced(self, hop: Hop, kind: AttemptKind, attempt: int) -> Hop:
+        delivery = hop.delivery
+        trace_id, parent = _trace_of(hop.traceparent, MessageId(delivery.source_id, delivery.message_id))
+        if kind == "status":  # how often it was asked is not known for sure, and nothing links there
+            span_id = self._random(8).hex()
+        else:
+            span_id = request_span_id(trace_id, kind, delivery, hop.generation, attempt)
+        own = self._context(trace_id, span_id, parent)
+        state = hop.tracestate if parent is not None else None
+        return structs.replace(hop, traceparent=own.traceparent, tracestate=state)
+
+    def sending(self, message: Message) -> tuple[Message, Callable[[Coordinate | None], None]]:
+        trace_id, parent = _trace_of(message.traceparent, message.id)
+        own = self._context(trace_id, self._random(8).hex(), parent)
+        begun, state = self._clock.time(), message.tracestate if parent is not None else None
+
+        def sent(at: Coordinate | None) -> None:
+            if own.sampled:
+                self._write(lambda: self._sent(message, own, parent, begun, at))
+
+        return structs.replace(message, traceparent=own.traceparent, tracestate=state), sent
+
+    def _context(self, trace_id: str, span_id: str, parent: TraceContext | None) -> TraceContext:
+        sampled = self._writer.samples(trace_id, parent)
+        return TraceContext(trace_id, span_id, sampled, parent is not None and parent.is_random)
+
+    # what is told
+
+    def tell(self, about: About, request: Request, exchange: Exchange, decision: Decision, seconds: float) -> None:
+        delivery, said = about.delivery, next((v for name, v in request.headers if name == "traceparent"), None)
+        own = parse_traceparent(said)
+        if delivery is not None and own is not None and own.sampled:
+            self._write(lambda: self._requested(about, delivery, own, request, exchange, decision, seconds))
+
+    def routed(self, message: Message, accepted_ms: int, decision: Done | Dead) -> None:
+        trace_id, parent = _trace_of(message.traceparent, message.id)
+        own = self._context(trace_id, message_span_id(trace_id, message.id), parent)
+        if own.sampled:
+            self._write(lambda: self._routed(message, own, parent, accepted_ms, decision))
+
+    def close(self) -> None:
+        """Send what is left. Blocks, for some seconds at most."""
+        self._writer.close()
+
+    # spans
+
+    def _write(self, make: Callable[[], Span]) -> None:
+        try:
+            self._writer.write(make())
+        except Exception as error:  # noqa: BLE001  # a bug of ours or the SDK's: nobody's delivery is to suffer from it
+            if not self._failed:
+                self._failed = True
+                _log.error("span_not_written", error=f"{type(error).__name__}: {error}")
+
+    def _sent(
+        self, message: Message, own: TraceContext, parent: TraceContext | None, begun: float, at: Coordinate | None
+    ) -> Span:
+        topic = self._topics.from_sender
+        attributes = self._messaging("send", message, topic)
+        if at is not None:
+            attributes |= {"messaging.destination.partition.id": str(at.partition)}
+        error = None if at is not None else "the log did not take it"
+        end = self._clock.time()
+        return Span(f"send {topic}", "producer", own, begun, end, attributes, parent, message.tracestate, error=error)
+
+    def _routed(
+        self, message: Message, own: TraceContext, parent: TraceContext | None, ms: int, decision: Done | Dead
+    ) -> Span:
+        topic, dead = self._topics.from_sender, decision if isinstance(decision, Dead) else None
+        attributes = self._messaging("process", message, topic) | {
+            "messaging.consumer.group.name": self._topics.group("from-sender"),
+            "relay.records": len(decision.records) if isinstance(decision, Done) else 1,
+        }
+        return Span(
+            f"process {topic}",
+            "consumer",
+            own,
+            ms / 1000,
+            self._clock.time(),
+            attributes if dead is None else attributes | {"error.type": dead.reason},
+            parent,
+            message.tracestate if parent is not None else None,
+            error=None if dead is None else dead.reason,
+        )
+
+    def _messaging(self, operation: str, message: Message, topic: str) -> dict[str, Value]:
+        return {
+            "messaging.system": self._system,
+            "messaging.operation.name": operation,
+            "messaging.operation.type": operation,
+            "messaging.destination.name": topic,
+            "messaging.message.id": message.message_id,
+            "relay.source_id": message.source_id,
+        }
+
+    def _requested(
+        self,
+        about: About,
+        delivery: DeliveryId,
+        own: TraceContext,
+        request: Request,
+        exchange: Exchange,
+        decision: Decision,
+        seconds: float,
+    ) -> Span:
+        end, follows = self._clock.time(), None if isinstance(decision, Done) else decision
+        outcome = outcome_of(about.kind, exchange, follows)
+        attributes = _http(about, request, exchange) | _relay(about, delivery, outcome)
+        error = None if outcome in FINE else _reason(follows)
+        if error is not None:
+            attributes["error.type"] = str(exchange.status) if isinstance(exchange, Response) else exchange.kind
+        over = TraceContext(own.trace_id, message_span_id(own.trace_id, _message(delivery)), own.sampled)
+        return Span(
+            NAMES[about.kind],
+            "client",
+            own,
+            end - seconds,
+            end,
+            attributes,
+            over,
+            next((value for name, value in request.headers if name == "tracestate"), None),
+            _links(about, delivery, own),
+            error,
+            _wait(decision),
+        )
+
+
+def traces_of(environ: Mapping[str, str], plan: Plan, topics: Topics, clock: Clock) -> Traces | None:
+    """None: there are none."""
+    writer = writer_of(environ, __version__)
+    if writer is None:
+        return None
+    return Traces(writer, topics, clock, secrets.token_bytes, system="kafka" if plan.data_dir is None else "valkey")
+
+
+def _message(delivery: DeliveryId) -> MessageId:
+    return MessageId(delivery.source_id, delivery.message_id)
+
+
+def _trace_of(traceparent: str | None, message: MessageId) -> tuple[str, TraceContext | None]:
+    """Its trace, and the sender's span in it, if the sender has begun it."""
+    parent = parse_traceparent(traceparent)
+    return (trace_id_of(message), None) if parent is None else (parent.trace_id, parent)
+
+
+def _http(about: About, request: Request, exchange: Exchange) -> dict[str, Value]:
+    url = shown_url(request.url, about.endpoint)
+    place = urlsplit(request.url)
+    attributes: dict[str, Value] = {
+        "http.request.method": request.method,
+        "url.full": url,
+        "server.address": place.hostname or "",
+        "server.port": place.port or (443 if place.scheme == "https" else 80),
+    }
+    if isinstance(exchange, Response):
+        attributes["http.response.status_code"] = exchange.status
+    if about.attempt > 1:
+        attributes["http.request.resend_count"] = about.attempt - 1
+    return attributes
+
+
+def _relay(about: About, delivery: DeliveryId, outcome: str) -> dict[str, Value]:
+    return {
+        "messaging.message.id": delivery.message_id,
+        "relay.source_id": delivery.source_id,
+        "relay.receiver": delivery.receiver,
+        "relay.generation": about.generation,
+        "relay.attempt": about.attempt,
+        "relay.outcome": outcome,
+    }
+
+
+def _links(about: About, delivery: DeliveryId, own: TraceContext) -> tuple[TraceContext, ...]:
+    """What it came after: of a repeat the one before it; of what follows a POST, that POST."""
+    earlier: list[tuple[AttemptKind, int]] = []
+    if about.kind == "callback" and about.attempt > 1:
+        earlier.append(("callback", about.attempt - 1))
+    if about.posts > 0:
+        earlier.append(("post", about.posts))
+    return tuple(
+        TraceContext(own.trace_id, request_span_id(own.trace_id, kind, delivery, about.generation, n), own.sampled)
+        for kind, n in earlier
+    )
+
+
+def _reason(follows: Later | Dead | Resend | None) -> str:
+    return follows.reason if isinstance(follows, Later | Dead) else "the receiver never saw it"
+
+
+def _wait(decision: Decision) -> tuple[str, dict[str, Value]] | None:
+    """The wait that follows it, as it was planned."""
+    if not isinstance(decision, Later) or not 0 < decision.due_in_s < float("inf"):
+        return None
+    return _WAIT, {"relay.wait.reason": decision.reason, "relay.wait.seconds": round(decision.due_in_s, 3)}
