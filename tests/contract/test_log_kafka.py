@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
@@ -271,6 +272,23 @@ async def test_offsets_that_a_client_made_up_do_no_harm(kafka_broker: Broker, de
         records = await member.take(5)
         assert [record.offset for record in records] == list(range(5))
         assert values(records) == [b"0", b"1", b"2", b"0", b"1"]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+async def test_what_a_sender_has_compressed_is_consumed_and_read(kafka_broker: Broker, codec: str) -> None:
+    """The broker keeps it as it came; zstd it gives to those alone who fetch by a version that knows it."""
+    async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
+        group = unique("group")
+        topic = await topic_for(log, group)
+        sent = [b"%d" % n * 400 for n in range(20)]
+        async with AIOKafkaProducer(bootstrap_servers=kafka_broker.bootstrap, compression_type=codec) as producer:
+            for future in [await producer.send(topic, value, key=b"k") for value in sent]:
+                await future
+        records = await (await started(Member(log, group, topic))).take(len(sent))
+        assert values(records) == sent
+        [last] = await log.read([(Coordinate(topic, records[-1].partition, records[-1].offset), None)])
+        assert last is not None
+        assert last.value == sent[-1]
 
 
 def on_disk(broker: KafkaBroker, topic: str) -> Path:
