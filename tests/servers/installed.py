@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Iterable
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -29,8 +28,8 @@ def build(what: str, tree: Path, into: Path, **environ: str) -> Path:
     return into / done.stdout.split()[-1]
 
 
-def install(wheel: Path, into: Path, *, without: Iterable[str] = ()) -> Path:
-    """An environment at `into` with `wheel` and what it requires, but for the distributions `without`; its `python`.
+def install(wheel: Path, into: Path) -> Path:
+    """An environment at `into` with `wheel` and what it requires; its `python`.
 
     What it requires is linked from this environment, where each version is the locked one: the requirements that the
     wheel declares and those of these, and no distribution more. Nothing is downloaded.
@@ -43,17 +42,19 @@ def install(wheel: Path, into: Path, *, without: Iterable[str] = ()) -> Path:
     [metadata] = packages.glob("webhook_relay-*.dist-info/METADATA")
     lines = metadata.read_text().splitlines()
     asked = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
-    for name in sorted(graph(asked).keys() - set(without)):
+    for name in graph(asked):
         _link(name, packages)
     return python
 
 
 def _link(name: str, packages: Path) -> None:
-    """Link what the distribution `name` has in site-packages: its packages, its modules, and its metadata."""
+    """Link each file that the distribution `name` has in site-packages: others may have some in the same folders."""
     one = distribution(name)
-    for top in {file.parts[0] for file in one.files or () if file.parts[0] not in ("..", "__pycache__")}:
-        if not (packages / top).exists():  # some share a package, as those of OpenTelemetry do
-            (packages / top).symlink_to(str(one.locate_file(top)))
+    for file in one.files or ():
+        if file.parts[0] != "..":
+            link = packages / file
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(str(one.locate_file(file)))
 
 
 def unpack(sdist: Path, into: Path) -> Path:
