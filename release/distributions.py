@@ -51,7 +51,7 @@ def graph(requirements: Iterable[str]) -> dict[str, set[str]]:
     """The distributions that `requirements` lead to in this environment, each with those that it requires itself."""
     found: dict[str, set[str]] = {}
     seen: set[tuple[str, str]] = set()
-    to_see = [Requirement(text) for text in requirements]
+    to_see = list(_needed(requirements, ""))
     while to_see:
         requirement = to_see.pop()
         name = canonicalize_name(requirement.name)
