@@ -21,6 +21,8 @@ FILTERS: Final = (
 )
 LOOKED_INTO: Final = frozenset({"header", "payload"})
 """Filters that read through bodies: too much to be done again each second."""
+_OF_TAIL: Final = ("source", "receiver")
+"""Filters that the live tail knows for all that happens: of an attempt nobody may know its message's type."""
 PRESETS: Final = (("1h", "Last hour"), ("24h", "24 hours"), ("7d", "7 days"), ("", "All"))
 _LIMIT: Final = "50"
 _MOST_PICKED: Final = 200
@@ -53,7 +55,7 @@ class Messages:
     def add_routes(self, routes: Routes) -> None:
         routes.get("/messages", self.list)
         routes.get("/messages/find", self.find)
-        routes.live("/live/messages", self.rows)
+        routes.live("/live/messages", self.rows, tail=lambda visit: visit.filters(*_OF_TAIL))
         routes.post("/messages/replay", self.replay)
 
     async def list(self, visit: Visit) -> web.StreamResponse:

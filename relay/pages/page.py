@@ -12,6 +12,9 @@ Handler = Callable[[Visit], Awaitable[web.StreamResponse]]
 Fragment = Callable[[Visit], Awaitable[str | Mapping[str, str]]]
 """Makes HTML, whose values were escaped; or several pieces of it, by the name of their event."""
 
+Tail = Callable[[Visit], Mapping[str, str]]
+"""What of the live tail a part is about: its query."""
+
 
 @dataclass(frozen=True, slots=True)
 class Nav:
@@ -32,10 +35,10 @@ class Routes(Protocol):
         """The form's CSRF token, and where the request comes from, are checked before."""
         ...
 
-    def live(self, path: str, fragment: Fragment, *, every_s: float = 1.0) -> None:
+    def live(self, path: str, fragment: Fragment, *, every_s: float = 1.0, tail: Tail | None = None) -> None:
         """Server-sent events: the fragment as `message`, or each piece by its own name, again where it has changed. A
         line that says what is wrong takes the place of all of them while the API refuses. One stream a page: a browser
-        has only six connections to a host."""
+        has only six connections to a host. With `tail` it is made anew while something happens, and else hardly."""
         ...
 
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import hmac
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from relay.api.visitors import address_of
 from relay.domain.session import kind_of
 from relay.pages.api_client import ApiProblem, OwnApi
 from relay.pages.every import pages
-from relay.pages.page import Fragment, Handler
+from relay.pages.page import Fragment, Handler, Tail
 from relay.pages.portal import FIRST
 from relay.pages.render import Renderer
 from relay.pages.session import (
@@ -32,6 +32,7 @@ from relay.pages.session import (
 from relay.pages.statics import Statics
 from relay.pages.streams import Streams
 from relay.pages.visit import FLASH_COOKIE, HOME, Visit, is_framed, note_of, see, set_framed_cookie
+from relay.pages.wakes import Wakes
 
 _EVENT: Final = "message"
 _READING: Final = frozenset({"GET", "HEAD"})
@@ -154,7 +155,7 @@ class _Desk:
 
         return handle
 
-    def live(self, fragment: Fragment, every_s: float) -> WebHandler:
+    def live(self, fragment: Fragment, every_s: float, tail: Tail | None) -> WebHandler:
         async def handle(request: web.Request) -> web.StreamResponse:
             visit = self.visit(request)
             stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
@@ -168,7 +169,9 @@ class _Desk:
             try:
                 await stream.prepare(request)
                 with suppress(ConnectionError, _Refused):  # they have left, or may not see it any more
-                    await self._tell(visit, stream, fragment, every_s, place)
+                    wakes = Wakes(visit.api, {} if tail is None else tail(visit), every_s)
+                    async with _running(wakes if tail is not None else None):
+                        await self._tell(visit, stream, fragment, wakes, place)
             finally:
                 self.streams.leave(visit.seed, place)
             return stream
@@ -176,7 +179,7 @@ class _Desk:
         return handle
 
     async def _tell(
-        self, visit: Visit, stream: web.StreamResponse, fragment: Fragment, every_s: float, place: asyncio.Event
+        self, visit: Visit, stream: web.StreamResponse, fragment: Fragment, wakes: Wakes, place: asyncio.Event
     ) -> None:
         """Until the client leaves, `place` is taken by another one, or the server stops."""
         loop = asyncio.get_running_loop()
@@ -188,11 +191,7 @@ class _Desk:
             if changed or loop.time() - told > _KEEP_ALIVE_S:
                 await stream.write(b"".join(map(_event, changed, changed.values())) or b": still here\n\n")
                 last, told = {**last, **changed}, loop.time()
-            try:
-                async with asyncio.timeout(every_s):
-                    await place.wait()
-            except TimeoutError:
-                continue
+            await wakes.wait(place)
 
 
 class _Routes:
@@ -206,8 +205,20 @@ class _Routes:
     def post(self, path: str, handler: Handler) -> None:
         self._router.add_post(path, self._desk.wrapped(handler, changes=True))
 
-    def live(self, path: str, fragment: Fragment, *, every_s: float = 1.0) -> None:
-        self._router.add_get(path, self._desk.live(fragment, every_s))
+    def live(self, path: str, fragment: Fragment, *, every_s: float = 1.0, tail: Tail | None = None) -> None:
+        self._router.add_get(path, self._desk.live(fragment, every_s, tail))
+
+
+@asynccontextmanager
+async def _running(wakes: Wakes | None) -> AsyncIterator[None]:
+    """None: nobody listens, and the time alone tells."""
+    task = None if wakes is None else asyncio.create_task(wakes.run())
+    try:
+        yield
+    finally:
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 async def _is_our_form(visit: Visit) -> bool:

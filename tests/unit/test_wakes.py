@@ -1,0 +1,82 @@
+"""When a live part of a page is looked at again: while something happens, and each second where nobody can tell."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from relay.pages.api_client import ApiProblem, Query
+from relay.pages.wakes import IDLE_S, LINGER_S, Wakes
+from tests.fakes.virtual_time import virtually
+
+
+class Scripted:
+    """Tells what is put there; `refuses`: nobody gets a place. `asked`: queries."""
+
+    def __init__(self, *, refuses: bool = False) -> None:
+        self.told: asyncio.Queue[str] = asyncio.Queue()
+        self.refuses = refuses
+        self.asked: list[Query | None] = []
+
+    async def events(self, target: str, query: Query | None = None) -> AsyncIterator[tuple[str, Any]]:
+        self.asked.append(query)
+        if self.refuses:
+            raise ApiProblem(503, "unavailable", "All places are taken", "Later.")
+        while True:
+            yield await self.told.get(), {}
+
+
+async def looks(wakes: Wakes, seconds: float) -> int:
+    """How often a look was due in that time (virtual)."""
+    count, until = 0, asyncio.get_running_loop().time() + seconds
+    while asyncio.get_running_loop().time() < until:
+        await wakes.wait(asyncio.Event())
+        count += 1
+    return count
+
+
+@virtually
+async def test_while_nothing_happens_there_is_hardly_a_look() -> None:
+    api = Scripted()
+    wakes = Wakes(api, {"source": "shop"}, 1.0)
+    running = asyncio.create_task(wakes.run())
+    assert await looks(wakes, 10) == 10  # nobody has said yet that they listen
+    api.told.put_nowait("listening")
+    await looks(wakes, LINGER_S + 2)
+    assert await looks(wakes, 10 * IDLE_S) == 10
+    waiting = asyncio.create_task(wakes.wait(asyncio.Event()))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    api.told.put_nowait("attempt")
+    await asyncio.sleep(0.1)
+    assert waiting.done()
+    assert await looks(wakes, LINGER_S - 1) == LINGER_S - 1  # the history is a moment behind
+    api.told.put_nowait("away")
+    await looks(wakes, IDLE_S)
+    assert await looks(wakes, 10) == 10
+    assert api.asked == [{"source": "shop"}]
+    running.cancel()
+
+
+@virtually
+async def test_where_nobody_can_listen_it_is_looked_at_again_and_again() -> None:
+    api = Scripted(refuses=True)
+    wakes = Wakes(api, {}, 1.0)
+    running = asyncio.create_task(wakes.run())
+    assert await looks(wakes, 100) == 100
+    assert 2 <= len(api.asked) <= 5
+    running.cancel()
+
+
+@virtually
+async def test_who_has_to_end_waits_for_nothing() -> None:
+    api, ended = Scripted(), asyncio.Event()
+    wakes = Wakes(api, {}, 1.0)
+    running = asyncio.create_task(wakes.run())
+    api.told.put_nowait("listening")
+    await looks(wakes, LINGER_S + 2)
+    waiting = asyncio.create_task(wakes.wait(ended))
+    await asyncio.sleep(0.1)
+    ended.set()
+    await asyncio.sleep(0.1)
+    assert waiting.done()
+    running.cancel()
