@@ -221,7 +221,8 @@ class Relay:
         """Until `stop`; then what is in flight is finished. Waits for Kafka and Redis. Raises UserError."""
         settings = self._settings
         dsn = settings.sentry_dsn.get_secret_value() if settings.sentry_dsn else None
-        self._sentry.start(dsn, settings.sentry_environment or "production", __version__)
+        pages = settings.public_url if settings.pages else None
+        self._sentry.start(dsn, settings.sentry_environment or "production", __version__, pages)
         watching = asyncio.create_task(self._loop_watch.run())
         try:
             await self._open_api()

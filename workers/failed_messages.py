@@ -38,13 +38,13 @@ class Reporter(Protocol):
 class Gatherer(Protocol):
     """Gathers failures, to tell of many at a time; never raises, never blocks, and may drop."""
 
-    def failed(self, entry: FailedEntry) -> None: ...
+    def failed(self, entry: FailedEntry, attempts: int) -> None: ...
 
 
 class NobodyGathers:
     """`Gatherer` that has nobody to tell."""
 
-    def failed(self, entry: FailedEntry) -> None:
+    def failed(self, entry: FailedEntry, attempts: int) -> None:
         return
 
 
@@ -73,11 +73,11 @@ class FailedIndex(LookedUpFirst):
         return [Seen.READY] * len(works)
 
     async def mark(self, works: Sequence[tuple[Failure, Outcome]]) -> None:
-        listed = [entry_of(work) for work, _ in works if is_listed(work)]
+        listed = [(entry_of(work), work.letter.attempts) for work, _ in works if is_listed(work)]
         if listed:
-            await self._state.index_failed(listed)
-        for entry in listed:
-            self._gatherer.failed(entry)
+            await self._state.index_failed([entry for entry, _ in listed])
+        for entry, attempts in listed:
+            self._gatherer.failed(entry, attempts)
 
 
 def entry_of(work: Failure) -> FailedEntry:

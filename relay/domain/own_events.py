@@ -10,9 +10,11 @@ to those that have none. Its equals hear what ends until a person resumes it.
 
 from collections.abc import Iterable, Iterator
 from typing import Final, Literal, TypedDict, get_args
+from urllib.parse import quote
 
 import msgspec
 
+from relay.domain.coordinate import Coordinate
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import OWN_SOURCE, is_receiver_name
@@ -29,7 +31,7 @@ _CONTENT_TYPE: Final = "application/json"
 
 class ReceiverEvent(TypedDict):
     """A receiver is another one than before. `since`: when its outage began, or since when it is held; `at`: when that
-    was noticed. `path`: of the API, where to look."""
+    was noticed. `path`: of the API, where to look; `page`: of the pages for people, likewise."""
 
     type: Turn
     receiver: str
@@ -38,15 +40,19 @@ class ReceiverEvent(TypedDict):
     at: str | None
     detail: str
     path: str
+    page: str
 
 
 class FailedExample(TypedDict):
-    """One of the messages that failed. `path`: of the API, its dead letter."""
+    """One of the messages that failed. `attempts`: that it took. `path`: of the API, its dead letter; `page`: of the
+    pages for people, its way."""
 
     source_id: str
     message_id: str
     reason: str
+    attempts: int
     path: str
+    page: str
 
 
 class MessagesFailed(TypedDict):
@@ -81,6 +87,20 @@ def turn_of(turn: Turn, name: str, owner: str | None, since: str | None, at: str
         "at": at,
         "detail": _DETAILS[turn],
         "path": f"/v1/receivers/{name}",
+        "page": f"/ui/receivers/{name}",
+    }
+
+
+def example_of(source_id: str, message_id: str, reason: str, attempts: int, at: Coordinate) -> FailedExample:
+    """What is told of a message that failed. `at`: of its dead letter. Without ids it has no page but the list's."""
+    known = source_id and message_id
+    return {
+        "source_id": source_id,
+        "message_id": message_id,
+        "reason": reason,
+        "attempts": attempts,
+        "path": f"/v1/failed/{at.partition}/{at.offset}",
+        "page": f"/ui/messages/{quote(source_id, safe='')}/{quote(message_id, safe='')}" if known else "/ui/failed",
     }
 
 

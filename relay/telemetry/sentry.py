@@ -2,7 +2,8 @@
 
 A client of our own instead of `sentry_sdk.init`: nothing else in the process is hooked, so nothing reaches Sentry that
 was not built here, and no trace header is added to requests to receivers. What an event may hold is a list of what is
-allowed (`_allowed`): no ids, no payloads, no URLs, no texts of exceptions, no local variables, no host names.
+allowed (`_allowed`): no ids, no payloads, no texts of exceptions, no local variables, no host names, and no URL but
+that of our own page about the problem, where the ids are.
 """
 
 import re
@@ -10,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
+from urllib.parse import urlencode
 
 import sentry_sdk
 from sentry_sdk.scrubber import DEFAULT_DENYLIST, EventScrubber
@@ -19,6 +21,7 @@ from sentry_sdk.utils import BadDsn, event_from_exception
 
 from relay.domain.errors import UserError
 from relay.domain.identity import is_receiver_name
+from relay.domain.reasons import REASONS
 from relay.telemetry.throttle import Throttle
 
 _DENYLIST: Final = [
@@ -32,7 +35,7 @@ _EVENT_KEYS: Final = frozenset(
 )
 _TAGS: Final = frozenset({"receiver", "reason", "reason_class", "stage", "page"})
 _EXTRA: Final = frozenset(
-    {"attempts", "last_status", "suppressed", "partition", "offset", "phase", "work_event", "times"}
+    {"attempts", "last_status", "suppressed", "partition", "offset", "phase", "work_event", "times", "link"}
 )
 _EXCEPTION_KEYS: Final = frozenset({"type", "module"})
 _MECHANISM_KEYS: Final = frozenset({"type", "handled", "exception_id", "parent_id", "is_exception_group"})
@@ -41,6 +44,9 @@ _FRAME_KEYS: Final = frozenset({"filename", "function", "module", "lineno", "in_
 _WORD: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _UNKNOWN: Final = "-"
+_LANES: Final = "/ui/workers"
+"""The page for what is about no message and no receiver."""
+_HELD: Final = frozenset({"gone", "disabled"})
 
 
 class SentryReporter:
@@ -55,11 +61,14 @@ class SentryReporter:
         self._transport = transport
         self._throttle = Throttle(every_s=60.0, overall=100, keys=10_000)
         self._client: sentry_sdk.Client | None = None
+        self._pages: str | None = None
 
-    def start(self, dsn: str | None, environment: str, release: str) -> None:
-        """Send to `dsn` from now on; None or empty: stay silent. Raises UserError for something that is no DSN."""
+    def start(self, dsn: str | None, environment: str, release: str, pages: str | None = None) -> None:
+        """Send to `dsn` from now on; None or empty: stay silent. `pages`: where others reach the pages for people;
+        None: nowhere, and events have no link. Raises UserError for something that is no DSN."""
         if not dsn:
             return
+        self._pages = pages
         try:
             self._client = _client(dsn, environment, release, self._transport)
         except BadDsn:
@@ -91,7 +100,12 @@ class SentryReporter:
                     "stage": stage if _TOPIC.fullmatch(stage) else _UNKNOWN,
                     "page": "yes" if page else "no",
                 },
-                "extra": {"attempts": attempts, "last_status": last_status, "suppressed": suppressed},
+                "extra": {
+                    "attempts": attempts,
+                    "last_status": last_status,
+                    "suppressed": suppressed,
+                    **self._link(page_of(receiver, reason)),
+                },
             }
         )
 
@@ -106,7 +120,7 @@ class SentryReporter:
         event["level"] = "error"
         event["logger"] = "relay.crashes"
         event["tags"] = {"page": "yes", "stage": stage if _TOPIC.fullmatch(stage) else _UNKNOWN}
-        event["extra"] = {"suppressed": suppressed, **where}
+        event["extra"] = {"suppressed": suppressed, **where, **self._link(_LANES)}
         self._capture(event)
 
     def close(self, timeout_s: float = 2.0) -> None:
@@ -115,12 +129,25 @@ class SentryReporter:
             self._client.close(timeout=timeout_s)
             self._client = None
 
+    def _link(self, page: str) -> dict[str, str]:
+        return {} if self._pages is None else {"link": f"{self._pages}{page}"}
+
     def _admit(self, key: tuple[str, str]) -> int | None:
         return self._throttle.admit(key, self._now()) if self._client is not None else None
 
     def _capture(self, event: Event) -> None:
         if self._client is not None:
             self._client.capture_event(event)
+
+
+def page_of(receiver: str, reason: str) -> str:
+    """Our page about such failures; of one that is paused until somebody resumes it, the receiver's own."""
+    if reason in _HELD and receiver != _UNKNOWN:
+        return f"/ui/receivers/{receiver}"
+    if reason in REASONS:
+        chosen = {"reason": reason} if receiver == _UNKNOWN else {"receiver": receiver, "reason": reason}
+        return f"/ui/failed?{urlencode(chosen)}"
+    return _LANES
 
 
 def _client(dsn: str, environment: str, release: str, transport: Transport | None) -> sentry_sdk.Client:

@@ -17,7 +17,16 @@ from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import OWN_SOURCE
 from relay.domain.message import Message, message_headers
 from relay.domain.moment import rfc3339
-from relay.domain.own_events import FAILED, MessagesFailed, Turn, hearers, message_of, turn_of
+from relay.domain.own_events import (
+    FAILED,
+    FailedExample,
+    MessagesFailed,
+    Turn,
+    example_of,
+    hearers,
+    message_of,
+    turn_of,
+)
 from relay.domain.topics import Topics
 from relay.engine.clock import Clock
 from relay.engine.supervision import Patience
@@ -58,14 +67,14 @@ class _Batch:
     count: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     times: tuple[float, float] = (float("inf"), 0.0)
-    examples: list[FailedEntry] = field(default_factory=list)
+    examples: list[FailedExample] = field(default_factory=list)
 
-    def add(self, entry: FailedEntry) -> None:
+    def add(self, entry: FailedEntry, attempts: int) -> None:
         self.count += 1
         self.reasons[entry.reason] += 1
         self.times = min(self.times[0], entry.failed_at), max(self.times[1], entry.failed_at)
         if len(self.examples) < EXAMPLES:
-            self.examples.append(entry)
+            self.examples.append(example_of(entry.source_id, entry.message_id, entry.reason, attempts, entry.at))
 
 
 class OwnEvents:
@@ -103,7 +112,7 @@ class OwnEvents:
         if self._is_wanted(turn, receiver):
             self._put(_Turned(turn, receiver, since, self._clock.time()))
 
-    def failed(self, entry: FailedEntry) -> None:
+    def failed(self, entry: FailedEntry, attempts: int) -> None:
         """A message has failed for good, and is listed."""
         if entry.source_id == OWN_SOURCE:
             return
@@ -117,7 +126,7 @@ class OwnEvents:
                 return
             batch = self._gathering[receiver] = _Batch(receiver, self._clock.monotonic() + GATHER_S, entry)
             self._news.set()
-        batch.add(entry)
+        batch.add(entry, attempts)
 
     def _known(self, name: str) -> str | None:
         """Senders make up names, which are nobody's."""
@@ -227,15 +236,7 @@ class OwnEvents:
             "first_failed_at": rfc3339(first),
             "last_failed_at": rfc3339(last),
             "at": rfc3339(self._clock.time()),
-            "examples": [
-                {
-                    "source_id": each.source_id,
-                    "message_id": each.message_id,
-                    "reason": each.reason,
-                    "path": f"/v1/failed/{each.at.partition}/{each.at.offset}",
-                }
-                for each in batch.examples
-            ],
+            "examples": batch.examples,
         }
         at = batch.first.at
         return message_of(told, f"{at.partition}-{at.offset}-{batch.count}")

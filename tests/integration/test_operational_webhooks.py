@@ -84,6 +84,7 @@ async def test_operators_hear_of_all_and_owners_of_their_own(tmp_path: Path, sin
         assert (failed["count"], failed["reasons"], failed["owner"]) == (1, {"gone": 1}, None)
         [example] = failed["examples"]
         assert (example["source_id"], example["message_id"]) == ("github", "to-shut")
+        assert (example["attempts"], example["page"]) == (1, "/ui/messages/github/to-shut")
         code, output = await relay(dev, "failed", "show", example["path"].removeprefix("/v1/failed/"))
         assert (code, "to-shut" in output) == (0, True), output
         gone = next(each for each in sinks["ops"].received if each.event_type == "receiver.gone")

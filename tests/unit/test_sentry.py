@@ -78,6 +78,33 @@ def test_a_failure_is_an_event_grouped_by_receiver_and_reason(rig: Rig) -> None:
     assert event["release"] == "relay@1.2.3"
 
 
+@pytest.mark.parametrize(
+    ("receiver", "reason", "page"),
+    [
+        ("ci", "exhausted", "/ui/failed?receiver=ci&reason=exhausted"),
+        ("-", "invalid", "/ui/failed?reason=invalid"),
+        (f"https://{CANARY}/", "invalid", "/ui/failed?reason=invalid"),
+        ("ci", "gone", "/ui/receivers/ci"),
+        ("ci", "disabled", "/ui/receivers/ci"),
+        ("-", "offsets_skipped", "/ui/workers"),
+    ],
+)
+def test_a_failure_leads_to_the_page_about_it(receiver: str, reason: str, page: str) -> None:
+    sent = Captured()
+    reporter = SentryReporter(transport=sent)
+    reporter.start(DSN, "test", "1", "https://relay.example")
+    reporter.report_failure(receiver, reason, "receiver", "to_receiver_ci", 20, 503)
+    assert sent.events[0]["extra"]["link"] == f"https://relay.example{page}"
+
+
+def test_a_crash_leads_to_the_page_of_the_lanes() -> None:
+    sent = Captured()
+    reporter = SentryReporter(transport=sent)
+    reporter.start(DSN, "test", "1", "https://relay.example")
+    reporter.report_crash(caught())
+    assert sent.events[0]["extra"]["link"] == "https://relay.example/ui/workers"
+
+
 @pytest.mark.parametrize("reason", REASONS)
 def test_only_the_class_system_pages(rig: Rig, reason: str) -> None:
     rig.fail(reason=reason)

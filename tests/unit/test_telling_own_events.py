@@ -98,6 +98,7 @@ async def test_an_outage_is_told_once_however_often_it_is_noticed_and_its_end() 
             "at": offline["at"],
             "detail": "It takes no requests. It is sent nothing but a ping from time to time, until it answers one.",
             "path": "/v1/receivers/ci",
+            "page": "/ui/receivers/ci",
         }
         assert (back["type"], back["since"]) == ("receiver.back", offline["since"])
         assert back["at"] > offline["at"]
@@ -132,9 +133,9 @@ async def test_one_that_was_resumed_meanwhile_is_not_told_of() -> None:
 async def test_failures_are_gathered() -> None:
     async with Rig() as rig:
         for number in range(EXAMPLES + 5):
-            rig.events.failed(failure(number, reason="expired" if number else "rejected"))
-        rig.events.failed(failure(50, "made-up-by-a-sender", "unknown_receiver"))
-        rig.events.failed(failure(51, "-", "invalid"))
+            rig.events.failed(failure(number, reason="expired" if number else "rejected"), 20)
+        rig.events.failed(failure(50, "made-up-by-a-sender", "unknown_receiver"), 20)
+        rig.events.failed(failure(51, "-", "invalid"), 20)
         assert await rig.told() == []
         await asyncio.sleep(GATHER_S)
         of_ci, of_nobody = await rig.told()
@@ -148,11 +149,13 @@ async def test_failures_are_gathered() -> None:
             "source_id": "github",
             "message_id": "m-0",
             "reason": "rejected",
+            "attempts": 20,
             "path": "/v1/failed/3/0",
+            "page": "/ui/messages/github/m-0",
         }
         assert len(of_ci["examples"]) == EXAMPLES
         assert (of_nobody["receiver"], of_nobody["count"]) == (None, 2)
-        rig.events.failed(failure(60))
+        rig.events.failed(failure(60), 20)
         await asyncio.sleep(GATHER_S)
         assert [each["count"] for each in (await rig.told())] == [EXAMPLES + 5, 2, 1]
 
@@ -160,8 +163,8 @@ async def test_failures_are_gathered() -> None:
 @virtually
 async def test_a_failed_delivery_of_an_event_is_no_event() -> None:
     async with Rig() as rig:
-        rig.events.failed(failure(1, "ops", source_id="relay"))
-        rig.events.failed(failure(2, "ci", source_id="relay"))
+        rig.events.failed(failure(1, "ops", source_id="relay"), 20)
+        rig.events.failed(failure(2, "ci", source_id="relay"), 20)
         await asyncio.sleep(2 * GATHER_S)
         assert await rig.told() == []
 
@@ -170,7 +173,7 @@ async def test_a_failed_delivery_of_an_event_is_no_event() -> None:
 async def test_nothing_is_appended_where_nobody_wants_to_hear() -> None:
     async with Rig(receiver("all", ["*"]), receiver("ci")) as rig:
         rig.events.turned("receiver.offline", "ci", NOW)
-        rig.events.failed(failure(1))
+        rig.events.failed(failure(1), 20)
         await asyncio.sleep(2 * GATHER_S)
         assert await rig.told() == []
 
@@ -178,7 +181,7 @@ async def test_nothing_is_appended_where_nobody_wants_to_hear() -> None:
 @virtually
 async def test_what_is_being_gathered_is_told_when_the_process_ends() -> None:
     async with Rig() as rig:
-        rig.events.failed(failure(1))
+        rig.events.failed(failure(1), 20)
         await rig.events.end()
         assert [each["count"] for each in await rig.told()] == [1]
 
@@ -214,7 +217,7 @@ async def test_only_so_many_receivers_are_gathered_for(monkeypatch: pytest.Monke
     names = ["ca", "cb", "cc"]
     async with Rig(receiver("ops", OPS), *map(receiver, names)) as rig:
         for number, name in enumerate(names):
-            rig.events.failed(failure(number, name))
+            rig.events.failed(failure(number, name), 20)
         await asyncio.sleep(2 * GATHER_S)
         assert [each["receiver"] for each in await rig.told()] == ["ca", "cb"]
         assert rig.value("relay_own_events_dropped_total", "message.failed") == 1
