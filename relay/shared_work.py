@@ -12,7 +12,7 @@ from relay.engine.supervision import Patience
 from relay.history.port import History
 from relay.lanes import Lanes
 from relay.log.port import Log
-from relay.plan import Plan
+from relay.plan import API, HISTORY, Plan
 from relay.rebuilding import Rebuilding
 from relay.replay.desk import Desk
 from relay.replay.runner import ReplayRunner
@@ -52,7 +52,7 @@ class SharedWork:
         yield "replays", self._replays().run()
         yield "backlog watch", self._backlog_watch().run()
         yield "lag watch", self._lag_watch().run()
-        if self.history is not None:
+        if self.history is not None and self.plan.roles & {API, HISTORY}:  # the others may not read its topics
             yield "history watch", self._history_watch(self.history).run()
         yield "rebuilding", self._rebuilding().run()
 

@@ -1,5 +1,6 @@
 """Looks how far the history is behind: one process of all, of those that know its store, whoever fills it."""
 
+from contextlib import suppress
 from typing import Final
 
 from relay.api.history.behind import Behind
@@ -47,6 +48,12 @@ class HistoryWatch:
                 behind_s = None
             if behind_s is None:
                 self._metrics.history_behind_seconds.clear()
+                await self._let_others_look()
             else:
                 self._metrics.history_behind_seconds.labels().set(behind_s)
             await self._clock.sleep(EVERY_S)
+
+    async def _let_others_look(self) -> None:
+        """They may reach what this process does not."""
+        with suppress(Unavailable):
+            await self._state.release(LEASE, self._owner)

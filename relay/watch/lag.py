@@ -4,6 +4,7 @@ One process of all looks, also at the lanes of others and at those that nobody h
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -61,8 +62,14 @@ class LagWatch:
                 self._show(await self.look() if looks else ())
             except Unavailable:
                 self._show(())
+                await self._let_others_look()
             pause_s = max(EVERY_S, COST * (self._clock.monotonic() - begun))
             await self._clock.sleep(pause_s)
+
+    async def _let_others_look(self) -> None:
+        """They may reach what this process does not."""
+        with suppress(Unavailable):
+            await self._state.release(LEASE, self._owner)
 
     async def look(self) -> Sequence[LaneNow]:
         """Once. Raises Unavailable."""

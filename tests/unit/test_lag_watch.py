@@ -109,6 +109,19 @@ async def test_one_process_shows_it_and_another_one_when_that_is_gone() -> None:
 
 
 @virtually
+async def test_who_cannot_reach_the_log_lets_another_one_look() -> None:
+    rig = Rig()
+    await rig.start()
+    other = MemoryLog(rig.broker)  # which was not started
+    cut_off = LagWatch(other, rig.state, rig.topics, lambda: ["ci"], rig.clock, Metrics("1"), owner="cut-off")
+    tasks = [asyncio.create_task(cut_off.run()), asyncio.create_task(rig.watches[0].run())]
+    await rig.clock.sleep(2 * EVERY_S)
+    assert rig.value("relay_consumer_lag") == 0
+    for task in tasks:
+        task.cancel()
+
+
+@virtually
 async def test_while_the_log_is_away_nothing_is_shown_and_it_goes_on_after() -> None:
     rig = Rig()
     await rig.start()
