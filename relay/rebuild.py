@@ -18,9 +18,9 @@ from relay.domain.receiver import Source
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import Backlog, Log, Record, TopicPartition
 from relay.newest_first import Block, NewestFirst
-from relay.state.port import State
-from relay.state.replies import answered
-from relay.state.rows import TAGS, Arrival, Mark, Row, Stage, tag_of
+from relay.state.port import FailedEntry
+from relay.state.replies import Refusal, answered
+from relay.state.rows import TAGS, Arrival, Mark, Row, RowKey, Stage, tag_of
 from workers import evidence
 from workers.evidence import Returned
 
@@ -72,6 +72,18 @@ class AtOnce:
         return
 
 
+class Memory(Protocol):
+    """Where what is proved goes: the state, or who writes it down for another one. As in `State`."""
+
+    async def enqueued(self, arrivals: Sequence[Arrival]) -> list[Refusal | None]: ...
+
+    async def remember(self, marks: Sequence[Mark]) -> None: ...
+
+    async def index_failed(self, entries: Sequence[FailedEntry]) -> None: ...
+
+    async def peek(self, rows: Sequence[RowKey]) -> list[Row | Refusal]: ...
+
+
 Take = Callable[[Read, Sequence[Record]], Awaitable[None]]
 
 
@@ -83,7 +95,7 @@ class Rebuild:
     def __init__(
         self,
         log: Log,
-        state: State,
+        state: Memory,
         topics: Topics,
         *,
         lanes: Iterable[str],

@@ -6,13 +6,14 @@
    knows who sent it;
 4. acknowledged: index it for listing, and tell those who gather what has failed.
 
-One that somebody discarded is neither reported nor listed: nobody has to look at it any more.
+One that somebody discarded is neither reported nor listed: nobody has to look at it any more. One that another relay
+made known before it was moved here is listed, and that is all.
 """
 
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from relay.domain.dead_letter import DeadLetter, identity_of, original_headers, parse_dead_letter
+from relay.domain.dead_letter import MOVED, DeadLetter, identity_of, original_headers, parse_dead_letter
 from relay.domain.hop import NO_RECEIVER, Hop, result_headers
 from relay.domain.identity import DeliveryId
 from relay.domain.notice import MEDIA_TYPE, notice_body
@@ -61,6 +62,11 @@ class Failure(Work):
         self.letter = letter
         self.receiver, self.source_id, self.message_id = identity_of(record.value, record.headers)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it was made known before it was moved here."""
+        return MOVED in self.record.headers
+
 
 class FailedIndex(LookedUpFirst):
     """Nothing is looked up: to index a dead letter twice is to index it once."""
@@ -76,8 +82,10 @@ class FailedIndex(LookedUpFirst):
         listed = [(entry_of(work), work.letter.attempts) for work, _ in works if is_listed(work)]
         if listed:
             await self._state.index_failed([entry for entry, _ in listed])
+        known = {work.record.coordinate for work, _ in works if work.is_known}
         for entry, attempts in listed:
-            self._gatherer.failed(entry, attempts)
+            if entry.at not in known:
+                self._gatherer.failed(entry, attempts)
 
 
 def entry_of(work: Failure) -> FailedEntry:
@@ -126,6 +134,8 @@ class FailedMessages:
 
     def step(self, work: Failure) -> Done:
         letter = work.letter
+        if work.is_known:
+            return Done()
         if is_listed(work):
             self._reporter.report_failure(
                 work.receiver or NO_RECEIVER,

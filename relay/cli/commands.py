@@ -10,9 +10,11 @@ COMMANDS: Final = {
     "demo": ("relay.cli.demo", "Send real payloads to three kinds of receiver, and tell what happens as it does."),
     "dev": ("relay.cli.dev", "Run everything in one process, embedded, with a demo receiver."),
     "doctor": ("relay.cli.doctor", "Look at all that the relay depends on, and say what to do."),
+    "export": ("relay.cli.export", "Write down all that a stopped relay has to hand over."),
     "failed": ("relay.cli.failed", "List dead letters, look at one, replay or discard them."),
     "help": ("relay.cli.help", "Show a page of the documentation, or list them all."),
     "history": ("relay.cli.history", "See how far the history is, or build it anew."),
+    "import": ("relay.cli.importing", "Take in what another relay has exported."),
     "keys": ("relay.cli.keys", "Make, list, rotate and revoke keys of the API."),
     "messages": ("relay.cli.messages", "List messages that came, and how far each delivery is."),
     "portal": ("relay.cli.portal", "Make links into the portal of an owner."),
@@ -34,6 +36,6 @@ COMMANDS: Final = {
     "version": ("relay.cli.version", "Print the version."),
     "worker": ("relay.cli.worker", "Run one worker on Kafka and Redis."),
 }
-"""Command -> its module, which has a click command of the same name, and its line in --help."""
+"""Command -> its module, which has a click command of the same name (`import_`), and its line in --help."""
 
 INTERRUPTED: Final = 130

@@ -1,6 +1,7 @@
 """The `relay` command and its subcommands. Each one's module is imported only when it is used."""
 
 import importlib
+import keyword
 import os
 import sys
 
@@ -20,7 +21,8 @@ class Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        name = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), name)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -4,8 +4,7 @@ import asyncio
 import os
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,28 +13,23 @@ from typing import Any, Final, TypeVar
 import click
 
 from relay.cli.config import config_option, settings_from
+from relay.cli.engines import check_topics, opened, shared_clock
 from relay.cli.paths import DIRECTORY
 from relay.cli.table import output_option, print_json, print_table
-from relay.composition import kafka_log, redis_state
 from relay.config.declared import read_declared
 from relay.config.settings import Settings
-from relay.domain.errors import RelayError, UserError
+from relay.domain.errors import RelayError
 from relay.domain.topics import Topics
-from relay.embedded.relay import LOG_DB, STATE_DB
-from relay.embedded.valkey import ValkeyServer
 from relay.engine.clock import SystemClock
 from relay.engine.holding import Holding
 from relay.engine.observer import Memory, Observer, Recovered
 from relay.engine.recovery import LEASE_S, Recovery, keeping_lease
 from relay.engine.supervision import Patience
 from relay.log.port import Log
-from relay.log.streams.log import StreamsLog
 from relay.rebuild import Read, Rebuild
 from relay.rebuilding import LONGEST_LIFE
 from relay.state.port import Restored, State
-from relay.state.redis.state import RedisState
 from relay.state.rows import TAGS
-from relay.watch.shared_clock import SharedClock
 
 T = TypeVar("T")
 
@@ -43,6 +37,7 @@ DEDUP_LEASE: Final = "recovery-dedup"
 """Of those who do it by hand; a relay that does it slowly, in the background, sees that it need not go on."""
 LOOK_S: Final = 0.5
 TELL_S: Final = 5.0
+_STOPPED: Final = "a running `relay dev` looks after its state by itself; --dedup needs it stopped"
 _COLUMNS: Final = ("kind", "name", "parked", "put_back", "tombstones")
 _ROWS: Final = ("enqueued", "done", "published", "awaiting", "failed", "indexed")
 
@@ -82,15 +77,14 @@ class _Run:
     wait: bool
 
     async def __call__(self) -> tuple[Recovered, list[Read]]:
-        opened = _production(self.settings) if self.data_dir is None else _embedded(self.settings, self.data_dir)
-        async with opened as (log, state):
+        async with opened(self.settings, self.data_dir, use=_STOPPED) as (log, state):
             topics = Topics(self.settings.topic_prefix)
-            await _check_topics(log, topics)
+            await check_topics(log, topics)
             done = await self._references(log, state, topics)
             return done, await self._memory(log, state, topics) if self.dedup else []
 
     async def _references(self, log: Log, state: State, topics: Topics) -> Recovered:
-        clock, silent = await _clock(state), Observer()
+        clock, silent = await shared_clock(state), Observer()
         window_s = self.settings.dedup_window
         recovery = Recovery(
             log,
@@ -106,7 +100,7 @@ class _Run:
         return await recovery.preview() if self.dry_run else await self._when_free(recovery.check)
 
     async def _memory(self, log: Log, state: State, topics: Topics) -> list[Read]:
-        clock, owner, progress = await _clock(state), _owner(), _Progress()
+        clock, owner, progress = await shared_clock(state), _owner(), _Progress()
         declared = await read_declared(log, topics)
         rebuild = Rebuild(
             log,
@@ -145,59 +139,6 @@ class _Run:
             waiting = True
             await asyncio.sleep(LOOK_S)
         return done
-
-
-@asynccontextmanager
-async def _production(settings: Settings) -> AsyncIterator[tuple[Log, State]]:
-    async with _opened(kafka_log(settings), redis_state(settings)) as opened:
-        yield opened
-
-
-@asynccontextmanager
-async def _opened(log: Log, state: State) -> AsyncIterator[tuple[Log, State]]:
-    try:
-        await log.start()
-        await state.start()
-        yield log, state
-    finally:
-        await log.close()
-        await state.close()
-
-
-@asynccontextmanager
-async def _embedded(settings: Settings, data_dir: Path) -> AsyncIterator[tuple[Log, State]]:
-    """On the server of a `relay dev` that does not run."""
-    if not (data_dir / "relay.lock").exists():
-        raise UserError(f"--data-dir: {data_dir} is not the data directory of a `relay dev`")
-    server = ValkeyServer(data_dir)
-    try:
-        await server.start()
-    except UserError as error:
-        hint = "a running `relay dev` looks after its state by itself; --dedup needs it stopped"
-        raise UserError(f"{error}\n{hint}") from error
-    prefix, window_s = settings.topic_prefix, settings.dedup_window
-    try:
-        log = StreamsLog(server.url(LOG_DB), prefix=prefix)
-        state = RedisState(server.url(STATE_DB), prefix=prefix, dedup_window_s=window_s)
-        async with _opened(log, state) as opened:
-            yield opened
-    finally:
-        await server.stop()
-
-
-async def _check_topics(log: Log, topics: Topics) -> None:
-    names = [spec.name for spec in topics.fixed() if spec.name not in topics.only_told]
-    there = await log.describe(names)
-    missing = [name for name in names if name not in there]
-    if missing:
-        raise UserError(f"topic {missing[0]} is not there ({len(missing)} are missing): is the topic prefix right?")
-
-
-async def _clock(state: State) -> SharedClock:
-    """Due times were written by the clock of all processes."""
-    clock = SharedClock(SystemClock(), state)
-    await clock.measure()
-    return clock
 
 
 def _owner() -> str:

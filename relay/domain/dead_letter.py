@@ -20,6 +20,9 @@ OMITTED: Final = "relay-omitted"
 CUT: Final = "cut="
 """Before the names of headers of which only the beginning is there."""
 
+MOVED: Final = ("relay-moved", b"true")
+"""Header of a dead letter that was made known before it was moved here: it is listed, and nobody is told again."""
+
 OURS: Final = frozenset(
     {
         OMITTED,
@@ -32,6 +35,7 @@ OURS: Final = frozenset(
         "relay-first-failed",
         "relay-last-status",
         "relay-former-reason",
+        MOVED[0],
     }
 )
 # A failure notice that could not be delivered has a relay-reason of its own, and any hop record its relay-origin.

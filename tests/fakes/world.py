@@ -228,7 +228,7 @@ class World:
         """Living records of `parked_messages`: each is an obligation."""
         topic = self.topics.parked_messages
         tables = [self.broker[at].table() for at in self.broker.partitions_of(topic)]
-        return [record for table in tables for key, record in table.items() if key != LIFE]
+        return [record for table in tables for key, record in table.items() if not _is_note(key)]
 
     async def is_at_rest(self) -> bool:
         """Nobody owes anything: all records are finished, and nothing is parked."""
@@ -252,6 +252,11 @@ class World:
             for at in self.broker.partitions_of(topic)
         }
         return {at: count for at, count in rest.items() if count}
+
+
+def _is_note(key: bytes | None) -> bool:
+    """Of those who once looked after the topic; nobody owes anything for it."""
+    return key == LIFE or (key or b"").startswith(b"import:")
 
 
 class Process:

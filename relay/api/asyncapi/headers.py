@@ -87,6 +87,7 @@ LETTER: Final = (
     Header("relay-last-status", "Of the last HTTP response.", _NUMBER),
     Header("relay-former-reason", "Of one that was discarded: why it had failed.", {"enum": list(REASONS)}),
     Header("relay-omitted", "What it lacks of the record, which was too large for the log."),
+    Header("relay-moved", "`true`: it was made known before it was moved here from another relay."),
     Header("relay-original-reason", "`relay-reason` of the record that failed."),
     Header("relay-original-origin", "`relay-origin` of the record that failed."),
 )

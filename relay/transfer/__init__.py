@@ -1,0 +1,1 @@
+"""What one relay hands over to another: `relay export` and `relay import`."""

@@ -1,0 +1,91 @@
+"""The lines of an export: one JSON object each, in the order in which they are taken in. Pure.
+
+`begin`, then what is declared, dead letters, what is known of finished messages, what is unfinished, and `end`. Bytes
+are base64. Names of topics go without their prefix, which the other relay need not share.
+"""
+
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from relay.domain.coordinate import Headers
+from relay.domain.errors import UserError
+
+FORMAT: Final = 1
+"""Raised with every change that a reader of before would misunderstand."""
+
+Kind = Literal["from_sender", "to_receiver", "pending", "to_sender", "failed_messages"]
+
+
+class Begin(Struct, frozen=True, tag="begin", tag_field="line", forbid_unknown_fields=True):
+    """`id`: the same for every export of what has not changed since. `made_at`: Unix seconds."""
+
+    format: int
+    id: str
+    made_at: float
+    version: str
+
+
+class Entry(Struct, frozen=True, tag="entry", tag_field="line", forbid_unknown_fields=True):
+    """A record of `receiver_config`."""
+
+    key: str
+    value: str
+
+
+class Known(Struct, frozen=True, tag="message", tag_field="line", forbid_unknown_fields=True):
+    """A message whose fan-out is over."""
+
+    source_id: str
+    message_id: str
+    digest: bytes
+
+
+class Proved(Struct, frozen=True, tag="row", tag_field="line", forbid_unknown_fields=True):
+    """A row of a delivery or callback. `stage`: as a number."""
+
+    owner: str
+    digest: bytes
+    generation: int
+    stage: int
+    code: int
+
+
+class Moved(Struct, frozen=True, tag="record", tag_field="line", forbid_unknown_fields=True):
+    """A record to be appended. `lane`: where its receiver cannot be told from it. `not_before`: until then (Unix
+    seconds) an attempt that was under way may still arrive. `declared`: its receiver was, when this was exported."""
+
+    topic: Kind
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    lane: str | None = None
+    not_before: float = 0.0
+    declared: bool = False
+
+
+class End(Struct, frozen=True, tag="end", tag_field="line", forbid_unknown_fields=True):
+    """`lines`: before this one."""
+
+    lines: int
+
+
+Line = Begin | Entry | Known | Proved | Moved | End
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(Line)
+
+
+def encode_line(line: Line) -> bytes:
+    """With its line break."""
+    return _encoder.encode(line) + b"\n"
+
+
+def decode_line(text: bytes, origin: str, number: int) -> Line:
+    """Raises UserError unless `text` is a line of an export; `number`: 1-based."""
+    try:
+        line: Line = _decoder.decode(text)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise UserError(f"{origin}: line {number}: not a line of `relay export`: {error}") from error
+    return line

@@ -1,0 +1,325 @@
+"""Takes in what another relay has exported, before the workers of this one begin.
+
+Records are appended in batches. Right before each, `parked_messages` is told how many records were acknowledged, and
+where the topics of the next ones end: whoever goes on after a crash looks from there on which of the batch are there,
+and appends the others. Rows and entries are written again, which changes nothing.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from relay.config.entries import ReceiverEntry
+from relay.config.receivers_file import check_entry
+from relay.config.topic import ORIGIN, SOURCE_PREFIX, decode, lane_of_entry, read_topic
+from relay.domain.coordinate import Coordinate
+from relay.domain.errors import InvalidRecord, UserError
+from relay.domain.hop import Hop, decode_hop
+from relay.domain.identity import MessageId
+from relay.domain.topics import SHARED, Topics
+from relay.engine.clock import Clock
+from relay.log.partitioner import partition_of
+from relay.log.port import Log, NewRecord, Record, TopicPartition
+from relay.state.port import State
+from relay.state.replies import answered
+from relay.state.rows import Arrival, Mark, MessageStage, RowKey, Stage, delivery_row
+from relay.transfer.form import FORMAT, Begin, End, Entry, Known, Line, Moved, Proved
+from relay.transfer.outgoing import prefixed
+from workers import evidence
+from workers.results import has_arrived
+
+BATCH: Final = 200
+NOWHERE: Final = (0, 2**40)
+"""Partition and offset of messages that this log does not have: no log comes so far."""
+
+T = TypeVar("T", bound=Line)
+
+
+@dataclass(slots=True)
+class Taken:
+    """What came in. `before`: records that an earlier run had appended. `kept`: entries that were here already."""
+
+    id: str = ""
+    again: bool = False
+    entries: int = 0
+    kept: int = 0
+    messages: int = 0
+    rows: int = 0
+    records: Counter[str] = field(default_factory=Counter)
+    before: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`records` of the export are acknowledged; the next ones may be behind `ends`. `over`: all of it is taken in."""
+
+    records: int = 0
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    over: bool = False
+
+    def encode(self) -> bytes:
+        ends = [[*partition, end] for partition, end in self.ends.items()]
+        return json.dumps({"records": self.records, "ends": ends, "over": self.over}).encode()
+
+
+def decode_progress(value: bytes) -> Progress:
+    """What `Progress.encode` made."""
+    known = json.loads(value)
+    ends = {TopicPartition(topic, partition): end for topic, partition, end in known["ends"]}
+    return Progress(known["records"], ends, known["over"])
+
+
+class Import:
+    """One run; nobody else may run one. `lines`: of a whole export."""
+
+    def __init__(self, log: Log, state: State, topics: Topics, clock: Clock, lines: Iterator[Line]) -> None:
+        self._log = log
+        self._state = state
+        self._topics = topics
+        self._clock = clock
+        self._lines = lines
+        self._read = 0
+        self._records = 0
+        self._progress = Progress()
+        self._lanes: _Lanes | None = None
+        self.taken = Taken()
+
+    async def run(self) -> Taken:
+        """Raises UserError where the lines are not those of a whole export."""
+        begin = next(self._lines, None)
+        if not isinstance(begin, Begin) or begin.format != FORMAT:
+            raise UserError(f"not an export that this version reads: it begins with {begin!r:.80}")
+        self.taken.id = begin.id
+        self._progress = await self._known_progress()
+        if self._progress.over:
+            self.taken.again = True
+            return self.taken
+        self._read = 1
+        batch: list[Line] = []
+        for line in self._lines:
+            if batch and (_kind(line) != _kind(batch[0]) or len(batch) == BATCH):
+                await self._take(batch)
+                batch = []
+            if isinstance(line, End):
+                if line.lines != self._read:
+                    raise UserError(f"the export has {line.lines} lines, and {self._read} came: it is not whole")
+                await self._note(Progress(self._records, over=True))
+                return self.taken
+            batch.append(line)
+            self._read += 1
+        raise UserError("the export ends in the middle: what came is kept; run this again with the whole of it")
+
+    async def _take(self, batch: Sequence[Line]) -> None:
+        match batch[0]:
+            case Entry():
+                await self._take_entries(_all_of(Entry, batch))
+            case Known():
+                await self._take_messages(_all_of(Known, batch))
+            case Proved():
+                await self._take_rows(_all_of(Proved, batch))
+            case Moved():
+                await self._take_records(_all_of(Moved, batch))
+            case _:
+                raise UserError(f"line {self._read}: a second beginning: are these two exports in one?")
+
+    # what is declared
+
+    async def _take_entries(self, entries: Sequence[Entry]) -> None:
+        """What this relay has an entry for stays as it is here."""
+        here = await self._lanes_here()
+        fresh = [entry for entry in entries if entry.key not in here.keys]
+        self.taken.kept += len(entries) - len(fresh)
+        self.taken.entries += len(fresh)
+        for entry in fresh:
+            if ":" not in entry.key:
+                await self._create_lane(entry)
+        topic = self._topics.receiver_config
+        if fresh:
+            await self._log.append([NewRecord(topic, entry.key.encode(), entry.value.encode()) for entry in fresh])
+        self._lanes = None
+
+    async def _create_lane(self, entry: Entry) -> None:
+        raw = decode(entry.value.encode()).entry
+        if lane_of_entry(raw) == SHARED:
+            return
+        wanted = check_entry(ReceiverEntry, raw, ORIGIN, ("receivers", entry.key))
+        specs = self._topics.lane_specs(entry.key, wanted.partitions)
+        await self._log.create(specs, self._topics.lane_groups(entry.key))
+
+    async def _lanes_here(self) -> "_Lanes":
+        if self._lanes is None:
+            self._lanes = await _Lanes.read(self._log, self._topics)
+        return self._lanes
+
+    # what is known
+
+    async def _take_messages(self, known: Sequence[Known]) -> None:
+        arrivals = [
+            Arrival(MessageId(one.source_id, one.message_id), one.digest, *NOWHERE, MessageStage.ENQUEUED)
+            for one in known
+        ]
+        await answered(self._state.enqueued(arrivals))
+        self.taken.messages += len(known)
+
+    async def _take_rows(self, rows: Sequence[Proved]) -> None:
+        await self._state.remember(
+            [Mark(RowKey(one.owner, one.digest), one.generation, Stage(one.stage), code=one.code) for one in rows]
+        )
+        self.taken.rows += len(rows)
+
+    # what is unfinished
+
+    async def _take_records(self, moved: Sequence[Moved]) -> None:
+        first, self._records = self._records, self._records + len(moved)
+        if self._records <= self._progress.records:
+            self.taken.before += len(moved)
+            return
+        here = await self._lanes_here()
+        records = [self._record(one, here) for one in moved]
+        there: dict[int, Coordinate] = {}
+        if first == self._progress.records and self._progress.ends:
+            there = await self._appended(records)
+        else:
+            await self._note(Progress(first, await self._ends(records)))
+        await self._wait(max(one.not_before for one in moved))
+        missing = [number for number in range(len(records)) if number not in there]
+        if missing:
+            written = await self._log.append([records[number] for number in missing])
+            there.update(zip(missing, written, strict=True))
+        self.taken.before += len(records) - len(missing)
+        self.taken.records.update(moved[number].topic for number in missing)
+        marks = [self._proved(record, there[number]) for number, record in enumerate(records)]
+        if found := [mark for mark in marks if mark is not None]:
+            await self._state.remember(found)
+
+    async def _wait(self, until: float) -> None:
+        """An attempt that was under way may arrive until then, and who is asked before that says that it never did."""
+        rest = until - self._clock.time()
+        if rest > 0:
+            await self._clock.sleep(rest)
+
+    def _record(self, moved: Moved, here: "_Lanes") -> NewRecord:
+        headers = prefixed(self._topics, moved.headers)
+        if moved.topic in ("to_receiver", "pending"):
+            return self._in_lane(moved, NewRecord("", moved.key, moved.value, headers), here)
+        topics = {
+            "from_sender": self._topics.from_sender,
+            "to_sender": self._topics.to_sender,
+            "failed_messages": self._topics.failed_messages,
+        }
+        return NewRecord(topics[moved.topic], moved.key, moved.value, headers)
+
+    def _in_lane(self, moved: Moved, record: NewRecord, here: "_Lanes") -> NewRecord:
+        """In the lane that its receiver has here."""
+        hop = _hop_of(record)
+        name = hop.delivery.receiver if hop is not None else moved.lane or SHARED
+        if moved.declared and name not in here.declared:
+            raise UserError(
+                f"receiver {name} is not declared here, and has unfinished messages: apply the receivers file of the "
+                "former relay, and import again"
+            )
+        lane = name if name in here.own else SHARED
+        topic = self._topics.to_receiver(lane) if moved.topic == "to_receiver" else self._topics.pending(lane)
+        key = record.key
+        if hop is not None:
+            key = (name if lane == SHARED else hop.delivery.source_id).encode()
+        return NewRecord(topic, key, record.value, record.headers)
+
+    def _proved(self, record: NewRecord, at: Coordinate) -> Mark | None:
+        """What the record proves now that it is on this log."""
+        if record.topic == self._topics.failed_messages:
+            return evidence.failed(_as_read(record, at), self._topics).mark
+        hop = _hop_of(record)
+        if hop is None or record.topic == self._topics.from_sender:
+            return None
+        if record.topic == self._topics.to_sender:
+            if hop.outcome == "failed" or has_arrived(record):
+                return None
+            return Mark(delivery_row(hop.delivery), hop.generation, Stage.PUBLISHED, (at.partition, at.offset))
+        if record.topic.startswith(self._topics.pending("")):
+            return Mark(delivery_row(hop.delivery), hop.generation, Stage.AWAITING)
+        return None
+
+    # how far it is
+
+    async def _known_progress(self) -> Progress:
+        topic, key = self._topics.parked_messages, self._key()
+        partition = partition_of(key, self._topics.parked().partitions)
+        for record in await self._log.snapshot(topic, partition):
+            if record.key == key and record.value is not None:
+                return decode_progress(record.value)
+        return Progress()
+
+    async def _note(self, progress: Progress) -> None:
+        await self._log.append([NewRecord(self._topics.parked_messages, self._key(), progress.encode())])
+
+    def _key(self) -> bytes:
+        """A key that no parked record has: readers pass it over."""
+        return f"import:{self.taken.id}".encode()
+
+    async def _ends(self, records: Sequence[NewRecord]) -> dict[TopicPartition, int]:
+        there = await self._log.describe(sorted({record.topic for record in records}))
+        places = [TopicPartition(name, n) for name, state in there.items() for n in range(state.spec.partitions)]
+        return await self._log.ends(places)
+
+    async def _appended(self, records: Sequence[NewRecord]) -> dict[int, Coordinate]:
+        """Those of `records` that a run which ended in the middle of them has appended, by their number."""
+        found: defaultdict[object, list[Coordinate]] = defaultdict(list)
+        for partition, end in self._progress.ends.items():
+            async for batch in self._log.scan(*partition, start=end):
+                for record in batch:
+                    found[_content(record)].append(record.coordinate)
+        return {number: found[what].pop(0) for number, one in enumerate(records) if found.get(what := _content(one))}
+
+
+class _Lanes:
+    """Which receivers have a lane of their own here, and all keys that say something."""
+
+    def __init__(self, own: frozenset[str], keys: frozenset[str], declared: Container[str]) -> None:
+        self.own = own
+        self.keys = keys
+        self.declared = declared
+
+    @classmethod
+    async def read(cls, log: Log, topics: Topics) -> "_Lanes":
+        """Raises UserError while a receiver is between two lanes."""
+        there = await read_topic(log, topics)
+        if moving := sorted(name for name, route in there.routes.all().items() if route.moving):
+            raise UserError(f"{moving[0]} is between two lanes here: run the relay until that move has ended")
+        names = [name for name in there.declared.own() if not name.startswith(SOURCE_PREFIX)]
+        own = (
+            name
+            for name in names
+            if (there.routes.route(name).lane or lane_of_entry(there.declared[name].entry)) != SHARED
+        )
+        keys: set[str] = set()
+        async for records in log.scan(topics.receiver_config, 0):
+            for record in records:
+                key = (record.key or b"").decode(errors="replace")
+                (keys.discard if record.value is None else keys.add)(key)
+        return cls(frozenset(own), frozenset(keys), there.declared)
+
+
+def _kind(line: Line) -> object:
+    return type(line), line.topic if isinstance(line, Moved) else None
+
+
+def _all_of(kind: type[T], batch: Sequence[Line]) -> list[T]:
+    return [line for line in batch if isinstance(line, kind)]
+
+
+def _hop_of(record: NewRecord) -> Hop | None:
+    try:
+        return decode_hop(record.headers)
+    except InvalidRecord:
+        return None
+
+
+def _as_read(record: NewRecord, at: Coordinate) -> Record:
+    return Record(at.topic, at.partition, at.offset, record.key, record.value, record.headers, 0)
+
+
+def _content(record: NewRecord | Record) -> object:
+    return record.topic, record.key, record.value, tuple(record.headers)

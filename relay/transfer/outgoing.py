@@ -1,0 +1,369 @@
+"""Tells all that a stopped relay has to hand over: who is declared, open dead letters, what is known of finished
+messages, and the records that are unfinished, each with its bytes as they are.
+
+What finished messages proved is what `relay recover --dedup` reads from the log, and is told in place of the log.
+Nothing is changed, but that a loss of the state is noticed. In memory is a batch, and the places of what is parked.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from relay.config.apply import FILE
+from relay.config.declared import read_declared
+from relay.config.encryption import KeyRing, has_encrypted
+from relay.config.made_ready import last_settings
+from relay.config.routes import is_of_route
+from relay.config.topic import Topic, decode, key_of, read_topic
+from relay.domain.batches import batches
+from relay.domain.coordinate import Coordinate, Headers
+from relay.domain.dead_letter import MOVED
+from relay.domain.errors import InvalidRecord, RelayError, UserError
+from relay.domain.hop import Hop, decode_hop
+from relay.domain.message import message_digest, parse_message
+from relay.domain.receiver import Receiver
+from relay.domain.replay_job import is_of_job
+from relay.domain.route import MARKER_HEADER
+from relay.domain.topics import Topics
+from relay.engine.clock import Clock
+from relay.engine.parking import ParkedCopy, unwrap, unwrap_ours
+from relay.engine.work import Dead
+from relay.log.port import Backlog, Log, NewRecord, Record, TopicPartition
+from relay.rebuild import Rebuild
+from relay.state.port import FailedEntry, State
+from relay.state.replies import Refusal, answered
+from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Row, RowKey, Stage, callback_row, delivery_row, tag_of
+from relay.transfer.form import FORMAT, Begin, End, Entry, Kind, Known, Line, Moved, Proved
+from relay.transfer.unfinished import Left, left_of_delivery, left_of_result
+from workers.delivery import can_be_asked
+from workers.letters import Letters
+from workers.results import has_arrived
+
+BATCH: Final = 500
+LISTED: Final = 10_000
+ASK_FIRST: Final = ("relay-ask-first", b"true")
+_OF_ONE_LOG: Final = frozenset({"relay-move"})
+"""Headers that mean something to the moves of one relay only."""
+_NAMES_A_TOPIC: Final = frozenset({"relay-origin", "relay-original-origin", "relay-stage"})
+
+
+class NotSettled(RelayError):
+    """Something is left that only the relay itself can finish."""
+
+
+class Memory:
+    """Takes what a `Rebuild` finds, in place of the state whose rows it reads."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.lines: list[Line] = []
+
+    async def enqueued(self, arrivals: Sequence[Arrival]) -> list[Refusal | None]:
+        self.lines += [Known(*arrival.id, arrival.digest) for arrival in arrivals]
+        return [None] * len(arrivals)
+
+    async def remember(self, marks: Sequence[Mark]) -> None:
+        self.lines += [Proved(*mark.row, mark.generation, mark.stage.value, mark.code) for mark in marks]
+
+    async def index_failed(self, entries: Sequence[FailedEntry]) -> None:
+        return
+
+    async def peek(self, rows: Sequence[RowKey]) -> list[Row | Refusal]:
+        return await self._state.peek(rows)
+
+
+class Export:
+    """One run. `since_ms`: what is older would be forgotten by now (Unix ms). `variables`: all that entries may refer
+    to. `tell`: takes each line. `with_secrets`: also entries with secrets, as they are: encrypted."""
+
+    def __init__(
+        self,
+        log: Log,
+        state: State,
+        topics: Topics,
+        clock: Clock,
+        *,
+        since_ms: int,
+        variables: Mapping[str, str],
+        ring: KeyRing,
+        with_secrets: bool,
+        version: str,
+        tell: Callable[[Line], None],
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._topics = topics
+        self._since_ms = since_ms
+        self._with_secrets = with_secrets
+        self._version = version
+        self._tell_line = tell
+        self._now = clock.time()
+        self._letters = Letters(topics, clock)
+        self._receivers = _Receivers(variables, ring)
+        self._gaps: frozenset[int] = frozenset()
+        self._lines = 0
+
+    async def run(self) -> None:
+        """Raises UserError where the relay has something to end first, or secrets were not asked for, and RelayError
+        when the log changed meanwhile."""
+        there = await read_topic(self._log, self._topics)
+        self._receivers.there = there
+        if moving := sorted(name for name, route in there.routes.all().items() if route.moving):
+            raise UserError(f"{moving[0]} is between two lanes: run the relay until that move has ended, and stop it")
+        declared = await read_declared(self._log, self._topics)
+        backlogs = await self._backlogs(declared.lanes)
+        self._gaps = frozenset(await self._state.gaps(range(TAGS)))
+        self._tell([Begin(FORMAT, _id_of(backlogs), self._now, self._version)])
+        await self._entries()
+        await self._open_letters()
+        memory = Memory(self._state)
+        await Rebuild(
+            self._log,
+            memory,
+            self._topics,
+            lanes=declared.lanes,
+            source=declared.source,
+            since_ms=self._since_ms,
+            told=lambda _read: self._tell_all(memory),
+        ).run()
+        self._tell_all(memory)
+        await self._unfinished(backlogs)
+        if await self._backlogs(declared.lanes) != backlogs:
+            raise RelayError("the log changed while it was exported: is the relay, or its API, still running?")
+        self._tell([End(self._lines)])
+
+    def _tell(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            self._tell_line(line)
+            self._lines += 1
+
+    def _tell_all(self, memory: Memory) -> None:
+        self._tell(memory.lines)
+        memory.lines.clear()
+
+    async def _backlogs(self, lanes: Iterable[str]) -> list[Backlog]:
+        return sorted(await self._log.backlogs(self._topics.groups(lanes)), key=lambda each: each.partition)
+
+    # what is declared
+
+    async def _entries(self) -> None:
+        topic = self._topics.receiver_config
+        newest: dict[bytes, int] = {}
+        async for records in self._log.scan(topic, 0):
+            newest.update((record.key or b"", record.offset) for record in records)
+        async for records in self._log.scan(topic, 0):
+            alive = [record for record in records if newest.get(record.key or b"") == record.offset]
+            self._tell(entry for record in alive if (entry := self._entry(record)) is not None)
+
+    def _entry(self, record: Record) -> Entry | None:
+        """Moves and jobs are of one log only; and what a receivers file declares is declared where that file is."""
+        if not record.key or record.value is None:
+            return None
+        key = record.key.decode(errors="replace")
+        if is_of_route(key) or is_of_job(record.key) or _is_from_a_file(record):
+            return None
+        text = record.value.decode()
+        if has_encrypted(text) and not self._with_secrets:
+            raise UserError(
+                f"{key} has secrets that are encrypted in the log: --with-secrets exports them as they are, for a "
+                "relay that has the key, too; or replace them with references first"
+            )
+        return Entry(key, text)
+
+    async def _open_letters(self) -> None:
+        """Those that are listed: others have been replayed or discarded."""
+        for receiver in await self._state.failed_receivers():
+            entries = sorted(await self._state.failed(receiver, limit=LISTED), key=lambda entry: entry.at)
+            for some in batches(entries, BATCH):
+                for record in await self._log.read([(entry.at, None) for entry in some]):
+                    if record is not None:
+                        self._tell([self._moved("failed_messages", record, (MOVED,))])
+
+    # what is unfinished
+
+    async def _unfinished(self, backlogs: Sequence[Backlog]) -> None:
+        """What is furthest on its way comes first: where a message is in two places, the nearer one to its end counts.
+        Of a partition, what is parked is in its old place again."""
+        parked = await self._parked()
+        kinds = {each.partition: self._kind(each.partition.topic) for each in backlogs}
+        for kind in ("to_sender", "pending", "to_receiver", "failed_messages", "from_sender"):
+            for each in backlogs:
+                if kinds[each.partition] != kind:
+                    continue
+                start = max(each.first, each.committed or 0)
+                async for records in self._in_order(each, start, parked.get(each.partition, [])):
+                    self._tell(await self._left(kind, records))
+
+    async def _in_order(
+        self, backlog: Backlog, start: int, parked: Sequence["_Place"]
+    ) -> AsyncIterator[Sequence[Record]]:
+        before = sorted(place for place in parked if place.offset < start)
+        for some in batches(before, BATCH):
+            copies = await self._log.read([(place.at, place.key) for place in some])
+            yield [unwrap(copy).record for copy in copies if copy is not None]
+        async for records in self._log.scan(*backlog.partition, start=start, end=backlog.end):
+            yield records
+
+    async def _parked(self) -> Mapping[TopicPartition, Sequence["_Place"]]:
+        found: dict[TopicPartition, list[_Place]] = defaultdict(list)
+        for partition in range(self._topics.parked().partitions):
+            alive: dict[bytes, ParkedCopy] = {}
+            async for records in self._log.scan(self._topics.parked_messages, partition):
+                for record in records:
+                    copy = None if record.value is None else unwrap_ours(record)
+                    alive.pop(record.key or b"", None)
+                    if copy is not None:
+                        alive[record.key or b""] = copy
+            for copy in alive.values():
+                place = TopicPartition(copy.record.topic, copy.record.partition)
+                found[place].append(_Place(copy.record.offset, copy.at, copy.key))
+        return found
+
+    async def _left(self, kind: Kind, records: Sequence[Record]) -> list[Moved]:
+        if kind == "failed_messages":
+            return [self._moved(kind, record) for record in records]
+        if kind == "from_sender":
+            return [self._moved(kind, record) for record in await self._unrouted(records)]
+        hops = [_hop_of(record) for record in records]
+        keys = [key for hop in hops if hop is not None for key in _rows_of(hop)]
+        rows = dict(zip(keys, await answered(self._state.peek(keys)), strict=True)) if keys else {}
+        lines = [self._line(kind, record, hop, rows) for record, hop in zip(records, hops, strict=True)]
+        return [line for line in lines if line is not None]
+
+    async def _unrouted(self, records: Sequence[Record]) -> list[Record]:
+        own = [record for record in records if all(name != MARKER_HEADER for name, _ in record.headers)]
+        read = {}
+        for number, record in enumerate(own):
+            try:
+                read[number] = parse_message(record.value, record.headers)
+            except InvalidRecord:
+                continue  # a dead letter for the other relay to write
+        rows = dict(zip(read, await self._state.messages([message.id for message in read.values()]), strict=True))
+        return [
+            record
+            for number, record in enumerate(own)
+            if (row := rows.get(number)) is None
+            or row.stage is not MessageStage.ENQUEUED
+            or row.digest != message_digest(read[number])
+        ]
+
+    def _line(self, kind: Kind, record: Record, hop: Hop | None, rows: Mapping[RowKey, Row]) -> Moved | None:
+        if hop is None:
+            return self._moved(kind, record)
+        row = rows[delivery_row(hop.delivery)]
+        if kind == "to_sender":
+            if has_arrived(record):
+                return None
+            left = left_of_result(hop, row, rows[_callback(hop)])
+        else:
+            left = left_of_delivery(kind, hop, row)
+            if left is Left.ALL and row.stage is Stage.NONE and kind == "to_receiver" and self._has_gap(hop):
+                left = Left.IN_DOUBT
+        match left:
+            case Left.OVER:
+                return None
+            case Left.ALL:
+                return self._moved(kind, record)
+            case Left.IN_DOUBT:
+                return self._in_doubt(record, hop, row)
+            case Left.NOT_TOLD:
+                who = f"{hop.delivery.source_id} {hop.delivery.message_id}"
+                raise UserError(
+                    f"an outcome of {who} is known, and not on the log yet: run the relay for a moment, and stop it "
+                    "with SIGTERM"
+                )
+
+    def _has_gap(self, hop: Hop) -> bool:
+        return tag_of(f"r:{hop.delivery.receiver}") in self._gaps
+
+    def _in_doubt(self, record: Record, hop: Hop, row: Row) -> Moved:
+        """As the relay would have it: asked about first, sent again, or a dead letter."""
+        receiver = self._receivers.find(hop.delivery.receiver)
+        if receiver is None:
+            return self._moved("to_receiver", record)  # it was removed: nothing is sent
+        later = self._now + receiver.post.settle_s
+        if can_be_asked(receiver):
+            return self._moved("to_receiver", record, (ASK_FIRST,), not_before=later)
+        if receiver.on_ambiguous == "resend":
+            return self._moved("to_receiver", record, not_before=later)
+        dead = Dead("ambiguous", "an attempt was begun before the relay moved, and nobody knows what came of it")
+        return self._moved("failed_messages", self._letters.bury(record, dead, hop, attempts=row.attempts))
+
+    # its form
+
+    def _kind(self, topic: str) -> Kind:
+        named: dict[str, Kind] = {
+            self._topics.from_sender: "from_sender",
+            self._topics.to_sender: "to_sender",
+            self._topics.failed_messages: "failed_messages",
+        }
+        return named.get(topic) or ("to_receiver" if topic.startswith(self._topics.to_receiver("")) else "pending")
+
+    def _moved(self, kind: Kind, record: Record | NewRecord, more: Headers = (), *, not_before: float = 0.0) -> Moved:
+        lane, declared = None, False
+        if kind in ("to_receiver", "pending"):
+            beginning = self._topics.to_receiver("") if kind == "to_receiver" else self._topics.pending("")
+            lane = record.topic.removeprefix(beginning)
+            hop = _hop_of(record)
+            declared = hop is not None and hop.delivery.receiver in self._receivers.there.declared
+        dropped = _OF_ONE_LOG | {name for name, _ in more}
+        headers = tuple((name, self._unprefixed(name, value)) for name, value in record.headers if name not in dropped)
+        return Moved(kind, record.key, record.value, headers + more, lane, not_before, declared)
+
+    def _unprefixed(self, name: str, value: bytes) -> bytes:
+        return value.removeprefix(self._topics.prefix.encode()) if name in _NAMES_A_TOPIC else value
+
+
+class _Place(NamedTuple):
+    """Of a parked record: the offset of its original, and where its copy is."""
+
+    offset: int
+    at: Coordinate
+    key: bytes
+
+
+class _Receivers:
+    """Settings of receivers, as far as can be said with the secrets at hand."""
+
+    there: Topic
+
+    def __init__(self, variables: Mapping[str, str], ring: KeyRing) -> None:
+        self._variables = variables
+        self._ring = ring
+
+    def find(self, name: str) -> Receiver | None:
+        declared = self.there.declared.get(name)
+        return None if declared is None else last_settings(name, declared.encode(), self._variables, self._ring)
+
+
+def prefixed(topics: Topics, headers: Headers) -> Headers:
+    """The headers with the topics that they name as they are called here."""
+    prefix = topics.prefix.encode()
+    return tuple((name, prefix + value if name in _NAMES_A_TOPIC else value) for name, value in headers)
+
+
+def _is_from_a_file(record: Record) -> bool:
+    key = key_of(record)
+    return key is not None and decode(record.value or b"").by == FILE
+
+
+def _hop_of(record: Record | NewRecord) -> Hop | None:
+    try:
+        return decode_hop(record.headers)
+    except InvalidRecord:
+        return None
+
+
+def _callback(hop: Hop) -> RowKey:
+    return callback_row(hop.delivery, hop.generation, failed=hop.outcome == "failed")
+
+
+def _rows_of(hop: Hop) -> tuple[RowKey, ...]:
+    return (delivery_row(hop.delivery), _callback(hop))
+
+
+def _id_of(backlogs: Sequence[Backlog]) -> str:
+    """Two exports of what has not changed are one."""
+    told = [(*each.partition, each.first, each.end, each.committed) for each in backlogs]
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:32]

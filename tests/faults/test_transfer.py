@@ -1,0 +1,286 @@
+"""A relay dies at any of its calls, is exported, and another one takes it in, dying at any of its own: nothing is lost,
+and nobody who can be asked gets anything twice."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from relay.config.encryption import NO_KEYS
+from relay.config.topic import Declared
+from relay.domain.errors import UserError
+from relay.domain.receiver import Receiver
+from relay.engine.holding import Holding
+from relay.engine.observer import Observer
+from relay.engine.recovery import Recovery
+from relay.engine.supervision import Patience
+from relay.log.port import NewRecord
+from relay.transfer.form import Begin, End, Line, Moved, decode_line, encode_line
+from relay.transfer.incoming import Import, Taken
+from relay.transfer.outgoing import Export
+from tests.fakes.log import MemoryLog
+from tests.fakes.strikes import CrashError, Fuse, Fused
+from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.world import World, message, receiver
+
+EXPECTED = {
+    ("a-1", "answers"): {"answered"},
+    ("a-2", "answers"): {"answered"},
+    ("a-2", "later"): {"answered"},
+    ("b-3", "later"): {"answered"},
+    ("b-4", "fails"): {"failed"},
+}
+
+
+def _receivers() -> list[Receiver]:
+    return [
+        receiver("answers", "/answer", status=True),
+        receiver("later", "/later", status=True),
+        receiver("fails", "/fail", max_attempts=2),
+    ]
+
+
+async def _world(former: World | None = None) -> World:
+    """With receivers that are declared; `former`: whose outside it has, too."""
+    world = World(_receivers())
+    await world.create()
+    if former is not None:
+        world.outside = former.outside
+    for one in _receivers():
+        entry = {"post_endpoint": one.post.url, "status_endpoint": one.status_endpoint}
+        value = Declared("api", {name: value for name, value in entry.items() if value is not None}).encode()
+        await world.append(world.topics.receiver_config, one.name.encode(), value, ())
+    return world
+
+
+async def _send(world: World) -> None:
+    await world.send(
+        message(1, "a", "answers"),
+        message(2, "a", "answers", "later"),
+        message(3, "b", "later"),
+        message(4, "b", "fails"),
+    )
+
+
+async def _ready(world: World) -> None:
+    log, silent = MemoryLog(world.broker), Observer()
+    await log.start()
+    recovery = Recovery(
+        log,
+        world.state,
+        world.topics.parked(),
+        world.clock,
+        silent,
+        Patience(world.clock, silent),
+        owner="transfer",
+        in_doubt_s=3600.0,
+        holding=Holding(log, world.state, world.topics.receiver_config),
+    )
+    while await recovery.check() is None:
+        await world.clock.sleep(1.0)  # until the lease of the dead one is over
+
+
+async def exported(world: World) -> list[bytes]:
+    await _ready(world)
+    lines: list[bytes] = []
+    log = MemoryLog(world.broker)
+    await log.start()
+    await Export(
+        log,
+        world.state,
+        world.topics,
+        world.clock,
+        since_ms=0,
+        variables={},
+        ring=NO_KEYS,
+        with_secrets=False,
+        version="1",
+        tell=lambda line: lines.append(encode_line(line)),
+    ).run()
+    return lines
+
+
+async def imported(world: World, lines: list[bytes], fuse: Fuse | None = None) -> Taken:
+    await _ready(world)
+    log = MemoryLog(world.broker)
+    await log.start()
+    fuse = fuse or Fuse()
+    fused_log, fused_state = Fused(log, fuse, "log"), Fused(world.state, fuse, "state")
+    return await Import(fused_log, fused_state, world.topics, world.clock, _lines(lines)).run()
+
+
+def _lines(lines: list[bytes]) -> Iterator[Line]:
+    return (decode_line(line, "export", number) for number, line in enumerate(lines, 1))
+
+
+async def _crashed(blow_at: int | None, *, after: bool = False) -> tuple[World, Fuse]:
+    """A relay that died at that call, or was stopped after 4 s."""
+    world, fuse = await _world(), Fuse(blow_at, after=after)
+    await _send(world)
+    await world.run(fuse, 4 if blow_at is None else 40)
+    return world, fuse
+
+
+async def _move(former: World) -> World | None:
+    """None: it has to end something by itself first, and says so."""
+    world = await _world(former)
+    try:
+        lines = await exported(former)
+    except UserError:
+        return None
+    await imported(world, lines)
+    return world
+
+
+def _calls() -> int:
+    async def story() -> int:
+        return (await _crashed(None))[1].calls
+
+    return run_virtually(story())
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["call_fails", "reply_is_lost"])
+def test_a_relay_that_died_at_any_call_is_moved(after: bool) -> None:
+    moved = []
+
+    async def story(blow_at: int) -> None:
+        former, fuse = await _crashed(blow_at, after=after)
+        world = await _move(former)
+        if world is None:
+            with pytest.raises(UserError, match="run the relay for a moment"):
+                await exported(former)
+            await former.run(Fuse(), 3)
+            world = await _move(former)
+        else:
+            moved.append(blow_at)
+        place = f"call {blow_at}, {fuse.names[-1]}"
+        assert world is not None, place
+        await world.run(Fuse(), 120, until=lambda: world.outside.results() == EXPECTED)
+        assert world.outside.results() == EXPECTED, place
+        assert sorted(world.outside.arrived("/answer")) == ["a-1", "a-2"], place
+        assert sorted(world.outside.arrived("/later")) == ["a-2", "b-3"], place
+
+    calls = _calls()
+    for blow_at in range(1, calls + 1):
+        run_virtually(story(blow_at))
+    assert len(moved) > calls / 2
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["call_fails", "reply_is_lost"])
+def test_an_import_that_dies_at_any_call_goes_on(after: bool) -> None:
+    async def story(blow_at: int | None) -> int:
+        former, _ = await _crashed(None)
+        lines = await exported(former)
+        world, fuse = await _world(former), Fuse(blow_at, after=after)
+        try:
+            await imported(world, lines, fuse)
+        except CrashError:
+            await imported(world, lines)
+        assert (await imported(world, lines)).again
+        appended = [record for topic in _topics_of(world) for record in world.broker.records(topic)]
+        assert len(appended) == sum(isinstance(line, Moved) for line in _lines(lines)), blow_at
+        await world.run(Fuse(), 120, until=lambda: world.outside.results() == EXPECTED)
+        assert world.outside.results() == EXPECTED, blow_at
+        assert sorted(world.outside.arrived("/answer")) == ["a-1", "a-2"], blow_at
+        assert sorted(world.outside.arrived("/later")) == ["a-2", "b-3"], blow_at
+        return fuse.calls
+
+    for blow_at in range(1, run_virtually(story(None)) + 1):
+        run_virtually(story(blow_at))
+
+
+def _topics_of(world: World) -> list[str]:
+    topics = world.topics
+    own = [topic for name in ("answers", "later", "fails") for topic in topics.lane_groups(name)]
+    return [topics.from_sender, topics.to_sender, topics.failed_messages, *own]
+
+
+@virtually
+async def test_what_was_finished_is_not_sent_again() -> None:
+    former = await _world()
+    await _send(former)
+    await former.run(Fuse(), 120, until=lambda: former.outside.results() == EXPECTED)
+    posts = len(former.outside.posts)
+    world = await _world(former)
+    await imported(world, await exported(former))
+    await _send(world)
+    await world.run(Fuse(), 30)
+    assert len(world.outside.posts) == posts
+    assert [entry.reason for entry in await world.state.failed("fails", limit=9)] == ["exhausted"]
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_an_export_of_what_has_not_changed_is_the_same_one() -> None:
+    former, _ = await _crashed(None)
+    first, again = await exported(former), await exported(former)
+    ids = [line.id for lines in (first, again) for line in _lines(lines) if isinstance(line, Begin)]
+    assert ids[0] == ids[1]
+    await _send(former)
+    other = next(_lines(await exported(former)))
+    assert isinstance(other, Begin)
+    assert other.id != ids[0]
+
+
+def _without_end(lines: list[bytes]) -> list[bytes]:
+    return lines[:-1]
+
+
+def _with_a_gap(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:-2], lines[-1]]
+
+
+def _cut(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:-2], lines[-2][:9]]
+
+
+def _newer(lines: list[bytes]) -> list[bytes]:
+    return [lines[0].replace(b'"format":1', b'"format":2'), *lines[1:]]
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (_without_end, "ends in the middle"),
+        (_with_a_gap, "it is not whole"),
+        (_cut, "not a line of `relay export`"),
+        (_newer, "not an export that this version reads"),
+    ],
+)
+def test_a_file_that_is_not_whole_is_refused_and_the_whole_one_goes_on(
+    harm: Callable[[list[bytes]], list[bytes]], said: str
+) -> None:
+    async def story() -> None:
+        former, _ = await _crashed(None)
+        lines = await exported(former)
+        assert isinstance(decode_line(lines[-1], "export", 1), End)
+        world = await _world(former)
+        with pytest.raises(UserError, match=said):
+            await imported(world, harm(lines))
+        await imported(world, lines)
+        await world.run(Fuse(), 120, until=lambda: world.outside.results() == EXPECTED)
+        assert world.outside.results() == EXPECTED
+
+    run_virtually(story())
+
+
+@virtually
+async def test_secrets_go_over_only_when_asked_for() -> None:
+    former = await _world()
+    entry: dict[str, object] = {"post_endpoint": "https://a.example/", "secret": "${enc:0123abcd:AAAA}"}
+    await former.append(former.topics.receiver_config, b"secret", Declared("api", entry).encode(), ())
+    with pytest.raises(UserError, match="secret has secrets that are encrypted"):
+        await exported(former)
+
+
+@virtually
+async def test_receivers_with_unfinished_messages_have_to_be_declared_here() -> None:
+    former, _ = await _crashed(None)
+    world = await _world(former)
+    log = MemoryLog(world.broker)
+    await log.start()
+    names = ("answers", "later", "fails")
+    lines = [line for line in await exported(former) if b'"line":"entry"' not in line]
+    lines[-1] = encode_line(End(len(lines) - 1))
+    await log.append([NewRecord(world.topics.receiver_config, name.encode(), None) for name in names])
+    with pytest.raises(UserError, match="is not declared here, and has unfinished messages"):
+        await imported(world, lines)

@@ -1,0 +1,1 @@
+"""A whole relay at the size it is designed for, in virtual time."""
