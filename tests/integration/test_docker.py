@@ -35,6 +35,8 @@ SECRETS = {
     "REDIS_PASSWORD": "redis-pw",
     "RELAY_API_KEY": "a key of 32 characters, or so it is",
     "RELAY_ANSWER_SECRET": "another secret of 32 characters",
+    "POSTGRES_PASSWORD": "postgres-pw",
+    "GRAFANA_PASSWORD": "grafana-pw",
 }
 VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 
@@ -81,8 +83,8 @@ def test_what_services_refer_to_is_there() -> None:
     for service in SERVICES.values():
         assert set(service["networks"]) <= COMPOSE["networks"].keys()
         assert set(service.get("depends_on", {})) <= SERVICES.keys()
-        assert {volume.split(":")[0] for volume in service.get("volumes", [])} <= COMPOSE["volumes"].keys()
-        assert {config["source"] for config in service.get("configs", [])} <= COMPOSE["configs"].keys()
+        mounted = {interpolated(volume, {}).split(":")[0] for volume in service.get("volumes", [])}
+        assert {each for each in mounted if not each.startswith(".")} <= COMPOSE["volumes"].keys()
         if "build" in service:
             assert (DOCKER / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
 
@@ -113,6 +115,7 @@ def test_every_worker_is_a_service_and_so_are_api_and_topics() -> None:
         "from-receiver-async": "worker from-receiver-async",
         "to-sender": "worker to-sender",
         "failed-messages": "worker failed-messages",
+        "history": "worker history",
     }.items() <= commands.items()
 
 
@@ -125,7 +128,8 @@ def test_the_settings_of_a_service_are_settings_of_the_relay(name: str) -> None:
     assert settings.redis_url.get_secret_value() == "redis://:redis-pw@redis:6379/0"
     assert settings.kafka_bootstrap_servers == "kafka:9092"
     assert settings.api_key is not None
-    assert settings.receivers_file == Path(CONFIGURED[name]["configs"][0]["target"])
+    [mount] = CONFIGURED[name]["volumes"]
+    assert str(settings.receivers_file.parent) == mount.split(":")[-2]
 
 
 def test_the_api_is_served_beyond_its_container_with_a_key_and_under_the_names_that_reach_it() -> None:
@@ -178,7 +182,43 @@ def test_no_service_has_rights_it_does_not_need(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service.get("read_only") is True or name == "kafka"  # its start script writes its configuration
-    assert name in OURS or service["networks"] == ["inside"]
+    assert name in OURS or "ports" in service or service["networks"] == ["inside"]
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_may_take_all_the_memory(name: str) -> None:
+    assert re.fullmatch(r"\d+[mg]", SERVICES[name]["mem_limit"])
+
+
+def test_what_is_mounted_from_here_is_there_and_a_directory() -> None:
+    """A file that is mounted by itself stays what it was when an editor puts another in its place."""
+    mounts = [interpolated(each, {}) for service in SERVICES.values() for each in service.get("volumes", ())]
+    ours = [mount.split(":")[0] for mount in mounts if mount.startswith(".")]
+    assert len(set(ours)) == 4
+    assert all((DOCKER / path).is_dir() for path in ours)
+
+
+def test_prometheus_asks_every_service_of_the_relay_where_it_answers() -> None:
+    scraped = yaml.safe_load((DOCKER / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    asked = {
+        target
+        for one in scraped
+        if one["job_name"] == "relay"
+        for c in one["static_configs"]
+        for target in c["targets"]
+    }
+    ports = {name: service["environment"].get("RELAY_METRICS_PORT", "8080") for name, service in CONFIGURED.items()}
+    assert asked == {f"{name}:{port}" for name, port in ports.items() if name != "topics"}
+
+
+def test_the_history_is_kept_where_the_api_looks() -> None:
+    urls = {CONFIGURED[name]["environment"]["RELAY_HISTORY_URL"] for name in ("api", "history")}
+    assert len(urls) == 1
+    environment = SERVICES["postgres"]["environment"]
+    user, database = environment["POSTGRES_USER"], environment["POSTGRES_DB"]
+    [url] = urls
+    assert interpolated(url, SECRETS) == f"postgresql://{user}:postgres-pw@postgres:5432/{database}"
 
 
 def test_the_log_and_the_state_are_durable() -> None:
@@ -191,8 +231,15 @@ def test_the_log_and_the_state_are_durable() -> None:
     assert kafka["environment"]["KAFKA_AUTO_CREATE_TOPICS_ENABLE"] == "false"
 
 
+def test_without_a_word_nothing_is_sent_anywhere() -> None:
+    [mount] = {interpolated(service["volumes"][0], {}) for service in CONFIGURED.values()}
+    known = load_receivers_file(DOCKER / mount.split(":")[0] / "receivers.yaml")
+    assert not known.receivers
+    assert not known.sources
+
+
 def test_the_demo_receivers_are_valid_and_reach_the_sink() -> None:
-    known = load_receivers_file(DOCKER / interpolated(COMPOSE["configs"]["receivers"]["file"], {}))
+    known = load_receivers_file(DOCKER / "demo" / "receivers.yaml")
     command = SERVICES["sink"]["command"]
     port = command[command.index("--port") + 1]
     assert {entry.post_endpoint for entry in known.receivers.values()} == {f"http://sink:{port}/hooks"}

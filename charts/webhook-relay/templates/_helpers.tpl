@@ -1,0 +1,93 @@
+{{- define "relay.name" -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "relay.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{- define "relay.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}{{ .Values.serviceAccount.name | default (include "relay.name" .) }}{{ else }}{{ .Values.serviceAccount.name | default "default" }}{{ end -}}
+{{- end }}
+
+{{/* Names of topics and groups as relay/domain/topics.py makes them. Arguments: root, role, lane. */}}
+{{- define "relay.group" -}}
+{{ .root.Values.kafka.topicPrefix }}relay.{{ .role }}
+{{- end }}
+
+{{- define "relay.topic" -}}
+{{- $of := dict "from-sender" "from_sender" "to-receiver" (printf "to_receiver_%s" .lane) "from-receiver-async" (printf "pending_from_receiver_%s" .lane) "to-sender" "to_sender" "failed-messages" "failed_messages" "history" "delivery_attempts" -}}
+{{ .root.Values.kafka.topicPrefix }}{{ get $of .role }}
+{{- end }}
+
+{{- define "relay.labels" -}}
+app.kubernetes.io/name: webhook-relay
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "relay.commonLabels" -}}
+{{ include "relay.labels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{/* All Deployments: name -> component, args, settings of its own, and the topics whose lag counts. */}}
+{{- define "relay.deployments" -}}
+{{- range $role, $own := .Values.roles }}
+{{- if $own.enabled }}
+{{ $role }}:
+  component: {{ $role }}
+  args: {{ ternary (list "run" "--roles" "api" "--processes" "1") (list "worker" $role) (eq $role "api") | toJson }}
+  roles: {{ list $role | toJson }}
+  lane: shared
+  own: {{ $own | toJson }}
+{{- end }}
+{{- end }}
+{{- range $name, $own := .Values.perReceiver }}
+receiver-{{ $name | replace "_" "-" }}:
+  component: receiver
+  args: {{ list "run" "--roles" "to-receiver,from-receiver-async" "--receivers-only" $name "--processes" "1" | toJson }}
+  roles: {{ list "to-receiver" "from-receiver-async" | toJson }}
+  lane: {{ $name }}
+  own: {{ $own | toJson }}
+{{- end }}
+{{- end }}
+
+{{- define "relay.environment" -}}
+- {name: RELAY_KAFKA_BOOTSTRAP_SERVERS, value: {{ required "kafka.bootstrapServers is needed" .Values.kafka.bootstrapServers | quote }}}
+- {name: RELAY_KAFKA_REPLICATION_FACTOR, value: {{ .Values.kafka.replicationFactor | quote }}}
+- {name: RELAY_TOPIC_PREFIX, value: {{ .Values.kafka.topicPrefix | quote }}}
+- {name: RELAY_RECEIVERS_FILE, value: /etc/relay/receivers/receivers.yaml}
+{{- range $name, $value := .Values.settings }}
+- {name: {{ $name }}, value: {{ $value | quote }}}
+{{- end }}
+{{- end }}
+
+{{- define "relay.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "relay.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "relay.mounts" -}}
+- {name: tmp, mountPath: /tmp}
+- {name: receivers, mountPath: /etc/relay/receivers, readOnly: true}
+{{- end }}
+
+{{- define "relay.volumes" -}}
+- {name: tmp, emptyDir: {}}
+- {name: receivers, configMap: {name: {{ include "relay.name" . }}-receivers}}
+{{- end }}

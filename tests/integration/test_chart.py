@@ -1,0 +1,296 @@
+"""The Helm chart: what it makes is valid for Kubernetes, and says nothing that the relay does not know."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from relay.cli.group import relay
+from relay.config.receivers_file import load_receivers_file
+from relay.config.settings import Settings, env_name
+from relay.domain.topics import SHARED, Topics
+from relay.plan import ROLES
+from tests.integration.test_docker import parse
+
+CHART = Path(__file__).parents[2] / "charts" / "webhook-relay"
+VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+OLDEST, NEWEST = "1.27", "1.33"
+Values = Mapping[str, Any]
+LEAST: Final[dict[str, Any]] = {"kafka": {"bootstrapServers": "kafka-0:9092,kafka-1:9092"}}
+POOLED = LEAST | {
+    "receivers": {"receivers": {"ci": {"post_endpoint": "https://ci.example/hooks", "secret": "${CI_SECRET}"}}},
+}
+PER_RECEIVER = POOLED | {
+    "autoscaling": {"enabled": True, "authenticationRef": "kafka"},
+    "perReceiver": {"ci": {"maxReplicas": 5}, "build_farm": {"replicas": 3}},
+}
+EVERYTHING = PER_RECEIVER | {
+    "kafka": LEAST["kafka"] | {"topicPrefix": "stage."},
+    "image": {"digest": "sha256:" + "0" * 64, "pullSecrets": ["registry"]},
+    "settings": {"RELAY_PUBLIC_URL": "https://relay.example", "RELAY_MAX_REQUESTS": 5000, "RELAY_PAGES": False},
+    "roles": {"history": {"enabled": True}},
+    "ingress": {"enabled": True, "className": "nginx", "host": "relay.example", "tlsSecretName": "tls"},
+    "networkPolicy": {"enabled": True},
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "podAnnotations": {"a": "b"},
+    "podLabels": {"team": "hooks"},
+    "nodeSelector": {"pool": "relay"},
+    "tolerations": [{"key": "relay", "operator": "Exists"}],
+}
+CASES: Final[Mapping[str, Values]] = {
+    "least": LEAST,
+    "pooled": POOLED,
+    "per receiver": PER_RECEIVER,
+    "everything": EVERYTHING,
+}
+SCALED_OBJECT = {
+    "type": "object",
+    "required": ["scaleTargetRef", "triggers"],
+    "additionalProperties": False,
+    "properties": {
+        "scaleTargetRef": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}},
+        **{
+            name: {"type": "integer"}
+            for name in ("minReplicaCount", "maxReplicaCount", "pollingInterval", "cooldownPeriod")
+        },
+        "triggers": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["type", "metadata"],
+                "additionalProperties": False,
+                "properties": {
+                    "type": {"const": "kafka"},
+                    "metadata": {
+                        "type": "object",
+                        "required": ["bootstrapServers", "consumerGroup", "topic", "lagThreshold"],
+                        "additionalProperties": {"type": "string"},  # KEDA takes nothing but texts here
+                    },
+                    "authenticationRef": {"type": "object", "required": ["name"]},
+                },
+            },
+        },
+    },
+}
+SERVICE_MONITOR = {
+    "type": "object",
+    "required": ["selector", "endpoints"],
+    "additionalProperties": False,
+    "properties": {
+        "selector": {"type": "object", "required": ["matchLabels"]},
+        "podTargetLabels": {"type": "array", "items": {"type": "string"}},
+        "endpoints": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["port"],
+                "additionalProperties": False,
+                "properties": {name: {"type": "string"} for name in ("port", "path", "interval")},
+            },
+        },
+    },
+}
+OTHERS = {
+    ("keda.sh/v1alpha1", "ScaledObject"): SCALED_OBJECT,
+    ("monitoring.coreos.com/v1", "ServiceMonitor"): SERVICE_MONITOR,
+}
+Manifest = dict[str, Any]
+
+
+def find_helm() -> str | None:
+    """On the path, or where `go install` puts it."""
+    return shutil.which("helm") or shutil.which("helm", path=os.environ.get("GOBIN", str(Path.home() / "go" / "bin")))
+
+
+HELM = find_helm()
+needs_helm = pytest.mark.skipif(
+    HELM is None, reason="no helm: go install helm.sh/helm/v3/cmd/helm@latest, or from your packages"
+)
+
+
+def helm(*arguments: str, values: Mapping[str, Any], tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    file = tmp_path / "values.json"
+    file.write_text(json.dumps(values))
+    assert HELM is not None
+    return subprocess.run(
+        # told which version: one that `go install` has built takes that of Kubernetes for a very old one
+        [HELM, *arguments, str(CHART), "--values", str(file), "--kube-version", NEWEST],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def rendered(values: Mapping[str, Any], tmp_path: Path) -> list[Manifest]:
+    done = helm("template", "prod", values=values, tmp_path=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each is not None]
+
+
+def of_kind(kind: str, manifests: list[Manifest]) -> dict[str, Manifest]:
+    return {each["metadata"]["name"]: each for each in manifests if each["kind"] == kind}
+
+
+def containers(manifests: list[Manifest]) -> dict[str, Manifest]:
+    kinds = {**of_kind("Deployment", manifests), **of_kind("Job", manifests)}
+    return {name: each["spec"]["template"]["spec"]["containers"][0] for name, each in kinds.items()}
+
+
+# --- without helm
+
+
+def test_the_values_are_as_their_schema_says_and_mistakes_are_not() -> None:
+    check = jsonschema.Draft7Validator(SCHEMA)
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    check.validate(VALUES)
+    mistakes: list[Values] = [
+        {"image": {"digest": "latest"}},
+        {"kafka": {"bootstrapServers": "kafka"}},
+        {"roles": {"to_receiver": {"enabled": True}}},
+        {"settings": {"LOG_LEVEL": "debug"}},
+        {"perReceiver": {"Two Words": {}}},
+        {"autoscale": {}},
+    ]
+    for wrong in mistakes:
+        assert not check.is_valid(wrong), wrong
+
+
+def test_each_role_has_its_deployment() -> None:
+    assert list(VALUES["roles"]) == list(ROLES)
+
+
+# --- with helm
+
+
+@needs_helm
+@pytest.mark.parametrize("case", CASES)
+def test_helm_has_nothing_to_say(case: str, tmp_path: Path) -> None:
+    done = helm("lint", "--strict", "--quiet", values=CASES[case], tmp_path=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_helm
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_made_is_valid(case: str, tmp_path: Path) -> None:
+    for manifest in rendered(CASES[case], tmp_path):
+        other = OTHERS.get((manifest["apiVersion"], manifest["kind"]))
+        if other is not None:
+            jsonschema.Draft7Validator(other).validate(manifest["spec"])
+            continue
+        for version in (OLDEST, NEWEST):
+            kubernetes_validate.validate(manifest, version, strict=True)
+
+
+@needs_helm
+@pytest.mark.parametrize("case", CASES)
+def test_each_variable_is_a_setting_and_each_command_one_of_the_relay(case: str, tmp_path: Path) -> None:
+    known = {env_name(field) for field in Settings.model_fields}
+    found = containers(rendered(CASES[case], tmp_path))
+    for container in found.values():
+        parse(relay, container["args"])
+        names = [each["name"] for each in container["env"]]
+        assert set(names) <= known
+        assert len(names) == len(set(names))
+        assert all(isinstance(each["value"], str) for each in container["env"])
+        assert container["envFrom"] == [{"secretRef": {"name": "webhook-relay"}}]
+        ports = {each["value"] for each in container["env"] if each["name"] in ("RELAY_API_PORT", "RELAY_METRICS_PORT")}
+        assert ports <= {"8080"}
+
+
+@needs_helm
+def test_nothing_secret_is_written_out_and_nobody_may_do_more_than_needed(tmp_path: Path) -> None:
+    manifests = rendered(EVERYTHING, tmp_path)
+    assert not of_kind("Secret", manifests)
+    for container in containers(manifests).values():
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["image"] == "webhook-relay@sha256:" + "0" * 64
+        assert container["resources"]["limits"]["memory"]
+
+
+@needs_helm
+@pytest.mark.parametrize("prefix", ["", "stage."])
+def test_a_receiver_gets_a_deployment_that_grows_with_what_waits_for_it(prefix: str, tmp_path: Path) -> None:
+    values = PER_RECEIVER | {"kafka": LEAST["kafka"] | {"topicPrefix": prefix}}
+    manifests, topics = rendered(values, tmp_path), Topics(prefix)
+    deployment = of_kind("Deployment", manifests)["prod-receiver-ci"]
+    args = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert args[args.index("--receivers-only") + 1] == "ci"
+    assert "replicas" not in deployment["spec"]  # they are KEDA's to say
+    scaled = of_kind("ScaledObject", manifests)
+    assert scaled["prod-receiver-ci"]["spec"]["scaleTargetRef"] == {"name": "prod-receiver-ci"}
+    assert scaled["prod-receiver-ci"]["spec"]["maxReplicaCount"] == 5
+    asked = {
+        name: {(each["metadata"]["topic"], each["metadata"]["consumerGroup"]) for each in one["spec"]["triggers"]}
+        for name, one in scaled.items()
+    }
+    assert asked["prod-receiver-ci"] == set(topics.lane_groups("ci").items())
+    assert asked["prod-receiver-build-farm"] == set(topics.lane_groups("build_farm").items())
+    pool = set().union(*(asked[f"prod-{role}"] for role in ROLES if f"prod-{role}" in asked))
+    assert pool == set(topics.fixed_groups().items())
+    assert (topics.to_receiver(SHARED), topics.group("to-receiver")) in asked["prod-to-receiver"]
+    references = {one["metadata"]["name"] for one in of_kind("Deployment", manifests).values()}
+    assert {one["spec"]["scaleTargetRef"]["name"] for one in scaled.values()} <= references
+    for one in scaled.values():
+        assert all(each["authenticationRef"] == {"name": "kafka"} for each in one["spec"]["triggers"])
+
+
+@needs_helm
+def test_the_history_grows_with_what_it_has_not_read(tmp_path: Path) -> None:
+    scaled = of_kind("ScaledObject", rendered(EVERYTHING, tmp_path))
+    [trigger] = scaled["prod-history"]["spec"]["triggers"]
+    read = trigger["metadata"]["topic"], trigger["metadata"]["consumerGroup"]
+    assert read in Topics("stage.").told_groups().items()
+
+
+@needs_helm
+def test_receivers_are_what_the_relay_reads_where_it_looks(tmp_path: Path) -> None:
+    manifests = rendered(POOLED, tmp_path)
+    for name, config in of_kind("ConfigMap", manifests).items():
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(config["data"]["receivers.yaml"])
+        assert list(load_receivers_file(file).receivers) == ["ci"]
+    for container in containers(manifests).values():
+        [path] = [each["value"] for each in container["env"] if each["name"] == "RELAY_RECEIVERS_FILE"]
+        assert Path(path).parent == Path(
+            next(m["mountPath"] for m in container["volumeMounts"] if m["name"] == "receivers")
+        )
+
+
+@needs_helm
+def test_each_pod_is_found_by_what_selects_it(tmp_path: Path) -> None:
+    manifests = rendered(EVERYTHING, tmp_path)
+    pods = {
+        name: each["spec"]["template"]["metadata"]["labels"] for name, each in of_kind("Deployment", manifests).items()
+    }
+
+    def selected(selector: Mapping[str, str]) -> set[str]:
+        return {name for name, labels in pods.items() if selector.items() <= labels.items()}
+
+    for kind, place in (("PodDisruptionBudget", "selector"), ("NetworkPolicy", "podSelector")):
+        found = {name: selected(each["spec"][place]["matchLabels"]) for name, each in of_kind(kind, manifests).items()}
+        assert found == {name: {name} for name in pods}
+    services = of_kind("Service", manifests)
+    assert selected(services["prod"]["spec"]["selector"]) == {"prod-api"}
+    assert selected(services["prod-metrics"]["spec"]["selector"]) == set(pods)
+    monitor = of_kind("ServiceMonitor", manifests)["prod"]["spec"]["selector"]["matchLabels"]
+    labels = {name: each["metadata"]["labels"] for name, each in services.items()}
+    assert {name for name, found in labels.items() if monitor.items() <= found.items()} == {"prod-metrics"}
+
+
+@needs_helm
+def test_without_kafka_it_says_what_is_missing(tmp_path: Path) -> None:
+    done = helm("template", "prod", values={}, tmp_path=tmp_path)
+    assert done.returncode != 0
+    assert "kafka.bootstrapServers is needed" in done.stderr
