@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from relay import __version__
-from relay.api.app import ApiContext, ApiServer
+from relay.api.app import ApiContext
 from relay.api.batch import largest_body
 from relay.api.limits import limits_of
 from relay.api.siblings import Member, Siblings
@@ -18,7 +18,7 @@ from relay.api.web_rules import WebRules
 from relay.config.answer_urls import AnswerUrls
 from relay.config.encryption import KeyRing
 from relay.config.key_desk import KeyDesk
-from relay.config.own_address import may_be_open, own_names, own_url
+from relay.config.own_address import may_be_open, own_names
 from relay.config.references import usable_variables
 from relay.config.registry import Registry
 from relay.config.session_secrets import launch_secret, session_secrets
@@ -34,12 +34,13 @@ from relay.engine.holding import Holding
 from relay.engine.recovery import Recovery
 from relay.engine.supervision import Patience, Supervisor, end, telling, unless_stopped
 from relay.engine.turnstile import Turnstile, attend
+from relay.front import Front
 from relay.heap import keep_startup_heap
 from relay.history_part import HistoryPart
 from relay.lanes import Lanes
 from relay.log.port import Log
 from relay.pages.web import pages_of
-from relay.plan import API, Plan
+from relay.plan import Plan
 from relay.registering import registrar_of
 from relay.replay.desk import Desk
 from relay.shared_work import SharedWork
@@ -104,16 +105,13 @@ class Relay:
         self._state = state
         self._plan = plan = plan if settings.history_url is not None else plan.without_history()
         self._clock = shared = SharedClock(clock, state)
-        self._member = member
         self._keeps = True
         """Whether this process takes part in what one of all does for the others."""
         self._topics = Topics(settings.topic_prefix)
         self._sentry = SentryReporter()
         self._owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._trouble: dict[str, str | None] = {"start": "connecting", "receivers": "not read yet"}
-        self._api: ApiServer | None = None
-        self._for_siblings: ApiServer | None = None
-        self.api_url: str | None = None
+        self._front = Front(settings, plan, member, self._api_context)
         self._variables = usable_variables(environ, settings.secrets_from)
         self._ring = KeyRing((*map(key_of, settings.secrets_key), *plan.secrets_keys))
         self.registry = Registry(
@@ -215,6 +213,11 @@ class Relay:
             dedup_window_s=settings.dedup_window,
         )
 
+    @property
+    def api_url(self) -> str | None:
+        """None until it is open, and in a process without one."""
+        return self._front.url
+
     # life
 
     async def run(self, stop: asyncio.Event, started: Callable[[], None] = lambda: None) -> None:
@@ -225,7 +228,7 @@ class Relay:
         self._sentry.start(dsn, settings.sentry_environment or "production", __version__, pages)
         watching = asyncio.create_task(self._loop_watch.run())
         try:
-            await self._open_api()
+            await self._front.open()
             if await unless_stopped(self._connect(), stop):
                 await self._serve(stop, started)
         finally:
@@ -302,9 +305,7 @@ class Relay:
         await Supervisor(self._history.beside(self._lanes.wanted), changes, self._clock, self._observer).run(stop)
 
     async def _close(self) -> None:
-        for server in (self._api, self._for_siblings):
-            if server is not None:
-                await server.stop()
+        await self._front.close()
         await self._transport.close()
         await self._history.close()
         await self._log.close()
@@ -340,22 +341,7 @@ class Relay:
 
     # the API
 
-    async def _open_api(self) -> None:
-        """The API, or in a process without that role the health routes, where a port is set for them."""
-        settings, siblings = self._settings, None
-        if self._member is not None:
-            siblings = Siblings(self._member)
-            self._for_siblings = ApiServer(self._api_context(), health_only=True)
-            await self._for_siblings.start_private(self._member.socket)
-        if API in self._plan.roles:
-            self._api = ApiServer(self._api_context(siblings))
-            port = await self._api.start(settings.api_host, settings.api_port)
-            self.api_url = own_url(settings.api_host, port)
-        elif settings.metrics_port is not None:
-            self._api = ApiServer(self._api_context(siblings), health_only=True)
-            await self._api.start(settings.api_host, settings.metrics_port)
-
-    def _api_context(self, siblings: Siblings | None = None) -> ApiContext:
+    def _api_context(self, siblings: Siblings | None) -> ApiContext:
         settings = self._settings
         return ApiContext(
             log=self._log,
@@ -415,4 +401,4 @@ class Relay:
         return self._answer_urls().of(hop.delivery, hop.generation, expires)
 
     def _answer_urls(self) -> AnswerUrls:
-        return AnswerUrls(self._plan.answer_secrets, self._settings.public_url or self.api_url)
+        return AnswerUrls(self._plan.answer_secrets, self._settings.public_url or self._front.url)

@@ -1,0 +1,46 @@
+"""What one process answers over HTTP: the API, or only how it is, and that to others of its `relay run`, too."""
+
+from collections.abc import Callable
+
+from relay.api.app import ApiContext, ApiServer
+from relay.api.siblings import Member, Siblings
+from relay.config.own_address import own_url
+from relay.config.settings import Settings
+from relay.plan import API, Plan
+
+
+class Front:
+    """`context`: what the API is to know; its argument: the siblings that are asked, too, or None."""
+
+    def __init__(
+        self, settings: Settings, plan: Plan, member: Member | None, context: Callable[[Siblings | None], ApiContext]
+    ) -> None:
+        self._settings = settings
+        self._plan = plan
+        self._member = member
+        self._context = context
+        self._servers: list[ApiServer] = []
+        self.url: str | None = None
+        """Of the API, once it is open; None in a process that has none."""
+
+    async def open(self) -> None:
+        """The API, or in a process without that role the health routes, where a port is set for them. Raises
+        UserError."""
+        settings, siblings = self._settings, None
+        if self._member is not None:
+            siblings = Siblings(self._member)
+            await self._server(None, health_only=True).start_private(self._member.socket)
+        if API in self._plan.roles:
+            port = await self._server(siblings, health_only=False).start(settings.api_host, settings.api_port)
+            self.url = own_url(settings.api_host, port)
+        elif settings.metrics_port is not None:
+            await self._server(siblings, health_only=True).start(settings.api_host, settings.metrics_port)
+
+    def _server(self, siblings: Siblings | None, *, health_only: bool) -> ApiServer:
+        server = ApiServer(self._context(siblings), health_only=health_only)
+        self._servers.append(server)
+        return server
+
+    async def close(self) -> None:
+        for server in reversed(self._servers):
+            await server.stop()
