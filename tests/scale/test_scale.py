@@ -1,4 +1,4 @@
-"""A million receivers, and 120,000 requests in flight, on the real core in virtual time: caps, order, nobody starves.
+"""Receivers out of a million, 120,000 requests in flight, the real core in virtual time: caps, order, no starving.
 
 What an item costs in memory is printed (`pytest -s`). The large form is in `make test-full`.
 """
