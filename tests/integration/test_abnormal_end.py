@@ -58,6 +58,7 @@ async def test_a_bug_in_a_service_ends_the_process_and_is_told(rig: Rig) -> None
     assert not _said(output, "event_loop_stuck")
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 async def test_a_bug_that_one_record_brings_out_restarts_its_lane_until_that_is_poison(rig: Rig) -> None:
     good = messages(16)

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -70,6 +72,7 @@ async def test_an_interrupt_ends_all_that_was_started(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
+@pytest.mark.slow
 async def test_requests_that_are_held_are_in_flight_together_and_none_is_sent_twice(tmp_path: Path) -> None:
     process = await bench("--case", "in-flight", "--embedded", "--quick", "--backlog", "60", "--out", str(tmp_path))
     output = await finished(process)

@@ -26,6 +26,7 @@ NO_REPORT = {
     "config schema",
     "demo",
     "dev",
+    "export",
     "listen",
     "run",
     "sink",

@@ -81,6 +81,7 @@ async def test_a_pause_by_hand_outlives_redis_the_file_and_the_process(rig: Rig,
         assert (await ask(url, path))["hold"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 async def test_what_a_410_said_outlives_redis(rig: Rig, redis_server: ValkeyServer) -> None:
     first, *later = sent_to("nostatus", 4)
@@ -106,6 +107,7 @@ async def test_what_a_410_said_outlives_redis(rig: Rig, redis_server: ValkeyServ
         await rig.until(lambda: rig.answered() >= {one.message_id for one in later})
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 async def test_a_paused_callback_stays_paused(rig: Rig, redis_server: ValkeyServer) -> None:
     path, sent = "/v1/sources/source-0/callback", [one for one in messages(48) if one.source == "source-0"]

@@ -98,6 +98,7 @@ async def _all_told(rig: Rig, expected: set[str]) -> None:
         await rig.changed.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(KILLS_S + 2 * LONGEST_LIFE_S)
 async def test_kill_9_at_random_makes_no_poison(rig: Rig) -> None:
     """One process after the other, under load, each killed after up to a few seconds of work."""

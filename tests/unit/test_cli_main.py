@@ -40,6 +40,6 @@ def test_the_command_line_is_up_before_anything_slow_is_loaded() -> None:
 
 
 def test_the_version_is_looked_up_when_it_is_asked_for() -> None:
-    assert re.fullmatch(r"\d+\.\d+\.\d+", relay.__version__)
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+\+g[0-9a-f]+(\.d\d+)?)?", relay.__version__)  # of a tag, or since it
     with pytest.raises(AttributeError, match="module 'relay' has no attribute 'nonsense'"):
         _ = relay.nonsense
