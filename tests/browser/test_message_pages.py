@@ -199,6 +199,17 @@ async def test_a_discard_is_asked_about_first(visiting: Visiting) -> None:
         assert [call.path for call in api.calls] == [f"{AT}/deliveries/audit/discard"]
 
 
+async def test_the_answer_counts_although_the_part_that_asked_was_made_anew_meanwhile(visiting: Visiting) -> None:
+    async with scripted_pages(ScriptedApi(failing())) as api, visiting(api.url) as visitor:
+        page = visitor.page
+        await visitor.open(PAGE)
+        await page.get_by_label("Delivery to audit").get_by_role("button", name="Discard").click()
+        await page.evaluate("() => { const part = document.querySelector('main'); part.innerHTML = part.innerHTML; }")
+        await page.get_by_role("dialog").get_by_role("button", name="Discard").click()
+        await expect(page.get_by_role("status")).to_contain_text("Discarded.")
+        assert [call.path for call in api.calls] == [f"{AT}/deliveries/audit/discard"]
+
+
 async def test_a_payload_is_shown_in_three_ways(visiting: Visiting) -> None:
     async with scripted_pages(ScriptedApi(round_trip())) as api, visiting(api.url) as visitor:
         page = visitor.page

@@ -56,6 +56,10 @@
       const yes = document.createElement("input");
       Object.assign(yes, { type: "hidden", name: "confirmed", value: "1" });
       form.append(yes);
+      if (!form.isConnected) {  // a live part was made anew while the question stood
+        form.hidden = true;
+        document.body.append(form);
+      }
       form.requestSubmit();
     }, { once: true });
     dialog.showModal();
