@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -13,9 +14,14 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from relay.api.web_rules import WebRules
 from relay.cli.group import relay
+from relay.config.own_address import is_loopback, own_names
 from relay.config.receivers_file import load_receivers_file
-from relay.config.settings import Settings, env_name
+from relay.config.setting_shown import SECRET_SETTINGS
+from relay.config.settings import ALSO_FROM, Settings, env_name, load_settings
+from relay.domain.errors import UserError
+from relay.domain.identity import is_receiver_name
 from relay.domain.topics import SHARED, Topics
 from relay.plan import ROLES
 from tests.integration.test_docker import parse
@@ -23,7 +29,13 @@ from tests.integration.test_docker import parse
 CHART = Path(__file__).parents[2] / "charts" / "webhook-relay"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+RENDERED: Final = {
+    name for file in (CHART / "templates").iterdir() for name in re.findall(r"name: (RELAY_\w+),", file.read_text())
+}
+"""The variables that the chart sets by itself."""
 OLDEST, NEWEST = "1.27", "1.33"
+LONGEST: Final = 63
+"""Characters that the value of a label may have; KEDA makes one of a ScaledObject's name."""
 Values = Mapping[str, Any]
 LEAST: Final[dict[str, Any]] = {"kafka": {"bootstrapServers": "kafka-0:9092,kafka-1:9092"}}
 POOLED = LEAST | {
@@ -31,7 +43,7 @@ POOLED = LEAST | {
 }
 PER_RECEIVER = POOLED | {
     "autoscaling": {"enabled": True, "authenticationRef": "kafka"},
-    "perReceiver": {"ci": {"maxReplicas": 5}, "build_farm": {"replicas": 3}},
+    "perReceiver": {"ci": {"maxReplicas": 5}, "build-farm": {"replicas": 3}},
 }
 EVERYTHING = PER_RECEIVER | {
     "kafka": LEAST["kafka"] | {"topicPrefix": "stage."},
@@ -40,7 +52,12 @@ EVERYTHING = PER_RECEIVER | {
     "roles": {"history": {"enabled": True}},
     "ingress": {"enabled": True, "className": "nginx", "host": "relay.example", "tlsSecretName": "tls"},
     "networkPolicy": {"enabled": True},
-    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "serviceMonitor": {
+        "enabled": True,
+        "labels": {"release": "prometheus"},
+        "authorization": {"secretName": "relay-metrics", "key": "key"},
+    },
+    "filesSecretName": "relay-files",
     "podAnnotations": {"a": "b"},
     "podLabels": {"team": "hooks"},
     "nodeSelector": {"pool": "relay"},
@@ -73,8 +90,15 @@ SCALED_OBJECT = {
                     "type": {"const": "kafka"},
                     "metadata": {
                         "type": "object",
-                        "required": ["bootstrapServers", "consumerGroup", "topic", "lagThreshold"],
-                        "additionalProperties": {"type": "string"},  # KEDA takes nothing but texts here
+                        "required": ["bootstrapServers", "consumerGroup", "lagThreshold"],
+                        "additionalProperties": False,
+                        "properties": {  # KEDA takes nothing but texts here; without a topic it adds up the group's
+                            name: {"type": "string", "minLength": 1}
+                            for name in (
+                                *("bootstrapServers", "consumerGroup", "topic", "lagThreshold"),
+                                *("activationLagThreshold", "offsetResetPolicy"),
+                            )
+                        },
                     },
                     "authenticationRef": {"type": "object", "required": ["name"]},
                 },
@@ -96,7 +120,21 @@ SERVICE_MONITOR = {
                 "type": "object",
                 "required": ["port"],
                 "additionalProperties": False,
-                "properties": {name: {"type": "string"} for name in ("port", "path", "interval")},
+                "properties": {
+                    **{name: {"type": "string"} for name in ("port", "path", "interval")},
+                    "authorization": {
+                        "type": "object",
+                        "required": ["credentials"],
+                        "additionalProperties": False,
+                        "properties": {
+                            "credentials": {
+                                "type": "object",
+                                "required": ["name", "key"],
+                                "additionalProperties": {"type": "string"},
+                            }
+                        },
+                    },
+                },
             },
         },
     },
@@ -132,8 +170,8 @@ def helm(*arguments: str, values: Mapping[str, Any], tmp_path: Path) -> subproce
     )
 
 
-def rendered(values: Mapping[str, Any], tmp_path: Path) -> list[Manifest]:
-    done = helm("template", "prod", values=values, tmp_path=tmp_path)
+def rendered(values: Mapping[str, Any], tmp_path: Path, release: str = "prod") -> list[Manifest]:
+    done = helm("template", release, values=values, tmp_path=tmp_path)
     assert done.returncode == 0, done.stderr
     return [each for each in yaml.safe_load_all(done.stdout) if each is not None]
 
@@ -145,6 +183,10 @@ def of_kind(kind: str, manifests: list[Manifest]) -> dict[str, Manifest]:
 def containers(manifests: list[Manifest]) -> dict[str, Manifest]:
     kinds = {**of_kind("Deployment", manifests), **of_kind("Job", manifests)}
     return {name: each["spec"]["template"]["spec"]["containers"][0] for name, each in kinds.items()}
+
+
+def variables(container: Manifest) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in container["env"]}
 
 
 # --- without helm
@@ -160,10 +202,30 @@ def test_the_values_are_as_their_schema_says_and_mistakes_are_not() -> None:
         {"roles": {"to_receiver": {"enabled": True}}},
         {"settings": {"LOG_LEVEL": "debug"}},
         {"perReceiver": {"Two Words": {}}},
+        {"autoscaling": {"minReplicas": 0}},  # what is parked comes due by itself, and its topic has no lag then
         {"autoscale": {}},
     ]
     for wrong in mistakes:
         assert not check.is_valid(wrong), wrong
+
+
+def test_what_belongs_into_the_secret_or_is_said_elsewhere_is_no_setting_of_the_values() -> None:
+    check = jsonschema.Draft7Validator(SCHEMA)
+    secret = {env_name(field) for field in SECRET_SETTINGS} | {
+        also for also, field in ALSO_FROM.items() if field in SECRET_SETTINGS
+    }
+    own = {name for name in RENDERED if name != "RELAY_ALLOWED_HOSTS"}
+    refused = set(SCHEMA["properties"]["settings"]["propertyNames"]["not"]["enum"])
+    assert refused == secret | own
+    for name in refused:
+        assert not check.is_valid({"settings": {name: "x"}})
+    assert check.is_valid({"settings": {"RELAY_LOG_LEVEL": "debug", "RELAY_ALLOWED_HOSTS": "relay.example"}})
+
+
+@pytest.mark.parametrize("name", ["ci", "a-", "0", "c" * 63, "c" * 64, "two_words", "-a", "", "CI", "shared"])
+def test_names_of_receivers_are_those_of_the_relay(name: str) -> None:
+    check = jsonschema.Draft7Validator(SCHEMA)
+    assert check.is_valid({"perReceiver": {name: {}}}) is (is_receiver_name(name) and name != SHARED)
 
 
 def test_each_role_has_its_deployment() -> None:
@@ -203,9 +265,12 @@ def test_each_variable_is_a_setting_and_each_command_one_of_the_relay(case: str,
         assert set(names) <= known
         assert len(names) == len(set(names))
         assert all(isinstance(each["value"], str) for each in container["env"])
+        load_settings({}, variables(container))
         assert container["envFrom"] == [{"secretRef": {"name": "webhook-relay"}}]
         ports = {each["value"] for each in container["env"] if each["name"] in ("RELAY_API_PORT", "RELAY_METRICS_PORT")}
         assert ports <= {"8080"}
+        host = variables(container).get("RELAY_API_HOST", "127.0.0.1")
+        assert is_loopback(host) is (container["args"][0] == "topics")  # the others are asked how they are
 
 
 @needs_helm
@@ -232,18 +297,105 @@ def test_a_receiver_gets_a_deployment_that_grows_with_what_waits_for_it(prefix: 
     assert scaled["prod-receiver-ci"]["spec"]["scaleTargetRef"] == {"name": "prod-receiver-ci"}
     assert scaled["prod-receiver-ci"]["spec"]["maxReplicaCount"] == 5
     asked = {
-        name: {(each["metadata"]["topic"], each["metadata"]["consumerGroup"]) for each in one["spec"]["triggers"]}
+        name: {(each["metadata"].get("topic"), each["metadata"]["consumerGroup"]) for each in one["spec"]["triggers"]}
         for name, one in scaled.items()
     }
     assert asked["prod-receiver-ci"] == set(topics.lane_groups("ci").items())
-    assert asked["prod-receiver-build-farm"] == set(topics.lane_groups("build_farm").items())
+    assert asked["prod-receiver-build-farm"] == set(topics.lane_groups("build-farm").items())
     pool = set().union(*(asked[f"prod-{role}"] for role in ROLES if f"prod-{role}" in asked))
-    assert pool == set(topics.fixed_groups().items())
-    assert (topics.to_receiver(SHARED), topics.group("to-receiver")) in asked["prod-to-receiver"]
+    of_lanes = topics.lane_groups(SHARED)
+    # The pool reads the lanes of all receivers, also of those that are registered later: KEDA adds up all topics of a
+    # group where none is named.
+    assert pool == {(None if topic in of_lanes else topic, group) for topic, group in topics.fixed_groups().items()}
+    assert asked["prod-to-receiver"] == {(None, topics.group("to-receiver"))}
     references = {one["metadata"]["name"] for one in of_kind("Deployment", manifests).values()}
     assert {one["spec"]["scaleTargetRef"]["name"] for one in scaled.values()} <= references
     for one in scaled.values():
         assert all(each["authenticationRef"] == {"name": "kafka"} for each in one["spec"]["triggers"])
+
+
+@needs_helm
+def test_who_follows_the_documentation_gets_a_receiver_with_pods_of_its_own_that_grow(tmp_path: Path) -> None:
+    text = (CHART.parents[1] / "docs" / "kubernetes.md").read_text()
+    values: dict[str, Any] = {}
+    for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
+        for name, value in yaml.safe_load(block).items():
+            values[name] = values.get(name, {}) | value if isinstance(value, dict) else value
+    manifests = rendered(values, tmp_path)
+    for container in containers(manifests).values():
+        load_settings({}, variables(container))
+    [config] = [each for name, each in of_kind("ConfigMap", manifests).items() if name == "prod-receivers"]
+    file = tmp_path / "receivers.yaml"
+    file.write_text(config["data"]["receivers.yaml"])
+    [name] = values["perReceiver"]
+    assert name in load_receivers_file(file).receivers
+    assert f"prod-receiver-{name}" in of_kind("Deployment", manifests)
+    asked = of_kind("ScaledObject", manifests)[f"prod-receiver-{name}"]["spec"]["triggers"]
+    topics = {each["metadata"]["topic"] for each in asked}
+    assert topics == Topics().lane_groups(name).keys()
+    assert all(f"`{topic}`" in text for topic in topics)
+
+
+@needs_helm
+@pytest.mark.parametrize("release", ["prod", "r" * 53])
+def test_names_of_any_length_are_short_enough_and_different(release: str, tmp_path: Path) -> None:
+    names = ["c" * 63, "c" * 62 + "d", "ends-", "ends", "to-receiver", "a-" * 31]
+    values = PER_RECEIVER | {"perReceiver": {name: {} for name in names}}
+    manifests = rendered(values, tmp_path, release)
+    deployments = of_kind("Deployment", manifests)
+    assert len(deployments) == sum(role["enabled"] for role in VALUES["roles"].values()) + len(names)
+    labels = [one["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"] for one in deployments.values()]
+    assert len(set(labels)) == len(labels)
+    scaled = of_kind("ScaledObject", manifests)
+    assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name) for name in [*labels, *deployments, *scaled])
+    asked = {each["metadata"].get("topic") for one in scaled.values() for each in one["spec"]["triggers"]}
+    assert {Topics().to_receiver(name) for name in names} <= asked
+    served = [one["args"][one["args"].index("--receivers-only") + 1] for one in containers(manifests).values()
+              if "--receivers-only" in one["args"]]  # fmt: skip
+    assert sorted(served) == sorted(names)
+
+
+@needs_helm
+def test_what_kubernetes_says_of_services_is_not_taken_for_settings(tmp_path: Path) -> None:
+    """Of a Service `relay` it would put RELAY_PORT and others into each container, and the relay refuses to start with
+    a variable of its own that it does not know."""
+    with pytest.raises(UserError, match="RELAY_PORT"):
+        load_settings({}, {"RELAY_PORT": "tcp://10.0.0.1:80"})
+    manifests = rendered(EVERYTHING, tmp_path, "relay")
+    pods = [*of_kind("Deployment", manifests).values(), *of_kind("Job", manifests).values()]
+    assert len(pods) > len(ROLES)
+    assert all(one["spec"]["template"]["spec"]["enableServiceLinks"] is False for one in pods)
+
+
+@needs_helm
+def test_the_api_may_be_called_as_its_service_is_called(tmp_path: Path) -> None:
+    api = containers(rendered(EVERYTHING, tmp_path))["prod-api"]
+    settings = load_settings({}, variables(api))
+    rules = WebRules(own_names(settings), settings.public_url)
+    for host in (
+        "prod",
+        "prod:80",
+        "prod.default",
+        "prod.default.svc",
+        "prod.default.svc.cluster.local",
+        "relay.example",
+    ):
+        assert rules.is_ours(host), host
+    assert not rules.is_ours("prod.other")
+    own = EVERYTHING | {"settings": {"RELAY_ALLOWED_HOSTS": "hooks.example"}}
+    settings = load_settings({}, variables(containers(rendered(own, tmp_path))["prod-api"]))
+    assert own_names(settings) == ("hooks.example",)
+
+
+@needs_helm
+def test_files_of_a_secret_are_where_settings_can_name_them(tmp_path: Path) -> None:
+    manifests = rendered(EVERYTHING, tmp_path)
+    for one in [*of_kind("Deployment", manifests).values(), *of_kind("Job", manifests).values()]:
+        pod = one["spec"]["template"]["spec"]
+        [volume] = [each for each in pod["volumes"] if each.get("secret") == {"secretName": "relay-files"}]
+        [mount] = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == volume["name"]]
+        assert mount == {"name": "files", "mountPath": "/etc/relay/files", "readOnly": True}
+    assert "files" not in json.dumps(containers(rendered(LEAST, tmp_path)))
 
 
 @needs_helm

@@ -2,6 +2,21 @@
 {{- .Release.Name | trunc 40 | trimSuffix "-" -}}
 {{- end }}
 
+{{/* A text that may be long or end with "-", as part of a name: cut, with a hash that keeps it apart from others.
+Arguments: text, most. */}}
+{{- define "relay.short" -}}
+{{- if or (gt (len .text) (int .most)) (hasSuffix "-" .text) -}}
+{{ .text | trunc (sub .most 9 | int) | trimSuffix "-" }}-{{ .text | sha256sum | trunc 8 }}
+{{- else -}}
+{{ .text }}
+{{- end -}}
+{{- end }}
+
+{{/* Of what belongs to one Deployment. KEDA makes a label of it, so 63 characters at most. Arguments: root, name. */}}
+{{- define "relay.fullName" -}}
+{{ include "relay.short" (dict "text" (printf "%s-%s" (include "relay.name" .root) .name) "most" 63) }}
+{{- end }}
+
 {{- define "relay.image" -}}
 {{- if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}
@@ -19,9 +34,13 @@
 {{ .root.Values.kafka.topicPrefix }}relay.{{ .role }}
 {{- end }}
 
+{{/* The topic of a role, of one lane; empty, for all that its group reads, where no lane is named. */}}
 {{- define "relay.topic" -}}
+{{- $ofLanes := has .role (list "to-receiver" "from-receiver-async") -}}
+{{- if or .lane (not $ofLanes) -}}
 {{- $of := dict "from-sender" "from_sender" "to-receiver" (printf "to_receiver_%s" .lane) "from-receiver-async" (printf "pending_from_receiver_%s" .lane) "to-sender" "to_sender" "failed-messages" "failed_messages" "history" "delivery_attempts" -}}
 {{ .root.Values.kafka.topicPrefix }}{{ get $of .role }}
+{{- end -}}
 {{- end }}
 
 {{- define "relay.labels" -}}
@@ -44,16 +63,16 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   component: {{ $role }}
   args: {{ ternary (list "run" "--roles" "api" "--processes" "1") (list "worker" $role) (eq $role "api") | toJson }}
   roles: {{ list $role | toJson }}
-  lane: shared
+  lane: ""
   own: {{ $own | toJson }}
 {{- end }}
 {{- end }}
 {{- range $name, $own := .Values.perReceiver }}
-receiver-{{ $name | replace "_" "-" }}:
+receiver-{{ include "relay.short" (dict "text" $name "most" 40) }}:
   component: receiver
   args: {{ list "run" "--roles" "to-receiver,from-receiver-async" "--receivers-only" $name "--processes" "1" | toJson }}
   roles: {{ list "to-receiver" "from-receiver-async" | toJson }}
-  lane: {{ $name }}
+  lane: {{ $name | quote }}
   own: {{ $own | toJson }}
 {{- end }}
 {{- end }}
@@ -85,9 +104,16 @@ capabilities: {drop: [ALL]}
 {{- define "relay.mounts" -}}
 - {name: tmp, mountPath: /tmp}
 - {name: receivers, mountPath: /etc/relay/receivers, readOnly: true}
+{{- if .Values.filesSecretName }}
+- {name: files, mountPath: /etc/relay/files, readOnly: true}
+{{- end }}
 {{- end }}
 
+{{/* Arguments: root, receivers (the name of a ConfigMap). */}}
 {{- define "relay.volumes" -}}
 - {name: tmp, emptyDir: {}}
-- {name: receivers, configMap: {name: {{ include "relay.name" . }}-receivers}}
+- {name: receivers, configMap: {name: {{ .receivers }}}}
+{{- with .root.Values.filesSecretName }}
+- {name: files, secret: {secretName: {{ . }}}}
+{{- end }}
 {{- end }}
