@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.resources import files
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
@@ -77,6 +78,14 @@ def test_the_compose_file_has_the_form_of_one() -> None:
     schema = json.loads((ROOT / "tests/integration/data/compose.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(COMPOSE)
+
+
+def test_the_compose_file_is_one_by_the_compose_specification() -> None:
+    schemas = files("check_jsonschema.builtin_schemas.vendor")
+    specification = json.loads(schemas.joinpath("compose-spec.json").read_text())
+    check = jsonschema.validators.validator_for(specification)(specification)
+    check.validate(COMPOSE)
+    assert not check.is_valid(COMPOSE | {"services": SERVICES | {"api": OURS["api"] | {"mem_limits": "512m"}}})
 
 
 def test_what_services_refer_to_is_there() -> None:

@@ -4,9 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
-import venv
+from collections.abc import Iterator, Sequence
 from importlib.metadata import distribution
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from release.distributions import graph
 
@@ -28,13 +30,13 @@ def build(what: str, tree: Path, into: Path, **environ: str) -> Path:
     return into / done.stdout.split()[-1]
 
 
-def install(wheel: Path, into: Path) -> Path:
-    """An environment at `into` with `wheel` and what it requires; its `python`.
+def install(wheel: Path, into: Path, extras: Sequence[str] = (), base: str = sys.executable) -> Path:
+    """An environment at `into` with `wheel` and what it requires, with `extras`; its `python`. `base`: of this version.
 
     What it requires is linked from this environment, where each version is the locked one: the requirements that the
     wheel declares and those of these, and no distribution more. Nothing is downloaded.
     """
-    venv.create(into, symlinks=True)
+    subprocess.run([base, "-m", "venv", "--symlinks", "--without-pip", str(into)], check=True)
     python = into / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "--quiet")
     subprocess.run([*pip, "install", "--no-deps", "--no-index", str(wheel)], check=True)
@@ -42,9 +44,17 @@ def install(wheel: Path, into: Path) -> Path:
     [metadata] = packages.glob("webhook_relay-*.dist-info/METADATA")
     lines = metadata.read_text().splitlines()
     asked = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
-    for name in graph(asked):
+    for name in graph([*asked, *_of_extras(asked, extras)]):
         _link(name, packages)
     return python
+
+
+def _of_extras(asked: Sequence[str], extras: Sequence[str]) -> Iterator[str]:
+    """What `asked` asks for with one of `extras` only, as if it always did."""
+    for one in map(Requirement, asked):
+        marker, one.marker = one.marker, None
+        if marker is not None and any(marker.evaluate({"extra": extra}) for extra in extras):
+            yield str(one)
 
 
 def _link(name: str, packages: Path) -> None:
