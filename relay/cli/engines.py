@@ -2,6 +2,8 @@
 `relay dev`'s data directory."""
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -89,12 +91,15 @@ async def shared_clock(state: State) -> SharedClock:
     return clock
 
 
-async def make_ready(log: Log, state: State, topics: Topics, clock: Clock, window_s: float, owner: str) -> None:
-    """As a relay does at its start: what its state lost is put back. `window_s`: the dedup window. Raises RelayError
-    when another process is at it, and no dead one of whom the lease is left."""
+def own_name(command: str) -> str:
+    """Of this run of `command`, unique: with it leases are taken."""
+    return f"{command}-{socket.gethostname()}-{os.getpid()}"
+
+
+def recovery_by_hand(log: Log, state: State, topics: Topics, clock: Clock, window_s: float, owner: str) -> Recovery:
+    """One that tells nobody. `window_s`: the dedup window."""
     silent = Observer()
-    holding = Holding(log, state, topics.receiver_config)
-    recovery = Recovery(
+    return Recovery(
         log,
         state,
         topics.parked(),
@@ -103,8 +108,14 @@ async def make_ready(log: Log, state: State, topics: Topics, clock: Clock, windo
         Patience(clock, silent),
         owner=owner,
         in_doubt_s=window_s,
-        holding=holding,
+        holding=Holding(log, state, topics.receiver_config),
     )
+
+
+async def make_ready(log: Log, state: State, topics: Topics, clock: Clock, window_s: float, owner: str) -> None:
+    """As a relay does at its start: what its state lost is put back. `window_s`: the dedup window. Raises RelayError
+    when another process is at it, and no dead one of whom the lease is left."""
+    recovery = recovery_by_hand(log, state, topics, clock, window_s, owner)
     for _ in range(round((LEASE_S + 1.0) / LOOK_S)):
         if await recovery.check() is not None:
             return

@@ -12,7 +12,7 @@ import click
 
 from relay import __version__
 from relay.cli.config import config_option, settings_from
-from relay.cli.engines import check_stopped, check_topics, make_ready, opened, shared_clock
+from relay.cli.engines import check_stopped, check_topics, make_ready, opened, own_name, shared_clock
 from relay.cli.paths import DIRECTORY, FILE_OR_STDIN
 from relay.config.encryption import KeyRing
 from relay.config.references import usable_variables
@@ -53,7 +53,7 @@ async def _export(settings: Settings, data_dir: Path | None, with_secrets: bool,
         if data_dir is None:
             await check_stopped(log, state, topics)
         clock = await shared_clock(state)
-        await make_ready(log, state, topics, clock, settings.dedup_window, f"export-{os.getpid()}")
+        await make_ready(log, state, topics, clock, settings.dedup_window, own_name("export"))
 
         def tell(line: Line) -> None:
             nonlocal written

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import BinaryIO, Final
 import click
 
 from relay.cli.config import config_option, settings_from
-from relay.cli.engines import check_stopped, check_topics, make_ready, opened, shared_clock
+from relay.cli.engines import check_stopped, check_topics, make_ready, opened, own_name, shared_clock
 from relay.cli.paths import DIRECTORY, FILE_OR_STDIN
 from relay.cli.table import output_option, print_json
 from relay.config.settings import Settings
@@ -62,7 +61,7 @@ def _as_json(taken: Taken) -> dict[str, object]:
 
 
 async def _import(settings: Settings, data_dir: Path | None, lines: Iterator[Line]) -> Taken:
-    topics, owner = Topics(settings.topic_prefix), f"import-{socket.gethostname()}-{os.getpid()}"
+    topics, owner = Topics(settings.topic_prefix), own_name("import")
     async with opened(settings, data_dir, use=_STOP) as (log, state):
         await check_topics(log, topics)
         if data_dir is None:

@@ -112,12 +112,18 @@ async def _wanted(children: Sequence["Child"], stop: asyncio.Event) -> AsyncIter
     """How many are to run: at first one, and each time more are needed the new number, until `stop` or all run."""
     clock = asyncio.get_running_loop().time
     demand = Demand(len(children), clock())
-    yield (count := demand.count)
+    yield demand.count
     while not (demand.met or stop.is_set()):
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), LOOK_EVERY_S)
-        if demand.look(clock(), sum(child.cpu_s() for child in children)) > count:
-            yield (count := demand.count)
+        await _set_within(stop, LOOK_EVERY_S)
+        before = demand.count
+        if demand.look(clock(), sum(child.cpu_s() for child in children)) > before:
+            yield demand.count
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> None:
+    """Returns when `event` is set, or `seconds` later."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
 
 
 class Child:
@@ -145,18 +151,21 @@ class Child:
                 return
             pause_s = next_pause(pause_s, clock() - began)
             _log.warning("process_ended", process=self._member.index, code=code, again_in_s=pause_s)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), pause_s)
+            await _set_within(stop, pause_s)
+
+    @property
+    def _running(self) -> asyncio.subprocess.Process | None:
+        return self._process if self._process is not None and self._process.returncode is None else None
 
     def cpu_s(self) -> float:
         """Seconds of CPU that the process has taken since it began; 0 where there is none."""
-        running = self._process is not None and self._process.returncode is None
-        return (cpu_seconds(self._process.pid) or 0.0) if running and self._process else 0.0
+        running = self._running
+        return 0.0 if running is None else cpu_seconds(running.pid) or 0.0
 
     def hangup(self) -> None:
         """Pass SIGHUP on. One that has no socket yet would die of it, and is going to read everything anyway."""
-        if self._process is not None and self._process.returncode is None and self._member.socket.exists():
-            self._process.send_signal(signal.SIGHUP)
+        if (running := self._running) is not None and self._member.socket.exists():
+            running.send_signal(signal.SIGHUP)
 
     async def _live(self, stop: asyncio.Event) -> int:
         self._member.socket.unlink(missing_ok=True)

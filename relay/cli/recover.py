@@ -1,8 +1,6 @@
 """`relay recover`: rebuild in the state what was lost there, from the log."""
 
 import asyncio
-import os
-import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from relay.cli.config import config_option, settings_from
-from relay.cli.engines import check_topics, opened, shared_clock
+from relay.cli.engines import check_topics, opened, own_name, recovery_by_hand, shared_clock
 from relay.cli.paths import DIRECTORY
 from relay.cli.table import output_option, print_json, print_table
 from relay.config.declared import read_declared
@@ -21,10 +19,8 @@ from relay.config.settings import Settings
 from relay.domain.errors import RelayError
 from relay.domain.topics import Topics
 from relay.engine.clock import SystemClock
-from relay.engine.holding import Holding
-from relay.engine.observer import Memory, Observer, Recovered
-from relay.engine.recovery import LEASE_S, Recovery, keeping_lease
-from relay.engine.supervision import Patience
+from relay.engine.observer import Memory, Recovered
+from relay.engine.recovery import LEASE_S, keeping_lease
 from relay.log.port import Log
 from relay.rebuild import Read, Rebuild
 from relay.rebuilding import LONGEST_LIFE
@@ -84,23 +80,12 @@ class _Run:
             return done, await self._memory(log, state, topics) if self.dedup else []
 
     async def _references(self, log: Log, state: State, topics: Topics) -> Recovered:
-        clock, silent = await shared_clock(state), Observer()
-        window_s = self.settings.dedup_window
-        recovery = Recovery(
-            log,
-            state,
-            topics.parked(),
-            clock,
-            silent,
-            Patience(clock, silent),
-            owner=_owner(),
-            in_doubt_s=window_s,
-            holding=Holding(log, state, topics.receiver_config),
-        )
+        clock = await shared_clock(state)
+        recovery = recovery_by_hand(log, state, topics, clock, self.settings.dedup_window, own_name("recover"))
         return await recovery.preview() if self.dry_run else await self._when_free(recovery.check)
 
     async def _memory(self, log: Log, state: State, topics: Topics) -> list[Read]:
-        clock, owner, progress = await shared_clock(state), _owner(), _Progress()
+        clock, owner, progress = await shared_clock(state), own_name("recover"), _Progress()
         declared = await read_declared(log, topics)
         rebuild = Rebuild(
             log,
@@ -139,10 +124,6 @@ class _Run:
             waiting = True
             await asyncio.sleep(LOOK_S)
         return done
-
-
-def _owner() -> str:
-    return f"recover-{socket.gethostname()}-{os.getpid()}"
 
 
 class _Progress:

@@ -40,15 +40,14 @@ class HistoryWatch:
     async def run(self) -> None:
         """For ever. While it is not known, nothing is shown."""
         while True:
-            behind_s = None
-            try:
-                if await self._state.lease(LEASE, self._owner, LEASE_S):
-                    behind_s = await self._behind.seconds()
-            except Unavailable:
-                behind_s = None
+            may_be_ours, behind_s = True, None
+            with suppress(Unavailable):
+                may_be_ours = await self._state.lease(LEASE, self._owner, LEASE_S)
+                behind_s = await self._behind.seconds() if may_be_ours else None
             if behind_s is None:
                 self._metrics.history_behind_seconds.clear()
-                await self._let_others_look()
+                if may_be_ours:
+                    await self._let_others_look()
             else:
                 self._metrics.history_behind_seconds.labels().set(behind_s)
             await self._clock.sleep(EVERY_S)
