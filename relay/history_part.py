@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from relay.clock import Clock
 from relay.config.settings import Settings
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.engine.supervision import OpenService, Patience
 from relay.history.opening import open_history
 from relay.history.port import History

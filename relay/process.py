@@ -15,6 +15,7 @@ from relay.api.batch import largest_body
 from relay.api.limits import limits_of
 from relay.api.siblings import Member, Siblings
 from relay.api.web_rules import WebRules
+from relay.clock import Clock
 from relay.config.answer_urls import AnswerUrls
 from relay.config.encryption import KeyRing
 from relay.config.key_desk import KeyDesk
@@ -29,7 +30,6 @@ from relay.domain.hop import Hop
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.engine.holding import Holding
 from relay.engine.recovery import Recovery
 from relay.engine.supervision import Patience, Supervisor, end, telling, unless_stopped

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from math import inf, isfinite
 from typing import Final, TypeVar
 
+from relay.clock import Clock
 from relay.config.declared import read_declared
 from relay.domain.errors import RelayError, Unavailable
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.engine.recovery import LEASE_S, keeping_lease
 from relay.engine.supervision import Patience
 from relay.log.port import Log

@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Mapping
 
 from relay.api.registrar import Registrar
+from relay.clock import Clock
 from relay.config.drafts import Rules
 from relay.config.encryption import KeyRing
 from relay.config.references import usable_variables
@@ -11,7 +12,6 @@ from relay.config.registry import Registry
 from relay.config.settings import Settings
 from relay.domain.signing import generate_secret
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.log.port import Log
 from relay.state.port import State
 

@@ -4,10 +4,10 @@ the history, moves, replays and rebuilds."""
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 
+from relay.clock import Clock
 from relay.config.registry import Registry
 from relay.config.settings import Settings
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.engine.supervision import Patience
 from relay.history.port import History
 from relay.lanes import Lanes

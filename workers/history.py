@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from relay.clock import Clock
 from relay.domain.errors import HistoryMoved, InvalidRecord, LogUnavailable, OffsetMissing, PartitionLost, Unavailable
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.engine.runner import OpenConsumer
 from relay.engine.supervision import Patience, unless_stopped
 from relay.history.port import History

@@ -1,9 +1,9 @@
 """Dead letters: the record of the stage that failed, and why."""
 
+from relay.clock import Clock
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.engine.work import Dead
 from relay.log.port import Headers, NewRecord, Record
 

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from relay.clock import Clock
 from relay.delivery.port import Transport
 from relay.domain.attempt import AttemptKind
 from relay.domain.exchange import Exchange, Request
 from relay.domain.hop import Hop
 from relay.domain.receiver import Receiver
-from relay.engine.clock import Clock
 from relay.engine.turnstile import Turnstile
 from relay.engine.work import Call, Decision
 from workers.journal import About, Journal

@@ -17,6 +17,7 @@ from typing import assert_never
 
 from msgspec import structs
 
+from relay.clock import Clock
 from relay.domain.directory import Directory, Moves, NobodyMoves
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange
@@ -41,7 +42,6 @@ from relay.domain.route import waits
 from relay.domain.schedule import backoff
 from relay.domain.status import StatusTemplateError, location_url, status_url, unaskable
 from relay.domain.topics import SHARED, Topics, lane_of
-from relay.engine.clock import Clock
 from relay.engine.rows import RowTable
 from relay.engine.work import Call, Dead, Decision, Done, Later, Seen, Step
 from relay.log.port import NewRecord, Record

@@ -14,6 +14,7 @@ from typing import Final, assert_never
 
 from msgspec import structs
 
+from relay.clock import Clock
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange
@@ -37,7 +38,6 @@ from relay.domain.outcome import Outcome as PostOutcome
 from relay.domain.receiver import Endpoint, RetryPolicy, Source
 from relay.domain.requests import callback_request
 from relay.domain.topics import TopicSpec
-from relay.engine.clock import Clock
 from relay.engine.rows import RowTable, row_of
 from relay.engine.work import (
     Call,

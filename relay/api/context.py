@@ -11,6 +11,7 @@ from relay.api.limits import ApiLimits
 from relay.api.registrar import Registrar
 from relay.api.siblings import Siblings
 from relay.api.web_rules import WebRules
+from relay.clock import Clock
 from relay.config.key_desk import KeyDesk
 from relay.config.settings import Origin
 from relay.delivery.port import Transport
@@ -20,7 +21,6 @@ from relay.domain.quota import Quota
 from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
 from relay.domain.verification import HandshakeResult
-from relay.engine.clock import Clock
 from relay.history.port import HistoryReader
 from relay.log.port import Log
 from relay.replay.desk import Desk

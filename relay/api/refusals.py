@@ -6,7 +6,7 @@ from aiohttp import web
 
 from relay.api.problems import path_of
 from relay.api.visitors import address_of
-from relay.engine.clock import Clock
+from relay.clock import Clock
 from relay.telemetry.logging import get_logger
 from relay.telemetry.throttle import Throttle
 

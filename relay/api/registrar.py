@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from relay.clock import Clock
 from relay.config.apply import API, FILE, LEASE, Diff, bring_about
 from relay.config.drafts import (
     Fault,
@@ -33,7 +34,6 @@ from relay.config.rotation import without_expired
 from relay.config.topic import Declared, decode
 from relay.domain.errors import LogUnavailable, RelayError, StateUnavailable, UserError
 from relay.domain.topics import SHARED, Topics
-from relay.engine.clock import Clock
 from relay.engine.recovery import keeping_lease, take_lease
 from relay.log.port import Log, NewRecord, TopicPartition
 from relay.state.port import State

@@ -14,6 +14,7 @@ from relay.api.view import (
     is_owed,
     message_view,
 )
+from relay.clock import Clock
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import DeliveryId, MessageId
@@ -21,7 +22,6 @@ from relay.domain.message import Message, parse_message
 from relay.domain.receiver import Source
 from relay.domain.recipients import may_have_none, recipients
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.log.port import Coordinate, LogReader, Record
 from relay.state.onlooker import Watched
 from relay.state.port import State

@@ -15,6 +15,7 @@ import click
 from relay.cli.config import config_option, refusals, settings_from, tell_refused
 from relay.cli.paths import FILE
 from relay.cli.table import output_option, print_json
+from relay.clock import Clock
 from relay.config.apply import LEASE, Diff, Preview, apply_file, awaited, preview_file, refusal_of
 from relay.config.differences import FieldChange
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
@@ -22,7 +23,6 @@ from relay.config.settings import Settings
 from relay.config.watch import file_stamp
 from relay.domain.errors import StateUnavailable, UserError
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.log.port import Log
 from relay.state.port import State
 
@@ -106,8 +106,8 @@ async def _apply(
 async def alone(settings: Settings) -> AsyncIterator[None]:
     """No process of the relay changes receivers meanwhile. Where Redis does not answer this goes on without the lease:
     it may be run where only Kafka is within reach, and with Redis down nobody else gets the lease either."""
+    from relay.clock import SystemClock
     from relay.composition import redis_state
-    from relay.engine.clock import SystemClock
     from relay.engine.recovery import keeping_lease
 
     state, clock, owner = redis_state(settings), SystemClock(), f"apply-{socket.gethostname()}-{os.getpid()}"

@@ -77,10 +77,10 @@ def _embedded(settings: Settings) -> Path | None:
 async def _looked(
     settings: Settings, roles: frozenset[str], directory: Path | None, receiver: str | None, within_s: float
 ) -> Diagnosis:
+    from relay.clock import SystemClock
     from relay.doctor.cases import case_of_directory, case_of_settings  # their imports take their time
     from relay.doctor.examination import examine
     from relay.embedded.relay import local
-    from relay.engine.clock import SystemClock
 
     raise_descriptor_limit()  # as a process does at its start
     if directory is not None:

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from relay.clock import Clock, SystemClock
 from relay.composition import kafka_log, redis_state
 from relay.config.settings import Settings
 from relay.domain.errors import RelayError, UserError
 from relay.domain.topics import Topics
 from relay.embedded.relay import LOG_DB, STATE_DB
 from relay.embedded.valkey import ValkeyServer
-from relay.engine.clock import Clock, SystemClock
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
 from relay.engine.recovery import LEASE_S, Recovery

@@ -14,11 +14,11 @@ from relay.cli.config import config_option, settings_from
 from relay.cli.engines import check_topics, opened, own_name, recovery_by_hand, shared_clock
 from relay.cli.paths import DIRECTORY
 from relay.cli.table import output_option, print_json, print_table
+from relay.clock import SystemClock
 from relay.config.declared import read_declared
 from relay.config.settings import Settings
 from relay.domain.errors import RelayError
 from relay.domain.topics import Topics
-from relay.engine.clock import SystemClock
 from relay.engine.observer import Memory, Recovered
 from relay.engine.recovery import LEASE_S, keeping_lease
 from relay.log.port import Log

@@ -16,10 +16,10 @@ from relay.cli.demand import CPU_TIMES
 from relay.cli.process import run_loop, run_until_signalled
 from relay.cli.processes import group_size, run_processes
 from relay.cli.startup import check_api, check_history, names, roles_of
+from relay.clock import SystemClock
 from relay.composition import kafka_log, redis_state
 from relay.config.answer_urls import answer_secrets
 from relay.config.settings import Settings
-from relay.engine.clock import SystemClock
 from relay.plan import HISTORY, ROLES, Plan
 from relay.process import Relay
 from relay.telemetry.logging import configure, get_logger

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from relay.clock import Clock
 from relay.config.keys import Keys
 from relay.config.receivers_file import ReceiversFile
 from relay.config.registry import Registry
@@ -13,7 +14,6 @@ from relay.doctor.opened import Opened
 from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver, Source
 from relay.domain.topics import SHARED, Topics, lane_of
-from relay.engine.clock import Clock
 from relay.history.port import History
 from relay.log.port import Log
 from relay.state.port import State

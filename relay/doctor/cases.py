@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from relay.api.history.behind import Behind
+from relay.clock import Clock
 from relay.composition import kafka_log, redis_state
 from relay.config.answer_urls import answer_secrets
 from relay.config.encryption import KeyRing
@@ -23,7 +24,6 @@ from relay.doctor.opened import Opened
 from relay.domain.diagnosis import Diagnosis
 from relay.domain.errors import HistoryUnavailable, LogUnavailable, RelayError, StateUnavailable, UserError
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.engine.supervision import unless_stopped
 from relay.history.port import History, HistoryReader
 from relay.history_part import opened

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from pydantic import ByteSize, SecretStr
 
+from relay.clock import SystemClock
 from relay.config.answer_urls import answer_secrets
 from relay.config.keys import read_keys
 from relay.config.receivers_file import ReceiversFile
@@ -22,7 +23,6 @@ from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.topics import Topics
 from relay.embedded.directory import check_form, tell_api_url
 from relay.embedded.valkey import ValkeyServer
-from relay.engine.clock import SystemClock
 from relay.log.streams.log import StreamsLog
 from relay.plan import Plan
 from relay.process import Relay

@@ -9,9 +9,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from relay.clock import Clock
 from relay.domain.errors import LogUnavailable, PartitionLost, RecordTooLarge, Unavailable
 from relay.engine.asks import Alone, Ask, Command
-from relay.engine.clock import Clock
 from relay.engine.core import Lane
 from relay.engine.ending import TOO_LITTLE
 from relay.engine.holding import Holding

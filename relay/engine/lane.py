@@ -7,8 +7,8 @@ from contextlib import suppress
 from math import inf
 from typing import Any, Final, Protocol
 
+from relay.clock import Clock
 from relay.domain.errors import Unavailable
-from relay.engine.clock import Clock
 from relay.engine.core import Lane
 from relay.engine.intake import blamed
 from relay.engine.order import Order

@@ -13,9 +13,9 @@ from itertools import count
 from math import inf
 from typing import Any, Final
 
+from relay.clock import Clock
 from relay.domain.errors import PartitionLost, RecordTooLarge
 from relay.engine.asks import STILL_COUNT, Ask, Command
-from relay.engine.clock import Clock
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
 from relay.engine.supervision import never_in_silence

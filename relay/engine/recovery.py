@@ -10,10 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from relay.clock import Clock
 from relay.domain.batches import batches
 from relay.domain.errors import Unavailable
 from relay.domain.topics import TopicSpec
-from relay.engine.clock import Clock
 from relay.engine.holding import Holding
 from relay.engine.observer import Memory, Observer, Recovered
 from relay.engine.parking import LIFE_KEY, unwrap_ours

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Generic
 
+from relay.clock import Clock
 from relay.domain.reasons import REASON_CODES
-from relay.engine.clock import Clock
 from relay.engine.work import Dead, Outcome, Seen, W, is_awaited
 from relay.state.attempts import Kind
 from relay.state.port import IntakeAsk, Lane, State

@@ -10,8 +10,8 @@ from functools import partial
 from math import inf
 from typing import Protocol
 
+from relay.clock import Clock
 from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, PartitionLost, Unavailable
-from relay.engine.clock import Clock
 from relay.engine.lane import LINGER_S, OpenLane
 from relay.engine.observer import Observer
 from relay.engine.policy import CROWDED

@@ -14,8 +14,8 @@ from typing import Final, Protocol, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
+from relay.clock import Clock, SystemClock
 from relay.domain.errors import ConsumerBroken, OffsetMissing, PartitionLost, StateRecovering, Unavailable
-from relay.engine.clock import Clock, SystemClock
 from relay.engine.observer import Observer
 from relay.log.port import Assignment, Consumer, TopicPartition
 from relay.state.port import Lane, State

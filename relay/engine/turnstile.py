@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from relay.clock import Clock
 from relay.domain.errors import Unavailable
 from relay.domain.exchange import UNAUTHORIZED, Exchange, NoResponse
 from relay.domain.fair_share import FairShare
 from relay.domain.shortage import HOLD_S, Shortage
-from relay.engine.clock import Clock
 from relay.engine.observer import Observer
 from relay.engine.work import Later, Work
 from relay.state.attempts import Change

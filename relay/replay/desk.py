@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from relay.clock import Clock
 from relay.config.jobs import Job, Jobs
 from relay.domain.directory import Directory, Moves
 from relay.domain.errors import NotYet
@@ -18,7 +19,6 @@ from relay.domain.reasons import DISCARDED
 from relay.domain.replay_job import Action, Order, Span, order_key, stop_key
 from relay.domain.selection import Selection
 from relay.domain.topics import DAY_S, SHARED, Topics, lane_of
-from relay.engine.clock import Clock
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
 from relay.replay.hands import Hands
 from relay.replay.letter import Letter, read_letter

@@ -8,13 +8,13 @@ from typing import Final
 
 from msgspec import structs
 
+from relay.clock import Clock
 from relay.domain.directory import Directory, Moves
 from relay.domain.errors import RecordTooLarge
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import Action
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.engine.ending import ever_smaller
 from relay.log.port import Coordinate, Log, NewRecord, Record
 from relay.replay.letter import Letter

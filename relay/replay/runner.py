@@ -9,12 +9,12 @@ from dataclasses import replace
 from math import inf
 from typing import Final
 
+from relay.clock import Clock
 from relay.config.jobs import Job
 from relay.domain.errors import NotYet, StateUnavailable, Unavailable, UserError
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.replay_job import JobState, Progress, order_key, progress_key, stop_key
 from relay.domain.topics import SHARED, Topics
-from relay.engine.clock import Clock
 from relay.engine.recovery import keeping_lease
 from relay.log.port import Coordinate, Log, NewRecord
 from relay.replay.desk import Desk

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from relay.clock import Clock
 from relay.config.entries import ReceiverEntry
 from relay.config.receivers_file import check_entry
 from relay.config.topic import ORIGIN, SOURCE_PREFIX, decode, lane_of_entry, read_topic
@@ -19,7 +20,6 @@ from relay.domain.errors import InvalidRecord, UserError
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.identity import MessageId
 from relay.domain.topics import SHARED, Topics
-from relay.engine.clock import Clock
 from relay.log.partitioner import partition_of
 from relay.log.port import Log, NewRecord, Record, TopicPartition
 from relay.state.port import State

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from relay.clock import Clock
 from relay.config.apply import FILE
 from relay.config.declared import read_declared
 from relay.config.encryption import KeyRing, has_encrypted
@@ -26,7 +27,6 @@ from relay.domain.receiver import Receiver
 from relay.domain.replay_job import is_of_job
 from relay.domain.route import MARKER_HEADER
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.engine.parking import ParkedCopy, unwrap, unwrap_ours
 from relay.engine.work import Dead
 from relay.log.port import Backlog, Log, NewRecord, Record, TopicPartition

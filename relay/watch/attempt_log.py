@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+from relay.clock import Clock
 from relay.domain.attempt import FINE, encode_attempt, is_sampled, key_of
 from relay.domain.errors import RelayError
 from relay.domain.exchange import Exchange, Request
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.engine.work import Decision
 from relay.log.port import Log, NewRecord
 from relay.telemetry.logging import get_logger

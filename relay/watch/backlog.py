@@ -7,11 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from relay.clock import Clock
 from relay.domain.batches import batches
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import Unavailable
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.log.checks import backlog_findings
 from relay.log.port import Backlog, Log
 from relay.state.port import State

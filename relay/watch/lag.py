@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from relay.api.overview.lanes import LaneNow, lanes_of, oldest, to_be_read
+from relay.clock import Clock
 from relay.domain.errors import Unavailable
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.log.port import Log
 from relay.state.port import State
 from relay.telemetry.metrics import Metrics

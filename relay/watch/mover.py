@@ -10,12 +10,12 @@ from itertools import count
 from math import inf
 from typing import Final, NamedTuple, Protocol
 
+from relay.clock import Clock
 from relay.domain.errors import NotYet, Unavailable, UserError
 from relay.domain.receiver import LaneKind, Receiver
 from relay.domain.route import Cut, Marker, Route, cut_key, former_lane, next_move, removed_key, route_key
 from relay.domain.topics import SHARED, Topics
 from relay.domain.verification import verification_key
-from relay.engine.clock import Clock
 from relay.engine.recovery import keeping_lease
 from relay.log.partitioner import partition_of
 from relay.log.port import Backlog, Log, NewRecord

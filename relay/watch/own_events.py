@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from relay.clock import Clock
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord, RelayError, Unavailable
 from relay.domain.hop import NO_RECEIVER
@@ -28,7 +29,6 @@ from relay.domain.own_events import (
     turn_of,
 )
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.engine.supervision import Patience
 from relay.log.port import Log, NewRecord
 from relay.state.port import FailedEntry, State

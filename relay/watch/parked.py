@@ -4,8 +4,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from relay.clock import Clock
 from relay.domain.errors import Unavailable
-from relay.engine.clock import Clock
 from relay.state.port import State
 from relay.telemetry.observer import is_many
 

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 
+from relay.clock import Clock
 from relay.domain.errors import StateRecovering, Unavailable
-from relay.engine.clock import Clock
 from relay.telemetry.logging import get_logger
 
 _log = get_logger("relay.process")

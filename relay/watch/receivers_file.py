@@ -4,6 +4,7 @@ import asyncio
 from math import inf
 from typing import Final
 
+from relay.clock import Clock
 from relay.config.apply import LEASE, apply_file, refusal_of
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.registry import Registry
@@ -11,7 +12,6 @@ from relay.config.settings import Settings
 from relay.config.watch import Stamp, file_stamp, watch_file
 from relay.domain.errors import Unavailable, UserError
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.engine.recovery import keeping_lease, take_lease
 from relay.log.port import Log, TopicPartition
 from relay.plan import Plan

@@ -8,8 +8,8 @@ import asyncio
 from contextlib import suppress
 from typing import Final, Protocol
 
+from relay.clock import Clock
 from relay.domain.errors import Unavailable
-from relay.engine.clock import Clock
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
 

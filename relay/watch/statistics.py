@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
+from relay.clock import Clock
 from relay.domain.errors import Unavailable
-from relay.engine.clock import Clock
 from relay.state.port import State
 from relay.state.statistics import Tally
 from relay.telemetry.tallies import Tallies

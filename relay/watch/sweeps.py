@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from math import inf
 from typing import Final
 
-from relay.engine.clock import Clock
+from relay.clock import Clock
 
 FIRST_S: Final = 300.0
 MOST_AT_ONCE: Final = 100

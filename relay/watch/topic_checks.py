@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from relay.clock import Clock
 from relay.config.entries import ReceiverEntry
 from relay.config.settings import Settings
 from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver
 from relay.domain.topics import SHARED, Topics, lane_of
-from relay.engine.clock import Clock
 from relay.log.checks import (
     Expected,
     Finding,

@@ -4,10 +4,10 @@ something is off."""
 import asyncio
 from typing import Final
 
+from relay.clock import Clock
 from relay.config.registry import Registry
 from relay.config.settings import Settings
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.engine.supervision import Patience
 from relay.log.checks import Finding, findings
 from relay.log.port import Log

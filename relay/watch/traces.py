@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from msgspec import structs
 
 from relay import __version__
+from relay.clock import Clock
 from relay.domain.attempt import FINE, AttemptKind
 from relay.domain.coordinate import Coordinate
 from relay.domain.exchange import Exchange, Request, Response
@@ -30,7 +31,6 @@ from relay.domain.trace import (
     request_span_id,
     trace_id_of,
 )
-from relay.engine.clock import Clock
 from relay.engine.work import Dead, Decision, Done, Later, Resend
 from relay.plan import Plan
 from relay.telemetry.logging import get_logger

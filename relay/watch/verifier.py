@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
+from relay.clock import Clock
 from relay.config.registry import Registry
 from relay.delivery.port import Transport
 from relay.domain.errors import NotYet, Unavailable
@@ -15,7 +16,6 @@ from relay.domain.handshake import TIMEOUT_S, Verdict, handshake
 from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
 from relay.domain.verification import HandshakeResult, failed, handshake_of, is_proof, next_try, verification_key
-from relay.engine.clock import Clock
 from relay.engine.recovery import keeping_lease
 from relay.log.port import Log, NewRecord
 from relay.state.port import State

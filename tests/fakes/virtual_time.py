@@ -8,7 +8,7 @@ from asyncio import TimerHandle
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
-from relay.engine.clock import SystemClock
+from relay.clock import SystemClock
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import suppress
 from typing import Any
 
+from relay.clock import Clock
 from relay.config.settings import Settings
 from relay.delivery.port import Transport
 from relay.domain.directory import NobodyMoves
@@ -14,7 +15,6 @@ from relay.domain.errors import StateRecovering
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED, Topics, lane_of
-from relay.engine.clock import Clock
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
 from relay.engine.recovery import Recovery

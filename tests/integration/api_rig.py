@@ -17,6 +17,7 @@ from relay.api.limits import ApiLimits
 from relay.api.registrar import Registrar
 from relay.api.siblings import Siblings
 from relay.api.web_rules import WebRules
+from relay.clock import SystemClock
 from relay.config.drafts import Rules
 from relay.config.encryption import KeyRing
 from relay.config.jobs import Jobs
@@ -33,7 +34,6 @@ from relay.domain.quota import Quota
 from relay.domain.receiver import Endpoint, Inbound, Receiver, Source
 from relay.domain.replay_job import is_of_job
 from relay.domain.topics import Topics
-from relay.engine.clock import SystemClock
 from relay.history.port import HistoryReader
 from relay.log.port import Record
 from relay.pages.web import create_pages

@@ -13,10 +13,10 @@ from typing import Any, Final
 import msgspec
 from redis.asyncio import Redis
 
+from relay.clock import Clock, SystemClock
 from relay.config.settings import Settings
 from relay.domain.message import Message, message_headers
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock, SystemClock
 from relay.log.port import NewRecord
 from relay.log.streams.log import StreamsLog
 from relay.plan import Plan

@@ -13,6 +13,7 @@ from aiohttp import ClientSession
 from relay.api.app import ApiServer
 from relay.api.context import ApiContext
 from relay.api.registrar import Registrar
+from relay.clock import SystemClock
 from relay.config.apply import apply_file
 from relay.config.drafts import Rules
 from relay.config.encryption import NO_KEYS, KeyRing
@@ -20,7 +21,6 @@ from relay.config.receivers_file import parse_receivers_file
 from relay.config.registry import Registry
 from relay.domain.receiver import Receiver
 from relay.domain.statistics import NUMBERS, OUTCOMES, Counted
-from relay.engine.clock import SystemClock
 from relay.state.statistics import LastAttempt, Tally
 from tests.integration.api_rig import NOW, Reply, document, problem, running_api
 from tests.integration.api_rig import Rig as ApiRig

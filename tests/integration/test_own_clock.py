@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.engine.clock import SystemClock
+from relay.clock import SystemClock
 from tests.integration.loss_rig import relay_on
 from tests.servers.valkey import ValkeyServer
 

@@ -8,10 +8,10 @@ from typing import Final
 
 import pytest
 
+from relay.clock import SystemClock
 from relay.domain.errors import StateUnavailable
 from relay.domain.topics import Topics
 from relay.engine import recovery
-from relay.engine.clock import SystemClock
 from relay.engine.holding import Holding
 from relay.engine.observer import Observer
 from relay.engine.parking import LIFE_KEY, parked_key, wrap

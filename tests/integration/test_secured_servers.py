@@ -18,12 +18,12 @@ from redis.asyncio import Redis
 
 from bench.kafka_parts import Unsuitable, free_ports, new_cluster_id
 from relay.cli.rights import rights
+from relay.clock import SystemClock
 from relay.composition import kafka_log, redis_state
 from relay.config.settings import Settings, load_settings
 from relay.domain.errors import UserError
 from relay.domain.rights import OPERATOR, RESULTS, SENDER, rights_of
 from relay.domain.topics import Topics
-from relay.engine.clock import SystemClock
 from relay.plan import ROLES, Plan
 from relay.process import Relay
 from relay.sink import Arrival, Sink

@@ -11,10 +11,10 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from relay.clock import SystemClock
 from relay.composition import kafka_log, redis_state
 from relay.config.settings import load_settings
 from relay.domain.topics import Topics
-from relay.engine.clock import SystemClock
 from relay.log.kafka.consumer import KafkaConsumer
 from relay.log.kafka.log import KafkaLog
 from relay.plan import Plan

@@ -10,8 +10,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from relay.clock import SystemClock
 from relay.domain.message import Message, message_headers
-from relay.engine.clock import SystemClock
 from relay.log.port import NewRecord
 from relay.log.streams.log import StreamsLog
 from relay.plan import Plan

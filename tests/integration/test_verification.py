@@ -20,6 +20,7 @@ from aiohttp import ClientSession, web
 
 from relay.api.app import ApiServer
 from relay.api.registrar import Registrar
+from relay.clock import SystemClock
 from relay.config.drafts import Rules
 from relay.config.encryption import KeyRing
 from relay.config.registry import Registry
@@ -27,7 +28,6 @@ from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
 from relay.domain.hold import hold
 from relay.domain.receiver import Receiver, Verification
-from relay.engine.clock import SystemClock
 from relay.sink import Sink
 from relay.watch.verifier import Verifier
 from tests.fakes.log import MemoryLog

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
+from relay.clock import SystemClock
 from relay.config.registry import Registry
 from relay.delivery.port import Transport
 from relay.domain.exchange import Exchange, Request, Response
@@ -19,7 +20,6 @@ from relay.domain.message import Message, message_headers, parse_message
 from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
 from relay.domain.requests import post_request
 from relay.domain.topics import Topics
-from relay.engine.clock import SystemClock
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
 from relay.engine.ending import Setting

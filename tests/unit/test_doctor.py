@@ -10,6 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from relay.api.doctor import view_of
+from relay.clock import SystemClock
 from relay.config.settings import Settings
 from relay.doctor.case import Case, Known, known_to_file
 from relay.doctor.endpoints import Reached, Target, judge
@@ -25,7 +26,6 @@ from relay.domain.errors import LogUnavailable, StateUnavailable
 from relay.domain.exchange import NoResponse, Response
 from relay.domain.rights import rights_of
 from relay.domain.topics import Topics
-from relay.engine.clock import SystemClock
 from relay.log.kafka.releases import release_of
 from relay.plan import ROLES
 

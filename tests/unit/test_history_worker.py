@@ -8,12 +8,12 @@ from functools import partial
 import pytest
 from msgspec import structs
 
+from relay.clock import SystemClock
 from relay.domain.attempt import encode_attempt, key_of
 from relay.domain.hop import Hop, result_headers
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, message_headers
 from relay.domain.topics import Topics
-from relay.engine.clock import SystemClock
 from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
 from relay.history.port import Batch

@@ -2,10 +2,10 @@
 
 from typing import Final
 
+from relay.clock import Clock
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import LogUnavailable
 from relay.domain.topics import Topics
-from relay.engine.clock import Clock
 from relay.history.port import HistoryReader
 from relay.log.port import Log
 

@@ -1,4 +1,4 @@
-"""Time, passed in: the only way the engine and the workers learn what time it is."""
+"""Time, passed in: the only way the engine, the workers, and what looks after them learn what time it is."""
 
 import asyncio
 import time
