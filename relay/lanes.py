@@ -10,13 +10,12 @@ from relay.domain.directory import Directory, Moves
 from relay.domain.receiver import Receiver
 from relay.domain.route import OwnLanes, is_in_shared, own_lanes
 from relay.domain.topics import SHARED, Topics
-from relay.engine.core import Lane
+from relay.engine.core import NOTHING, Lane, Levels
 from relay.engine.effects import Effects
 from relay.engine.ending import Setting
 from relay.engine.holding import Holding
 from relay.engine.intake import Breaks
 from relay.engine.lane import OpenLane, Roster
-from relay.engine.levels import NOTHING, Levels
 from relay.engine.observer import Observer
 from relay.engine.policy import Bounds, Dedicated, Policy, Shared
 from relay.engine.pump import Pump

@@ -2,7 +2,7 @@
 and what it has somebody asked. A bug in it stops no lane. Pure."""
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from math import inf
@@ -11,13 +11,12 @@ from typing import Any, Final
 from relay.engine.asks import Alone, Ask
 from relay.engine.ending import Setting
 from relay.engine.intake import Quarantine
-from relay.engine.levels import FOR
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.rows import fill_in, row_of
 from relay.engine.settling import Seats, Settling, rules_of
 from relay.engine.waiting import NO_ROOM
-from relay.engine.work import Call, Dead, Decision, Later, W, Work, Worker
+from relay.engine.work import Call, Dead, Decision, Later, W, WaitFor, Work, Worker
 from relay.state.attempts import (
     Ambiguous,
     BeginAsk,
@@ -35,6 +34,15 @@ from relay.state.attempts import (
 from relay.state.rows import Row
 
 TOKEN_BYTES: Final = 8
+WAITS_FOR: Final[Mapping[WaitReason, WaitFor]] = {
+    "rate": "rate",
+    "pause": "paused",
+    "breaker": "breaker",
+    "settling": "settling",
+    "offline": "offline",
+    "disabled": "paused",
+    "backlog": "backlog",
+}
 OUR_PACE: Final = frozenset[WaitReason]({"rate", "backlog"})
 """Waits that say nothing against the endpoint."""
 RATE_PAUSE_S: Final = 0.25
@@ -167,7 +175,7 @@ class Attempting(Settling[W]):
             self._run(work)
 
     def _told_to_wait(self, work: W, wait: Wait, now: float) -> None:
-        work.held_for = FOR[wait.why]
+        work.held_for = WAITS_FOR[wait.why]
         if wait.why == "settling":
             self._back(work, Event.VERDICT, now + wait.seconds, now)
             return
@@ -185,7 +193,7 @@ class Attempting(Settling[W]):
                 return
         down = wait.why not in OUR_PACE
         least_s = 0.0 if down else RATE_PAUSE_S
-        self._close(work.gate, max(wait.seconds, least_s), now, FOR[wait.why], down=down)
+        self._close(work.gate, max(wait.seconds, least_s), now, WAITS_FOR[wait.why], down=down)
         self._back(work, Event.VERDICT, now, now)
 
     def _have(self, work: W, row: Row, now: float) -> None:

@@ -9,28 +9,41 @@ record -> READ -> WAITING -> BEGINNING -> RUNNING -> SETTLING -> APPENDING -> MA
 `now` is monotonic seconds. `relay.engine.pump` brings the events, and makes the calls that the commands ask for.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from relay.domain.errors import RecordTooLarge
 from relay.engine.asks import ATTEMPTS, BATCH, STILL_COUNT, WAYS_OUT, Ask, Command
 from relay.engine.attempting import Attempting
 from relay.engine.ending import Setting
 from relay.engine.intake import Arrived, Inbox
-from relay.engine.levels import Levels
 from relay.engine.order import Order
 from relay.engine.parking import ParkedCopy, TakeUp, Took
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.rows import row_of
 from relay.engine.settling import Seats
-from relay.engine.work import Dead, Done, Seen, Unread, W, Worker
+from relay.engine.work import Dead, Done, Seen, Unread, W, WaitFor, Worker
 from relay.log.port import Record, TopicPartition
 from relay.state.attempts import Kind
 from relay.state.port import Due
 
 SHARE: Final = BATCH
 """Records of one lane that are read in one turn, and works of it that start: the others have their turns, too."""
+
+
+class Levels(NamedTuple):
+    """Of one lane, or of many: attempts under way (`in_flight`), and what the rest waits for."""
+
+    in_flight: int
+    waits: Counter[WaitFor]
+
+    def plus(self, other: "Levels") -> "Levels":
+        return Levels(self.in_flight + other.in_flight, self.waits + other.waits)
+
+
+NOTHING: Final = Levels(0, Counter())
 
 
 class Lane(Attempting[W]):

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import count, islice
 from typing import Generic
 
-from relay.engine.levels import WaitFor
-from relay.engine.work import W
+from relay.engine.work import W, WaitFor
 
 NO_TICKET = -1
 LOOK_S = 10.0

@@ -9,11 +9,10 @@ from relay.domain.hold import Hold, hold
 from relay.domain.receiver import BreakerPolicy
 from relay.engine.asks import Ask
 from relay.engine.ending import Setting
-from relay.engine.levels import WaitFor
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.rows import fill_in, row_of
 from relay.engine.waiting import Waiting
-from relay.engine.work import Dead, Decision, Done, GateRules, Later, Resend, W, W_contra, Work, Worker
+from relay.engine.work import Dead, Decision, Done, GateRules, Later, Resend, W, W_contra, WaitFor, Work, Worker
 from relay.state.attempts import Change, Kind, Settlement
 from relay.state.rows import Result, Row, Stage
 

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
 from relay.domain.identity import DeliveryId
-from relay.engine.levels import WaitFor
 from relay.engine.phases import Phase
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.attempts import Change, Kind, Limits
@@ -83,6 +82,28 @@ class GateRules:
     ask_first: bool = False
     at_most_once: bool = False
     """Nobody can be asked about it, and what is in doubt may not be sent again."""
+
+
+WaitFor = Literal[
+    "retry",
+    "rate",
+    "paused",
+    "offline",
+    "breaker",
+    "order",
+    "in_doubt",
+    "answer",
+    "settling",
+    "backlog",
+    "max_in_flight",
+    "own_shortage",
+    "seat",
+    "turn",
+]
+"""What a record in memory waits for: the words of `waiting_for`, and those that nobody is told for one delivery.
+`backlog`: room for its answer or its retry. `max_in_flight`: another request to its endpoint has to end.
+`own_shortage`: something of our own is short. `seat`: as many requests as may are under way in the process. `turn`:
+nothing."""
 
 
 class Work:

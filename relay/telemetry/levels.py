@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import get_args
 
-from relay.engine.levels import Levels, WaitFor
+from relay.engine.core import Levels
+from relay.engine.work import WaitFor
 from relay.telemetry.metrics import Metrics
 
 

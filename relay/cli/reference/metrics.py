@@ -6,7 +6,7 @@ from typing import Final, get_args
 from relay.api.overview.lanes import STAGES
 from relay.cli.reference.markdown import code, codes, table, titled
 from relay.domain.reasons import REASONS
-from relay.engine.levels import WaitFor
+from relay.engine.work import WaitFor
 from relay.state.attempts import Change, WaitReason
 from relay.telemetry.metrics import Metrics
 from workers.meter import Via
