@@ -20,12 +20,13 @@ from relay.domain.notice import MEDIA_TYPE, notice_body
 from relay.domain.reasons import DISCARDED, reason_class
 from relay.domain.topics import Topics
 from relay.domain.trace import read_tracestate
-from relay.engine.work import Dead, Done, LookedUpFirst, Outcome, Seen, Work
+from relay.engine.work import Dead, Done, Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Kind
 from relay.state.port import FailedEntry, Lane, State
 from relay.state.rows import Result
 from workers.letters import Letters
+from workers.tables import LookedUpFirst
 
 
 class Reporter(Protocol):

@@ -30,7 +30,6 @@ from relay.domain.status import (
     unaskable,
 )
 from relay.domain.topics import Topics
-from relay.engine.rows import RowTable
 from relay.engine.work import Dead, Decision, Done, GateRules, Later, Step, Work
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Kind, Limits
@@ -42,6 +41,7 @@ from workers.journal import About
 from workers.letters import Letters
 from workers.outside import Outside
 from workers.results import answered
+from workers.tables import RowTable
 
 FINISHED_AT = frozenset({Stage.PUBLISHED, Stage.DONE, Stage.FAILED})
 FORGOT = "receiver_forgot"

@@ -29,7 +29,7 @@ from relay.domain.receiver import Receiver
 from relay.domain.recipients import may_have_none, recipients
 from relay.domain.route import Cut, Marker, lane_at, marker_in
 from relay.domain.topics import DAY_S, Topics
-from relay.engine.work import Dead, Done, LookedUpFirst, Outcome, Seen, Work
+from relay.engine.work import Dead, Done, Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Kind
 from relay.state.port import Lane, State
@@ -38,6 +38,7 @@ from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, St
 from workers.letters import Letters
 from workers.outside import Outside
 from workers.routing import first_hop, lane_record
+from workers.tables import LookedUpFirst
 
 NOBODY_MOVES: Final = NobodyMoves()
 _KEPT_MS: Final = 7 * DAY_S * 1000

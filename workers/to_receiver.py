@@ -42,7 +42,6 @@ from relay.domain.route import waits
 from relay.domain.schedule import backoff
 from relay.domain.status import StatusTemplateError, location_url, status_url, unaskable
 from relay.domain.topics import SHARED, Topics, lane_of
-from relay.engine.rows import RowTable
 from relay.engine.work import Call, Dead, Decision, Done, Later, Seen, Step
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Change, Kind
@@ -56,6 +55,7 @@ from workers.outside import Outside
 from workers.ping import ping
 from workers.results import answered
 from workers.setback import after, setback_of
+from workers.tables import RowTable
 
 NOBODY_MOVES = NobodyMoves()
 FINISHED_AT = frozenset({Stage.AWAITING, Stage.PUBLISHED, Stage.DONE, Stage.FAILED})

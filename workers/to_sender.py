@@ -38,21 +38,7 @@ from relay.domain.outcome import Outcome as PostOutcome
 from relay.domain.receiver import Endpoint, RetryPolicy, Source
 from relay.domain.requests import callback_request
 from relay.domain.topics import TopicSpec
-from relay.engine.rows import RowTable, row_of
-from relay.engine.work import (
-    Call,
-    Dead,
-    Decision,
-    Done,
-    GateRules,
-    Later,
-    LookedUpFirst,
-    Outcome,
-    Resend,
-    Seen,
-    Step,
-    Work,
-)
+from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Outcome, Resend, Seen, Step, Work, row_of
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Kind, Limits
 from relay.state.port import Lane, State
@@ -65,6 +51,7 @@ from workers.outside import Outside
 from workers.ping import ping
 from workers.results import has_arrived
 from workers.setback import after, setback_of
+from workers.tables import LookedUpFirst, RowTable
 
 LONGEST_S: Final = 0.9 * (TopicSpec("", 1).retention_s or inf)
 """Of a result's life on its topic. What cannot be read for so long, because as much is parked as may be, ends as a dead

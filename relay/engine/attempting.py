@@ -13,10 +13,9 @@ from relay.engine.ending import Setting
 from relay.engine.intake import Quarantine
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
-from relay.engine.rows import fill_in, row_of
 from relay.engine.settling import Seats, Settling, rules_of
 from relay.engine.waiting import NO_ROOM
-from relay.engine.work import Call, Dead, Decision, Later, W, WaitFor, Work, Worker
+from relay.engine.work import Call, Dead, Decision, Later, W, WaitFor, Work, Worker, fill_in, row_of
 from relay.state.attempts import (
     Ambiguous,
     BeginAsk,

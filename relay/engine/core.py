@@ -22,9 +22,8 @@ from relay.engine.intake import Arrived, Inbox
 from relay.engine.order import Order
 from relay.engine.parking import ParkedCopy, TakeUp, Took
 from relay.engine.phases import Event, Phase, advance
-from relay.engine.rows import row_of
 from relay.engine.settling import Seats
-from relay.engine.work import Dead, Done, Seen, Unread, W, WaitFor, Worker
+from relay.engine.work import Dead, Done, Seen, Unread, W, WaitFor, Worker, row_of
 from relay.log.port import Record, TopicPartition
 from relay.state.attempts import Kind
 from relay.state.port import Due

@@ -17,10 +17,9 @@ from relay.engine.ending import TOO_LITTLE
 from relay.engine.holding import Holding
 from relay.engine.intake import Found
 from relay.engine.parking import Became, NotParked, ParkedCopy, Stored, TakeUp, Took, parked_key, unwrap_ours, wrap
-from relay.engine.rows import mark_of, row_of
 from relay.engine.settling import ToSettle
 from relay.engine.supervision import Patience
-from relay.engine.work import Call, Dead, Outcome, Seen, Unread, Work
+from relay.engine.work import Call, Dead, Outcome, Seen, Unread, Work, mark_of, row_of
 from relay.log.port import Coordinate, Log, NewRecord, Record
 from relay.state.attempts import Kind, Verdict
 from relay.state.port import Due, DueAsk, IntakeAsk, State

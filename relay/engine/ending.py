@@ -15,8 +15,7 @@ from relay.engine.order import Order, Twins, Watermark
 from relay.engine.parking import DueIndex, ParkedKeys
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Appetite, Bounds, Policy, Standing
-from relay.engine.rows import row_of
-from relay.engine.work import Dead, Done, Outcome, Unread, W, Worker, is_awaited
+from relay.engine.work import Dead, Done, Outcome, Unread, W, Worker, is_awaited, row_of
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 from relay.state.port import Lane as LaneId
 

@@ -10,9 +10,22 @@ from relay.domain.receiver import BreakerPolicy
 from relay.engine.asks import Ask
 from relay.engine.ending import Setting
 from relay.engine.phases import Event, Phase, advance
-from relay.engine.rows import fill_in, row_of
 from relay.engine.waiting import Waiting
-from relay.engine.work import Dead, Decision, Done, GateRules, Later, Resend, W, W_contra, WaitFor, Work, Worker
+from relay.engine.work import (
+    Dead,
+    Decision,
+    Done,
+    GateRules,
+    Later,
+    Resend,
+    W,
+    W_contra,
+    WaitFor,
+    Work,
+    Worker,
+    fill_in,
+    row_of,
+)
 from relay.state.attempts import Change, Kind, Settlement
 from relay.state.rows import Result, Row, Stage
 

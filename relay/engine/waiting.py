@@ -9,8 +9,7 @@ from relay.engine.ending import Ending
 from relay.engine.parking import Became, NotParked, Stored
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
-from relay.engine.rows import row_of
-from relay.engine.work import Dead, Later, Seen, W
+from relay.engine.work import Dead, Later, Seen, W, row_of
 from relay.state.attempts import Change
 from relay.state.port import Due
 

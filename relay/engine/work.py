@@ -8,11 +8,12 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from msgspec import Struct
 
 from relay.domain.identity import DeliveryId
+from relay.domain.reasons import REASON_CODES
 from relay.engine.phases import Phase
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.attempts import Change, Kind, Limits
 from relay.state.port import Lane
-from relay.state.rows import Result, Row, RowKey, Stage
+from relay.state.rows import Mark, Result, Row, RowKey, Stage
 
 R = TypeVar("R")
 
@@ -245,6 +246,47 @@ class Outcome(Struct, frozen=True):
     at: tuple[Coordinate, ...]
 
 
+def row_of(work: W) -> RowKey:
+    """The row of a work that has one."""
+    if work.row is None:
+        raise AssertionError("work without a row in a table of rows")
+    return work.row
+
+
+def fill_in(work: W, row: Row, now: float, kind: Kind) -> None:
+    """Let `work` know what its row knows; a row of an earlier generation says only whether a tombstone is owed.
+
+    A stored 202 is the result of a POST; to a poll it says nothing yet.
+    """
+    work.owes_tombstone = row.park_intent or work.parked_at is not None
+    work.result = None
+    if row.generation != work.generation:
+        return
+    work.attempts = max(work.attempts, row.attempts)
+    work.sent = work.sent or row.stage is not Stage.NONE
+    work.polls = row.polls
+    if row.due_in_s > 0 and work.parked_at is None:
+        work.due = now + row.due_in_s
+    if row.stage is Stage.RESULT or (row.stage is Stage.ACCEPTED and kind is Kind.POST):
+        work.result = row.result
+
+
+def mark_of(row: RowKey, work: W, outcome: Outcome) -> Mark:
+    """What becomes of a row when its hop records are acknowledged."""
+    decision, awaited = outcome.decision, is_awaited(work, outcome.decision)
+    at = (outcome.at[0].partition, outcome.at[0].offset) if outcome.at else None
+    if isinstance(decision, Dead):
+        return Mark(row, work.generation, Stage.FAILED, at, REASON_CODES.get(decision.reason, 0), awaited)
+    return Mark(
+        row,
+        work.generation,
+        decision.stage,
+        at if decision.stage is not Stage.AWAITING else None,
+        decision.code,
+        awaited,
+    )
+
+
 class Table(Protocol[W_contra]):
     """The rows behind a kind of work."""
 
@@ -263,16 +305,6 @@ class Table(Protocol[W_contra]):
     async def mark(self, works: Sequence[tuple[W_contra, Outcome]]) -> None:
         """The hop records of these are acknowledged."""
         ...
-
-
-class LookedUpFirst:
-    """Of a table whose works are looked up before they are begun, always."""
-
-    def may_begin_unseen(self, work: Work) -> bool:
-        return False
-
-    def seen(self, work: Work, row: Row, now: float) -> Seen:
-        raise AssertionError("it was looked up before")
 
 
 class Worker(Protocol[W]):

@@ -28,9 +28,8 @@ from relay.engine.order import Watermark
 from relay.engine.parking import Became, Stored, parked_key, wrap
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.recovery import Recovery
-from relay.engine.rows import RowTable, row_of
 from relay.engine.settling import ToSettle
-from relay.engine.work import Dead, Done, Outcome, Seen
+from relay.engine.work import Dead, Done, Outcome, Seen, row_of
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord
 from relay.state.attempts import BeginAsk, Go, Kind, Verdict
@@ -42,6 +41,7 @@ from relay.state.rows import Mark, Row, Stage
 from tests.fakes.state_rows import Rows, StoredRow
 from tests.fakes.state_rows import mark as mark_row
 from workers.from_sender import Incoming, MessageTable
+from workers.tables import RowTable
 from workers.to_sender import Callback, CallbackTable
 
 AnyWork = Any

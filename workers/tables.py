@@ -1,15 +1,15 @@
-"""The table of work that has a row in the state: deliveries, and with them polls."""
+"""Tables of workers, as far as several have the same: that of works with a row in the state (deliveries, and with them
+polls), and what one says whose works are looked up before they begin."""
 
 from collections.abc import Sequence
 from typing import Generic
 
 from relay.clock import Clock
-from relay.domain.reasons import REASON_CODES
-from relay.engine.work import Dead, Outcome, Seen, W, is_awaited
+from relay.engine.work import Outcome, Seen, W, Work, fill_in, mark_of, row_of
 from relay.state.attempts import Kind
 from relay.state.port import IntakeAsk, Lane, State
 from relay.state.replies import answered, of
-from relay.state.rows import Mark, Row, RowKey, Stage
+from relay.state.rows import Row, Stage
 
 
 class RowTable(Generic[W]):
@@ -52,42 +52,11 @@ class RowTable(Generic[W]):
         await answered(self._state.mark([mark_of(row_of(work), work, outcome) for work, outcome in works]))
 
 
-def row_of(work: W) -> RowKey:
-    """The row of a work that has one."""
-    if work.row is None:
-        raise AssertionError("work without a row in a table of rows")
-    return work.row
+class LookedUpFirst:
+    """Of a table whose works are looked up before they are begun, always."""
 
+    def may_begin_unseen(self, work: Work) -> bool:
+        return False
 
-def fill_in(work: W, row: Row, now: float, kind: Kind) -> None:
-    """Let `work` know what its row knows; a row of an earlier generation says only whether a tombstone is owed.
-
-    A stored 202 is the result of a POST; to a poll it says nothing yet.
-    """
-    work.owes_tombstone = row.park_intent or work.parked_at is not None
-    work.result = None
-    if row.generation != work.generation:
-        return
-    work.attempts = max(work.attempts, row.attempts)
-    work.sent = work.sent or row.stage is not Stage.NONE
-    work.polls = row.polls
-    if row.due_in_s > 0 and work.parked_at is None:
-        work.due = now + row.due_in_s
-    if row.stage is Stage.RESULT or (row.stage is Stage.ACCEPTED and kind is Kind.POST):
-        work.result = row.result
-
-
-def mark_of(row: RowKey, work: W, outcome: Outcome) -> Mark:
-    """What becomes of a row when its hop records are acknowledged."""
-    decision, awaited = outcome.decision, is_awaited(work, outcome.decision)
-    at = (outcome.at[0].partition, outcome.at[0].offset) if outcome.at else None
-    if isinstance(decision, Dead):
-        return Mark(row, work.generation, Stage.FAILED, at, REASON_CODES.get(decision.reason, 0), awaited)
-    return Mark(
-        row,
-        work.generation,
-        decision.stage,
-        at if decision.stage is not Stage.AWAITING else None,
-        decision.code,
-        awaited,
-    )
+    def seen(self, work: Work, row: Row, now: float) -> Seen:
+        raise AssertionError("it was looked up before")
