@@ -13,12 +13,12 @@ from relay.domain.topics import SHARED, Topics
 from relay.engine.core import NOTHING, Lane, Levels
 from relay.engine.effects import Effects
 from relay.engine.ending import Setting
-from relay.engine.holding import Holding
 from relay.engine.intake import Breaks
 from relay.engine.lane import OpenLane, Roster
 from relay.engine.observer import Observer
 from relay.engine.policy import Bounds, Dedicated, Policy, Shared
 from relay.engine.pump import Pump
+from relay.engine.recovery import Holding
 from relay.engine.runner import Runner
 from relay.engine.supervision import OpenService, Patience
 from relay.engine.work import Worker

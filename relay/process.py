@@ -30,8 +30,7 @@ from relay.domain.hop import Hop
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
-from relay.engine.holding import Holding
-from relay.engine.recovery import Recovery
+from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience, Supervisor, end, telling, unless_stopped
 from relay.engine.turnstile import Turnstile, attend
 from relay.front import Front

@@ -23,7 +23,7 @@ from relay.domain.errors import LogUnavailable
 from relay.domain.hold import Hold, HoldReason, hold
 from relay.domain.receiver import Endpoint
 from relay.domain.topics import SHARED, lane_of
-from relay.engine.holding import Holding
+from relay.engine.recovery import Holding
 from relay.state.port import EndpointHealth
 from relay.state.replies import answered
 from relay.telemetry.redaction import escape_control

@@ -16,9 +16,8 @@ from relay.domain.errors import RelayError, UserError
 from relay.domain.topics import Topics
 from relay.embedded.relay import LOG_DB, STATE_DB
 from relay.embedded.valkey import ValkeyServer
-from relay.engine.holding import Holding
 from relay.engine.observer import Observer
-from relay.engine.recovery import LEASE_S, Recovery
+from relay.engine.recovery import LEASE_S, Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.log.port import Log
 from relay.log.streams.log import StreamsLog

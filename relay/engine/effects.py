@@ -14,9 +14,9 @@ from relay.domain.errors import LogUnavailable, PartitionLost, RecordTooLarge, U
 from relay.engine.asks import Alone, Ask, Command
 from relay.engine.core import Lane
 from relay.engine.ending import TOO_LITTLE
-from relay.engine.holding import Holding
 from relay.engine.intake import Found
 from relay.engine.parking import Became, NotParked, ParkedCopy, Stored, TakeUp, Took, parked_key, unwrap_ours, wrap
+from relay.engine.recovery import Holding
 from relay.engine.settling import ToSettle
 from relay.engine.supervision import Patience
 from relay.engine.work import Call, Dead, Outcome, Seen, Unread, Work, mark_of, row_of

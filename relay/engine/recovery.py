@@ -1,4 +1,5 @@
-"""The recovery pass: after a loss of state, who is held goes back there, and what is parked into the due index.
+"""What the state may lose, and the log has: who is held, and what is parked. A hold is said on the log first, where it
+outlives everything, then in the state, where it takes effect. After a loss the recovery pass puts both back.
 
 Kafka holds the obligations, Redis the indexes: this is how the second is rebuilt from the first (rule 3). Until a tag
 is ready its lanes stand still. The same pass runs every few hours as a check, and changes nothing then.
@@ -7,14 +8,14 @@ is ready its lanes stand still. The same pass runs every few hours as a check, a
 import asyncio
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from relay.clock import Clock
 from relay.domain.batches import batches
-from relay.domain.errors import Unavailable
+from relay.domain.errors import InvalidRecord, LogUnavailable, Unavailable
+from relay.domain.hold import Hold, decode_hold, encode_hold, held_owner, hold, hold_key
 from relay.domain.topics import TopicSpec
-from relay.engine.holding import Holding
 from relay.engine.observer import Memory, Observer, Recovered
 from relay.engine.parking import LIFE_KEY, unwrap_ours
 from relay.engine.supervision import Patience
@@ -28,6 +29,45 @@ LOOK_EVERY_S = 30.0
 LEASE = "recovery"
 LEASE_S = 15.0
 BATCH = 500
+MARGIN_S = 1.0
+"""What was held so shortly before the log was read may have been there too late to be read."""
+
+
+class Holding:
+    """Holds and resumes. `topic`: `receiver_config`. Its methods raise what the two ports do; all can be repeated."""
+
+    def __init__(self, log: Log, state: State, topic: str) -> None:
+        self._log = log
+        self._state = state
+        self._topic = topic
+
+    async def hold(self, owner: str, hold: Hold) -> None:
+        """From its return on nothing is sent, whatever becomes of the state."""
+        await self._log.append([NewRecord(self._topic, hold_key(owner), encode_hold(hold))])
+        await self._state.hold(owner, hold)
+
+    async def resume(self, owner: str) -> None:
+        """Said on the log a second time, once it is in force: whoever reads that may begin at once. Without it, they
+        ask the state again within seconds."""
+        resumed = [NewRecord(self._topic, hold_key(owner), None)]
+        await self._log.append(resumed)
+        await self._state.resume(owner)
+        with contextlib.suppress(LogUnavailable):
+            await self._log.append(resumed)
+
+    async def restore(self, tags: Collection[int], now: float) -> None:
+        """Bring what the log says of these hash tags back into the state. `now`: Unix seconds, before the call."""
+        found: dict[str, Hold] = {}
+        async for batch in self._log.scan(self._topic, 0):  # there may be a million receivers among them
+            for record in batch:
+                owner = held_owner(record.key or b"")
+                if owner is None or tag_of(owner) not in tags:
+                    continue
+                if record.value is None:
+                    found.pop(owner, None)
+                else:
+                    found[owner] = _hold(record.value, record)
+        await self._state.hold_again(found, tags=tags, before=now - MARGIN_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +267,13 @@ async def keeping_lease(state: State, clock: Clock, name: str, owner: str) -> As
         keeper.cancel()
         with contextlib.suppress(Unavailable):
             await state.release(name, owner)
+
+
+def _hold(value: bytes, record: Record) -> Hold:
+    try:
+        return decode_hold(value)
+    except InvalidRecord as error:  # whoever wrote it meant something; to send nothing can be undone
+        return hold("paused", record.timestamp_ms / 1000, error.detail)
 
 
 def _memory(tags: frozenset[int], forgotten: frozenset[int], *, was_alive: bool) -> Memory:

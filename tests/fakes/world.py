@@ -15,9 +15,8 @@ from relay.domain.errors import StateRecovering
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED, Topics, lane_of
-from relay.engine.holding import Holding
 from relay.engine.observer import Observer
-from relay.engine.recovery import Recovery
+from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience, Supervisor
 from relay.engine.turnstile import SEATS, Turnstile
 from relay.engine.work import Dead, Decision, Work

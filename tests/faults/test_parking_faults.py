@@ -8,9 +8,8 @@ import pytest
 
 from relay.config.settings import Settings
 from relay.domain.identity import DeliveryId
-from relay.engine.holding import Holding
 from relay.engine.observer import Observer
-from relay.engine.recovery import Recovery
+from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.state.port import Lane
 from relay.state.replies import answered, of

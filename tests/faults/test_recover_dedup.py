@@ -13,9 +13,8 @@ from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.receiver import Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED
-from relay.engine.holding import Holding
 from relay.engine.observer import Memory, Observer, Recovered
-from relay.engine.recovery import Recovery
+from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.log.port import Backlog
 from relay.rebuild import MemoryLostAgain, Read, Rebuild

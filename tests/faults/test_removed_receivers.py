@@ -10,7 +10,7 @@ from relay.domain.hold import hold
 from relay.domain.identity import DeliveryId
 from relay.domain.route import CUT_PREFIX, Route
 from relay.domain.topics import SHARED
-from relay.engine.holding import Holding
+from relay.engine.recovery import Holding
 from relay.state.port import EndpointHealth
 from relay.state.replies import answered
 from relay.state.rows import Stage, delivery_row

@@ -9,9 +9,8 @@ from relay.config.encryption import NO_KEYS
 from relay.config.topic import Declared
 from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver
-from relay.engine.holding import Holding
 from relay.engine.observer import Observer
-from relay.engine.recovery import Recovery
+from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.log.port import NewRecord
 from relay.transfer.form import Begin, End, Line, Moved, decode_line, encode_line

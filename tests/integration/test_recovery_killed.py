@@ -12,10 +12,9 @@ from relay.clock import SystemClock
 from relay.domain.errors import StateUnavailable
 from relay.domain.topics import Topics
 from relay.engine import recovery
-from relay.engine.holding import Holding
 from relay.engine.observer import Observer
 from relay.engine.parking import LIFE_KEY, parked_key, wrap
-from relay.engine.recovery import BATCH, Recovery
+from relay.engine.recovery import BATCH, Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.engine.work import Work
 from relay.log.port import NewRecord, Record

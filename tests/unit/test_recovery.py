@@ -4,10 +4,9 @@ from collections import Counter
 
 from relay.domain.identity import DeliveryId
 from relay.domain.topics import Topics, TopicSpec
-from relay.engine.holding import Holding
 from relay.engine.observer import Memory, Observer, Recovered
 from relay.engine.parking import LIFE_KEY, wrap
-from relay.engine.recovery import LEASE, Recovery
+from relay.engine.recovery import LEASE, Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.engine.work import Work
 from relay.log.port import Coordinate, NewRecord, Record

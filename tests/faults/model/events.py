@@ -11,8 +11,7 @@ from math import inf
 from typing import Any, Final, NamedTuple
 
 from relay.domain.exchange import Exchange, NoResponse
-from relay.engine.holding import Holding
-from relay.engine.recovery import Recovery
+from relay.engine.recovery import Holding, Recovery
 from tests.faults.model.here import HERE, OBSERVER, PATIENCE, SETTINGS, TOPICS, Role, client, effects, finished
 from tests.faults.model.turns import YES, at_once, carry_on, hear, leave, told, turn
 from tests.faults.model.world import Owner, Posted, World, sent

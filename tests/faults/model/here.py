@@ -13,8 +13,8 @@ from relay.delivery.port import Transport
 from relay.domain.exchange import Exchange, Request
 from relay.domain.topics import Topics
 from relay.engine.effects import Effects
-from relay.engine.holding import Holding
 from relay.engine.observer import Observer
+from relay.engine.recovery import Holding
 from relay.engine.supervision import Patience
 from relay.engine.turnstile import Turnstile
 from relay.engine.work import Later, Worker
