@@ -14,10 +14,9 @@ from relay.engine.core import NOTHING, Lane, Levels
 from relay.engine.effects import Effects
 from relay.engine.ending import Setting
 from relay.engine.intake import Breaks
-from relay.engine.lane import OpenLane, Roster
 from relay.engine.observer import Observer
 from relay.engine.policy import Bounds, Dedicated, Policy, Shared
-from relay.engine.pump import Pump
+from relay.engine.pump import OpenLane, Pump
 from relay.engine.recovery import Holding
 from relay.engine.runner import Runner
 from relay.engine.supervision import OpenService, Patience
@@ -27,6 +26,7 @@ from relay.plan import Plan
 from relay.state.port import Lane as LaneId
 from relay.state.port import State
 from relay.state.rows import TAGS, tag_of
+from relay.watch.roster import Roster
 from workers.failed_messages import NOBODY_GATHERS, FailedMessages, Gatherer, Reporter
 from workers.from_receiver_async import FromReceiverAsync
 from workers.from_sender import FromSender, TracedFromSender

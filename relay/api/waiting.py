@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 from relay.domain.hold import Hold, HoldReason
 from relay.domain.progress import WaitKind
 from relay.domain.receiver import Endpoint, Receiver
-from relay.engine.lane import UNSERVED_S
-from relay.state.onlooker import Openings, Watched
+from relay.state.onlooker import UNSERVED_S, Openings, Watched
 from relay.state.port import EndpointHealth
 from relay.state.rows import Row, Stage
 

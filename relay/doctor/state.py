@@ -9,9 +9,8 @@ from relay.config.durations import format_duration
 from relay.doctor.case import Case, LaneTopic
 from relay.domain.diagnosis import Checked, error, fine, warning
 from relay.domain.errors import LogUnavailable, StateRecovering, StateUnavailable, UserError
-from relay.engine.lane import UNSERVED_S
 from relay.log.port import TopicPartition
-from relay.state.onlooker import FailedEntry, Served
+from relay.state.onlooker import UNSERVED_S, FailedEntry, Served
 from relay.state.port import Counts
 from relay.state.rows import TAGS, RowKey, tag_of
 from relay.telemetry.observer import is_many

@@ -2,12 +2,14 @@
 they ask for. It never waits for a call: replies come back as events, so that whoever is away holds its own lanes only.
 
 A turn runs at once when something came. While one is under way more comes, so under load turns grow by themselves.
+
+Whoever owns a partition opens a lane here (`OpenLane`): what is read goes in, what may be committed comes out.
 """
 
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from math import inf
@@ -18,12 +20,20 @@ from relay.domain.errors import PartitionLost, RecordTooLarge
 from relay.engine.asks import STILL_COUNT, Ask, Command
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
+from relay.engine.intake import blamed
+from relay.engine.order import Order
 from relay.engine.supervision import never_in_silence
 from relay.engine.turnstile import LaneSeats, Turnstile
 from relay.engine.work import Call, Work
+from relay.log.port import Record, TopicPartition
+from relay.state.port import Lane as LaneId
+from relay.state.port import State
 
 TURN_S: Final = 0.02
 """A turn goes on for so long at most: then the event loop does what else there is to do."""
+
+LINGER_S: Final = 30.0
+"""How long requests may go on after the lane was given up, so that their outcomes are known."""
 
 Came = partial[None]
 """Something that came for a lane; it is told the time (monotonic). What it is about is its first argument."""
@@ -214,3 +224,158 @@ class Pump:
                 post.broke(error, None)
         else:
             self.tell(post, partial(lane.carried_out, command, reply))
+
+
+class OpenLane:
+    """The pump runs it from the start. It ends by `stop`, a fence, or a bug that breaks it: then `on_stop` is called,
+    and `finish` has to be run. `close` ends it at once."""
+
+    def __init__(self, pump: Pump, clock: Clock, make: Callable[[LaneSeats], Lane[Any]]) -> None:
+        self._pump = pump
+        self._clock = clock
+        self._post = pump.open(make, self._told, self._broke)
+        self.core = self._post.lane
+        self._is_stopping = False
+        self._changed = asyncio.Event()
+        self._grace_until = self._linger_until = inf
+        self._is_broken = False
+        self._next_offset: int | None = None
+        self.progress = asyncio.Event()
+        """Set when records were offered or have ended; the lanes of a runner share one."""
+        self.on_stop: Callable[[], None] = lambda: None
+        """Called when it begins to stop, once: what is in flight has to be seen to its end."""
+        self.on_break: Callable[[], None] = lambda: None
+        """Called when a bug has broken it: nothing more comes of it, and it has to be made anew."""
+        self.left = asyncio.Event()
+        """Set when nothing of this lane counts for the watermark any more; requests may still be under way."""
+
+    @property
+    def order(self) -> Order[Any]:
+        return self.core.order
+
+    @property
+    def in_flight(self) -> int:
+        return self.core.in_flight
+
+    def parked_keys(self, limit: int) -> Sequence[tuple[bytes, str]]:
+        return self.core.parked_keys(limit)
+
+    # what the runner sees
+
+    @property
+    def lane(self) -> LaneId:
+        return self.core.setting.lane
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self.core.partition
+
+    @property
+    def tags(self) -> tuple[int, ...]:
+        """Where its fence may stand."""
+        return self.core.setting.tags
+
+    @property
+    def state(self) -> State:
+        return self._pump.effects.state
+
+    @property
+    def stuck_at(self) -> int | None:
+        """The lowest unfinished offset, where nothing is known that will come for it: it would stay for ever."""
+        return None if self._post.events else self.core.stuck_at
+
+    def sated(self, *, crowded: bool) -> bool:
+        """There is enough at hand: intake may wait, with its records still in the log."""
+        return self.core.sated(self._clock.monotonic(), crowded=crowded)
+
+    def offer(self, records: Sequence[Record]) -> None:
+        """Take the next records of the partition, in order."""
+        self.core.offer(records, self._clock.monotonic())
+        self._pump.wake(self._post)
+        self.progress.set()
+
+    def relieve(self) -> None:
+        """At the bound: park what waits, so that the rest can go on."""
+        if self.left.is_set():
+            return
+        try:
+            self.core.relieve(self._clock.monotonic(), shut=self._pump.shut)
+        except Exception as error:  # noqa: BLE001
+            self._broke(error, None)
+        self._pump.wake(self._post)
+
+    # its life
+
+    async def finish(self) -> None:
+        """Wait until what is in flight has ended, or for as long as `stop` said."""
+        lane = self.core
+        try:
+            await self._until(lambda: self._is_broken or lane.idle, lambda: self._grace_until)
+            if lane.fenced_at is None:
+                await self._hand_over()
+            self._leave()
+            await self._until(lambda: not lane.attempting, lambda: self._linger_until)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Whatever is in flight is nobody's business here any more."""
+        self.core.stop()
+        self._leave()
+        self._pump.close(self._post)
+        self.core.abandon()
+
+    def stop(self, grace_s: float, *, linger_s: float = 0.0) -> None:
+        """Start nothing new; `left` is set when what is in flight has ended, or after `grace_s`. What is not finished
+        then is read again by the next owner; requests may take `linger_s` more, so that it finds their outcomes."""
+        now = self._clock.monotonic()
+        self._grace_until = min(self._grace_until, now + grace_s)
+        self._linger_until = min(self._linger_until, now + grace_s + linger_s)
+        self._changed.set()
+        if not self._is_stopping:
+            self._is_stopping = True
+            self.core.stop()
+            self._pump.wake(self._post)
+            self.on_stop()
+
+    async def _hand_over(self) -> None:
+        lane, effects = self.core, self._pump.effects
+        try:
+            await never_in_silence(effects.hand_back(lane))
+            await never_in_silence(effects.leave(lane))
+        except Exception as error:  # noqa: BLE001
+            self._broke(error, None)
+
+    def _leave(self) -> None:
+        self.core.leave()
+        self._pump.leave(self._post)
+        self.left.set()
+
+    def _broke(self, error: Exception, about: object) -> None:
+        """A bug. Nobody knows what the lane would do next: all that it does any more is to store what comes of its
+        requests, which it knows best."""
+        setting, record = self.core.setting, blamed(error, about)
+        first, self._is_broken = not self._is_broken, True
+        times = setting.breaks.note(record) if first and record is not None else 0
+        setting.observer.lane_broken(self.partition, error, record, times)
+        if first:
+            self.core.stop()
+            self._leave()
+            self.stop(0.0, linger_s=LINGER_S)
+            self._pump.wake(self._post)
+            self.on_break()
+
+    def _told(self) -> None:
+        """The lane had a turn."""
+        if self.core.fenced_at is not None:
+            self.stop(0.0, linger_s=LINGER_S)
+        if self._next_offset != self.core.next_offset:
+            self._next_offset = self.core.next_offset
+            self.progress.set()
+        self._changed.set()
+
+    async def _until(self, done: Callable[[], bool], end: Callable[[], float]) -> None:
+        """Until `done`, or the moment that `end` tells, which may come nearer meanwhile."""
+        while not done() and (rest := end() - self._clock.monotonic()) > 0:
+            self._changed.clear()
+            await self._clock.wait(self._changed, rest)

@@ -1,7 +1,7 @@
 """What the state tells those who only look: why a delivery waits, and who serves its lane. Nothing is decided by it."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from relay.log.port import Coordinate
 from relay.state.rows import Row
@@ -57,6 +57,10 @@ class Sign(NamedTuple):
     process: str = ""
     in_flight: int = 0
     parked: tuple[ParkedLine, ...] = ()
+
+
+UNSERVED_S: Final = 10.0
+"""A lane without a sign for so long is served by nobody: signs that follow each other are never so far apart."""
 
 
 class Served(NamedTuple):

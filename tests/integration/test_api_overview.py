@@ -5,9 +5,8 @@ from typing import Any
 
 from relay.domain.coordinate import Coordinate
 from relay.domain.hold import hold
-from relay.engine.lane import UNSERVED_S
 from relay.log.port import NewRecord
-from relay.state.onlooker import Sign
+from relay.state.onlooker import UNSERVED_S, Sign
 from relay.state.port import FailedEntry
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 

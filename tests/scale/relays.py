@@ -21,10 +21,9 @@ from relay.domain.topics import SHARED, Topics
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
 from relay.engine.ending import Setting
-from relay.engine.lane import OpenLane
 from relay.engine.observer import Observer
 from relay.engine.policy import Bounds, Shared
-from relay.engine.pump import Pump
+from relay.engine.pump import OpenLane, Pump
 from relay.engine.recovery import Holding
 from relay.engine.supervision import Patience
 from relay.engine.turnstile import Turnstile

@@ -23,9 +23,8 @@ from relay.domain.topics import Topics
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
 from relay.engine.ending import Setting
-from relay.engine.lane import OpenLane
 from relay.engine.policy import Bounds, Dedicated, Policy
-from relay.engine.pump import Pump
+from relay.engine.pump import OpenLane, Pump
 from relay.engine.recovery import Holding
 from relay.engine.supervision import Patience
 from relay.engine.turnstile import Turnstile

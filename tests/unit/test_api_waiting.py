@@ -8,8 +8,7 @@ import pytest
 from relay.api.waiting import Around, Head, Held, LaneSeen, Wait, before_routing, next_attempt, of_callback, of_delivery
 from relay.domain.hold import Hold
 from relay.domain.receiver import Endpoint, Receiver
-from relay.engine.lane import UNSERVED_S
-from relay.state.onlooker import Openings, Watched
+from relay.state.onlooker import UNSERVED_S, Openings, Watched
 from relay.state.port import EndpointHealth
 from relay.state.rows import Row, Stage
 

@@ -10,9 +10,8 @@ from relay.api.overview.lines import StuckLine, why_stuck
 from relay.api.overview.look import Passed, counted, passed, rates
 from relay.domain.coordinate import Coordinate
 from relay.domain.topics import Topics
-from relay.engine.lane import UNSERVED_S
 from relay.log.port import Backlog, TopicPartition
-from relay.state.onlooker import Served, Watched
+from relay.state.onlooker import UNSERVED_S, Served, Watched
 from relay.state.port import FailedEntry
 from relay.state.rows import Row, Stage
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from relay.domain.errors import StateUnavailable
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
-from relay.engine.lane import SIGN_EVERY_S, UNSERVED_S, Roster
 from relay.engine.order import Order
 from relay.engine.work import Work
 from relay.log.port import Record, TopicPartition
-from relay.state.onlooker import LineHead, ParkedLine, Served, Sign
+from relay.state.onlooker import UNSERVED_S, LineHead, ParkedLine, Served, Sign
 from relay.state.rows import delivery_row
+from relay.watch.roster import SIGN_EVERY_S, Roster
 from tests.fakes.state import MemoryState
 from tests.fakes.virtual_time import LoopClock, run_virtually
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 import pytest
 
 from relay.domain.errors import OffsetMissing, RelayError, Unavailable
-from relay.engine.lane import OpenLane
 from relay.engine.observer import Observer
+from relay.engine.pump import OpenLane
 from relay.engine.runner import Runner
 from relay.engine.supervision import FIRST_PAUSE_S, CallCancelled, Patience
 from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicPartition

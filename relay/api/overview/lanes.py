@@ -6,9 +6,8 @@ from typing import Final, Literal
 
 from relay.domain.coordinate import Coordinate
 from relay.domain.topics import SHARED, Topics
-from relay.engine.lane import UNSERVED_S
 from relay.log.port import Backlog, LogReader, Record, TopicPartition
-from relay.state.onlooker import Served
+from relay.state.onlooker import UNSERVED_S, Served
 
 OLDEST_LOOKED_AT: Final = 200
 """Lanes whose oldest unread record is read, of those that are furthest behind: each look has to end soon."""
