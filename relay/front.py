@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from relay.api.app import ApiContext, ApiServer
 from relay.api.siblings import Member, Siblings
+from relay.config.answer_urls import AnswerUrls
 from relay.config.own_address import own_url
 from relay.config.settings import Settings
 from relay.plan import API, Plan
@@ -22,6 +23,10 @@ class Front:
         self._servers: list[ApiServer] = []
         self.url: str | None = None
         """Of the API, once it is open; None in a process that has none."""
+
+    def answer_urls(self) -> AnswerUrls:
+        """As far as is known by now: without a public URL they are those of this process."""
+        return AnswerUrls(self._plan.answer_secrets, self._settings.public_url or self.url)
 
     async def open(self) -> None:
         """The API, or in a process without that role the health routes, where a port is set for them. Raises

@@ -1,11 +1,16 @@
 """The way out, as the settings say: the transport to receivers and callbacks, and how many requests it may have."""
 
+from typing import Final
+
+from relay import __version__
 from relay.config.settings import Settings
 from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
 from relay.delivery.proxy import EgressProxy, proxy_of
 from relay.domain.errors import UserError
 from relay.limits import KEPT, descriptor_limit, most_requests
+
+USER_AGENT: Final = f"relay/{__version__}"
 
 
 def requests_of(settings: Settings, descriptors: int | None = None) -> int:

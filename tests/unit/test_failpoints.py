@@ -308,7 +308,7 @@ PATCHED = {
     "relay.composition": ("kafka_log", "redis_state"),
     "relay.cli.run": ("kafka_log", "redis_state"),
     "relay.way_out": ("transport_of",),
-    "relay.process": ("transport_of",),
+    "relay.delivery_part": ("transport_of",),
     "relay.cli.processes": ("command",),
 }
 
@@ -328,7 +328,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("restored")
 def test_the_ports_of_production_get_points_wherever_they_are_made() -> None:
     entry.install(Failpoints())
-    for module in ("relay.composition", "relay.cli.run", "relay.way_out", "relay.process"):
+    for module in ("relay.composition", "relay.cli.run", "relay.way_out", "relay.delivery_part"):
         for name in PATCHED[module]:
             assert getattr(importlib.import_module(module), name).__module__ == entry.__name__
     settings = Settings(kafka_bootstrap_servers="127.0.0.1:9")
