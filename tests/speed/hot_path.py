@@ -112,7 +112,7 @@ class HotPath:
 
     def __init__(self) -> None:
         registry = Registry(TOPICS, {})
-        registry._receivers = {name: _receiver(name) for name in map(receiver_name, range(RECEIVERS))}
+        registry._in_force.receivers.update({name: _receiver(name) for name in map(receiver_name, range(RECEIVERS))})
         metrics = Metrics("0")
         self.log = QuickLog()
         self._clock = SystemClock()
