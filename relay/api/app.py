@@ -127,17 +127,42 @@ def create_app(
     app.on_shutdown.extend((waiters.close, tail.close))
     app.on_startup.extend((trail.start, uses.start))
     app.on_cleanup.extend((trail.close, uses.close))  # when the last request is over
-    intake = Intake(context)
-    quotas = Quotas(context, refusals)
-    messages = MessagesResource(context, reader, intake, quotas, waiters)
     replays = None if context.replays is None else ReplaysResource(context, context.replays, reader, waiters)
     resources: tuple[_Resource, ...] = (
+        *_messages(context, reader, waiters, refusals, replays),
+        *_operation(context, uses, callers),
+        TailResource(context, tail, None if private else callers),
+        *_registration(context),
+        Health(context),
+        PagesResource(app.router, context.topics, for_people=pages is not None),
+        *_actions(context, replays),
+    )
+    for resource in resources:
+        resource.add_routes(app.router)
+    if pages is not None:
+        app.add_subapp(PEOPLE, pages)
+    return app
+
+
+def _messages(
+    context: ApiContext, reader: StatusReader, waiters: Waiters, refusals: Refusals, replays: ReplaysResource | None
+) -> list[_Resource]:
+    """Their ways in, and what became of them."""
+    intake, quotas = Intake(context), Quotas(context, refusals)
+    messages = MessagesResource(context, reader, intake, quotas, waiters)
+    return [
         messages,
         InboundResource(context, messages, intake, refusals, quotas, Redelivery(replays)),
         BatchResource(context, intake, quotas),
         MessageResource(reader, waiters, context.limits.wait_s),
         HistoryResource(context, reader),
         AnswersResource(context, reader),
+    ]
+
+
+def _operation(context: ApiContext, uses: KeyUse, callers: Callers) -> list[_Resource]:
+    """What an operator looks at, and who may call."""
+    return [
         FailedResource(context),
         ReceiversResource(context),
         StatsResource(context),
@@ -146,22 +171,17 @@ def create_app(
         AuditResource(context),
         OverviewResource(context),
         SettingsResource(context),
-        TailResource(context, tail, None if private else callers),
-        *_registration(context),
-        Health(context),
-        PagesResource(app.router, context.topics, for_people=pages is not None),
-    )
-    for resource in resources:
-        resource.add_routes(app.router)
-    if replays is not None:
-        replays.add_routes(app.router)
+    ]
+
+
+def _actions(context: ApiContext, replays: ReplaysResource | None) -> list[_Resource]:
+    """What only a running process can do."""
+    found: list[_Resource] = [] if replays is None else [replays]
     if context.transport is not None:
-        TrialResource(context, context.transport).add_routes(app.router)
+        found.append(TrialResource(context, context.transport))
     if context.examine is not None:
-        DoctorResource(context, context.examine).add_routes(app.router)
-    if pages is not None:
-        app.add_subapp(PEOPLE, pages)
-    return app
+        found.append(DoctorResource(context, context.examine))
+    return found
 
 
 def _registration(context: ApiContext) -> list[_Resource]:

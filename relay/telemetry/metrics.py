@@ -59,7 +59,9 @@ class Metrics:
         self._define_delivery()
         self._define_levels()
         self._define_lanes()
+        self._define_state()
         self._define_faults()
+        self._define_watched()
         self._gauge("relay_build_info", "Always 1; the label tells the version", "version").labels(version).set(1)
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -226,7 +228,7 @@ class Metrics:
             "is a history whose store and log answer",
         )
 
-    def _define_faults(self) -> None:
+    def _define_state(self) -> None:
         self.state_recoveries_total = self._plain_counter(
             "relay_state_recoveries_total", "Recovery passes after the state lost its memory, or was restarted"
         )
@@ -253,6 +255,8 @@ class Metrics:
             "relay_parked_put_back_total",
             "Parked records that no reference knew of any more, put back into the due index",
         )
+
+    def _define_faults(self) -> None:
         self.dependency_waits_total = self._counter(
             "relay_dependency_waits_total", "Calls repeated because the server was away", "dependency"
         )
@@ -282,13 +286,14 @@ class Metrics:
             "lane_broken",
             "reason",
         )
+
+    def _define_watched(self) -> None:
         self.backlog_problem_partitions = self._gauge(
             "relay_backlog_problem_partitions",
             "Partitions that a group cannot go on with (missing_offset, lost), or whose oldest unread record is older "
             "than half of the retention (old)",
             "problem",
         )
-
         self.history_records_total = self._counter(
             "relay_history_records_total", "Records that the history took: taken, or unreadable", "outcome"
         )
