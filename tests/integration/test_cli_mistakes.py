@@ -17,6 +17,7 @@ from aiohttp import web
 from relay.cli.commands import COMMANDS
 from relay.cli.group import relay
 from tests.integration.api_rig import running_api
+from tests.servers.forking import run
 from tests.servers.process import RelayProcess
 
 NO_REPORT = {
@@ -40,16 +41,7 @@ def called(
 ) -> subprocess.CompletedProcess[str]:
     """The command, with none of our settings but `environ`."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
-    return subprocess.run(
-        [sys.executable, "-m", "relay", *arguments],
-        env=clean | dict(environ or {}),
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=60,
-        check=False,
-    )
+    return run(*arguments, environ=clean | dict(environ or {}), cwd=cwd)
 
 
 @pytest.fixture

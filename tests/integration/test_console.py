@@ -22,6 +22,7 @@ from rich.text import Text
 
 from relay.sink import Sink
 from tests.integration.test_demo import relay
+from tests.servers.forking import run
 from tests.servers.process import LINE_TIMEOUT_S, RelayProcess
 
 
@@ -127,8 +128,7 @@ async def test_dev_in_a_terminal_shows_what_happens_to_every_receiver(tmp_path: 
 
 
 def _run(*arguments: str) -> int:
-    command = [sys.executable, "-m", "relay", *arguments]
-    return subprocess.run(command, input=b"{}", check=False, capture_output=True).returncode
+    return run(*arguments, stdin=b"{}").returncode
 
 
 async def test_dev_in_a_pipe_says_the_same_without_colour(dev: RelayProcess) -> None:

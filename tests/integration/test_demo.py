@@ -3,12 +3,12 @@
 import asyncio
 import json
 import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from tests.servers.forking import run
 from tests.servers.process import RelayProcess
 
 
@@ -30,20 +30,9 @@ async def dev(tmp_path: Path) -> AsyncIterator[RelayProcess]:
 
 async def relay(dev: RelayProcess, *arguments: str, stdin: bytes = b"") -> tuple[int, str]:
     """Run a client command against the relay in `dev`."""
-    api = dev.value_of("API")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "relay",
-        *arguments,
-        "--api",
-        api,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    output, _ = await process.communicate(stdin)
-    return process.returncode or 0, output.decode()
+    api = ("--api", dev.value_of("API"))
+    done = await asyncio.to_thread(run, *arguments, *api, stdin=stdin, together=True)
+    return done.returncode, done.stdout
 
 
 async def test_a_message_sent_by_hand_comes_back_with_its_answer(dev: RelayProcess) -> None:

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 import asyncpg
@@ -79,20 +79,18 @@ class Service(RelayProcess):
         super().__init__(*command, cwd=image.root / "etc/relay", environ=environ)
         self._image = image
 
-    async def __aenter__(self) -> Self:
+    async def _start(self, environ: dict[str, str], stdin: int, output: int) -> asyncio.subprocess.Process:
         [entry] = [json.loads(one.text) for one in stage(1) if one.name == "ENTRYPOINT"]
-        self._process = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             self._image.root / "opt/relay/bin" / entry[0],
             *self._arguments,
             cwd=self._cwd,
             env=self._environ,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+            stdin=stdin,
+            stdout=output,
+            stderr=output,
             **self._image.as_user(),
         )
-        self._reader = asyncio.create_task(self._read())
-        return self
 
     async def is_healthy(self) -> bool:
         """What the image's own check says."""

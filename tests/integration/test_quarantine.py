@@ -7,9 +7,7 @@ import asyncio
 import json
 import os
 import random
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import signal
 from itertools import count
 
 import aiohttp
@@ -18,6 +16,7 @@ import pytest
 from relay.engine.intake import TIMES
 from tests.integration.deadly_relay import DEADLY
 from tests.integration.production import Rig, Sent, messages
+from tests.servers.process import RelayProcess
 
 pytestmark = pytest.mark.kafka
 
@@ -25,34 +24,9 @@ KILLS_S = float(os.environ.get("RELAY_KILLS_S", "15"))
 LONGEST_LIFE_S = 60.0
 
 
-@asynccontextmanager
-async def process(rig: Rig, module: str = "relay") -> AsyncIterator[asyncio.subprocess.Process]:
-    clean = {name: found for name, found in os.environ.items() if not name.startswith("RELAY_")}
-    settings = {"RELAY_LOG_FORMAT": "json", "PYTHONPATH": os.getcwd(), "RELAY_KAFKA_SESSION_TIMEOUT": "6s"}
-    running = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module, "run", "--processes", "1"),
-        cwd=rig.cwd,
-        env=clean | rig.environ | settings,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        limit=2**20,
-    )
-    try:
-        yield running
-    finally:
-        if running.returncode is None:
-            running.kill()
-        await running.communicate()
-
-
-async def _started(running: asyncio.subprocess.Process) -> str | None:
-    """Where its API is; None: it died before. What it says from then on is thrown away."""
-    assert running.stdout is not None
-    async for line in running.stdout:
-        if b'"started"' in line:
-            return str(json.loads(line)["api"])
-    return None
+def process(rig: Rig, module: str = "relay") -> RelayProcess:
+    environ = rig.environ | {"RELAY_LOG_FORMAT": "json"}
+    return RelayProcess("run", "--processes", "1", cwd=rig.cwd, environ=environ, module=module)
 
 
 async def _reasons(api: str) -> dict[str, str]:
@@ -70,13 +44,13 @@ async def test_a_record_that_kills_each_process_ends_as_poison_and_its_neighbour
     deaths = 0
     while True:
         async with process(rig, "tests.integration.deadly_relay") as running:
-            reading = asyncio.create_task(running.communicate())
+            ending = asyncio.create_task(running.finish())
             done = asyncio.create_task(_all_told(rig, expected))
-            await asyncio.wait({reading, done}, return_when=asyncio.FIRST_COMPLETED, timeout=LONGEST_LIFE_S)
+            await asyncio.wait({ending, done}, return_when=asyncio.FIRST_COMPLETED, timeout=LONGEST_LIFE_S)
             ended = done.done()
-            running.kill() if running.returncode is None else None
+            running.signal(signal.SIGKILL)
             done.cancel()
-            await asyncio.wait({reading, done})
+            await asyncio.wait({ending, done})
         if ended:
             break
         deaths += 1
@@ -111,16 +85,12 @@ async def test_kill_9_at_random_makes_no_poison(rig: Rig) -> None:
             sent += more
             await rig.produce(more)
             if draw.random() < 0.8:  # also while it starts
-                await asyncio.wait_for(_started(running), LONGEST_LIFE_S)
+                await running.line_with('"started"')
             await asyncio.sleep(draw.uniform(0.0, 4.0))
-            running.kill()
+            running.signal(signal.SIGKILL)
             kills += 1
     async with process(rig) as running:
-        api = await asyncio.wait_for(_started(running), LONGEST_LIFE_S)
-        assert api is not None
-        drain = asyncio.create_task(running.communicate())
+        api = json.loads(await running.line_with('"started"'))["api"]
         await rig.until(lambda: rig.answered() >= {message.message_id for message in sent})
         assert await _reasons(api) == {}
-        running.terminate()
-        await drain
     print(f"{kills} kills, {len(sent)} messages, no poison")  # noqa: T201  the figures of a longer run

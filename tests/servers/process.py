@@ -2,21 +2,24 @@
 
 import asyncio
 import os
-import resource
 import signal
-import sys
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.servers.fork_server import Job
+from tests.servers.forking import Forked
+
 LINE_TIMEOUT_S = 40.0
+LONGEST_LINE = 2**20
+"""Of a log in JSON: it may hold a traceback."""
 
 
 class RelayProcess:
     """Starts with the block, and is gone at its end. `lines`: what it has printed so far, on both streams.
 
-    `descriptors`: how many it may have at most. `module`: what is run, by which `python`.
+    `descriptors`: how many it may have at most. `module`: what is run. `python`: by which interpreter, that imports all
+    itself; None: by this one.
     """
 
     def __init__(
@@ -26,7 +29,7 @@ class RelayProcess:
         environ: dict[str, str] | None = None,
         descriptors: int | None = None,
         module: str = "relay",
-        python: str | Path = sys.executable,
+        python: str | Path | None = None,
     ) -> None:
         self._arguments = arguments
         self._module = module
@@ -34,27 +37,32 @@ class RelayProcess:
         self._cwd = cwd
         self._environ = environ or {}
         self._descriptors = descriptors
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | Forked | None = None
         self._reader: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self.lines: list[str] = []
 
     async def __aenter__(self) -> Self:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
-        self._process = await asyncio.create_subprocess_exec(
-            self._python,
-            "-m",
-            self._module,
-            *self._arguments,
-            cwd=self._cwd,
-            env=clean | {"PYTHONUNBUFFERED": "1"} | self._environ,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            preexec_fn=None if self._descriptors is None else partial(_allow, self._descriptors),
-        )
-        self._reader = asyncio.create_task(self._read())
+        environ = clean | {"PYTHONUNBUFFERED": "1"} | self._environ
+        reading, writing = os.pipe()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        try:
+            self._process = await self._start(environ, nothing, writing)
+        finally:
+            os.close(nothing)
+            os.close(writing)
+        self._reader = asyncio.create_task(self._read(reading))
         return self
+
+    async def _start(self, environ: dict[str, str], stdin: int, output: int) -> asyncio.subprocess.Process | Forked:
+        if self._python is None:
+            job = Job(self._module, self._arguments, str(self._cwd), environ, self._descriptors)
+            return await asyncio.to_thread(Forked, job, (stdin, output, output))
+        command = (self._python, "-m", self._module, *self._arguments)
+        return await asyncio.create_subprocess_exec(
+            *command, cwd=self._cwd, env=environ, stdin=stdin, stdout=output, stderr=output
+        )
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -109,18 +117,16 @@ class RelayProcess:
         return next(line.split()[1] for line in self.lines if line.startswith(name))
 
     @property
-    def _running(self) -> asyncio.subprocess.Process:
+    def _running(self) -> asyncio.subprocess.Process | Forked:
         if self._process is None:
             raise AssertionError("not started")
         return self._process
 
-    async def _read(self) -> None:
-        stream = self._running.stdout
-        while stream is not None and (line := await stream.readline()):
-            self.lines.append(line.decode(errors="replace").rstrip("\n"))
-            self._changed.set()
+    async def _read(self, output: int) -> None:
+        stream = asyncio.StreamReader(limit=LONGEST_LINE)
+        with open(output, "rb") as pipe:  # noqa: ASYNC230 - it is a descriptor
+            await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), pipe)
+            while line := await stream.readline():
+                self.lines.append(line.decode(errors="replace").rstrip("\n"))
+                self._changed.set()
         self._changed.set()
-
-
-def _allow(descriptors: int) -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))

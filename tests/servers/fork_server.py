@@ -1,0 +1,101 @@
+"""`python -m tests.servers.fork_server`: has imported all of the relay, and forks what becomes `python -m MODULE`.
+
+A process of the relay spends most of a second of CPU on imports, and the tests start hundreds. Each message on standard
+input, a socket, asks for one: a `Job`, with the descriptors of a connection and of its standard streams. The connection
+is told the process's id, then how it has ended, by a keeper that is its parent. Standard input's end is the server's.
+"""
+
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import resource
+import runpy
+import signal
+import socket
+import sys
+from dataclasses import asdict, dataclass
+from typing import Self
+
+import relay
+import workers
+
+MOST_BYTES = 2**17
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to become. `descriptors`: how many it may have at most."""
+
+    module: str
+    arguments: tuple[str, ...]
+    cwd: str
+    environ: dict[str, str]
+    descriptors: int | None = None
+
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        return cls(**json.loads(data))
+
+
+def main() -> None:
+    for package in (relay, workers):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith(".__main__"):
+                importlib.import_module(module.name)
+    gc.collect()
+    gc.freeze()  # else a child's first collection would copy all pages
+    job = _wanted()
+    sys.argv[1:] = job.arguments
+    runpy.run_module(job.module, run_name="__main__", alter_sys=True)
+
+
+def _wanted() -> Job:
+    """Returns in a child that is to become it, and nowhere else."""
+    asked = socket.socket(fileno=0)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a keeper
+    while True:
+        data, (connection, *streams), _, _ = socket.recv_fds(asked, MOST_BYTES, 4)
+        if not data:
+            sys.exit()
+        if os.fork() == 0:
+            asked.detach()  # its number is the child's standard input
+            return _kept(Job.decode(data), socket.socket(fileno=connection), streams)
+        for each in (connection, *streams):
+            os.close(each)
+
+
+def _kept(job: Job, connection: socket.socket, streams: list[int]) -> Job:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    pid = os.fork()
+    if pid == 0:
+        connection.close()
+        _become(job, streams)
+        return job
+    for each in streams:  # whoever reads is to see that the child has closed them
+        os.close(each)
+    connection.sendall(b"%d\n" % pid)
+    _, status = os.waitpid(pid, 0)
+    connection.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+    os._exit(0)
+
+
+def _become(job: Job, streams: list[int]) -> None:
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    for stream in set(streams):
+        os.close(stream)
+    os.chdir(job.cwd)
+    os.environ.clear()
+    os.environ.update(job.environ)
+    sys.path[0] = job.cwd  # as with `python -m`
+    if job.descriptors is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (job.descriptors, job.descriptors))
+
+
+if __name__ == "__main__":
+    main()

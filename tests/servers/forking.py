@@ -1,0 +1,116 @@
+"""Processes of the relay that are forked from one that has imported it, the fork server: started, and waited for."""
+
+import asyncio
+import atexit
+import contextlib
+import functools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.servers.fork_server import Job
+
+_ROOT = Path(__file__).parents[2]
+_SAID_BYTES = 64
+_STARTING = threading.Lock()
+
+
+class Forked:
+    """A process that was forked, as one of `asyncio.subprocess` is. `streams`: descriptors for its standard streams."""
+
+    def __init__(self, job: Job, streams: Sequence[int]) -> None:
+        self._keeper, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(_server(), [job.encode()], [theirs.fileno(), *streams])
+        self.pid = int(self._keeper.recv(_SAID_BYTES))
+        self._returncode: int | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def returncode(self) -> int | None:
+        with contextlib.suppress(BlockingIOError):
+            self._listen(socket.MSG_DONTWAIT)
+        return self._returncode
+
+    def send_signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has ended, of which we may not have heard yet
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    async def wait(self) -> int:
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+        await asyncio.shield(self._watching)
+        return self.join()
+
+    def join(self) -> int:
+        """As `wait`, where there is no loop."""
+        returncode = self._listen()
+        self._keeper.close()
+        return returncode
+
+    def _listen(self, flags: int = 0) -> int:
+        if self._returncode is None:
+            self._returncode = int(self._keeper.recv(_SAID_BYTES, flags))
+        return self._returncode
+
+    async def _watch(self) -> None:
+        if self.returncode is not None:
+            return
+        loop, said = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._keeper, said.set)
+        try:
+            await said.wait()
+        finally:
+            loop.remove_reader(self._keeper)
+
+
+def run(
+    *arguments: str | bytes,
+    cwd: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
+    together: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """A `relay` command, from its start to its end. `together`: what it writes as an error is in its output."""
+    words = tuple(map(os.fsdecode, arguments))
+    job = Job("relay", words, str(cwd or Path.cwd()), dict(os.environ if environ is None else environ))
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        given.write(stdin)
+        given.seek(0)
+        streams = [given, output, output if together else errors]
+        returncode = Forked(job, [stream.fileno() for stream in streams]).join()
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(words, returncode, output.read().decode(), errors.read().decode())
+
+
+def _server() -> socket.socket:
+    """Where to ask for a process. It runs from the first time on, as long as this one."""
+    with _STARTING:
+        return _started()
+
+
+@functools.cache
+def _started() -> socket.socket:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        command = [sys.executable, "-m", "tests.servers.fork_server"]
+        process = subprocess.Popen(
+            command, cwd=_ROOT, stdin=theirs.fileno(), env=os.environ | {"PYTHONUNBUFFERED": "1"}
+        )
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
