@@ -1,10 +1,16 @@
 """What befalls a process at one of its port calls: it dies, it freezes, the state loses its memory."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Collection
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from relay.domain.errors import StateUnavailable
+
+_OURS = tuple(f"{Path(__file__).parents[2] / folder}/" for folder in ("relay", "workers"))
 
 
 class CrashError(Exception):
@@ -22,6 +28,8 @@ class Fuse:
         self.dead = asyncio.Event()
         """Set when it has blown: then whatever runs in the process is to end at once."""
         self.names: list[str] = []
+        self.ways: list[tuple[str | int, ...]] = []
+        """How each call came about: its name, and the lines of ours that led to it."""
 
     @property
     def blown(self) -> bool:
@@ -34,6 +42,7 @@ class Fuse:
         self._still_alive(name)
         self.calls += 1
         self.names.append(name)
+        self.ways.append((name, *_lines_of_ours()))
         if not self._after and self.calls == self._blow_at:
             await self.strike()
         self._still_alive(name)
@@ -53,6 +62,55 @@ class Fuse:
     def _still_alive(self, name: str) -> None:
         if self.blown:
             raise CrashError(name)
+
+
+def _lines_of_ours() -> list[str | int]:
+    """Where our code stands that waits for the call, from the inside out."""
+    lines: list[str | int] = []
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_filename.startswith(_OURS):
+            lines += [frame.f_code.co_qualname, frame.f_lineno]
+    return lines
+
+
+Strikes = Callable[[Fuse], list[int]]
+"""Which calls to strike at (1-based), of those of a process that nothing befell."""
+
+
+def each_call(counted: Fuse) -> list[int]:
+    return list(range(1, counted.calls + 1))
+
+
+def first_of_each_kind(counted: Fuse) -> list[int]:
+    """Calls that come about in the same way are of a kind: they differ in what is said, not in who says it."""
+    return sorted(dict(reversed([*zip(counted.ways, each_call(counted), strict=True)])).values())
+
+
+def last_of_each_kind(counted: Fuse) -> list[int]:
+    return sorted(dict(zip(counted.ways, each_call(counted), strict=True)).values())
+
+
+CRASHES = pytest.mark.parametrize(
+    ("late", "strikes"),
+    [
+        pytest.param(False, first_of_each_kind, id="call_fails"),
+        pytest.param(True, last_of_each_kind, id="reply_is_lost"),
+        pytest.param(False, each_call, id="each_call_fails", marks=pytest.mark.slow),
+        pytest.param(True, each_call, id="each_reply_is_lost", marks=pytest.mark.slow),
+    ],
+)
+"""The process dies at a call, before it has its effect, or after. By default, at one of each kind."""
+
+STRIKES = pytest.mark.parametrize(
+    "strikes",
+    [
+        pytest.param(first_of_each_kind, id="kinds"),
+        pytest.param(each_call, id="calls", marks=pytest.mark.slow),
+    ],
+)
+"""Whatever it is that befalls. By default, at the first call of each kind."""
 
 
 class Loss(Fuse):

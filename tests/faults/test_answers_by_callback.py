@@ -19,7 +19,7 @@ from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import Result, RowKey
 from tests.fakes.log import MemoryLog
-from tests.fakes.strikes import Fuse
+from tests.fakes.strikes import STRIKES, Fuse, Strikes
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -190,8 +190,9 @@ async def test_a_shared_receivers_message_that_was_sent_once_is_not_given_up_for
     await process.stop()
 
 
+@STRIKES
 @pytest.mark.parametrize(("lane", "after"), [("dedicated", False), ("shared", True)])
-def test_no_crash_at_any_call_loses_an_answer_or_the_room_for_it(lane: str, after: bool) -> None:
+def test_no_crash_at_any_call_loses_an_answer_or_the_room_for_it(lane: str, after: bool, strikes: Strikes) -> None:
     """The receiver answers each POST as soon as it has read it."""
 
     async def story(blow_at: int | None) -> Fuse:
@@ -213,9 +214,9 @@ def test_no_crash_at_any_call_loses_an_answer_or_the_room_for_it(lane: str, afte
         assert await _room_left(world) == CAP, place
         return fuse
 
-    calls = run_virtually(story(None)).calls
-    assert calls > 30
-    for blow_at in range(1, calls + 1):
+    counted = run_virtually(story(None))
+    assert counted.calls > 30
+    for blow_at in strikes(counted):
         run_virtually(story(blow_at))
 
 

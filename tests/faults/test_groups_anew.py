@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from relay.engine.runner import FENCED_S
-from tests.fakes.strikes import Frost, Fuse
+from tests.fakes.strikes import STRIKES, Frost, Fuse, Strikes
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
 
@@ -141,10 +141,11 @@ async def _crashing(blow_at: int | None) -> tuple[World, Fuse]:
     return world, fuse
 
 
-def test_a_crash_on_the_way_loses_and_doubles_nothing() -> None:
+@STRIKES
+def test_a_crash_on_the_way_loses_and_doubles_nothing(strikes: Strikes) -> None:
     _, passed = run_virtually(_crashing(None))
     assert {"state.epochs", "consumer.confirm", "state.begin_anew"} <= set(passed.names)
-    for blow_at in range(1, passed.calls + 1):
+    for blow_at in strikes(passed):
         world, fuse = run_virtually(_crashing(blow_at))
         place = f"call {blow_at}, {fuse.names[-1]}"
         assert world.outside.arrived("/answer") == [f"a-{number}" for number in range(5)], place

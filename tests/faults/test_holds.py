@@ -12,7 +12,7 @@ from relay.domain.receiver import BreakerPolicy, OfflinePolicy, Receiver
 from relay.engine.recovery import Holding
 from relay.log.port import Record, TopicPartition
 from tests.fakes.log import MemoryLog
-from tests.fakes.strikes import Fuse
+from tests.fakes.strikes import CRASHES, Fuse, Strikes
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
 
@@ -37,16 +37,17 @@ async def _held(world: World, owner: str = "r:r") -> Hold | None:
     return health.hold
 
 
+@CRASHES
 @pytest.mark.parametrize("restarted", [False, True])
-def test_no_crash_around_a_410_lets_the_next_message_through(restarted: bool) -> None:
+def test_no_crash_around_a_410_lets_the_next_message_through(restarted: bool, late: bool, strikes: Strikes) -> None:
     """Once the message that heard it has ended, or the log says so, nothing more is sent, although the state lost all
     it knew: at once, or after another process had gone on with it."""
 
-    async def story(blow_at: int | None, *, after: bool) -> int:
+    async def story(blow_at: int | None) -> Fuse:
         world = await _world(receiver("r", "/answer", status=True))
         world.outside.troubles["a-0"] = [GONE]
         await world.send(message(0, "a", "r"))
-        crashing = Fuse(blow_at, after=after)
+        crashing = Fuse(blow_at, after=late)
         await world.run(crashing, 5)
         place = f"call {blow_at} {crashing.names[-1]}"
         if restarted:
@@ -60,12 +61,10 @@ def test_no_crash_around_a_410_lets_the_next_message_through(restarted: bool) ->
         if gone:
             assert held is not None, place
             assert held.reason == "gone", place
-        return crashing.calls
+        return crashing
 
-    calls = run_virtually(story(None, after=False))
-    for blow_at in range(1, calls + 1):
-        for after in (False, True):
-            run_virtually(story(blow_at, after=after))
+    for blow_at in strikes(run_virtually(story(None))):
+        run_virtually(story(blow_at))
 
 
 def _has_ended(world: World) -> bool:

@@ -18,7 +18,7 @@ from relay.watch.mover import MARK_AGAIN_S, Mover
 from tests.fakes.log import MemoryLog
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.state import MemoryState
-from tests.fakes.strikes import Frost, Fuse, Loss
+from tests.fakes.strikes import CRASHES, Frost, Fuse, Loss, Strikes
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import message
 
@@ -104,12 +104,14 @@ def test_without_a_fault_each_message_arrives_once_in_order(before: Entry, after
     judge(run_virtually(story(before, after, Fuse())), "no fault")
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["call_fails", "reply_is_lost"])
+@CRASHES
 @pytest.mark.parametrize(("before", "after"), MOVES)
-def test_no_crash_at_any_call_loses_doubles_or_overtakes(before: Entry, after: Entry, late: bool) -> None:
+def test_no_crash_at_any_call_loses_doubles_or_overtakes(
+    before: Entry, after: Entry, late: bool, strikes: Strikes
+) -> None:
     counted = Fuse()
     run_virtually(story(before, after, counted))
-    for blow_at in range(1 + late, counted.calls + 1, 3):
+    for blow_at in strikes(counted):
         fuse = Fuse(blow_at, after=late)
         world = run_virtually(story(before, after, fuse))
         judge(world, f"call {blow_at}, {fuse.names[min(blow_at, len(fuse.names)) - 1]}")

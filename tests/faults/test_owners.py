@@ -8,7 +8,7 @@ import pytest
 from relay.delivery.port import Transport
 from relay.domain.exchange import Exchange, NoResponse, Request
 from relay.domain.message import Message
-from tests.fakes.strikes import Frost, Fuse
+from tests.fakes.strikes import CRASHES, STRIKES, Frost, Fuse, Strikes
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -49,23 +49,24 @@ async def _zombie(freeze_at: int, *, after: bool, status: bool) -> tuple[World, 
     return world, f"call {freeze_at}, {frost.names[min(freeze_at, len(frost.names)) - 1]}"
 
 
-async def _calls() -> int:
+async def _counted() -> Fuse:
     world, fuse = await _world(status=True), Fuse()
     await world.run(fuse, 20, until=lambda: world.outside.results() == EXPECTED)
-    return fuse.calls
+    return fuse
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["call", "reply"])
-def test_a_zombie_posts_nothing_twice_to_a_receiver_that_can_be_asked(after: bool) -> None:
-    for freeze_at in range(1, run_virtually(_calls()) + 1):
-        world, place = run_virtually(_zombie(freeze_at, after=after, status=True))
+@CRASHES
+def test_a_zombie_posts_nothing_twice_to_a_receiver_that_can_be_asked(late: bool, strikes: Strikes) -> None:
+    for freeze_at in strikes(run_virtually(_counted())):
+        world, place = run_virtually(_zombie(freeze_at, after=late, status=True))
         assert world.outside.results() == EXPECTED, place
         assert world.outside.arrived("/answer") == ["a-0", "a-1", "a-2"], place
         assert not world.uncommitted(), place
 
 
-def test_a_zombie_doubles_at_most_the_request_it_froze_on_where_nobody_can_be_asked() -> None:
-    for freeze_at in range(1, run_virtually(_calls()) + 1, 2):
+@STRIKES
+def test_a_zombie_doubles_at_most_the_request_it_froze_on_where_nobody_can_be_asked(strikes: Strikes) -> None:
+    for freeze_at in strikes(run_virtually(_counted())):
         world, place = run_virtually(_zombie(freeze_at, after=True, status=False))
         arrived = world.outside.arrived("/answer")
         assert world.outside.results() == EXPECTED, place

@@ -15,7 +15,7 @@ from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import delivery_row
 from tests.fakes.log import MemoryLog
-from tests.fakes.strikes import Fuse, Loss
+from tests.fakes.strikes import CRASHES, STRIKES, Fuse, Loss, Strikes
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -49,31 +49,32 @@ async def _nothing_is_wrong(world: World, place: str) -> None:
     assert not world.uncommitted(), place
 
 
-async def _calls() -> int:
+async def _counted() -> Fuse:
     world, fuse = await _world(), Fuse()
     await world.run(fuse, 40, until=_complete(world))
     await _nothing_is_wrong(world, "without a fault")
-    return fuse.calls
+    return fuse
 
 
 def test_without_a_fault() -> None:
-    assert run_virtually(_calls()) > 50
+    assert run_virtually(_counted()).calls > 50
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["call_fails", "reply_is_lost"])
-def test_no_crash_at_any_call_loses_a_parked_message_or_its_place(after: bool) -> None:
+@CRASHES
+def test_no_crash_at_any_call_loses_a_parked_message_or_its_place(late: bool, strikes: Strikes) -> None:
     async def story(blow_at: int) -> None:
         world = await _world()
-        crashing = Fuse(blow_at, after=after)
+        crashing = Fuse(blow_at, after=late)
         await world.run(crashing, 40)
         await world.run(Fuse(), 200, until=_complete(world))
         await _nothing_is_wrong(world, f"call {blow_at}, {crashing.names[-1]}")
 
-    for blow_at in range(1, run_virtually(_calls()) + 1):
+    for blow_at in strikes(run_virtually(_counted())):
         run_virtually(story(blow_at))
 
 
-def test_no_loss_of_state_before_any_call_loses_a_message_or_its_place() -> None:
+@STRIKES
+def test_no_loss_of_state_before_any_call_loses_a_message_or_its_place(strikes: Strikes) -> None:
     """And a receiver with a status endpoint gets nothing twice."""
 
     async def story(lose_at: int) -> None:
@@ -82,11 +83,12 @@ def test_no_loss_of_state_before_any_call_loses_a_message_or_its_place() -> None
         await world.run(losing, 200, until=_complete(world))
         await _nothing_is_wrong(world, f"call {lose_at}, {losing.names[lose_at - 1]}")
 
-    for lose_at in range(1, run_virtually(_calls()) + 1):
+    for lose_at in strikes(run_virtually(_counted())):
         run_virtually(story(lose_at))
 
 
-def test_no_crash_together_with_a_loss_of_state_loses_a_message() -> None:
+@STRIKES
+def test_no_crash_together_with_a_loss_of_state_loses_a_message(strikes: Strikes) -> None:
     async def story(blow_at: int) -> None:
         world = await _world()
         crashing = Fuse(blow_at, after=True)
@@ -95,7 +97,7 @@ def test_no_crash_together_with_a_loss_of_state_loses_a_message() -> None:
         await world.run(Fuse(), 200, until=_complete(world))
         await _nothing_is_wrong(world, f"call {blow_at}, {crashing.names[-1]}")
 
-    for blow_at in range(1, run_virtually(_calls()) + 1):
+    for blow_at in strikes(run_virtually(_counted())):
         run_virtually(story(blow_at))
 
 

@@ -22,7 +22,7 @@ from relay.state.port import FailedEntry
 from relay.state.replies import answered
 from relay.state.rows import Mark, MessageRow, Row, Stage, delivery_row
 from tests.fakes.log import MemoryBroker, MemoryLog
-from tests.fakes.strikes import Fuse, Loss
+from tests.fakes.strikes import STRIKES, Fuse, Loss, Strikes
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -342,14 +342,15 @@ def _once_each(world: World, place: str) -> None:
     assert sorted(posts) == sorted(sent.message_id for sent in SOME), place
 
 
-async def _calls() -> int:
+async def _counted() -> Fuse:
     world, fuse = await _young(), Fuse()
     await world.run(fuse, 40, until=_complete(world))
     _once_each(world, "without a fault")
-    return fuse.calls
+    return fuse
 
 
-def test_no_crash_before_a_loss_and_its_rebuilding_loses_or_doubles_a_message() -> None:
+@STRIKES
+def test_no_crash_before_a_loss_and_its_rebuilding_loses_or_doubles_a_message(strikes: Strikes) -> None:
     async def story(blow_at: int) -> None:
         world = await _young()
         crashing = Fuse(blow_at, after=True)
@@ -365,11 +366,12 @@ def test_no_crash_before_a_loss_and_its_rebuilding_loses_or_doubles_a_message() 
         assert world.parked_copies() == [], place
         assert not world.uncommitted(), place
 
-    for blow_at in range(1, run_virtually(_calls()) + 1):
+    for blow_at in strikes(run_virtually(_counted())):
         run_virtually(story(blow_at))
 
 
-def test_rebuilding_beside_a_working_relay_loses_and_doubles_nothing() -> None:
+@STRIKES
+def test_rebuilding_beside_a_working_relay_loses_and_doubles_nothing(strikes: Strikes) -> None:
     async def story(lose_at: int) -> None:
         world = await _young()
         losing = Loss(lose_at, world.state.lose)
@@ -386,7 +388,7 @@ def test_rebuilding_beside_a_working_relay_loses_and_doubles_nothing() -> None:
         assert world.outside.results() == ENDS, place
         _once_each(world, place)
 
-    for lose_at in range(1, run_virtually(_calls()) + 1, 3):
+    for lose_at in strikes(run_virtually(_counted())):
         run_virtually(story(lose_at))
 
 

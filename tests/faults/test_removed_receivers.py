@@ -18,7 +18,7 @@ from relay.unfinished import unfinished
 from relay.watch.mover import Mover
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.state import MemoryState
-from tests.fakes.strikes import Fuse, Fused
+from tests.fakes.strikes import STRIKES, Fuse, Fused, Strikes
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import message
 from tests.faults.test_moves import until
@@ -85,11 +85,12 @@ def test_what_was_posted_keeps_its_wait_and_the_rest_ends_as_unknown(lane: str) 
     run_virtually(story())
 
 
+@STRIKES
 @pytest.mark.parametrize("lane", ["dedicated", SHARED])
-def test_a_crash_on_the_way_leaves_nothing_behind(lane: str) -> None:
+def test_a_crash_on_the_way_leaves_nothing_behind(lane: str, strikes: Strikes) -> None:
     counted = Fuse()
     run_virtually(_story(counted, lane))
-    for blow_at in range(1, counted.calls + 1, 4):
+    for blow_at in strikes(counted):
         _judge(run_virtually(_story(Fuse(blow_at), lane)), f"call {blow_at}")
 
 

@@ -16,7 +16,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.selection import Selection
 from relay.state.rows import Stage
 from tests.fakes.replaying import EVERYTHING, ReplayProcess, ReplayWorld
-from tests.fakes.strikes import Frost, Fuse, Loss
+from tests.fakes.strikes import CRASHES, Frost, Fuse, Loss, Strikes
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import message
 
@@ -134,21 +134,21 @@ def judge(world: ReplayWorld, place: str) -> None:
     assert world.outside.results() == {(id, "r"): {"failed", "answered"} for id in ids()}, place
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["call_fails", "reply_is_lost"])
-def test_a_job_that_dies_at_any_call_sends_each_once(late: bool) -> None:
+@CRASHES
+def test_a_job_that_dies_at_any_call_sends_each_once(late: bool, strikes: Strikes) -> None:
     counted = Fuse()
     judge(run_virtually(_story(counted)), "no fault")
-    for blow_at in range(1 + late, counted.calls + 1, 2):
+    for blow_at in strikes(counted):
         fuse = Fuse(blow_at, after=late)
         world = run_virtually(_story(fuse))
         judge(world, f"call {blow_at}, {fuse.names[min(blow_at, len(fuse.names)) - 1]}")
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["call_fails", "reply_is_lost"])
-def test_a_discard_that_dies_at_any_call_tells_each_sender_once(late: bool) -> None:
+@CRASHES
+def test_a_discard_that_dies_at_any_call_tells_each_sender_once(late: bool, strikes: Strikes) -> None:
     counted = Fuse()
     run_virtually(_story(counted, "discard"))
-    for blow_at in range(1 + late, counted.calls + 1, 2):
+    for blow_at in strikes(counted):
         fuse = Fuse(blow_at, after=late)
         world = run_virtually(_story(fuse, "discard"))
         place = f"call {blow_at}, {fuse.names[min(blow_at, len(fuse.names)) - 1]}"

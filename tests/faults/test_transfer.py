@@ -17,7 +17,7 @@ from relay.transfer.form import Begin, End, Line, Moved, decode_line, encode_lin
 from relay.transfer.incoming import Import, Taken
 from relay.transfer.outgoing import Export
 from tests.fakes.log import MemoryLog
-from tests.fakes.strikes import CrashError, Fuse, Fused
+from tests.fakes.strikes import CRASHES, CrashError, Fuse, Fused, Strikes
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import World, message, receiver
 
@@ -130,19 +130,12 @@ async def _move(former: World) -> World | None:
     return world
 
 
-def _calls() -> int:
-    async def story() -> int:
-        return (await _crashed(None))[1].calls
-
-    return run_virtually(story())
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["call_fails", "reply_is_lost"])
-def test_a_relay_that_died_at_any_call_is_moved(after: bool) -> None:
+@CRASHES
+def test_a_relay_that_died_at_any_call_is_moved(late: bool, strikes: Strikes) -> None:
     moved = []
 
     async def story(blow_at: int) -> None:
-        former, fuse = await _crashed(blow_at, after=after)
+        former, fuse = await _crashed(blow_at, after=late)
         world = await _move(former)
         if world is None:
             with pytest.raises(UserError, match="run the relay for a moment"):
@@ -158,18 +151,18 @@ def test_a_relay_that_died_at_any_call_is_moved(after: bool) -> None:
         assert sorted(world.outside.arrived("/answer")) == ["a-1", "a-2"], place
         assert sorted(world.outside.arrived("/later")) == ["a-2", "b-3"], place
 
-    calls = _calls()
-    for blow_at in range(1, calls + 1):
+    calls = strikes(run_virtually(_crashed(None))[1])
+    for blow_at in calls:
         run_virtually(story(blow_at))
-    assert len(moved) > calls / 2
+    assert len(moved) > len(calls) / 2
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["call_fails", "reply_is_lost"])
-def test_an_import_that_dies_at_any_call_goes_on(after: bool) -> None:
-    async def story(blow_at: int | None) -> int:
+@CRASHES
+def test_an_import_that_dies_at_any_call_goes_on(late: bool, strikes: Strikes) -> None:
+    async def story(blow_at: int | None) -> Fuse:
         former, _ = await _crashed(None)
         lines = await exported(former)
-        world, fuse = await _world(former), Fuse(blow_at, after=after)
+        world, fuse = await _world(former), Fuse(blow_at, after=late)
         try:
             await imported(world, lines, fuse)
         except CrashError:
@@ -181,9 +174,9 @@ def test_an_import_that_dies_at_any_call_goes_on(after: bool) -> None:
         assert world.outside.results() == EXPECTED, blow_at
         assert sorted(world.outside.arrived("/answer")) == ["a-1", "a-2"], blow_at
         assert sorted(world.outside.arrived("/later")) == ["a-2", "b-3"], blow_at
-        return fuse.calls
+        return fuse
 
-    for blow_at in range(1, run_virtually(story(None)) + 1):
+    for blow_at in strikes(run_virtually(story(None))):
         run_virtually(story(blow_at))
 
 
