@@ -112,6 +112,7 @@ def test_imports_point_one_way(module: str) -> None:
     [
         ("relay.domain.message", "from relay.engine import core"),
         ("relay.domain.message", "import redis.asyncio"),
+        ("relay.domain.message", "from relay.clock import Clock"),
         ("relay.log.port", "from relay.log.kafka.log import KafkaLog"),
         ("relay.engine.core", "def f():\n    from relay.state.redis.state import RedisState"),
         ("relay.engine.core", "from aiohttp import ClientSession"),
