@@ -1,10 +1,12 @@
 """Every metric of the relay, with its unit and meaning: one registry per process.
 
 Labels are closed sets (outcome, reason, topic, ...) and receiver names; never a URL, source or message id. There may be
-millions of receivers: the `MAX_RECEIVERS` that are sent most have series of their own, all others share `_other`.
+millions of receivers: the `MAX_RECEIVERS` that are sent most have series of their own, all others share `_other`. One
+that is removed keeps its series until somebody needs the place: what it counted last is still to be scraped, and its
+messages may go on for days.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -67,15 +69,11 @@ class Metrics:
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
 
-    def forget_receiver(self, name: str) -> None:
-        """A receiver was removed: drop its series, and let another have its place."""
-        self._forget_series([name])
-        self._receivers.forget([name])
-
     def weigh(self, sent: Mapping[str, int]) -> None:
         """So much went to these receivers since the last call: those that are sent most have series of their own."""
         if changed := self._receivers.weigh(sent):
-            self._forget_series(changed)
+            for family in self._families:
+                family.forget_receivers(changed)
 
     def before_collecting(self, tell: Callable[[], None]) -> None:
         """`tell` is called whenever somebody looks, to set levels that nobody keeps in between. It is quick."""
@@ -89,11 +87,6 @@ class Metrics:
     def families(self) -> Sequence[Family[Any]]:
         """All of our own, by name."""
         return sorted(self._families, key=lambda family: family.name)
-
-    def _forget_series(self, names: Iterable[str]) -> None:
-        forgotten = frozenset(names)
-        for family in self._families:
-            family.forget_receivers(forgotten)
 
     def _define_flow(self) -> None:
         self.messages_received_total = self._plain_counter(

@@ -107,9 +107,6 @@ class Receivers:
         self._own.add(name)
         return name
 
-    def forget(self, names: Collection[str]) -> None:
-        self._own.difference_update(names)
-
     def weigh(self, sent: Mapping[str, int]) -> frozenset[str]:
         """`sent`: how much went to each since the last call. Returns who has lost or won a place by that: their series
         begin anew."""

@@ -106,15 +106,19 @@ def test_receivers_beyond_the_bound_share_a_series(monkeypatch: pytest.MonkeyPat
     assert value(metrics, "relay_failed_total", receiver="a", reason="expired") == 1
 
 
-def test_a_removed_receiver_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_receiver_that_was_removed_keeps_its_series_until_another_needs_the_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(series, "MAX_RECEIVERS", 1)
     metrics = Metrics("1")
-    metrics.failed_total.labels("a", "gone").inc()
-    metrics.delivery_duration_seconds.labels("a").observe(2)
-    metrics.forget_receiver("a")
-    assert b'receiver="a"' not in metrics.render()
-    metrics.failed_total.labels("b", "gone").inc()
-    assert value(metrics, "relay_failed_total", receiver="b", reason="gone") == 1
+    metrics.failed_total.labels("removed", "gone").inc()
+    metrics.delivery_duration_seconds.labels("removed").observe(2)
+    metrics.weigh({})
+    assert value(metrics, "relay_failed_total", receiver="removed", reason="gone") == 1
+    metrics.weigh({"new": 1})
+    assert b'receiver="removed"' not in metrics.render()
+    metrics.failed_total.labels("new", "gone").inc()
+    assert value(metrics, "relay_failed_total", receiver="new", reason="gone") == 1
 
 
 def test_those_that_are_sent_most_have_series_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
