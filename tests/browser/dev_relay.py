@@ -16,7 +16,7 @@ from tests.servers.process import RelayProcess
 
 class DevRelay:
     """Runs with the block. `environ`: further settings. `key`: of the API, where it has one to be asked for. `data`:
-    the directory that it leaves behind; None: it leaves nothing."""
+    the directory that it leaves behind; None: it leaves nothing. `module`: what is run, if that is not the relay."""
 
     def __init__(
         self,
@@ -25,6 +25,7 @@ class DevRelay:
         *,
         key: str | None = None,
         data: Path | None = None,
+        module: str = "relay",
     ) -> None:
         place = ("--ephemeral",) if data is None else ("--data-dir", str(data))
         own = {} if key is None else {"RELAY_API_KEY": key}
@@ -32,6 +33,7 @@ class DevRelay:
             *("dev", "--port", "0", "--no-demo", *place),
             cwd=directory,
             environ={"RELAY_LOG_FORMAT": "json"} | own | dict(environ or {}),
+            module=module,
         )
         self.url = ""
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}

@@ -7,6 +7,7 @@ from aiohttp import web
 
 from relay.api.access import may_read, may_see
 from relay.api.context import ApiContext
+from relay.api.history.ahead import brought_up
 from relay.api.history.asked import (
     OF_COUNTS,
     OF_MESSAGES,
@@ -78,7 +79,8 @@ class HistoryResource:
             visible = self._sight.of_senders(request, visible)
         wanted = message_query(query, visible, self._context.clock.time())
         page = await _page(query, lambda limit, cursor: history.messages(wanted, limit=limit, cursor=cursor))
-        items = [item for found in page.items if (item := _seen(request, found)) is not None]
+        known = await brought_up(self._context.state, page.items, wanted)
+        items = [item for found in known if (item := _seen(request, found)) is not None]
         behind_s = None if self._behind is None else await self._behind.seconds()
         return json_response(200, MessagePage(items=items, cursor=page.cursor, behind_s=behind_s))
 

@@ -1,0 +1,55 @@
+"""What the state knows of answers beyond what the history was told.
+
+That a callback took an answer is told by the attempt alone, which is in memory for a moment: if the process is killed
+then, it is told by nobody. The row of the delivery is marked once the callback has taken the answer, so it is looked at
+for each delivery that is listed without that. Where the state is away, or has forgotten, the history's word stands.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from msgspec import structs
+
+from relay.api.view import status_of
+from relay.domain.errors import Unavailable
+from relay.domain.identity import DeliveryId
+from relay.domain.progress import Status
+from relay.history.port import DeliveryFound, MessageFound, MessageQuery
+from relay.state.port import State
+from relay.state.rows import Row, delivery_row
+
+IN_QUESTION: Final[Status] = "response_received_from_receiver"
+"""Where a delivery remains whose callback nobody told of."""
+_TAKEN: Final[Status] = "response_delivered_to_sender"
+
+
+async def brought_up(state: State, found: Sequence[MessageFound], query: MessageQuery) -> list[MessageFound]:
+    """With the status that the state knows; without those that the query asks for by a status that they left."""
+    wanted = [each for message in found for each in _in_question(message)]
+    try:
+        seen = await state.watch([delivery_row(each) for each in wanted]) if wanted else []
+    except Unavailable:
+        return list(found)
+    rows = {delivery: one.row for delivery, one in zip(wanted, seen, strict=True)}
+    raised = [_raised(message, rows) for message in found]
+    return [each for each in raised if _is_wanted(each, query)] if query.status == IN_QUESTION else raised
+
+
+def _in_question(message: MessageFound) -> list[DeliveryId]:
+    ids = message.arrival.message
+    return [DeliveryId(each.receiver, *ids) for each in message.deliveries if each.status == IN_QUESTION]
+
+
+def _raised(message: MessageFound, rows: Mapping[DeliveryId, Row]) -> MessageFound:
+    ids = message.arrival.message
+    deliveries = [_delivery(each, rows.get(DeliveryId(each.receiver, *ids))) for each in message.deliveries]
+    return structs.replace(message, deliveries=tuple(deliveries))
+
+
+def _delivery(found: DeliveryFound, row: Row | None) -> DeliveryFound:
+    is_taken = row is not None and row.generation == found.generation and status_of(row) == _TAKEN
+    return structs.replace(found, status=_TAKEN) if is_taken and found.status == IN_QUESTION else found
+
+
+def _is_wanted(message: MessageFound, query: MessageQuery) -> bool:
+    return any(each.status == query.status and query.receiver in (None, each.receiver) for each in message.deliveries)
