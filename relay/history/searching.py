@@ -26,6 +26,7 @@ from relay.history.port import (
     Visible,
 )
 from relay.history.sql import (
+    MOST_BRANCHES,
     Dialect,
     MessageSearch,
     Select,
@@ -115,8 +116,25 @@ class Searching:
         return Page(items, None if place is None else write_cursor(place))
 
     async def _arrivals(self, search: MessageSearch) -> list[Arrival]:
-        """In order, as many as the search has for its limit."""
-        found: dict[MessageId, Arrival] = {}
+        """In order, as many as the search has for its limit. Of many receivers those come first that have the newest
+        message, and most are not asked at all: a page that is full has nothing older than its last."""
+        if not search.is_of_many:
+            return await self._merged(search, [])
+        found = await self._merged(search.of_sources(), [])
+        [rows] = await self._fetch([search.heads()])
+        heads = sorted(((newest, name) for name, newest in rows if newest is not None), reverse=True)
+        for start in range(0, len(heads), MOST_BRANCHES):
+            group, last = heads[start : start + MOST_BRANCHES], found[-1] if len(found) == search.limit else None
+            if last is not None and group[0][0] < last.received_at:
+                break
+            receivers = [name for newest, name in group]
+            since = None if last is None else last.received_at
+            found = await self._merged(search.of_receivers(receivers, since), found)
+        return found
+
+    async def _merged(self, search: MessageSearch, before: Sequence[Arrival]) -> list[Arrival]:
+        """With those that were found before."""
+        found = {arrival.message: arrival for arrival in before}
         for rows in await self._fetch(list(search.selects())):
             found |= {MessageId(row[0], row[1]): _arrival(row) for row in rows}
         return sorted(found.values(), key=_after, reverse=True)[: search.limit]

@@ -16,9 +16,10 @@ from relay.history.port import AttemptQuery, MessageQuery, Visible
 
 LAST_CHARACTER: Final = "\U0010ffff"
 """Behind every text that begins as what is before it."""
-_MOST_BRANCHES: Final = 100
-"""Selects of one search; each takes a millisecond by its index. What is IN a longer list is sorted as a whole: with
-150,000 deliveries of 30 receivers that took seconds."""
+MOST_BRANCHES: Final = 100
+"""Selects of one fetch; each takes a millisecond by its index. What is IN a longer list is sorted as a whole: with
+150,000 deliveries of 30 receivers that took seconds. So more receivers are asked for in groups, unless something else
+bounds what is looked at: some ids, or one message."""
 _ESCAPE: Final = b"\\"
 """What JSON can write any character with: where it stands, only reading it all tells what is there."""
 
@@ -202,6 +203,35 @@ class MessageSearch:
         """Of what cannot be what is looked for in headers and bodies, these stay where they are."""
         return MESSAGE
 
+    @property
+    def is_of_many(self) -> bool:
+        """Whether its receivers are to be asked for in groups."""
+        receivers = self.query.visible.receivers or ()
+        return len(receivers) > MOST_BRANCHES and self.query.receiver is None and self.sparse is None
+
+    def of_sources(self) -> "MessageSearch":
+        """The part of it that is about what may be shown for its source."""
+        return self._of(Visible(self.query.visible.sources or ()), self.query.since)
+
+    def of_receivers(self, receivers: Collection[str], since: float | None) -> "MessageSearch":
+        """The part of it that is about these of the receivers, and not older than `since`."""
+        return self._of(Visible((), receivers), self.query.since if since is None else since)
+
+    def _of(self, visible: Visible, since: float | None) -> "MessageSearch":
+        return replace(self, query=replace(self.query, visible=visible, since=since))
+
+    def heads(self) -> Select:
+        """Of each receiver that it is about, when the newest message came that may be on the page."""
+        writer = _Writer(self.dialect)
+        names = ", ".join(f"({writer.mark(name)})" for name in sorted(self.query.visible.receivers or ()))
+        writer.where("receiver = wanted.r")
+        writer.where("received_at >= {}", self.query.since)
+        writer.where("received_at < {}", self.query.until)
+        writer.where("received_at <= {}", None if self.after is None else self.after.received_at)
+        newest = f"SELECT max(received_at) FROM deliveries WHERE {' AND '.join(writer.conditions)}"
+        text = f"WITH wanted(r) AS (VALUES {names}) SELECT r, ({newest}) FROM wanted"
+        return Select(text, tuple(writer.values))
+
     def candidates(self, header: bytes | None, body: bytes | None) -> "MessageSearch":
         """The same search, in which headers and bodies that cannot hold these bytes are left out."""
         return Candidates(self.dialect, self.query, self.after, self.limit, self.sparse, self.dense_type, header, body)
@@ -277,7 +307,7 @@ def _where_source(writer: _Writer, column: str, pattern: str) -> None:
 
 def _chunks(receivers: Collection[str]) -> list[list[str]]:
     """Each alone, while they are few."""
-    if len(receivers) <= _MOST_BRANCHES:
+    if len(receivers) <= MOST_BRANCHES:
         return [[receiver] for receiver in receivers]
     return [list(receivers)]
 

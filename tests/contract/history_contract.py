@@ -24,6 +24,7 @@ from relay.history.port import (
     SpanCount,
     Visible,
 )
+from relay.history.sql import MOST_BRANCHES
 from relay.history.text import clean
 from tests.contract.history_facts import BACK, FROM, NOON, TRIED, Fact, arrival, attempt, ending, put
 
@@ -372,6 +373,28 @@ class HistoryContract:
         assert [one.receiver for one in page.items[0].deliveries] == ["ci"]
         page = await history.messages(MessageQuery(visible=seen_by("shop", receivers=("ci",))), limit=9)
         assert [one.receiver for one in page.items[1].deliveries] == ["cd", "ci"]
+
+    async def test_of_many_receivers_the_newest_messages_come_first(self, history: History) -> None:
+        """More of them than a store asks for at once, with little each, or much; some messages went to all of them."""
+        many = tuple(f"r-{number:03}" for number in range(2 * MOST_BRANCHES + 50))
+
+        def some(number: int) -> tuple[str, ...]:
+            return many if number % 50 == 0 else ("other",) if number % 7 == 0 else (many[number**2 % len(many)],)
+
+        of_each = {f"m-{number}": some(number) for number in range(300)}
+        await put(history, *(arrival(number, receivers=some(number), at=number // 2) for number in range(300)))
+        await put(history, ending("m-100", offset=0, status="failed", reason="gone", receiver="r-249"))
+        for seen in (Visible((), many), Visible(("none",), frozenset(many)), Visible((), (*many, "other"))):
+            expected = [name for name in of_each if set(of_each[name]) & set(seen.receivers or ())]
+            found, cursor = list[str](), None
+            while not found or cursor is not None:
+                page = await history.messages(MessageQuery(visible=seen), limit=40, cursor=cursor)
+                found, cursor = found + ids(page), page.cursor
+            assert found == sorted(expected, key=lambda name: (int(name[2:]) // 2, name), reverse=True)
+        assert await names(history, visible=Visible((), many), status="failed") == ["m-100"]
+        assert await names(history, visible=Visible((), many), since=NOON + 148, until=NOON + 149) == ["m-297", "m-296"]
+        assert await names(history, visible=Visible((), many), id_prefix="m-25", limit=2) == ["m-258", "m-257"]
+        assert (await names(history, visible=Visible(("shop",), many)))[:2] == ["m-299", "m-298"]
 
     # attempts
 
