@@ -12,8 +12,8 @@ from relay.state.port import State
 from relay.state.redis.state import RedisState
 
 
-def kafka_log(settings: Settings, *, repeat_s: float | None = None) -> KafkaLog:
-    """The log of production, not yet started. `repeat_s`: see KafkaLog."""
+def kafka_log(settings: Settings, *, repeat_s: float | None = None, gather_bytes: int = 1) -> KafkaLog:
+    """The log of production, not yet started. `repeat_s`, `gather_bytes`: see KafkaLog."""
     password = settings.kafka_sasl_password
     return KafkaLog(
         settings.kafka_bootstrap_servers,
@@ -21,6 +21,7 @@ def kafka_log(settings: Settings, *, repeat_s: float | None = None) -> KafkaLog:
         max_message_bytes=max(MAX_MESSAGE_BYTES, settings.max_payload_bytes),
         session_timeout_ms=int(settings.kafka_session_timeout * 1000),
         repeat_s=repeat_s,
+        gather_bytes=gather_bytes,
         security=KafkaSecurity(
             protocol=settings.kafka_security_protocol,
             mechanism=settings.kafka_sasl_mechanism or "SCRAM-SHA-512",

@@ -8,13 +8,14 @@ from relay.clock import Clock
 from relay.config.settings import Settings
 from relay.domain.topics import Topics
 from relay.engine.supervision import OpenService, Patience
+from relay.giving_way import GivingWay
 from relay.history.opening import open_history
 from relay.history.port import History
 from relay.log.port import Log, TopicPartition
 from relay.plan import HISTORY, Plan
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
-from workers.history import HistoryWorker, Watcher, topics_read
+from workers.history import HistoryWorker, Watcher, stand_firm, topics_read
 
 AT_ONCE: Final = 1_000
 """Facts of a transaction, beside lanes that want the event loop, too."""
@@ -71,7 +72,8 @@ class HistoryPart:
             self._patience,
             keep=settings.history_bodies,
             retention_s=settings.history_retention,
-            at_once=AT_ONCE_ALONE if self._plan.roles == {HISTORY} else AT_ONCE,
+            at_once=AT_ONCE_ALONE if self._plan.is_history_alone else AT_ONCE,
+            give_way=GivingWay() if self._plan.is_history_alone else stand_firm,
             watcher=self._watcher,
         )
 

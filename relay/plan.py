@@ -45,6 +45,11 @@ class Plan:
     data_dir: Path | None = None
     """Of an embedded relay."""
 
+    @property
+    def is_history_alone(self) -> bool:
+        """Nobody waits for this process: it may go last."""
+        return self.roles == {HISTORY}
+
     def without_history(self) -> "Plan":
         """Where none is set up, nobody needs the right to read for it."""
         return replace(self, roles=self.roles - {HISTORY})

@@ -34,6 +34,11 @@ LOOK_EVERY_S: Final = 10.0
 PRUNE_EVERY_S: Final = 3_600.0
 
 
+def stand_firm() -> float:
+    """Never rest: this process has others' work to do, too."""
+    return 0.0
+
+
 class Watcher:
     """What the worker tells about itself; this one tells nobody."""
 
@@ -73,7 +78,8 @@ class _Gathered:
 
 
 class HistoryWorker:
-    """A service. `at_once`: facts of one transaction, at most. `retention_s`: how long what happened is kept."""
+    """A service. `at_once`: facts of one transaction, at most. `retention_s`: how long what happened is kept.
+    `give_way`: asked after each turn for how many seconds to rest."""
 
     def __init__(
         self,
@@ -87,6 +93,7 @@ class HistoryWorker:
         keep: int,
         retention_s: float,
         at_once: int = 1_000,
+        give_way: Callable[[], float] = stand_firm,
         watcher: Watcher | None = None,
     ) -> None:
         self._consumer: Consumer = open_consumer(self._assigned, self._revoked)
@@ -98,6 +105,7 @@ class HistoryWorker:
         self._facts = Facts(topics, keep)
         self._retention_s = retention_s
         self._at_once = at_once
+        self._give_way = give_way
         self._watcher = watcher or Watcher()
         self._next: dict[TopicPartition, int] = {}
         """Of each partition that is ours, what the store is to be given next."""
@@ -117,12 +125,17 @@ class HistoryWorker:
             ):
                 while not stop.is_set():
                     await self._turn(stop)
+                    await self._rest(stop)
         finally:
             await self._consumer.close()
 
     async def _until_done(self, what: str, call: Callable[[], Awaitable[object]], stop: asyncio.Event) -> bool:
         """False: it was told to stop first."""
         return await unless_stopped(self._patience.until_done(what, call), stop)
+
+    async def _rest(self, stop: asyncio.Event) -> None:
+        if seconds := self._give_way():
+            await self._clock.wait(stop, seconds)
 
     async def _turn(self, stop: asyncio.Event) -> None:
         if self._fresh and not await self._until_done("see where the history goes on", self._place, stop):

@@ -20,12 +20,13 @@ from relay.clock import SystemClock
 from relay.composition import kafka_log, redis_state
 from relay.config.answer_urls import answer_secrets
 from relay.config.settings import Settings
-from relay.plan import HISTORY, ROLES, Plan
+from relay.giving_way import go_last
+from relay.plan import ROLES, Plan
 from relay.process import Relay
 from relay.telemetry.logging import configure, get_logger
 
-HISTORY_NICE = 19
-"""Nobody waits for the history: where it catches up on a busy machine, deliveries go first."""
+GATHER_BYTES = 262_144
+"""At a time from a broker, for the history."""
 STOP_MARGIN_S = 15.0
 """On top of the grace for what is in flight: leaving the groups, closing connections."""
 
@@ -67,8 +68,8 @@ def run(
 def run_production(settings: Settings, plan: Plan, member: Member | None = None) -> None:
     """Run one process until it is told to stop. `member`: which one, of several that a parent has started."""
     configure(settings.log_format, settings.log_level)
-    if plan.roles == {HISTORY}:
-        os.nice(HISTORY_NICE)
+    if plan.is_history_alone:
+        go_last()
     if member is not None:
         bind_contextvars(process=member.index)  # they all write to the same output
     run_loop(_run(settings, plan, member))
@@ -91,7 +92,8 @@ def _tell_missing_file(settings: Settings, member: Member | None) -> None:
 
 
 async def _run(settings: Settings, plan: Plan, member: Member | None) -> None:
-    log, state = kafka_log(settings), redis_state(settings)
+    log = kafka_log(settings, gather_bytes=GATHER_BYTES if plan.is_history_alone else 1)
+    state = redis_state(settings)
     _tell_missing_file(settings, member)
     relay = Relay(settings, log, state, plan, os.environ, SystemClock(), member, exit_when_stuck=True)
     events = get_logger("relay.process")

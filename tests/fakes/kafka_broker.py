@@ -31,6 +31,7 @@ class Asking:
     connection: int
     size: int
     max_wait_ms: int
+    min_bytes: int
     max_bytes: int
     session: int
     epoch: int
@@ -162,7 +163,7 @@ class FakeBroker:
         }
         forgotten = [TopicPartition(topic, number) for topic, rows in request.forgotten_topics_data for number in rows]
         ask = Asking(
-            *(connection, size, request.max_wait_time, request.max_bytes),
+            *(connection, size, request.max_wait_time, request.min_bytes, request.max_bytes),
             *(request.session_id, request.session_epoch, wanted, forgotten),
         )
         error = self._enter(ask)

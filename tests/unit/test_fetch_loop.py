@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from relay.log.kafka import fetch_link, fetch_loop
 from relay.log.kafka.feed import Feed
 from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.fetch_wire import FetchAsk
-from relay.log.kafka.settings import FETCH_BYTES, Cluster, KafkaSecurity
+from relay.log.kafka.settings import FETCH_BYTES, GATHER_S, Cluster, KafkaSecurity
 from relay.log.port import Record, TopicPartition
 from tests.fakes.kafka_broker import Asking, FakeBroker, FakeKafka, fake_kafka
 from tests.fakes.raw_batches import RawBatch, RawRecord
@@ -69,8 +70,10 @@ class Reader:
 
 
 @asynccontextmanager
-async def fetching(kafka: FakeKafka, held_bytes: int = 2**23, opened_bytes: int = 2**25) -> AsyncIterator[Reader]:
-    loop = FetchLoop(CLUSTER, kafka.layout, held_bytes=held_bytes, opened_bytes=opened_bytes)
+async def fetching(
+    kafka: FakeKafka, held_bytes: int = 2**23, opened_bytes: int = 2**25, cluster: Cluster = CLUSTER
+) -> AsyncIterator[Reader]:
+    loop = FetchLoop(cluster, kafka.layout, held_bytes=held_bytes, opened_bytes=opened_bytes)
     loop.start()
     try:
         yield Reader(loop)
@@ -123,6 +126,22 @@ async def test_one_request_asks_for_all_partitions_and_the_next_only_for_what_ch
     asking = await broker.until_asked(1) if broker.asked[-1].answered.is_set() else broker.asked[-1]
     assert asking.wanted == {B: (1, FETCH_BYTES)}
     assert asking.all.keys() == {A, B, C}
+
+
+async def test_who_is_in_no_hurry_has_the_broker_gather_while_records_come(
+    kafka: FakeKafka, broker: FakeBroker
+) -> None:
+    async with fetching(kafka, cluster=replace(CLUSTER, gather_bytes=1000)) as reader:
+        reader.open(A)
+        assert (await broker.until_long()).min_bytes == 1
+        await broker.append(A, batch(b"1"))
+        assert await reader.until(1) == [b"1"]
+        async with broker.changed:
+            await broker.changed.wait_for(lambda: any(asking.min_bytes > 1 for asking in long_ones(broker)))
+        gathering = next(asking for asking in long_ones(broker) if asking.min_bytes > 1)
+        assert gathering.min_bytes == 1000
+        assert gathering.max_wait_ms <= GATHER_S * 1000
+        assert (await broker.until_long()).min_bytes == 1  # nothing had come
 
 
 async def test_without_sessions_every_request_names_all(reader: Reader, broker: FakeBroker) -> None:

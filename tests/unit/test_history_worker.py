@@ -22,7 +22,7 @@ from tests.contract.history_contract import everything
 from tests.contract.history_facts import attempt
 from tests.fakes.history import MemoryHistory
 from tests.fakes.log import MemoryBroker, MemoryLog
-from workers.history import HistoryWorker, Watcher
+from workers.history import HistoryWorker, Watcher, stand_firm
 
 TOPICS = Topics()
 
@@ -70,7 +70,9 @@ class World:
         await self.log.start()
         await self.log.create(TOPICS.fixed(), TOPICS.told_groups())
 
-    def worker(self, log: MemoryLog | None = None, *, at_once: int = 1_000) -> HistoryWorker:
+    def worker(
+        self, log: MemoryLog | None = None, *, at_once: int = 1_000, give_way: Callable[[], float] = stand_firm
+    ) -> HistoryWorker:
         log, clock = log or self.log, SystemClock()
         return HistoryWorker(
             partial(log.consumer, TOPICS.group("history"), _read()),
@@ -82,6 +84,7 @@ class World:
             keep=100,
             retention_s=9e9,
             at_once=at_once,
+            give_way=give_way,
             watcher=self.heard,
         )
 
@@ -216,6 +219,23 @@ async def test_while_the_log_is_away_it_waits_and_goes_on() -> None:
         world.broker.available = True
         await world.send(2)
         await world.until_has(2)
+
+
+async def test_it_rests_for_as_long_as_it_is_told_after_a_turn_and_stops_at_once() -> None:
+    world, stop, turns = await built(), asyncio.Event(), 0
+
+    def give_way() -> float:
+        nonlocal turns
+        turns += 1
+        return 3600.0
+
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        tasks.create_task(world.worker(give_way=give_way).run(stop))
+        await world.send(1)
+        await world.until_has(1)
+        await world.until(lambda: turns == 1)
+        stop.set()
+    assert turns == 1
 
 
 async def test_it_stops_although_the_store_is_away() -> None:

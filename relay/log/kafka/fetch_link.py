@@ -11,7 +11,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
 from relay.log.kafka.closing import ends_within
 from relay.log.kafka.fetch_session import Session, most_bytes
 from relay.log.kafka.fetch_wire import Asked, FetchAnswer, FetchAsk, Part
-from relay.log.kafka.settings import Cluster
+from relay.log.kafka.settings import GATHER_S, Cluster
 from relay.log.port import TopicPartition
 
 LONG_WAIT_S: Final = 5.0
@@ -84,6 +84,8 @@ class Link:
         self._polling_until: float | None = None
         self._changed_at = self._renewed_at = clock()
         self._idle_until = clock()
+        self._flowing = False
+        """The last answer brought records."""
 
     def changed(self, at: TopicPartition) -> None:
         """This partition is wanted, or wanted from elsewhere, or not wanted any more."""
@@ -126,7 +128,10 @@ class Link:
                 self.session.renew()
                 self._renewed_at = now
             wait_s = min(LONG_WAIT_S, max(_LEAST_WAIT_S, now - self._changed_at))
-            request = self.session.request(round(wait_s * 1000))
+            least_bytes = self._cluster.gather_bytes if self._flowing else 1
+            if least_bytes > 1:
+                wait_s = min(wait_s, GATHER_S)
+            request = self.session.request(round(wait_s * 1000), least_bytes)
             self._polling_until = now + wait_s
             answer = await self._answer("long", request, wait_s)
             self._polling_until = None
@@ -177,6 +182,7 @@ class Link:
             self._fail(for_code(answer.error)())
             return
         feeds, session = self.session.feeds, self.session
+        self._flowing = any(part.data for part in answer.parts)
         for part in answer.parts:
             feed, was = feeds.get(part.at), asked.get(part.at)
             if feed is None or was is None or feed.wanted is None or feed.wanted.offset != was.offset:

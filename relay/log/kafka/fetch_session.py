@@ -59,7 +59,7 @@ class Session:
         """Nothing is wanted."""
         return not self.late() and self.asked.keys() <= self._changed.keys()
 
-    def request(self, max_wait_ms: int) -> FetchAsk:
+    def request(self, max_wait_ms: int, min_bytes: int) -> FetchAsk:
         """The next request, for all that is wanted."""
         late = self.late()
         forgotten = [at for at in self._changed if at not in late and self.asked.pop(at, None) is not None]
@@ -70,6 +70,7 @@ class Session:
             self.asked if anew else late,
             max_wait_ms=max_wait_ms,
             max_bytes=most_bytes(self.asked if anew else late),
+            min_bytes=min_bytes,
             forgotten=() if anew else forgotten,
             session=self._id,
             epoch=self._epoch,

@@ -106,7 +106,7 @@ class _Struct(FetchRequest_v11):  # type: ignore[misc]  # the library is untyped
 class FetchAsk(Request[_Struct]):  # type: ignore[misc]  # the library is untyped
     """A request for `wanted`, in this order; `forgotten`: of its session's partitions those that are left out now.
 
-    It is answered after `max_wait_ms`, or as soon as there is a record or an error.
+    It is answered after `max_wait_ms`, or as soon as there are `min_bytes` of records, or an error.
     """
 
     API_KEY = FetchRequest_v11.API_KEY
@@ -117,11 +117,12 @@ class FetchAsk(Request[_Struct]):  # type: ignore[misc]  # the library is untype
         *,
         max_wait_ms: int,
         max_bytes: int,
+        min_bytes: int = 1,
         forgotten: Iterable[TopicPartition] = (),
         session: int = NO_SESSION,
         epoch: int = NO_EPOCH,
     ) -> None:
-        out = [_HEAD.pack(_CONSUMER, max_wait_ms, 1, max_bytes, _READ_UNCOMMITTED, session, epoch)]
+        out = [_HEAD.pack(_CONSUMER, max_wait_ms, min_bytes, max_bytes, _READ_UNCOMMITTED, session, epoch)]
         _by_topic(out, ((at, _wanted(at.partition, asked)) for at, asked in wanted.items()))
         _by_topic(out, ((at, _COUNT.pack(at.partition)) for at in forgotten))
         out.append(_SHORT.pack(0))  # no rack

@@ -51,6 +51,7 @@ class KafkaLog:
     `replication_factor` None: the broker's default. `request_timeout_ms`: so long an append tries (and 5 s more), and
     every other request, before LogUnavailable says that the cluster is away. `repeat_s`: for so long a request is
     repeated of which the cluster says that it cannot be answered just now; None: for as long as a request may take.
+    `gather_bytes`: see Cluster.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class KafkaLog:
         heartbeat_interval_ms: int | None = None,
         request_timeout_ms: int = 15_000,
         repeat_s: float | None = None,
+        gather_bytes: int = 1,
         security: KafkaSecurity | None = None,
     ) -> None:
         security = security or KafkaSecurity()
@@ -76,6 +78,7 @@ class KafkaLog:
             request_timeout_ms,
             repeat_s,
             max_record_bytes=self.max_record_bytes,
+            gather_bytes=gather_bytes,
         )
         self._timing = GroupTiming(
             session_timeout_ms=session_timeout_ms,

@@ -14,6 +14,9 @@ FETCH_BYTES: Final = 262_144
 FETCH_ALL_BYTES: Final = 1_048_576
 """Of all partitions of a broker, in one fetch."""
 
+GATHER_S: Final = 0.25
+"""For which a broker gathers `Cluster.gather_bytes`, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class KafkaSecurity:
@@ -90,6 +93,9 @@ class Cluster:
     repeat_s: float | None = None
     """For how long a request is repeated whose error is a passing one; None: as long as it may take in all."""
     max_record_bytes: int = 2**31
+    gather_bytes: int = 1
+    """Once records have come, a broker is asked for so much at a time. For readers whom nobody waits for: each answer
+    costs the broker more than what is in it."""
 
     @property
     def request_timeout_s(self) -> float:

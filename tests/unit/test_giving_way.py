@@ -1,0 +1,71 @@
+"""A process that nobody waits for rests while others need the processors."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from relay.giving_way import CROWDED, LONGEST_REST_S, SHARE, GivingWay, rest_s
+
+HERTZ = os.sysconf("SC_CLK_TCK")
+
+
+class Machine:
+    """What two processors did, as the system tells it; and our own process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.file = directory / "stat"
+        self.own = 5.0
+        self._ticks = [0] * 10
+        self.passes(0, busy=0)
+
+    def passes(self, seconds: float, *, busy: float, own: float = 0.0) -> None:
+        """`busy`: of both processors together, with what is our `own`; all in seconds of one."""
+        self.own += own
+        self._ticks[0] += round(busy * HERTZ)
+        self._ticks[3] += round((2 * seconds - busy) * HERTZ)
+        self.file.write_text(f"cpu  {' '.join(map(str, self._ticks))}\ncpu0 1 2 3\n")
+
+    def giving_way(self) -> GivingWay:
+        return GivingWay(self.file, lambda: self.own)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_while_others_need_the_processors_it_takes_its_share_of_one(machine: Machine) -> None:
+    rest = machine.giving_way()
+    machine.passes(1.0, busy=1.8, own=0.25)
+    assert rest() == pytest.approx(0.25 / SHARE - 0.25)
+
+
+def test_what_it_takes_itself_is_no_reason_to_rest(machine: Machine) -> None:
+    rest = machine.giving_way()
+    machine.passes(1.0, busy=1.5, own=0.9)
+    assert rest() == 0
+
+
+def test_on_an_idle_machine_it_never_rests(machine: Machine) -> None:
+    rest = machine.giving_way()
+    machine.passes(1.0, busy=0.3, own=0.2)
+    assert rest() == 0
+
+
+def test_a_moment_too_short_to_tell_counts_towards_the_next(machine: Machine) -> None:
+    rest = machine.giving_way()
+    machine.passes(0.2, busy=0.4, own=0.1)
+    assert rest() == 0
+    machine.passes(0.8, busy=1.5, own=0.1)
+    assert rest() == pytest.approx(0.2 / SHARE - 0.2)
+
+
+def test_no_rest_is_longer_than_a_group_waits_for_its_members() -> None:
+    assert rest_s(1.0, 100.0) == LONGEST_REST_S
+    assert rest_s(CROWDED - 0.01, 100.0) == 0
+
+
+def test_where_the_system_does_not_say_it_never_rests(tmp_path: Path) -> None:
+    rest = GivingWay(tmp_path / "none")
+    assert rest() == 0
