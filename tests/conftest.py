@@ -3,6 +3,7 @@
 import secrets
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.servers.kafka import kafka_broker as kafka_broker
@@ -21,6 +22,14 @@ settings.register_profile(
     ],
 )
 settings.load_profile("relay")
+
+# A traceback of rich's, with the locals of each frame, costs as much as the whole story that a process dies in.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 
 @pytest.fixture

@@ -59,6 +59,7 @@ async def test_a_pause_by_hand_outlives_redis_the_file_and_the_process(rig: Rig,
         assert hold["detail"] == "moving house"
         assert hold["since"] is not None
         await emptied(redis_server)
+        await rig.produce(sent_to("nostatus", 1, start=1000))  # who has work notices at once, else a look does
         await running.line_with('"after_loss": true')
         assert (await ask(url, path))["hold"] == hold
 

@@ -190,8 +190,8 @@ async def test_offline(place: Place) -> None:
 async def test_order(place: Place, hold_max: str) -> None:
     """Behind a head in the lane's memory, and behind one that is parked."""
     place.environ["RELAY_HOLD_MAX"] = hold_max
-    place.receiver.become("fail", fail_status=404, fail_first=1)
-    place.declare(retry_after=8)
+    place.receiver.become("fail", fail_status=404)
+    place.declare(retry_after=1, breaker={"failures": 1_000})
     async with place.running() as (_, watcher):
         await watcher.send("ci", "m-1")
         await watcher.waits_for("m-1", "retry")
@@ -199,9 +199,11 @@ async def test_order(place: Place, hold_max: str) -> None:
         delivery = await watcher.waits_for("m-2", "order")
         assert "'m-1'" in delivery["waiting_for"]["detail"]
         assert (delivery["status"], delivery["attempts"]) == ("arrived", 0)
+        place.receiver.become("answer")
         await watcher.goes_on("m-1")
         await watcher.goes_on("m-2")
-    assert [arrival.message_id for arrival in place.receiver.received] == ["m-1", "m-1", "m-2"]
+    *before, last = [arrival.message_id for arrival in place.receiver.received]
+    assert (set(before), last) == ({"m-1"}, "m-2")
 
 
 @pytest.mark.parametrize("hold_max", ["60", "500ms"])

@@ -28,10 +28,11 @@ class Terminal(io.StringIO):
 def restored_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level, raising = root.handlers[:], root.level, logging.raiseExceptions
+    config = structlog.get_config()
     yield
     root.handlers[:], logging.raiseExceptions = handlers, raising
     root.setLevel(level)
-    structlog.reset_defaults()
+    structlog.configure(**config)
 
 
 def logged(out: io.StringIO) -> list[dict[str, Any]]:
