@@ -127,9 +127,7 @@ class Searching:
             group, last = heads[start : start + MOST_BRANCHES], found[-1] if len(found) == search.limit else None
             if last is not None and group[0][0] < last.received_at:
                 break
-            receivers = [name for newest, name in group]
-            since = None if last is None else last.received_at
-            found = await self._merged(search.of_receivers(receivers, since), found)
+            found = await self._merged(search.of_receivers([name for _, name in group]), found)
         return found
 
     async def _merged(self, search: MessageSearch, before: Sequence[Arrival]) -> list[Arrival]:

@@ -147,7 +147,7 @@ class MessageSearch:
         writer = _Writer(self.dialect)
         writer.where("d.receiver = {}", receiver)
         if receivers and receiver is None:
-            writer.where(f"d.receiver IN ({_marks(receivers)})", *receivers)
+            _where_receivers(writer, "d.receiver", receivers)
         same = [*writer.conditions]
         if self.query.status is not None:
             writer.where(f"d.progress = {_progress(self.query.status)}")
@@ -177,7 +177,8 @@ class MessageSearch:
         self._narrow_ids(writer, timed)
         if self.after is not None:
             writer.where(f"{timed}.received_at <= {{}}", self.after.received_at)
-            key = f"({timed}.received_at, {timed}.source_id, {timed}.message_id)"
+            # the sign keeps this from any index: SQLite would take that of a status for it, and not that of a receiver
+            key = f"(+{timed}.received_at, {timed}.source_id, {timed}.message_id)"
             writer.where(f"{key} < ({{}}, {{}}, {{}})", *self.after)
         if self.dialect.is_first:
             writer.where(self.dialect.is_first)
@@ -211,14 +212,14 @@ class MessageSearch:
 
     def of_sources(self) -> "MessageSearch":
         """The part of it that is about what may be shown for its source."""
-        return self._of(Visible(self.query.visible.sources or ()), self.query.since)
+        return self._of(Visible(self.query.visible.sources or ()))
 
-    def of_receivers(self, receivers: Collection[str], since: float | None) -> "MessageSearch":
-        """The part of it that is about these of the receivers, and not older than `since`."""
-        return self._of(Visible((), receivers), self.query.since if since is None else since)
+    def of_receivers(self, receivers: Collection[str]) -> "MessageSearch":
+        """The part of it that is about these of its receivers."""
+        return self._of(Visible((), receivers))
 
-    def _of(self, visible: Visible, since: float | None) -> "MessageSearch":
-        return replace(self, query=replace(self.query, visible=visible, since=since))
+    def _of(self, visible: Visible) -> "MessageSearch":
+        return replace(self, query=replace(self.query, visible=visible))
 
     def heads(self) -> Select:
         """Of each receiver that it is about, when the newest message came that may be on the page."""
@@ -312,6 +313,12 @@ def _chunks(receivers: Collection[str]) -> list[list[str]]:
     return [list(receivers)]
 
 
+def _where_receivers(writer: _Writer, column: str, receivers: Sequence[str]) -> None:
+    """No IN for a single one: SQLite would rather take the index of a status, and look at all that have it."""
+    one_of = "= {}" if len(receivers) == 1 else f"IN ({_marks(receivers)})"
+    writer.where(f"{column} {one_of}", *receivers)
+
+
 def _marks(values: Collection[object]) -> str:
     return ", ".join(["{}"] * len(values))
 
@@ -327,7 +334,7 @@ def attempt_selects(dialect: Dialect, query: AttemptQuery, after: AfterAttempt |
     for receivers in _chunks(query.visible.receivers or ()):
         writer = _Writer(dialect)
         writer.where("kind <> 'callback'")
-        writer.where(f"receiver IN ({_marks(receivers)})", *receivers)
+        _where_receivers(writer, "receiver", receivers)
         yield _attempts(writer, query, after, limit)
 
 
