@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+
 from relay.clock import SystemClock
 from relay.config.registry import Registry
 from relay.delivery.port import Transport
@@ -39,8 +42,10 @@ from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter
 from relay.telemetry.tallies import Tallies
+from relay.telemetry.tracing import SpanWriter
 from relay.watch.attempt_log import AttemptLog
-from workers.from_sender import FromSender
+from relay.watch.traces import Traces
+from workers.from_sender import FromSender, TracedFromSender
 from workers.journal import About
 from workers.letters import Letters
 from workers.outside import Outside
@@ -48,6 +53,7 @@ from workers.to_receiver import ToReceiver
 
 TOPICS = Topics("")
 RECEIVERS = 16
+SPANS_AT_ONCE = 512
 SOURCES = 64
 ANSWER = Response(200, {"content-type": "application/json", "content-length": "2"}, b"{}")
 
@@ -108,9 +114,9 @@ class QuickLog:
 
 
 class HotPath:
-    """A FromSender lane, and one ToReceiver lane per receiver."""
+    """A FromSender lane, and one ToReceiver lane per receiver. `traces` None: they are off."""
 
-    def __init__(self) -> None:
+    def __init__(self, traces: Traces | None = None) -> None:
         registry = Registry(TOPICS, {})
         registry._in_force.receivers.update({name: _receiver(name) for name in map(receiver_name, range(RECEIVERS))})
         metrics = Metrics("0")
@@ -120,15 +126,25 @@ class HotPath:
         state = cast(State, QuickState())
         turnstile = Turnstile(self._clock, self._observer)
         meter = MetricsMeter(metrics, Tallies(self._clock.time))
-        outside = Outside(QuickTransport(), self._clock, lambda: 0.5, "relay/0", meter=meter, turnstile=turnstile)
+        outside = Outside(
+            QuickTransport(),
+            self._clock,
+            lambda: 0.5,
+            "relay/0",
+            meter=meter,
+            journal=traces,
+            tracing=traces,
+            turnstile=turnstile,
+        )
         letters = Letters(TOPICS, self._clock)
         log, patience = cast(Log, self.log), Patience(self._clock, self._observer)
         holding = Holding(log, state, TOPICS.receiver_config)
         effects = Effects(log, state, self._clock, patience, holding, TOPICS.parked_messages)
         self.pump = Pump(effects, self._clock, turnstile)
+        routing = FromSender if traces is None else TracedFromSender
         self.from_sender = self._lane(
             TOPICS.from_sender,
-            FromSender(TOPICS, registry, state, letters, outside, max_payload_bytes=1_000_000),
+            routing(TOPICS, registry, state, letters, outside, max_payload_bytes=1_000_000),
             Policy(60.0),
         )
         to_receiver = ToReceiver(TOPICS, registry, state, letters, outside)
@@ -189,6 +205,25 @@ def hop_records(appended: Sequence[NewRecord]) -> Mapping[str, list[Record]]:
         of_topic = read.setdefault(record.topic, [])
         of_topic.append(Record(record.topic, 0, len(of_topic), record.key, record.value, record.headers, NOW_MS))
     return read
+
+
+class Encoding(SpanProcessor):
+    """Brings spans into the form in which a collector gets them, as many at once as the SDK's own processor."""
+
+    def __init__(self) -> None:
+        self._waiting: list[ReadableSpan] = []
+        self.encoded = 0
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self._waiting.append(span)
+        if len(self._waiting) >= SPANS_AT_ONCE:
+            assert encode_spans(self._waiting).SerializeToString()
+            self.encoded += len(self._waiting)
+            self._waiting.clear()
+
+
+def traces_to(processor: SpanProcessor) -> Traces:
+    return Traces(SpanWriter(processor, "0"), TOPICS, SystemClock(), secrets.token_bytes, system="kafka")
 
 
 class Telling:

@@ -16,7 +16,8 @@ from functools import partial
 import pytest
 
 from relay.engine import ending
-from tests.speed.hot_path import TOPICS, HotPath, Telling, hop_records, messages, passed
+from relay.watch.traces import Traces
+from tests.speed.hot_path import TOPICS, Encoding, HotPath, Telling, hop_records, messages, passed, traces_to
 
 MESSAGES = 1_024
 TURNS = 20
@@ -24,6 +25,8 @@ RUNS = 5
 
 FROM_SENDER = 65.0
 TO_RECEIVER = 190.0
+FROM_SENDER_TRACED = 320.0
+TO_RECEIVER_TRACED = 540.0
 TELLING = 5.0
 TOLD = 65.0
 
@@ -96,8 +99,8 @@ async def cheapest(measure: Callable[[], Awaitable[float]], limit: float) -> flo
     return min(costs)
 
 
-async def routing() -> float:
-    path = HotPath()
+async def routing(traces: Traces | None = None) -> float:
+    path = HotPath(traces)
     records = iter([messages(MESSAGES, first=MESSAGES * turn) for turn in range(TURNS)])
 
     async def route() -> None:
@@ -109,8 +112,8 @@ async def routing() -> float:
     return cost
 
 
-async def delivering() -> float:
-    path = HotPath()
+async def delivering(traces: Traces | None = None) -> float:
+    path = HotPath(traces)
     async with running(path):
         await passed(path.from_sender, messages(TURNS * MESSAGES), batch=48)
         hops = hop_records(path.log.appended)
@@ -129,6 +132,14 @@ async def delivering() -> float:
 
         cost = await turns_per_message(deliver)
     assert len(path.log.appended) == TURNS * MESSAGES
+    return cost
+
+
+async def traced(measure: Callable[[Traces], Awaitable[float]]) -> float:
+    """With a span for each message, until it has the form in which it is sent."""
+    processor = Encoding()
+    cost = await measure(traces_to(processor))
+    assert processor.encoded >= TURNS * MESSAGES
     return cost
 
 
@@ -157,6 +168,14 @@ async def test_routing_a_message() -> None:
 
 async def test_delivering_a_message() -> None:
     assert await cheapest(delivering, TO_RECEIVER) < TO_RECEIVER
+
+
+async def test_routing_a_message_that_is_traced() -> None:
+    assert await cheapest(partial(traced, routing), FROM_SENDER_TRACED) < FROM_SENDER_TRACED
+
+
+async def test_delivering_a_message_that_is_traced() -> None:
+    assert await cheapest(partial(traced, delivering), TO_RECEIVER_TRACED) < TO_RECEIVER_TRACED
 
 
 async def test_a_step_that_tells_of_its_request() -> None:
