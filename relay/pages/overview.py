@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
+from math import ceil
 from typing import Any, ClassVar, Final
 from urllib.parse import quote, urlencode
 
@@ -13,6 +14,7 @@ from relay.pages.page import Nav, Routes
 from relay.pages.visit import Loaded, Visit, see
 
 _SPAN: Final = "1h"
+_MINUTE_S: Final = 60
 _NARROWER: Final = "/ui/messages"
 """Where who may not see everything begins."""
 STAGES: Final[Mapping[str, tuple[str, str]]] = {
@@ -82,7 +84,8 @@ def failed_page(receiver: str, reason: str | None) -> str:
 
 
 def chart_of(stats: Loaded) -> dict[str, Any] | None:
-    """Of each minute, over all receivers and sources. None: there is no history, or nothing in it yet."""
+    """Of each minute, also those in which nothing happened, over all receivers and sources. None: there is no history,
+    or nothing in it yet."""
     if stats.value is None:
         return None
     delivered: dict[float, int] = defaultdict(int)
@@ -92,11 +95,12 @@ def chart_of(stats: Loaded) -> dict[str, Any] | None:
             at = datetime.fromisoformat(point["at"]).timestamp()
             delivered[at] += point["delivered"]
             failed[at] += point["failed"]
-    moments = sorted(delivered)
-    if not moments:
+    if not delivered:
         return None
+    since, until = (datetime.fromisoformat(stats.value[end]).timestamp() for end in ("since", "until"))
+    moments = range(int(since // _MINUTE_S) * _MINUTE_S, ceil(until), _MINUTE_S)
     return {
-        "at": moments,
+        "at": list(moments),
         "series": [
             {"label": "delivered", "tone": "accent", "values": [delivered[at] for at in moments]},
             {"label": "failed attempts", "tone": "bad", "values": [failed[at] for at in moments]},

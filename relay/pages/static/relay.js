@@ -95,8 +95,12 @@
       value: (_, value) => (value == null ? "–" : `${value.toLocaleString()} ${unit}`),
     }));
     const size = () => ({ width: figure.clientWidth - 26, height: 210 });
+    const utc = (moment) => new Date(moment * 1000).toISOString(); // as all other times on the pages
+    const time = { label: "UTC", value: (_, moment) => (moment == null ? "–" : utc(moment).slice(0, 16).replace("T", " ")) };
+    const times = { ...axis, values: (_, moments) => moments.map((moment) => utc(moment).slice(11, 16)) };
     const plot = new uPlot({
-      ...size(), series: [{ value: "{HH}:{mm}" }, ...lines], axes: [axis, { ...axis, size: 54 }],
+      ...size(), series: [time, ...lines], axes: [times, { ...axis, size: 54 }],
+      tzDate: (moment) => uPlot.tzDate(new Date(moment * 1000), "Etc/UTC"),
       scales: { y: { range: (_, low, high) => [Math.min(0, low), Math.max(1, high * 1.1)] } },
     }, [at, ...series.map(({ values }) => values)], figure);
     new ResizeObserver(() => plot.setSize(size())).observe(figure);

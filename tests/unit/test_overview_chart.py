@@ -1,0 +1,39 @@
+"""The chart of the last hour has each minute of it, and adds up who delivered what in each."""
+
+from typing import Any
+
+from relay.pages.overview import chart_of
+from relay.pages.visit import Loaded
+
+
+def stats(**series: dict[str, tuple[int, int]]) -> Loaded:
+    """By name, what was delivered and what failed at a time of day."""
+    lines: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "points": [
+                {"at": f"2026-11-23T{at}:00Z", "delivered": delivered, "failed": failed}
+                for at, (delivered, failed) in points.items()
+            ],
+        }
+        for name, points in series.items()
+    ]
+    return Loaded({"since": "2026-11-23T09:58:30Z", "until": "2026-11-23T10:02:10Z", "series": lines})
+
+
+def test_minutes_in_which_nothing_happened_are_there_with_nothing() -> None:
+    chart = chart_of(stats(ci={"09:59": (3, 0), "10:02": (1, 2)}))
+    assert chart is not None
+    assert [at - chart["at"][0] for at in chart["at"]] == [0, 60, 120, 180, 240]
+    assert [line["values"] for line in chart["series"]] == [[0, 3, 0, 0, 1], [0, 0, 0, 0, 2]]
+
+
+def test_all_receivers_are_added_up() -> None:
+    chart = chart_of(stats(ci={"10:00": (3, 1)}, pager={"10:00": (4, 0)}))
+    assert chart is not None
+    assert [line["values"] for line in chart["series"]] == [[0, 0, 7, 0, 0], [0, 0, 1, 0, 0]]
+
+
+def test_without_anything_there_is_no_chart() -> None:
+    assert chart_of(stats()) is None
+    assert chart_of(Loaded(None)) is None
