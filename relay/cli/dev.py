@@ -178,21 +178,28 @@ class Dev:
             state = await until_over(client, PROBE, probe, PROBE_S)
         if state["status"] != "response_delivered_to_sender":
             raise RelayError(f"the probe message did not go round: it is {state['status']}")
-        click.echo("Ready")
-        if self._demo:
-            click.echo(f"Try: relay trigger github.push --receiver {DEMO} --api {url}")
         await self._show_what_happens(url)
 
     async def _show_what_happens(self, url: str) -> None:
-        """For every receiver, until cancelled."""
+        """For every receiver, until cancelled. It is ready once whatever is sent would be seen."""
         show = shown_on(self._screen, Lines(pages=f"{url}/ui" if self._settings.pages else None, api=url))
+        ready = False
 
         def tell(event: Event) -> None:
-            if event.data.get("source_id") != PROBE:
+            nonlocal ready
+            if event.name == "listening" and not ready:
+                ready = True
+                self._say_ready(url)
+            elif event.data.get("source_id") != PROBE:
                 show(event)
 
         async with aiohttp.ClientSession() as session:
             await follow(EventStream(url, self._own_key, session), [], tell, lambda _why: None)
+
+    def _say_ready(self, url: str) -> None:
+        click.echo("Ready")
+        if self._demo:
+            click.echo(f"Try: relay trigger github.push --receiver {DEMO} --api {url}")
 
     def _block(self, url: str, relay: Relay) -> str:
         version = self._engine.server_version if self._engine else "?"

@@ -67,8 +67,8 @@ def install(failpoints: Failpoints) -> None:
     open_log, open_state = relay.composition.kafka_log, relay.composition.redis_state
     open_transport = relay.way_out.transport_of
 
-    def log_of(settings: Settings) -> Log:
-        return pointed_log(open_log(settings), failpoints)
+    def log_of(settings: Settings, *, gather_bytes: int = 1) -> Log:
+        return pointed_log(open_log(settings, gather_bytes=gather_bytes), failpoints)
 
     def state_of(settings: Settings) -> State:
         return pointed_state(open_state(settings), failpoints)
