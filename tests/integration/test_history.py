@@ -145,6 +145,8 @@ async def test_what_happened_is_whole_after_a_kill_and_the_same_when_it_is_built
             await send(dev, range(MESSAGES))  # what the sender does that does not know what came through
             await until_told(dev, MESSAGES)
             await said_by_the_api(dev)
+        async with DevRelay(tmp_path, data=data) as dev:
+            await until_told(dev, MESSAGES)  # with the attempts that the one before told of as it ended
     rows = of_shop(data)
     told, arrived = posts(rows), all_of.arrived()
     assert not told - arrived, "POSTs that nobody got"

@@ -105,7 +105,7 @@ async def test_an_open_breaker_is_closed(tmp_path: Path) -> None:
 async def test_a_failing_head_is_seen_to(tmp_path: Path) -> None:
     async with strict_receiver() as receiver, a_terminal(tmp_path) as (dev, terminal):
         receiver.stuck.add("m-1")
-        often = {"base": 0.5, "factor": 1, "cap": 0.5}
+        often = {"base": 0.5, "factor": 1, "cap": 0.5, "max_attempts": 100}
         await dev.receiver("ci", receiver.url, secret=receiver.secret, retry=often, breaker=PATIENT)
         for message_id in ("m-1", "m-2"):
             await terminal.send(message_id)

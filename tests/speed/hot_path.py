@@ -10,9 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
-
 from relay.clock import SystemClock
 from relay.config.registry import Registry
 from relay.delivery.port import Transport
@@ -42,7 +39,6 @@ from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter
 from relay.telemetry.tallies import Tallies
-from relay.telemetry.tracing import SpanWriter
 from relay.watch.attempt_log import AttemptLog
 from relay.watch.traces import Traces
 from workers.from_sender import FromSender, TracedFromSender
@@ -53,7 +49,6 @@ from workers.to_receiver import ToReceiver
 
 TOPICS = Topics("")
 RECEIVERS = 16
-SPANS_AT_ONCE = 512
 SOURCES = 64
 ANSWER = Response(200, {"content-type": "application/json", "content-length": "2"}, b"{}")
 
@@ -205,25 +200,6 @@ def hop_records(appended: Sequence[NewRecord]) -> Mapping[str, list[Record]]:
         of_topic = read.setdefault(record.topic, [])
         of_topic.append(Record(record.topic, 0, len(of_topic), record.key, record.value, record.headers, NOW_MS))
     return read
-
-
-class Encoding(SpanProcessor):
-    """Brings spans into the form in which a collector gets them, as many at once as the SDK's own processor."""
-
-    def __init__(self) -> None:
-        self._waiting: list[ReadableSpan] = []
-        self.encoded = 0
-
-    def on_end(self, span: ReadableSpan) -> None:
-        self._waiting.append(span)
-        if len(self._waiting) >= SPANS_AT_ONCE:
-            assert encode_spans(self._waiting).SerializeToString()
-            self.encoded += len(self._waiting)
-            self._waiting.clear()
-
-
-def traces_to(processor: SpanProcessor) -> Traces:
-    return Traces(SpanWriter(processor, "0"), TOPICS, SystemClock(), secrets.token_bytes, system="kafka")
 
 
 class Telling:

@@ -17,7 +17,8 @@ import pytest
 
 from relay.engine import ending
 from relay.watch.traces import Traces
-from tests.speed.hot_path import TOPICS, Encoding, HotPath, Telling, hop_records, messages, passed, traces_to
+from tests.speed.hot_path import TOPICS, HotPath, Telling, hop_records, messages, passed
+from tests.speed.traced import Encoding, traces_to
 
 MESSAGES = 1_024
 TURNS = 20
