@@ -1,9 +1,10 @@
 """What a rolling upgrade is tried with: receivers of every kind, a load that does not stop, and processes that are
-replaced one by one."""
+replaced one by one, or killed."""
 
 import asyncio
 import json
 import random
+import signal
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -13,8 +14,10 @@ from typing import Final
 
 import aiohttp
 from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
 
 from bench.kafka_parts import free_ports
+from relay.domain.topics import Topics
 from relay.sink import Arrival, Sink
 from relay.state.redis.state import RedisState
 from tests.servers.asking import until
@@ -54,7 +57,8 @@ class Rolling:
     sinks: dict[str, Sink]
     callbacks: tuple[Sink, Sink]
     producer: AIOKafkaProducer
-    topic: str
+    admin: AIOKafkaAdminClient
+    topics: Topics
     state: RedisState
     changed: asyncio.Event
     sent: dict[str, str] = field(default_factory=dict)
@@ -72,7 +76,7 @@ class Rolling:
         payload = json.dumps({"n": number, "to": receiver}).encode()
         self.sent[message_id] = receiver
         named = [(name, value.encode()) for name, value in headers.items()]
-        await self.producer.send_and_wait(self.topic, payload, key=source.encode(), headers=named)
+        await self.producer.send_and_wait(self.topics.from_sender, payload, key=source.encode(), headers=named)
 
     async def load(self) -> None:
         """A message to each receiver, again and again, until cancelled."""
@@ -137,16 +141,20 @@ class Rolling:
     def waiting(self, receiver: str) -> int:
         """How many messages were sent to it and did not reach it."""
         mine = sum(1 for each in self.sent.values() if each == receiver)
-        return mine - len(processed(self.sinks[receiver]))
+        return mine - len({arrival.message_id for arrival in processed(self.sinks[receiver])})
 
-    def answered(self) -> Counter[str]:
-        """How often the answer to each message was taken by its source's callback."""
-        return Counter(
-            arrival.headers["relay-message-id"]
+    def answers(self) -> list[Arrival]:
+        """Those that the sources' callbacks took."""
+        return [
+            arrival
             for callback in self.callbacks
             for arrival in callback.received
             if arrival.status == 200 and arrival.headers["relay-outcome"] == "answered"
-        )
+        ]
+
+    def answered(self) -> Counter[str]:
+        """How often the answer to each message was taken."""
+        return Counter(arrival.headers["relay-message-id"] for arrival in self.answers())
 
     async def until_answered(self, ids: Iterable[str]) -> None:
         wanted = set(ids)
@@ -157,6 +165,20 @@ class Rolling:
             raise AssertionError(f"no answer to messages to {dict(missing)}") from None
 
     # processes
+
+    async def members(self, enough: Callable[[frozenset[str]], bool]) -> frozenset[str]:
+        """Who delivers, as soon as all partitions are dealt and there are `enough`."""
+        found: frozenset[str] = frozenset()
+
+        async def are_dealt() -> bool:
+            nonlocal found
+            [answer] = await self.admin.describe_consumer_groups([self.topics.group("to-receiver")])
+            [(_, _, state, _, _, members)] = answer.groups
+            found = frozenset(member[0] for member in members)
+            return state == "Stable" and enough(found)
+
+        await until(are_dealt)
+        return found
 
     def relay(self, *arguments: str, release: dict[str, str]) -> RelayProcess:
         return RelayProcess(*arguments, cwd=self.cwd, environ=self.environ | release)
@@ -172,6 +194,14 @@ async def _taken(session: aiohttp.ClientSession, url: str) -> bool:
 def processed(sink: Sink) -> list[Arrival]:
     """POSTs for which the receiver did its work, in their order."""
     return [arrival for arrival in sink.received if arrival.met in ("answer", "later")]
+
+
+def first_of_each(arrivals: Iterable[Arrival]) -> list[Arrival]:
+    """Without those of a message that was there before."""
+    seen: dict[str, Arrival] = {}
+    for arrival in arrivals:
+        seen.setdefault(arrival.message_id, arrival)
+    return list(seen.values())
 
 
 def out_of_order(arrivals: Iterable[Arrival]) -> list[str]:
@@ -191,27 +221,39 @@ class Pool:
 
     def __init__(self, rolling: Rolling) -> None:
         self._rolling = rolling
-        self._stacks: list[AsyncExitStack] = []
-        self.outputs: list[list[str]] = []
+        self._running: list[tuple[RelayProcess, AsyncExitStack]] = []
+
+    async def launch(self, release: dict[str, str]) -> None:
+        """One more, without waiting for it."""
+        stack = AsyncExitStack()
+        started = await stack.enter_async_context(self._rolling.relay("run", "--processes", "1", release=release))
+        self._running.append((started, stack))
 
     async def start(self, release: dict[str, str]) -> None:
         """One more, once it serves."""
-        stack = AsyncExitStack()
-        running = await stack.enter_async_context(self._rolling.relay("run", "--processes", "1", release=release))
-        self._stacks.append(stack)
-        self.outputs.append(running.lines)
-        await running.line_with('"started"')
+        await self.launch(release)
+        await self.newest_serves()
+
+    async def newest_serves(self) -> None:
+        await self._running[-1][0].line_with('"started"')
 
     async def replace_oldest(self, release: dict[str, str]) -> None:
         """Ends the one that has run longest, as any supervisor does, and starts one of `release` in its place."""
-        await self._stacks.pop(0).aclose()
+        _, stack = self._running.pop(0)
+        await stack.aclose()
         await self.start(release)
+
+    async def kill(self, which: int) -> None:
+        """SIGKILL; 0: the one that has run longest."""
+        process, stack = self._running.pop(which)
+        process.signal(signal.SIGKILL)
+        await stack.aclose()
 
     async def __aenter__(self) -> "Pool":
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        for stack in self._stacks:
+        for _, stack in self._running:
             await stack.aclose()
 
 
@@ -227,8 +269,8 @@ async def rolling(
         changed.set()
 
     sinks = {
-        "answers": Sink("answer", on_arrival=told),
-        "later": Sink("later", later_polls=2, on_arrival=told),
+        "answers": Sink("answer", delay_s=0.3, on_arrival=told),
+        "later": Sink("later", delay_s=0.3, later_polls=2, on_arrival=told),
         "patient": Sink("later", later_polls=1, on_arrival=told),
         "retried": Sink("answer", fail_rate=0.3, fail_status=501, on_arrival=told, chance=random.Random(17).random),
         "down": Sink("answer", on_arrival=told),
@@ -259,10 +301,13 @@ async def rolling(
         producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all")
         await producer.start()
         stack.push_async_callback(producer.stop)
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        await admin.start()
+        stack.push_async_callback(admin.close)
         state = RedisState(redis_url, prefix=prefix, dedup_window_s=604_800.0)
         stack.push_async_callback(state.close)
         await state.start()
-        yield Rolling(environ, cwd, api, sinks, callbacks, producer, f"{prefix}from_sender", state, changed)
+        yield Rolling(environ, cwd, api, sinks, callbacks, producer, admin, Topics(prefix), state, changed)
 
 
 def _receivers_file(sinks: dict[str, Sink], callbacks: tuple[Sink, Sink]) -> dict[str, object]:
