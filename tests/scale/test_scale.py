@@ -71,17 +71,20 @@ def quick(receivers: range) -> Iterator[int]:
     return (n for n in receivers if n != HOG and n % SLOW_EVERY)
 
 
-def test_memory_of_a_request_in_flight() -> None:
-    """Of our own objects, for each of 6,000: bounded widely, as it depends on the interpreter."""
-    count = 6_000
+@pytest.mark.parametrize(
+    ("count", "partitions"),
+    [pytest.param(6_000, 4, id="small"), pytest.param(120_000, 80, id="full", marks=pytest.mark.slow)],
+)
+def test_memory_of_a_request_in_flight(count: int, partitions: int) -> None:
+    """Of our own objects, in one process: bounded widely, as it depends on the interpreter."""
     seen = Receivers(lambda _name: 1e6)
     taken = [0, 0]
 
     async def story() -> None:
-        process = Process(range(4), seen, seats=count)
+        process = Process(range(partitions), seen, seats=count)
         gc.collect()
         tracemalloc.start()
-        bringing = asyncio.ensure_future(run([process], ((n, 0) for n in range(count)), 4))
+        bringing = asyncio.ensure_future(run([process], ((n, 0) for n in range(count)), partitions))
         while seen.in_flight < count:  # noqa: ASYNC110 - virtual seconds
             await asyncio.sleep(1.0)
         gc.collect()
