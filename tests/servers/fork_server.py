@@ -59,9 +59,10 @@ def _wanted() -> Job:
     asked = socket.socket(fileno=0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a keeper
     while True:
-        data, (connection, *streams), _, _ = socket.recv_fds(asked, MOST_BYTES, 4)
+        data, descriptors, _, _ = socket.recv_fds(asked, MOST_BYTES, 4)
         if not data:
             sys.exit()
+        connection, *streams = descriptors
         if os.fork() == 0:
             asked.detach()  # its number is the child's standard input
             return _kept(Job.decode(data), socket.socket(fileno=connection), streams)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,7 +20,8 @@ class RelayProcess:
     """Starts with the block, and is gone at its end. `lines`: what it has printed so far, on both streams.
 
     `descriptors`: how many it may have at most. `module`: what is run. `python`: by which interpreter, that imports all
-    itself; None: by this one.
+    itself; None: by this one. Where `environ` has a PYTHONPATH it imports all itself, too: what is forked has imported
+    this checkout's code, whatever its environment says.
     """
 
     def __init__(
@@ -56,10 +58,10 @@ class RelayProcess:
         return self
 
     async def _start(self, environ: dict[str, str], stdin: int, output: int) -> asyncio.subprocess.Process | Forked:
-        if self._python is None:
+        if self._python is None and "PYTHONPATH" not in self._environ:
             job = Job(self._module, self._arguments, str(self._cwd), environ, self._descriptors)
             return await asyncio.to_thread(Forked, job, (stdin, output, output))
-        command = (self._python, "-m", self._module, *self._arguments)
+        command = (self._python or sys.executable, "-m", self._module, *self._arguments)
         return await asyncio.create_subprocess_exec(
             *command, cwd=self._cwd, env=environ, stdin=stdin, stdout=output, stderr=output
         )

@@ -1,0 +1,16 @@
+"""Processes that are to be of the last release run its code, and no other: what is tried between two releases would
+otherwise be tried between this one and itself."""
+
+from pathlib import Path
+
+from tests.servers.process import RelayProcess
+from tests.servers.release import Release
+from tests.servers.release import last_release as last_release
+
+
+async def test_a_process_of_the_last_release_runs_its_code(last_release: Release, tmp_path: Path) -> None:
+    (tmp_path / "where.py").write_text("import relay; print(relay.__file__)")
+    async with RelayProcess(cwd=tmp_path, environ=last_release.environ, module="where") as process:
+        output = await process.finish()
+    assert process.returncode == 0, output
+    assert Path(output.strip()).is_relative_to(Path(last_release.environ["PYTHONPATH"]).resolve())
