@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -13,6 +11,7 @@ from click.testing import CliRunner
 from relay.cli.config import config
 from relay.cli.receivers import receivers
 from relay.domain.errors import UserError
+from tests.servers.forking import run
 
 GOOD = """
 receivers:
@@ -95,17 +94,9 @@ def test_check_refuses_what_run_refuses(
     """`run` is tried with the same: nobody listens where it would connect, and it does not come so far."""
     monkeypatch.chdir(tmp_path)
     nowhere = {"RELAY_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9", "RELAY_API_PORT": "0"}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
     for command in (["run", "--processes", "1"], ["config", "check"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "relay", *command],
-            env={name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
-            | nowhere
-            | environ,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = run(*command, environ=clean | nowhere | environ)
         assert done.returncode == 2, (command, done)
         assert said in done.stderr, command
         assert "Traceback" not in done.stderr

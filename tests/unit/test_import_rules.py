@@ -98,13 +98,14 @@ def modules() -> dict[str, Path]:
     return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
 
 
-_LAYERS: Final = {layer(module) for module in modules()} - {"relay"}
+_MODULES: Final = modules()
+_LAYERS: Final = {layer(module) for module in _MODULES} - {"relay"}
 """Layers there are. What `from relay import __version__` names is none of them."""
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
+@pytest.mark.parametrize("module", sorted(_MODULES))
 def test_imports_point_one_way(module: str) -> None:
-    assert faults(module, modules()[module].read_text()) == []
+    assert faults(module, _MODULES[module].read_text()) == []
 
 
 @pytest.mark.parametrize(
