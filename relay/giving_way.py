@@ -11,8 +11,12 @@ CPU_TIMES: Final = Path("/proc/stat")
 CROWDED: Final = 0.6
 """The share of all processors that others keep busy, from which on each of our turns is one that they miss: even what
 we do beside them, on a core that was idle, has the caches and the disk forget what they need next."""
-SHARE: Final = 0.125
-"""Of one core, which we take at most while it is crowded."""
+LEAST: Final = 1 / 64
+"""Of all processors, which we take while it is crowded: a burst goes first, and is done soon."""
+BURST_S: Final = 60.0
+"""Who is further behind than that waits for no end of a burst any more."""
+OF_THE_REST: Final = 0.5
+"""What we take then of what others leave."""
 LONGEST_REST_S: Final = 5.0
 """Members of a consumer group that are asked to hand over have some seconds for it."""
 _SHORTEST_LOOK_S: Final = 0.5
@@ -29,23 +33,34 @@ def go_last() -> None:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
-def rest_s(others: float, own_s: float) -> float:
-    """How long to rest. `others`: the share of all processors that they keep busy; `own_s`: what we took of one."""
-    return min(LONGEST_REST_S, own_s * (1 / SHARE - 1)) if others >= CROWDED else 0.0
+def rest_s(others: float, own_s: float, behind_s: float, processors: int) -> float:
+    """How long to rest. `others`: the share of all `processors` that they keep busy; `own_s`: what we took of one;
+    `behind_s`: how long ago that happened which we are at."""
+    if others < CROWDED:
+        return 0.0
+    share = LEAST if behind_s < BURST_S else max(LEAST, OF_THE_REST * (1 - others))
+    return min(LONGEST_REST_S, own_s * max(0.0, 1 / (share * processors) - 1))
 
 
 class GivingWay:
     """Tells after each turn how long to rest before the next one. Where the system does not say how busy it is: never.
 
-    `own_s`: seconds of a processor that this process has taken.
+    `own_s`: seconds of a processor that this process has taken. `processors`: how many there are; None: as the system
+    says.
     """
 
-    def __init__(self, cpu_times: Path = CPU_TIMES, own_s: Callable[[], float] = time.process_time) -> None:
+    def __init__(
+        self,
+        cpu_times: Path = CPU_TIMES,
+        own_s: Callable[[], float] = time.process_time,
+        processors: int | None = None,
+    ) -> None:
         self._cpu_times = cpu_times
         self._own_s = own_s
+        self._processors = processors or os.cpu_count() or 1
         self._last = self._look()
 
-    def __call__(self) -> float:
+    def __call__(self, behind_s: float) -> float:
         now = self._look()
         if now is None or self._last is None:
             self._last = now
@@ -54,7 +69,7 @@ class GivingWay:
         if all_s < _SHORTEST_LOOK_S:
             return 0.0
         self._last = now
-        return rest_s((busy_s - own_s) / all_s, own_s)
+        return rest_s((busy_s - own_s) / all_s, own_s, behind_s, self._processors)
 
     def _look(self) -> tuple[float, float, float] | None:
         """Since the system began: processors were busy, busy or not; and what this process took. Seconds."""

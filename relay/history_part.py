@@ -19,7 +19,7 @@ from workers.history import HistoryWorker, Watcher, stand_firm, topics_read
 
 AT_ONCE: Final = 1_000
 """Facts of a transaction, beside lanes that want the event loop, too."""
-AT_ONCE_ALONE: Final = 5_000
+AT_ONCE_ALONE: Final = 3_000
 
 _log = get_logger("relay.history")
 

@@ -34,7 +34,7 @@ LOOK_EVERY_S: Final = 10.0
 PRUNE_EVERY_S: Final = 3_600.0
 
 
-def stand_firm() -> float:
+def stand_firm(_behind_s: float) -> float:
     """Never rest: this process has others' work to do, too."""
     return 0.0
 
@@ -59,15 +59,19 @@ class Watcher:
 
 @dataclass(slots=True)
 class _Gathered:
-    """Facts, and of each of their partitions from where and up to where they go. `rubbish`: records among them."""
+    """Facts, and of each of their partitions from where, up to where and up to when (Unix ms) they go. `rubbish`:
+    records among them."""
 
     first: dict[TopicPartition, int] = field(default_factory=dict)
     next_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    until_ms: dict[TopicPartition, int] = field(default_factory=dict)
     facts: list[Fact] = field(default_factory=list)
     rubbish: int = 0
 
     def take(self, record: Record, reader: Facts) -> None:
-        self.next_offsets[TopicPartition(record.topic, record.partition)] = record.offset + 1
+        partition = TopicPartition(record.topic, record.partition)
+        self.next_offsets[partition] = record.offset + 1
+        self.until_ms[partition] = record.timestamp_ms
         try:
             fact = reader.of(record)
         except InvalidRecord:
@@ -79,7 +83,7 @@ class _Gathered:
 
 class HistoryWorker:
     """A service. `at_once`: facts of one transaction, at most. `retention_s`: how long what happened is kept.
-    `give_way`: asked after each turn for how many seconds to rest."""
+    `give_way`: asked after each turn for how many seconds to rest; is told how far behind it was, in seconds."""
 
     def __init__(
         self,
@@ -93,7 +97,7 @@ class HistoryWorker:
         keep: int,
         retention_s: float,
         at_once: int = 1_000,
-        give_way: Callable[[], float] = stand_firm,
+        give_way: Callable[[float], float] = stand_firm,
         watcher: Watcher | None = None,
     ) -> None:
         self._consumer: Consumer = open_consumer(self._assigned, self._revoked)
@@ -124,8 +128,7 @@ class HistoryWorker:
                 "join the group of the history", self._consumer.start, stop
             ):
                 while not stop.is_set():
-                    await self._turn(stop)
-                    await self._rest(stop)
+                    await self._rest(await self._turn(stop), stop)
         finally:
             await self._consumer.close()
 
@@ -133,28 +136,30 @@ class HistoryWorker:
         """False: it was told to stop first."""
         return await unless_stopped(self._patience.until_done(what, call), stop)
 
-    async def _rest(self, stop: asyncio.Event) -> None:
-        if seconds := self._give_way():
+    async def _rest(self, behind_s: float, stop: asyncio.Event) -> None:
+        if seconds := self._give_way(behind_s):
             await self._clock.wait(stop, seconds)
 
-    async def _turn(self, stop: asyncio.Event) -> None:
+    async def _turn(self, stop: asyncio.Event) -> float:
+        """How far behind it was with what it has written, in seconds."""
         if self._fresh and not await self._until_done("see where the history goes on", self._place, stop):
-            return
+            return 0.0
         await self._look_after_store()
         gathered = await self._gather(stop)
         first, next_offsets = gathered.first, gathered.next_offsets
         if not next_offsets:
-            return
+            return 0.0
         write = partial(self._history.write, gather(gathered.facts), next_offsets, first)
         try:
             if not await self._until_done("write the history", write, stop):
-                return
+                return 0.0
         except HistoryMoved:
             self._begin_again()
-            return
+            return 0.0
         self._next |= {partition: offset for partition, offset in next_offsets.items() if partition in self._next}
         self._watcher.wrote(sum(next_offsets[at] - first[at] for at in first), gathered.rubbish)
         await self._commit(next_offsets)
+        return self._clock.time() - min(gathered.until_ms.values()) / 1_000
 
     # intake
 

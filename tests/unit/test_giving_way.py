@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.giving_way import CROWDED, LONGEST_REST_S, SHARE, GivingWay, rest_s
+from relay.giving_way import BURST_S, CROWDED, LEAST, LONGEST_REST_S, GivingWay, rest_s
 
 HERTZ = os.sysconf("SC_CLK_TCK")
 
@@ -27,7 +27,7 @@ class Machine:
         self.file.write_text(f"cpu  {' '.join(map(str, self._ticks))}\ncpu0 1 2 3\n")
 
     def giving_way(self) -> GivingWay:
-        return GivingWay(self.file, lambda: self.own)
+        return GivingWay(self.file, lambda: self.own, processors=2)
 
 
 @pytest.fixture
@@ -35,37 +35,49 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_while_others_need_the_processors_it_takes_its_share_of_one(machine: Machine) -> None:
+def test_while_others_need_the_processors_it_takes_a_little(machine: Machine) -> None:
     rest = machine.giving_way()
-    machine.passes(1.0, busy=1.8, own=0.25)
-    assert rest() == pytest.approx(0.25 / SHARE - 0.25)
+    machine.passes(1.0, busy=1.9, own=0.1)
+    assert rest(BURST_S - 1) == pytest.approx(0.1 * (1 / (2 * LEAST) - 1))
+
+
+def test_once_it_is_far_behind_it_takes_half_of_what_they_leave(machine: Machine) -> None:
+    rest = machine.giving_way()
+    machine.passes(1.0, busy=1.9, own=0.1)  # others leave 0.2 of the two
+    assert rest(BURST_S) == pytest.approx(0.1 * (1 / 0.1 - 1))
+    machine.passes(1.0, busy=2.0, own=0.02)  # 0.02
+    assert rest(BURST_S) == pytest.approx(0.02 * (1 / (2 * LEAST) - 1))
 
 
 def test_what_it_takes_itself_is_no_reason_to_rest(machine: Machine) -> None:
     rest = machine.giving_way()
     machine.passes(1.0, busy=1.5, own=0.9)
-    assert rest() == 0
+    assert rest(0) == 0
 
 
 def test_on_an_idle_machine_it_never_rests(machine: Machine) -> None:
     rest = machine.giving_way()
     machine.passes(1.0, busy=0.3, own=0.2)
-    assert rest() == 0
+    assert rest(0) == 0
 
 
 def test_a_moment_too_short_to_tell_counts_towards_the_next(machine: Machine) -> None:
     rest = machine.giving_way()
     machine.passes(0.2, busy=0.4, own=0.1)
-    assert rest() == 0
-    machine.passes(0.8, busy=1.5, own=0.1)
-    assert rest() == pytest.approx(0.2 / SHARE - 0.2)
+    assert rest(0) == 0
+    machine.passes(0.8, busy=1.4, own=0.1)  # others: 1.6 in a second
+    assert rest(BURST_S) == pytest.approx(0.2 * (1 / 0.2 - 1))
 
 
 def test_no_rest_is_longer_than_a_group_waits_for_its_members() -> None:
-    assert rest_s(1.0, 100.0) == LONGEST_REST_S
-    assert rest_s(CROWDED - 0.01, 100.0) == 0
+    assert rest_s(1.0, 100.0, 0, processors=2) == LONGEST_REST_S
+    assert rest_s(CROWDED - 0.01, 100.0, 0, processors=2) == 0
+
+
+def test_where_half_of_what_is_left_is_more_than_a_core_it_never_rests() -> None:
+    assert rest_s(0.9, 100.0, BURST_S, processors=64) == 0
 
 
 def test_where_the_system_does_not_say_it_never_rests(tmp_path: Path) -> None:
     rest = GivingWay(tmp_path / "none")
-    assert rest() == 0
+    assert rest(0) == 0

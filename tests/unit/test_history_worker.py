@@ -1,6 +1,7 @@
 """The worker of the history: from the log into a store, through everything that happens to either."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -71,7 +72,7 @@ class World:
         await self.log.create(TOPICS.fixed(), TOPICS.told_groups())
 
     def worker(
-        self, log: MemoryLog | None = None, *, at_once: int = 1_000, give_way: Callable[[], float] = stand_firm
+        self, log: MemoryLog | None = None, *, at_once: int = 1_000, give_way: Callable[[float], float] = stand_firm
     ) -> HistoryWorker:
         log, clock = log or self.log, SystemClock()
         return HistoryWorker(
@@ -222,20 +223,21 @@ async def test_while_the_log_is_away_it_waits_and_goes_on() -> None:
 
 
 async def test_it_rests_for_as_long_as_it_is_told_after_a_turn_and_stops_at_once() -> None:
-    world, stop, turns = await built(), asyncio.Event(), 0
+    world, stop, told = await built(), asyncio.Event(), list[float]()
+    world.broker.now_ms = lambda: round((time.time() - 90) * 1_000)
 
-    def give_way() -> float:
-        nonlocal turns
-        turns += 1
+    def give_way(behind_s: float) -> float:
+        told.append(behind_s)
         return 3600.0
 
     async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
         tasks.create_task(world.worker(give_way=give_way).run(stop))
         await world.send(1)
         await world.until_has(1)
-        await world.until(lambda: turns == 1)
+        await world.until(lambda: told != [])
         stop.set()
-    assert turns == 1
+    (behind_s,) = told
+    assert 90 <= behind_s < 150
 
 
 async def test_it_stops_although_the_store_is_away() -> None:
