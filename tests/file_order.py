@@ -1,0 +1,37 @@
+"""Has the files of all folders run between each other: some folders keep the processors busy, others wait for servers.
+
+Run one folder after the other, several at a time, both processors are short at first and idle later on.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import PurePath
+
+import pytest
+
+LAST = "unit"
+"""Its files are the shortest: with them all processes end at about the same time."""
+
+
+def between_each_other(files: Iterable[str]) -> list[str]:
+    """Files, as "tests/folder/more/name.py": of each folder evenly from the first to the last."""
+    folders: dict[str, list[str]] = defaultdict(list)
+    for file in files:
+        folders[_folder(file)].append(file)
+    places = {
+        file: (folder == LAST, (number + 0.5) / len(within), file)
+        for folder, within in folders.items()
+        for number, file in enumerate(sorted(within))
+    }
+    return sorted(places, key=lambda file: places[file])
+
+
+def _folder(file: str) -> str:
+    return PurePath(file).parts[1]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With xdist, each of its processes comes to the same order. The tests of a file keep theirs."""
+    files = dict.fromkeys(item.nodeid.partition("::")[0] for item in items)
+    places = {file: place for place, file in enumerate(between_each_other(files))}
+    items.sort(key=lambda item: places[item.nodeid.partition("::")[0]])
