@@ -36,13 +36,14 @@ async def opened(
     bootstrap: str,
     *,
     session_timeout_ms: int = 15_000,
+    heartbeat_interval_ms: int = 200,
     request_timeout_ms: int = 15_000,
     replication_factor: int | None = None,
 ) -> AsyncIterator[KafkaLog]:
     log = KafkaLog(
         bootstrap,
         session_timeout_ms=session_timeout_ms,
-        heartbeat_interval_ms=200,
+        heartbeat_interval_ms=heartbeat_interval_ms,
         request_timeout_ms=request_timeout_ms,
         replication_factor=replication_factor,
     )
@@ -114,6 +115,17 @@ async def test_who_leaves_is_not_waited_for(kafka_broker: Broker) -> None:
 
         await one.consumer.close()
         await settle([two], lambda: len(two.owned) == 2)
+
+
+async def test_who_begins_does_not_wait_for_heartbeats_until_it_has_its_share(kafka_broker: Broker) -> None:
+    never_ms = LONGER_THAN_ANY_TEST_MS // 3
+    async with opened(
+        kafka_broker.bootstrap, session_timeout_ms=LONGER_THAN_ANY_TEST_MS, heartbeat_interval_ms=never_ms
+    ) as log:
+        group = unique("group")
+        topic = await topic_for(log, group, partitions=2)
+        one, two = await started(Member(log, group, topic)), await started(Member(log, group, topic))
+        await settle([one, two], lambda: len(one.owned) == len(two.owned) == 1)
 
 
 async def test_closing_the_log_lets_its_members_leave(kafka_broker: Broker) -> None:

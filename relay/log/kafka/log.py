@@ -39,7 +39,7 @@ from relay.log.port import (
 MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
 """Of payloads, unless said otherwise: senders that have Kafka may send more than the API takes, and are told so."""
 
-_HEARTBEAT_MS: Final = 3_000
+_HEARTBEAT_MS: Final = 1_000
 _COMMIT_S: Final = 10.0
 
 

@@ -34,6 +34,10 @@ _START_S: Final = 30.0
 _LEAVE_S: Final = 5.0
 _DISCONNECT_S: Final = 2.0
 _REPEAT_S: Final = 0.05
+_SETTLING_S: Final = 10.0
+"""What one member is to give up, another is dealt in a further round: after one round the next is close."""
+_SETTLING_BEAT_S: Final = 0.25
+"""A member hears of a round when it asks. Until then it does none of what it will be dealt."""
 _NEVER_MS: Final = 10**15
 """How long it may read nothing: whether a member does its work is looked after elsewhere."""
 
@@ -200,10 +204,11 @@ class GroupMember:
             await ends_within(client.close(), _DISCONNECT_S)
 
     async def _watch(self, coordinator: "_Coordinator") -> None:
-        """While it joins, the library sends no heartbeats, and its errors wait for somebody to take them."""
+        """While it joins, the library sends no heartbeats, and its errors wait for somebody to take them. While the
+        group settles, its heartbeats would be seconds late."""
         beat_s = self._timing.heartbeat_interval_ms / 1000
         while True:
-            await asyncio.sleep(beat_s)
+            await coordinator.until_beat(beat_s)
             try:
                 coordinator.check_errors()
                 if coordinator.is_dealt:
@@ -211,7 +216,8 @@ class GroupMember:
             except KafkaError as error:
                 self._trouble = error
                 coordinator.beat_again()
-            if coordinator.generation >= 0 and _now() - coordinator.accepted_at > 2 * beat_s:
+            is_late = _now() - coordinator.accepted_at > 2 * beat_s
+            if coordinator.generation >= 0 and (is_late or (coordinator.is_settling and not coordinator.is_joining)):
                 with suppress(LogUnavailable):
                     await self.confirm()
 
@@ -220,7 +226,8 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
     """`accepted_at`: when the last request was sent that the group accepted of this member."""
 
     def __init__(self, client: AIOKafkaClient, group: str, timing: GroupTiming, holder: Holder) -> None:
-        self.accepted_at = _now()
+        self.accepted_at = self._dealt_at = _now()
+        self._was_dealt = asyncio.Event()
         self.is_joining = True
         self.is_dealt = False
         self.is_leaving = False
@@ -240,6 +247,26 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
             assignors=(_Assignor(self, holder),),
         )
         subscription.subscribe({group}, listener=_Joining(self))
+
+    @property
+    def is_settling(self) -> bool:
+        return _now() - self._dealt_at < _SETTLING_S
+
+    async def until_beat(self, beat_s: float) -> None:
+        """Sleep; but when the group has dealt, what follows is near."""
+        if self.is_settling:
+            await asyncio.sleep(min(beat_s, _SETTLING_BEAT_S))
+            return
+        self._was_dealt.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(beat_s):
+                await self._was_dealt.wait()
+
+    def notes_deal(self) -> None:
+        self.accepted_at = self._dealt_at = _now()
+        self.is_joining = False
+        self.is_dealt = True
+        self._was_dealt.set()
 
     def apply_again(self) -> None:
         self.news += 1
@@ -288,9 +315,7 @@ class _Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
         coordinator = self._coordinator
-        coordinator.accepted_at = _now()
-        coordinator.is_joining = False
-        coordinator.is_dealt = True
+        coordinator.notes_deal()
         self._holder.dealt(coordinator.generation, assignment.user_data)
         if coordinator.news != coordinator.news_told:  # which the library forgets while it joins
             coordinator.request_rejoin()
