@@ -19,6 +19,7 @@ import pytest
 from testcontainers.community.kafka import KafkaContainer
 
 from bench.kafka_parts import PROPERTIES, Unsuitable, answers, free_ports, jars, new_cluster_id
+from tests.servers.class_archive import class_archive
 
 _START_S: Final = 90.0
 _STOP_S: Final = 30.0
@@ -31,9 +32,11 @@ broker.session.timeout.ms=3000
 group.min.session.timeout.ms=1000
 offsets.topic.num.partitions=3
 transaction.state.log.num.partitions=1
-log.cleaner.backoff.ms=200
+log.cleaner.backoff.ms=1000
+metadata.max.idle.interval.ms=5000
 """
 )
+"""The cleaner looks at all topics each time, and tests leave hundreds behind."""
 
 
 class Broker(Protocol):
@@ -55,7 +58,7 @@ class KafkaBroker:
 
     `more`: further lines of `server.properties`, which win over the others; may name {port}, {controller_port} and
     {data}. `ports`: its own and its controller's; None: any free ones. `fresh`: how its storage is formatted first;
-    None: as that of a cluster of one.
+    None: as that of a cluster of one. `archives`: where its JVM archives its classes when it is terminated.
     """
 
     def __init__(
@@ -64,8 +67,10 @@ class KafkaBroker:
         *,
         ports: tuple[int, int] | None = None,
         fresh: Sequence[str] | None = None,
+        archives: Path | None = None,
     ) -> None:
-        self._jars = jars()
+        self._jars = jars().resolve()  # an archive is for the paths of the jars that it was made from
+        self._archives = archives
         self._directory = Path(tempfile.mkdtemp(prefix="kafka-"))
         self._port, controller_port = ports or free_ports(2)
         self._fresh = fresh or ("--standalone", "-t", new_cluster_id())
@@ -88,9 +93,10 @@ class KafkaBroker:
         """Start it without waiting for it: one of several cannot answer before the others are there."""
         if not (self.data / "meta.properties").exists():
             self._format()
+        classes = f"-XX:ArchiveClassesAtExit={self._archives}" if self._archives else self._shared()
         with self._log().open("ab") as log:
             self._process = subprocess.Popen(
-                self._java("kafka.Kafka", str(self.properties)), cwd=self._directory, stdout=log, stderr=log
+                self._java(classes, "kafka.Kafka", str(self.properties)), cwd=self._directory, stdout=log, stderr=log
             )
 
     def await_answer(self) -> None:
@@ -139,16 +145,19 @@ class KafkaBroker:
 
     def _format(self) -> None:
         subprocess.run(
-            self._java("kafka.tools.StorageTool", "format", *self._fresh, "-c", str(self.properties)),
+            self._java(self._shared(), "kafka.tools.StorageTool", "format", *self._fresh, "-c", str(self.properties)),
             check=True,
             cwd=self._directory,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
 
-    def _java(self, main: str, *arguments: str) -> list[str]:
+    def _shared(self) -> str:
+        return "-Xshare:auto" if self._archives else f"-XX:SharedArchiveFile={class_archive(self._jars, _archive)}"
+
+    def _java(self, classes: str, main: str, *arguments: str) -> list[str]:
         return [
-            *("java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+            *("java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", classes),
             *("-cp", f"{self._jars}/*", main, *arguments),
         ]
 
@@ -169,6 +178,15 @@ class KafkaBroker:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _archive(target: Path) -> None:
+    broker = KafkaBroker(archives=target)
+    try:
+        broker.start()
+        broker.terminate()
+    finally:
+        broker.stop()
 
 
 def unavailable(reason: str) -> NoReturn:

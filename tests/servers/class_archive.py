@@ -1,0 +1,38 @@
+"""The classes of a broker as the JVM archives them (AppCDS): with them a start costs half of the CPU.
+
+Made once, beside the jars. The JVM ignores one that another Java or other jars have made, and an empty one.
+"""
+
+import contextlib
+import fcntl
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+
+def class_archive(jars: Path, write: Callable[[Path], None]) -> Path:
+    """`write`: has a broker's JVM archive its classes there; RuntimeError: it did not start."""
+    archive = jars.with_name(f"{jars.name}.jsa")
+    with archive.with_name(f"{archive.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            _make(archive, jars, write)
+    return archive
+
+
+def _make(archive: Path, jars: Path, write: Callable[[Path], None]) -> None:
+    with tempfile.TemporaryDirectory(prefix="classes-", dir=archive.parent) as directory:
+        made = Path(directory) / archive.name
+        with contextlib.suppress(RuntimeError):
+            write(made)
+        if not _usable(made, jars):  # half of one crashes each JVM that is given it
+            made.unlink(missing_ok=True)
+            made.touch()
+        made.rename(archive)
+
+
+def _usable(archive: Path, jars: Path) -> bool:
+    command = ["java", "-Xshare:on", "-XX:+VerifySharedSpaces", f"-XX:SharedArchiveFile={archive}"]
+    done = subprocess.run([*command, "-cp", f"{jars}/*", "-version"], capture_output=True, cwd=archive.parent)
+    return archive.exists() and done.returncode == 0
