@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Most tests wait for servers rather than for the CPU. In order, the long ones come first.
-JOBS   ?= 3
+# Most tests wait for servers rather than for the CPU; tests/file_order.py has both kinds run side by side.
+JOBS   ?= 4
 
 # What is installed is told by stamps inside the environment: `runnable` has what the relay needs, `ready` the tools to
 # develop it on top of that. Both come from hash-locked files.
@@ -26,7 +26,7 @@ demo: $(RUNNABLE) ## Send sample events through a relay of your own and watch th
 dev: $(RUNNABLE) ## Run a whole relay on this machine, without Kafka and Redis
 	$(BIN)/relay dev
 
-test: $(READY) ## Run the tests, JOBS files at a time (3)
+test: $(READY) ## Run the tests, JOBS files at a time (4)
 	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-full: $(READY) ## Run the slow ones, too, whose shorter forms are in `make test`
