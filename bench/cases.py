@@ -10,7 +10,8 @@ class Case:
 
     `payload`: bytes. `latency_s`: of each answer. `failing`: share of answers that are a 503, whose `Retry-After` is
     `retry_after_s`: it pauses the whole receiver, so that above 0 a case measures little but the pauses. `round_trip`:
-    receivers answer with a body, sources have a callback, and a message has arrived when its result is back. `hold`:
+    receivers answer with a body, sources have a callback, and a message has arrived when its result is back. `answer`:
+    bytes of that body, 0: as few as say which message it was. `hold`:
     nothing is answered until one process of the relay has all requests in flight that it can have; there is a receiver
     for each, as half of a process's room is kept for those that have nothing under way.
     """
@@ -27,6 +28,7 @@ class Case:
     retry_after_s: int = 0
     max_in_flight: int = 32
     round_trip: bool = False
+    answer: int = 0
     hold: bool = False
 
     @property

@@ -16,11 +16,11 @@ import uvloop
 
 from bench.control import Control
 from bench.ledger import Ledger
-from bench.wire import PAIR, PAIR_BASE, SERIAL, SERIAL_BASE, TIME, WIDTH
+from bench.wire import PAIR, PAIR_BASE, SERIAL, SERIAL_BASE, TIME, WIDTH, filler
 from relay.limits import raise_descriptor_limit
 
 _OK: Final = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
-_OK_WITH_BODY: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (WIDTH + 1)
+_OK_WITH_BODY: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: %d\r\ncontent-length: 0\r\n\r\n"
 _BAD: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _LENGTH: Final = b"\r\ncontent-length:"
@@ -29,15 +29,17 @@ _LENGTH_CAPITAL: Final = b"\r\nContent-Length:"
 
 class Behaviour:
     """How deliveries are answered. `latency_s`: after so long; `failing`: the share (0 to 1) that gets a 503, with
-    `retry_after_s`; `echo`: with a body that says which message it was."""
+    `retry_after_s`; `echo`: with a body that says which message it was, of `answer` bytes; 0: it says no more."""
 
-    __slots__ = ("busy", "echo", "failing", "latency_s")
+    __slots__ = ("busy", "echo", "failing", "head", "latency_s", "rest")
 
-    def __init__(self, latency_s: float, failing: float, retry_after_s: int, *, echo: bool) -> None:
+    def __init__(self, latency_s: float, failing: float, retry_after_s: int, *, echo: bool, answer: int = 0) -> None:
         self.latency_s = latency_s
         self.failing = failing
         self.busy = _BUSY % retry_after_s
         self.echo = echo
+        self.rest = filler(answer, random.Random(answer)) if answer else b"}"
+        self.head = _OK_WITH_BODY % (WIDTH + len(self.rest))
 
 
 class Held:
@@ -128,7 +130,7 @@ class Receiver(asyncio.Protocol):
             self._write(behaviour.busy)
             return None
         books.deliveries.note(serial, pair, sent_ns, time.time_ns())
-        answer = _OK_WITH_BODY + stamp + b"}" if behaviour.echo else _OK
+        answer = behaviour.head + stamp + behaviour.rest if behaviour.echo else _OK
         if books.held.wanted:
             books.held.add(self._transport, answer)
         elif behaviour.latency_s:
@@ -161,11 +163,11 @@ async def serve(behaviour: Behaviour, pairs: int) -> None:
 
 
 def main() -> None:
-    """One argument: JSON with `latency_s`, `failing`, `retry_after_s`, `echo` and `pairs`."""
+    """One argument: JSON with `pairs`, and what Behaviour takes."""
     knobs = json.loads(sys.argv[1])
-    behaviour = Behaviour(knobs["latency_s"], knobs["failing"], knobs["retry_after_s"], echo=knobs["echo"])
+    pairs = knobs.pop("pairs")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(behaviour, knobs["pairs"]))
+        runner.run(serve(Behaviour(**knobs), pairs))
 
 
 if __name__ == "__main__":

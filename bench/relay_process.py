@@ -110,6 +110,12 @@ class RelayProcess:
     async def make_topics(self) -> None:
         await finish(self._child("topics", "topics", "apply"))
 
+    def command(self, name: str, *arguments: str, **settings: str) -> Child:
+        """A command with the relay's settings, but for these, to be started. `name`: of its log file."""
+        return Child(
+            name, [sys.executable, "-m", "relay", *arguments], self._directory, environ=self._environ | settings
+        )
+
     async def start(self) -> None:
         """Returns when each process says that it has started."""
         self._starts += 1

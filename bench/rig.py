@@ -109,7 +109,8 @@ class Rig:
         self._stack = AsyncExitStack()
         self._receivers: list[_Receiver] = []
         self._servers: dict[str, list[int]] = {}
-        self._kafka = ""
+        self.kafka = ""
+        """host:port of its broker, if there is one."""
         self._requests: BrokerRequests | None = None
         self._redis: Redis | None = None
         self._busy: list[int] = []
@@ -153,7 +154,7 @@ class Rig:
         via = self.options.via
         job = Job(
             via=via,
-            target=self._kafka if via == "kafka" else self.relay.api,
+            target=self.kafka if via == "kafka" else self.relay.api,
             topic=self.system.topic,
             sources=self.case.sources,
             receivers=self.case.receivers,
@@ -268,6 +269,7 @@ class Rig:
             "failing": case.failing,
             "retry_after_s": case.retry_after_s,
             "echo": case.round_trip,
+            "answer": case.answer,
             "pairs": self.drawing.pairs,
         }
         command = [sys.executable, "-m", "bench.receiver", json.dumps(knobs)]
@@ -279,7 +281,7 @@ class Rig:
 
     async def _prepare(self, backing: Backing) -> None:
         """The plain pipeline, where it is asked for, and what counts requests to servers of our own."""
-        self._kafka = backing.kafka
+        self.kafka = backing.kafka
         if self.options.against is not None:
             urls = receiver_urls(self.case, [receiver.port for receiver in self._receivers])
             processes = self.options.processes or available_cores()

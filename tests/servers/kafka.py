@@ -190,10 +190,10 @@ def _archive(target: Path) -> None:
 
 
 def unavailable(reason: str) -> NoReturn:
-    """Skip, or fail where the tests must not be skipped."""
+    """Skip for want of a server, or fail where the tests must not be skipped."""
     if os.environ.get("CI") == "true":
-        pytest.fail(f"no Kafka: {reason}")
-    pytest.skip(f"no Kafka: {reason}")
+        pytest.fail(f"not here: {reason}")
+    pytest.skip(f"not here: {reason}")
 
 
 def _container(why_not_jars: str) -> Iterator[Broker]:

@@ -1,11 +1,12 @@
 """The benchmark's receiver: its little HTTP server finds the messages however their bytes come in pieces."""
 
 import asyncio
+import json
 
 import pytest
 
 from bench.receiver import Behaviour, Books, Receiver
-from bench.wire import WIDTH, prefix
+from bench.wire import PAIR_BASE, WIDTH, prefix
 
 
 class Wire(asyncio.Transport):
@@ -58,6 +59,14 @@ async def test_an_echo_says_which_message_it_answers() -> None:
     head, _, body = wire.written.partition(b"\r\n\r\n")
     assert body == prefix(10**18, 5, 2) + b"}"
     assert f"content-length: {WIDTH + 1}".encode() in head
+
+
+async def test_an_echo_is_as_long_as_asked() -> None:
+    receiver, _, wire = connected(Behaviour(0, 0, 0, echo=True, answer=200))
+    receiver.data_received(post("/r/r0", 5, pair=2))
+    _, _, body = wire.written.partition(b"\r\n\r\n")
+    assert len(body) == 200
+    assert json.loads(body)["p"] == PAIR_BASE + 2
 
 
 async def test_a_failing_receiver_refuses_and_does_not_count() -> None:
