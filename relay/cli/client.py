@@ -111,6 +111,8 @@ class Client:
         failure = ApiBusy if status == 503 else ApiFailed
         if str(answer.get("type")).endswith("/no-history"):
             failure = NoHistory
+        if status == 404 and answer.get("detail"):
+            raise failure(answer["detail"])  # it says what there is not, and where
         hint = "; set RELAY_API_KEY to the key of the API" if status == 401 else ""
         raise failure(f"{what}: {status} {told(answer)}{hint}")
 

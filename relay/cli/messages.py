@@ -1,14 +1,14 @@
 """`relay messages`: what came, newest first, and how far each delivery is."""
 
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import click
 
 from relay.cli.client import with_client
 from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.table import output_option, print_json, print_table
-from relay.domain.progress import Status
+from relay.domain.progress import ON_RECORD
 from relay.domain.reasons import REASONS
 
 BEHIND_S: Final = 10.0
@@ -20,7 +20,7 @@ _COLUMNS: Final = ("RECEIVED", "SOURCE", "MESSAGE", "TYPE", "STATUS", "SIZE", "D
 @click.option("--source", help="Of this source.")
 @click.option("--receiver", help="With a delivery to this receiver.")
 @click.option("--owner", help="With a delivery to a receiver of this owner.")
-@click.option("--status", type=click.Choice(get_args(Status)), help="With a delivery that is so far.")
+@click.option("--status", type=click.Choice(ON_RECORD), help="With a delivery that is so far.")
 @click.option("--reason", type=click.Choice(list(REASONS)), help="With a delivery that failed for this.")
 @click.option("--type", "type_", help="Of this type; a trailing * stands for anything.")
 @click.option("--since", metavar="TIME", help="Since then: how long ago (1h, 2d), or RFC 3339.")
@@ -62,7 +62,7 @@ def _row(item: Any) -> tuple[str, ...]:
 
 
 def _delivery(each: Any) -> str:
-    """In a few words, as `ci failed (exhausted, last 503)`."""
-    last = f"last {each['last_status']}" if each["last_status"] else None
+    """In a few words, as `ci failed (exhausted, HTTP 503)`."""
+    last = f"HTTP {each['last_status']}" if each["last_status"] else None
     why = ", ".join(filter(None, (each["reason"], last)))
     return f"{each['receiver']} {each['status']}" + (f" ({why})" if why else "")

@@ -29,6 +29,7 @@ from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.references import usable_variables
 from relay.config.settings import Settings
 from relay.config.shown import effective, shown_url
+from relay.domain.errors import UserError
 
 _callback_option = click.option("--callback", is_flag=True, help="NAME is a source_id: its callback is meant.")
 
@@ -93,7 +94,10 @@ def list_(
         list_registered(config_file, api, output, narrowed)
         return
     settings = settings_from(config_file)
-    known = load_receivers_file(file or settings.receivers_file)
+    path = file or settings.receivers_file
+    if not path.exists():
+        raise UserError(f"{path}: there is no such file; --registered lists what a running relay has in force")
+    known = load_receivers_file(path)
     keys = _public_keys(known, settings)
     refused = refusals(known, settings)
     if output == "json":

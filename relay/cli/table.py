@@ -30,6 +30,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     if not console.is_terminal:
         console = Console(markup=False, highlight=False, emoji=False, width=_PIPED_WIDTH)
     found = [tuple(map(escape_control, row)) for row in rows]
+    if not found:
+        click.echo("none", err=True)  # a header alone looks as if something were missing
     if console.width < min(_width(columns, found), _READABLE * len(columns)):
         for row in found:
             for number, line in enumerate(_paragraph(columns, row, console.width)):

@@ -41,6 +41,8 @@ PROGRESS: Final[tuple[Status, ...]] = (
 )
 """Least advanced first. A failed delivery stopped before its answer: so a message of several counts as failed once
 none of its deliveries still waits for its receiver, and one failed among answered ones is not hidden by them."""
+ON_RECORD: Final = tuple(status for status in PROGRESS if status != "done")
+"""What a history can tell apart: that no answer is wanted stands in no record."""
 
 _UNFINISHED: Final = frozenset({"arrived", "delivered_to_receiver"})
 _OVER_FOR_NOBODY: Final = frozenset({"failed", "done"})

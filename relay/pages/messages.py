@@ -4,11 +4,11 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, get_args
+from typing import Any, ClassVar, Final, NamedTuple
 
 from aiohttp import web
 
-from relay.domain.progress import Status
+from relay.domain.progress import ON_RECORD
 from relay.domain.reasons import REASONS
 from relay.pages.api_client import ApiProblem, path
 from relay.pages.form import fields_of
@@ -73,7 +73,7 @@ class Messages:
             presets=[
                 (text, visit.url_with(since=since or None, until=None, cursor=None), since) for since, text in PRESETS
             ],
-            statuses=_choices(get_args(Status)),
+            statuses=_choices(ON_RECORD),
             reasons=_choices(tuple(REASONS)),
             row_key=_row_key,
             pick=_pick,

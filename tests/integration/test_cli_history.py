@@ -42,10 +42,10 @@ async def test_messages_are_listed_with_what_became_of_them() -> None:
         assert head.split() == ["RECEIVED", "SOURCE", "MESSAGE", "TYPE", "STATUS", "SIZE", "DELIVERIES"]
         assert rows == [
             "2026-09-21T12:00:04.000Z other m-4 - arrived 100 -",
-            "2026-09-21T12:00:03.000Z other m-3 push failed 100 ci failed (exhausted, last 200)",
+            "2026-09-21T12:00:03.000Z other m-3 push failed 100 ci failed (exhausted, HTTP 200)",
             "2026-09-21T12:00:02.000Z github m-2 pull_request.opened arrived 2000 deploy arrived",
-            "2026-09-21T12:00:01.000Z github m-1 push failed 100 ci response_delivered_to_sender (last 200); "
-            "deploy failed (rejected, last 422)",
+            "2026-09-21T12:00:01.000Z github m-1 push failed 100 ci response_delivered_to_sender (HTTP 200); "
+            "deploy failed (rejected, HTTP 422)",
         ]
 
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from relay.cli.table import print_table
+
 COLUMNS = ("PLACE", "RECEIVER", "REASON", "CLASS", "ATTEMPTS", "LAST", "FAILED AT", "SOURCE", "MESSAGE", "DETAIL")
 DETAIL = "POST https://ci.example/hooks: 500 Internal Server Error: " + "no room for this one " * 5
 ROWS = [
@@ -71,3 +73,9 @@ def test_a_pipe_gets_a_line_for_each_row() -> None:
     lines = _shown(COLUMNS, ROWS, None)
     assert len(lines) == 3
     assert DETAIL.rstrip() in lines[1]
+
+
+def test_a_table_without_rows_says_so_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("NAME", "URL"), [])
+    told = capsys.readouterr()
+    assert (told.out.split(), told.err) == (["NAME", "URL"], "none\n")
