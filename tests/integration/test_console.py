@@ -179,7 +179,7 @@ async def test_top_looks_once(dev: RelayProcess) -> None:
     assert code == 0, said
     assert [one["name"] for one in json.loads(said)["receivers"]] == ["demo"]
     code, said = await relay(dev, "top", "--once", "--receiver", "nobody")
-    assert (code, "404" in said) == (1, True)
+    assert (code, "no receiver named 'nobody'" in said) == (1, True), said
 
 
 async def test_top_in_a_terminal_looks_again_until_it_is_stopped(dev: RelayProcess, tmp_path: Path) -> None:

@@ -40,13 +40,17 @@ def test_there_are_limits() -> None:
 
 
 @pytest.mark.parametrize(("column", "rate"), [(1, 100), (2, 1_000), (3, 11_574)])
-def test_redis_and_kafka_are_as_the_page_reckons(column: int, rate: int) -> None:
+def test_redis_kafka_and_history_are_as_the_page_reckons(column: int, rate: int) -> None:
     cells = {row[0]: row[column] for row in _rates()}
     low, high = _numbers(cells["Redis memory (rows of 7 to 10.5 days)"])
     assert low == pytest.approx(rate * DAY_S * 7 * ROW_BYTES / 1e9, rel=0.05)
     assert high == pytest.approx(1.5 * low, rel=0.05)
-    kilobytes = rate * DAY_S * 3 * (7 * (1.4 + 1.6 + 0.7) + 3 * 0.7)
-    assert _numbers(cells["Kafka disk on all replicas, uncompressed"])[0] == pytest.approx(kilobytes / 1e9, rel=0.05)
+    for row, kilobytes in {
+        "Kafka disk on all replicas, compressed as above": 3 * (7 * (0.58 + 0.72 + 0.24) + 3 * 2 * 0.3),
+        "the same, uncompressed": 3 * (7 * (1.15 + 1.27 + 0.6) + 3 * 2 * 0.87),
+        "history in PostgreSQL for 7 days": 7 * (0.5 + 0.65 + 2 * 1.14),
+    }.items():
+        assert _numbers(cells[row])[0] == pytest.approx(rate * DAY_S * kilobytes / 1e9, rel=0.05)
 
 
 def _rates() -> list[list[str]]:
