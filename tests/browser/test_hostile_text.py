@@ -25,19 +25,25 @@ SHAPE = """() => {
 """What a page is made of, without its words."""
 
 
-def everywhere(text: str) -> dict[str, Any]:
-    """What an API says that has `text` in every field whose content somebody else chose."""
-    ids = {"source_id": text[:256], "message_id": text[:256]}
+def said_of(text: str) -> dict[str, Any]:
+    """A message that has `text` in every field whose content somebody else chose."""
+    ids = _ids(text)
     wait = {"kind": "order", "since": at(1), "until": None, "detail": text}
     answer = {"status": 200, "content_type": text, "body": text, "body_base64": None}
     back = {"status": "failed", "attempts": 2, "last_status": 500, "detail": text}
-    one = message(
+    return message(
         delivery("ci", "arrived", detail=text, advice=text, waiting_for=wait),
         delivery("audit", "failed", reason="rejected", detail=text, callback=back),
         delivery("mail", "response_received_from_receiver", answer=answer, callback=back),
         **ids,
         type=text,
     )
+
+
+def everywhere(text: str, *others: str) -> dict[str, Any]:
+    """What an API says that has `text` in every such field, and on lists the others, too."""
+    texts, one = (text, *others), said_of(text)
+    ids = _ids(text)
     headers = {"x-from-them": text, text[:60]: text}
     response = {"status": 500, "headers": headers, "body": text, "truncated": True}
     error = {"kind": "protocol", "detail": text, "sent": True}
@@ -46,19 +52,31 @@ def everywhere(text: str) -> dict[str, Any]:
         attempt(1, 5, 500, **ids, response=response, request=request, outcome="retry", reason=text, detail=text),
         attempt(2, 5, None, **ids, attempt=2, error=error, request=request, outcome="dead", reason=text, detail=text),
     ]
-    letters = [letter(**ids, detail=text), letter(**ids, receiver="-", reason="id_conflict", detail=text, offset=18)]
+    letters = [letter(**_ids(each), detail=each, offset=2 * number) for number, each in enumerate(texts)]
+    letters += [
+        letter(**_ids(each), receiver="-", reason="id_conflict", detail=each, offset=2 * number + 1)
+        for number, each in enumerate(texts)
+    ]
     where = f"/v1/sources/{quote(text[:256], safe='')}/messages/{quote(text[:256], safe='')}"
     told = api_of(one)
     return told | {
         where: one,
         f"{where}/attempts": {"items": tried[::-1], "cursor": text},
         f"{where}/payload": text.encode(),
-        "/v1/messages": {"items": [listed(one, content_type=text)], "cursor": text, "behind_s": 99.0},
+        "/v1/messages": {
+            "items": [listed(said_of(each), content_type=each) for each in texts],
+            "cursor": text,
+            "behind_s": 99.0,
+        },
         "/v1/failed": {"items": letters, "cursor": None},
-        "/v1/replays": {"items": [job(detail=text)], "cursor": text},
+        "/v1/replays": {"items": [job(detail=each) for each in texts], "cursor": text},
         "/v1/replays/5f0c2ba7d1e94c36": job(detail=text),
         "/v1/broken": (500, problem("x", text, text)),
     }
+
+
+def _ids(text: str) -> dict[str, str]:
+    return {"source_id": text[:256], "message_id": text[:256]}
 
 
 def page_of(ids: Mapping[str, str]) -> str:
@@ -73,29 +91,35 @@ async def shape_of(visitor: Visitor, page: str) -> dict[str, Any]:
     return found
 
 
-PAGES = (
+LISTS = (
     "/ui/messages",
     "/ui/failed",
     "/ui/failed?receiver=ci&reason=rejected",
     "/ui/replays",
-    "/ui/replays/5f0c2ba7d1e94c36",
 )
+PAGES = (*LISTS, "/ui/replays/5f0c2ba7d1e94c36")
+AT_ONCE = 6
+"""Texts on a list."""
 
 
 @pytest.mark.timeout(300)
 async def test_no_text_is_more_than_text(visiting: Visiting) -> None:
     """All pages have the same elements whatever is said on them, and no script of the corpus ran."""
-    harmless = "plain words"
-    async with scripted_pages(ScriptedApi(everywhere(harmless))) as api, visiting(api.url) as visitor:
-        expected = {page: await shape_of(visitor, page) for page in PAGES}
-        expected["message"] = await shape_of(visitor, page_of({"id": harmless}))
+    harmless = [f"plain words {number}" for number in range(AT_ONCE)]
+    async with scripted_pages(ScriptedApi(everywhere(*harmless))) as api, visiting(api.url) as visitor:
+        lists = {page: await shape_of(visitor, page) for page in LISTS}
+        for begin in range(0, len(CORPUS), AT_ONCE):
+            texts = (*CORPUS[begin : begin + AT_ONCE], *harmless)[:AT_ONCE]
+            api.answers = everywhere(*texts)
+            for page, like in lists.items():
+                assert await shape_of(visitor, page) == like, (texts, page)
+        api.answers = everywhere(harmless[0])
+        of_one = await shape_of(visitor, PAGES[-1]), await shape_of(visitor, page_of({"id": harmless[0]}))
         for text in CORPUS:
             api.answers = everywhere(text)
-            for page, like in expected.items():
-                at_page = page_of({"id": text[:256]}) if page == "message" else page
-                found = await shape_of(visitor, at_page)
-                assert found == like, (text, page)
-        assert all(like["pwned"] is None and like["named"] == [] for like in expected.values())
+            for page, like in zip((PAGES[-1], page_of({"id": text[:256]})), of_one, strict=True):
+                assert await shape_of(visitor, page) == like, (text, page)
+        assert all(like["pwned"] is None and like["named"] == [] for like in (*lists.values(), *of_one))
 
 
 @pytest.mark.parametrize("text", ["x" * 3_000, "\u202egnp.exe \x1b[2J", "W" * 256])
