@@ -14,8 +14,8 @@ from relay.clock import Clock
 from relay.config.declared import read_declared
 from relay.domain.errors import RelayError, Unavailable
 from relay.domain.topics import Topics
-from relay.engine.recovery import LEASE_S, keeping_lease
 from relay.engine.supervision import Patience
+from relay.lease import LEASE_S, keeping_lease
 from relay.log.port import Log
 from relay.rebuild import MemoryLostAgain, Read, Rebuild
 from relay.state.port import Gap, State

@@ -34,7 +34,7 @@ from relay.config.rotation import without_expired
 from relay.config.topic import Declared, decode
 from relay.domain.errors import LogUnavailable, RelayError, StateUnavailable, UserError
 from relay.domain.topics import SHARED, Topics
-from relay.engine.recovery import keeping_lease, take_lease
+from relay.lease import keeping_lease, take_lease
 from relay.log.port import Log, NewRecord, TopicPartition
 from relay.state.port import State
 

@@ -108,7 +108,7 @@ async def alone(settings: Settings) -> AsyncIterator[None]:
     it may be run where only Kafka is within reach, and with Redis down nobody else gets the lease either."""
     from relay.clock import SystemClock
     from relay.composition import redis_state
-    from relay.engine.recovery import keeping_lease
+    from relay.lease import keeping_lease
 
     state, clock, owner = redis_state(settings), SystemClock(), f"apply-{socket.gethostname()}-{os.getpid()}"
     try:
@@ -123,7 +123,7 @@ async def alone(settings: Settings) -> AsyncIterator[None]:
 
 async def _has_lease(state: State, clock: Clock, owner: str) -> bool:
     """False: there is no Redis. Raises StateUnavailable where others keep it for too long."""
-    from relay.engine.recovery import take_lease
+    from relay.lease import take_lease
 
     try:
         given = await take_lease(state, clock, LEASE, owner, patience_s=_LEASE_PATIENCE_S, look_s=_LEASE_LOOK_S)

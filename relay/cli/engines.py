@@ -17,8 +17,9 @@ from relay.domain.topics import Topics
 from relay.embedded.relay import LOG_DB, STATE_DB
 from relay.embedded.valkey import ValkeyServer
 from relay.engine.observer import Observer
-from relay.engine.recovery import LEASE_S, Holding, Recovery
+from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience
+from relay.lease import LEASE_S
 from relay.log.port import Log
 from relay.log.streams.log import StreamsLog
 from relay.state.port import State

@@ -17,7 +17,7 @@ from relay.cli.table import output_option, print_json
 from relay.config.settings import Settings
 from relay.domain.errors import RelayError, UserError
 from relay.domain.topics import Topics
-from relay.engine.recovery import LEASE_S, keeping_lease
+from relay.lease import LEASE_S, keeping_lease
 from relay.transfer.form import Line, decode_line
 from relay.transfer.incoming import Import, Taken
 

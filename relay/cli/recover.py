@@ -20,7 +20,7 @@ from relay.config.settings import Settings
 from relay.domain.errors import RelayError
 from relay.domain.topics import Topics
 from relay.engine.observer import Memory, Recovered
-from relay.engine.recovery import LEASE_S, keeping_lease
+from relay.lease import LEASE_S, keeping_lease
 from relay.log.port import Log
 from relay.rebuild import Read, Rebuild
 from relay.rebuilding import LONGEST_LIFE

@@ -8,17 +8,18 @@ is ready its lanes stand still. The same pass runs every few hours as a check, a
 import asyncio
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from relay.clock import Clock
 from relay.domain.batches import batches
-from relay.domain.errors import InvalidRecord, LogUnavailable, Unavailable
+from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.domain.hold import Hold, decode_hold, encode_hold, held_owner, hold, hold_key
 from relay.domain.topics import TopicSpec
 from relay.engine.observer import Memory, Observer, Recovered
 from relay.engine.parking import LIFE_KEY, unwrap_ours
 from relay.engine.supervision import Patience
+from relay.lease import LEASE_S, keeping_lease
 from relay.log.port import Log, NewRecord, Record
 from relay.state.port import IntakeAsk, Lane, Parked, Restored, State
 from relay.state.replies import answered, of
@@ -27,7 +28,6 @@ from relay.state.rows import TAGS, Row, Stage, tag_of
 CHECK_EVERY_S = 6 * 3600.0
 LOOK_EVERY_S = 30.0
 LEASE = "recovery"
-LEASE_S = 15.0
 BATCH = 500
 MARGIN_S = 1.0
 """What was held so shortly before the log was read may have been there too late to be read."""
@@ -237,36 +237,6 @@ class Recovery:
             dict(zip(map(id, asked), await answered(self._state.intake(of(lane, asks))), strict=True)) if asked else {}
         )
         return [_would_be(copy, rows.get(id(copy))) for copy in copies]
-
-
-async def take_lease(state: State, clock: Clock, name: str, owner: str, *, patience_s: float, look_s: float) -> bool:
-    """Ask for a lease until it is given: then True. False: somebody else had it for `patience_s` (inf: wait for ever).
-    Raises StateUnavailable."""
-    end = clock.monotonic() + patience_s
-    while not await state.lease(name, owner, LEASE_S):
-        if clock.monotonic() >= end:
-            return False
-        await clock.sleep(look_s)
-    return True
-
-
-@contextlib.asynccontextmanager
-async def keeping_lease(state: State, clock: Clock, name: str, owner: str) -> AsyncIterator[None]:
-    """Renew a lease that was just given, and give it back at the end: what is done meanwhile takes long."""
-
-    async def renew() -> None:
-        while True:
-            await clock.sleep(LEASE_S / 3)
-            with contextlib.suppress(Unavailable):
-                await state.lease(name, owner, LEASE_S)
-
-    keeper = asyncio.create_task(renew())
-    try:
-        yield
-    finally:
-        keeper.cancel()
-        with contextlib.suppress(Unavailable):
-            await state.release(name, owner)
 
 
 def _hold(value: bytes, record: Record) -> Hold:

@@ -15,7 +15,7 @@ from relay.domain.errors import NotYet, StateUnavailable, Unavailable, UserError
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.replay_job import JobState, Progress, order_key, progress_key, stop_key
 from relay.domain.topics import SHARED, Topics
-from relay.engine.recovery import keeping_lease
+from relay.lease import keeping_lease
 from relay.log.port import Coordinate, Log, NewRecord
 from relay.replay.desk import Desk
 from relay.replay.plan import Plan

@@ -16,7 +16,7 @@ from relay.domain.receiver import LaneKind, Receiver
 from relay.domain.route import Cut, Marker, Route, cut_key, former_lane, next_move, removed_key, route_key
 from relay.domain.topics import SHARED, Topics
 from relay.domain.verification import verification_key
-from relay.engine.recovery import keeping_lease
+from relay.lease import keeping_lease
 from relay.log.partitioner import partition_of
 from relay.log.port import Backlog, Log, NewRecord
 from relay.state.port import Lane, State

@@ -12,7 +12,7 @@ from relay.config.settings import Settings
 from relay.config.watch import Stamp, file_stamp, watch_file
 from relay.domain.errors import Unavailable, UserError
 from relay.domain.topics import Topics
-from relay.engine.recovery import keeping_lease, take_lease
+from relay.lease import keeping_lease, take_lease
 from relay.log.port import Log, TopicPartition
 from relay.plan import Plan
 from relay.state.port import State

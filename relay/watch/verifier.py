@@ -16,7 +16,7 @@ from relay.domain.handshake import TIMEOUT_S, Verdict, handshake
 from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
 from relay.domain.verification import HandshakeResult, failed, handshake_of, is_proof, next_try, verification_key
-from relay.engine.recovery import keeping_lease
+from relay.lease import keeping_lease
 from relay.log.port import Log, NewRecord
 from relay.state.port import State
 from relay.telemetry.logging import get_logger

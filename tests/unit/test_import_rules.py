@@ -31,18 +31,19 @@ PORTS: Final = {
     "history": {"port"},
 }
 """Package -> the modules of its port; its others are adapters."""
-CORE: Final = frozenset({"domain", "clock", "port", "engine", "workers"})
+CORE: Final = frozenset({"domain", "clock", "lease", "port", "engine", "workers"})
 MAY_IMPORT: Final = {
     "domain": {"domain"},
     "clock": set(),
     "port": {"domain", "port"},
-    "engine": {"domain", "port", "clock", "engine"},
+    "lease": {"domain", "port", "clock"},
+    "engine": {"domain", "port", "clock", "lease", "engine"},
     "workers": {"domain", "port", "clock", "engine", "workers"},
     "adapter": {"domain", "port", "adapter"},
     "config": {"domain", "port", "config"},
     "telemetry": {"domain", "port", "engine", "telemetry"},
-    "replay": {"domain", "port", "clock", "engine", "workers", "config", "telemetry", "unfinished", "replay"},
-    "api": {"domain", "port", "clock", "engine", "workers", "config", "telemetry", "replay", "api"},
+    "replay": {"domain", "port", "clock", "lease", "engine", "workers", "config", "telemetry", "unfinished", "replay"},
+    "api": {"domain", "port", "clock", "lease", "engine", "workers", "config", "telemetry", "replay", "api"},
     "pages": {"domain", "telemetry", "samples", "api", "pages"},
 }
 """Layer -> layers that it may import. Layers that are not here (cli, what wires a process) may import all."""
