@@ -74,7 +74,7 @@ async def test_finished_messages_are_known_again_by_itself(rig: Rig, redis_serve
         assert done["rows"]["enqueued"] >= 150
         assert done["rows"]["done"] >= 1
         # What no offset was committed for when the state was emptied is proved to be published, and no more.
-        assert done["rows"]["done"] + done["rows"]["published"] >= 150
+        assert done["rows"]["done"] + done["rows"].get("published", 0) >= 150
         assert await metric(api, "relay_state_tags_rebuilding") == 0
         assert await metric(api, "relay_rebuild_records_total") >= 300
         everything = [*sent, *under_way, *fresh]
