@@ -26,7 +26,7 @@ LOOK_EVERY_S = 0.1
 COMMIT_EVERY_S = 0.5
 COMMIT_RECORDS = 1_000
 """Finished and not committed, over all lanes: so many are committed sooner."""
-TELL_EVERY_S = 1.0
+LOOK_AROUND_S = 1.0
 WAITING_S = 2.0
 """A rebalance among the living takes less."""
 REVOKE_GRACE_S = 5.0
@@ -79,9 +79,10 @@ class Runner:
         self._paused: set[TopicPartition] = set()
         self._active: set[TopicPartition] = set()
         """Lanes that have been offered records, and may be at a bound: the idle ones need not be looked at."""
+        self._crowded = False
         self._committed: dict[TopicPartition, int] = {}
         self._lingering: list[_Running] = []
-        self._told_at = -TELL_EVERY_S
+        self._looked_at = -LOOK_AROUND_S
         self._waiting_since = 0.0
         self._stopping = False
         self._fences_looked_at = -FENCED_LOOK_S
@@ -133,10 +134,8 @@ class Runner:
 
     async def _poll(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            self._throttle()
-            self._tell()
             try:
-                await self._look_at_fences()
+                await self._look_around()
                 wanted = POLL_RECORDS * max(1, len(self._lanes))
                 batches = await self._consumer.poll(max_records=wanted, timeout_s=POLL_S)
             except LogUnavailable as error:
@@ -152,6 +151,7 @@ class Runner:
                 return
             for partition, records in batches.items():
                 self._offer(partition, records)
+            self._throttle(batches.keys() | self._paused)  # no other lane has more than when all were looked at
 
     def _offer(self, partition: TopicPartition, records: Sequence[Record]) -> None:
         running = self._lanes.get(partition)
@@ -159,30 +159,35 @@ class Runner:
             running.lane.offer(records)
             self._active.add(partition)
 
-    def _throttle(self) -> None:
+    def _throttle_all(self) -> None:
+        unfinished = {at: each.lane.core.unfinished for at in self._active if (each := self._lanes.get(at))}
+        self._crowded = sum(unfinished.values()) >= CROWDED
+        self._throttle(unfinished)
+        self._active = {at for at, count in unfinished.items() if count or at in self._paused}
+
+    def _throttle(self, partitions: Iterable[TopicPartition]) -> None:
         """Backpressure: a lane at its bound gets nothing until something ended."""
-        waiting: set[TopicPartition] = set()
-        idle: list[TopicPartition] = []
-        at_hand = sum(running.lane.core.unfinished for running in map(self._lanes.get, self._active) if running)
-        for partition in self._active:
-            running = self._lanes.get(partition)
-            if running is None or not (running.lane.core.unfinished or partition in self._paused):
-                idle.append(partition)
-            elif running.lane.core.full:
-                running.lane.relieve()
-                waiting.add(partition)
-            elif running.lane.sated(crowded=at_hand >= CROWDED):
-                waiting.add(partition)
-        self._active.difference_update(idle)
+        looked_at = [(at, each.lane) for at in partitions if (each := self._lanes.get(at))]
+        for _, lane in looked_at:
+            if lane.core.full:
+                lane.relieve()
+        waiting = {at for at, lane in looked_at if lane.core.full or lane.sated(crowded=self._crowded)}
         if stopped := waiting - self._paused:
             self._consumer.pause(sorted(stopped))
-        if resumed := (self._paused - waiting) & self._lanes.keys():
+        if resumed := {at for at, _ in looked_at if at in self._paused} - waiting:
             self._consumer.resume(sorted(resumed))
-        self._paused = waiting
+        self._paused = (self._paused | stopped) - resumed
 
-    async def _look_at_fences(self) -> None:
-        """A lane that is fenced and stays ours is made anew."""
+    async def _look_around(self) -> None:
+        """Once in a while, for what comes slowly, and for people."""
         now = self._clock.monotonic()
+        if now - self._looked_at >= LOOK_AROUND_S:
+            self._looked_at = now
+            self._tell(now)
+            await self._look_at_fences(now)
+
+    async def _look_at_fences(self, now: float) -> None:
+        """A lane that is fenced and stays ours is made anew."""
         fenced = {p: at for p, each in self._lanes.items() if (at := each.lane.core.fenced_at) is not None}
         longest_s = now - min(fenced.values(), default=now)
         if longest_s < FENCED_S or now - self._fences_looked_at < FENCED_LOOK_S:
@@ -222,22 +227,19 @@ class Runner:
         await never_in_silence(self._consumer.restart(still))
         self._restarts.end(lanes)
 
-    def _tell(self) -> None:
-        now = self._clock.monotonic()
-        if now - self._told_at >= TELL_EVERY_S:
-            self._told_at = now
-            self._tell_waiting(now)
-            self._observer.look()
-            for partition, running in self._lanes.items():
-                unfinished = running.lane.core.unfinished
-                if unfinished == 0 == running.told:
-                    continue  # as it is with almost all of thousands
-                running.told = unfinished
-                observer, stuck_at = running.lane.core.setting.observer, running.lane.stuck_at
-                observer.lane(partition, unfinished=unfinished)
-                stalled_s = running.standstill.look(stuck_at, now)
-                if stalled_s is not None and stuck_at is not None:
-                    observer.stalled(partition, stuck_at, stalled_s)
+    def _tell(self, now: float) -> None:
+        self._tell_waiting(now)
+        self._observer.look()
+        for partition, running in self._lanes.items():
+            unfinished = running.lane.core.unfinished
+            if unfinished == 0 == running.told:
+                continue  # as it is with almost all of thousands
+            running.told = unfinished
+            observer, stuck_at = running.lane.core.setting.observer, running.lane.stuck_at
+            observer.lane(partition, unfinished=unfinished)
+            stalled_s = running.standstill.look(stuck_at, now)
+            if stalled_s is not None and stuck_at is not None:
+                observer.stalled(partition, stuck_at, stalled_s)
 
     def _tell_waiting(self, now: float) -> None:
         """Who gets no partitions for a while says what is waited for: nothing else would."""
@@ -256,7 +258,7 @@ class Runner:
             await self._progress.wait()
             self._progress.clear()
             await self._clock.sleep(LOOK_EVERY_S)
-            self._throttle()
+            self._throttle_all()
             offsets, now = self._uncommitted(self._lanes), self._clock.monotonic()
             finished = sum(offset - self._committed.get(partition, offset) for partition, offset in offsets.items())
             if offsets and (now - committed_at >= COMMIT_EVERY_S or finished >= COMMIT_RECORDS):
