@@ -3,17 +3,15 @@ answered with JSON."""
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
-if TYPE_CHECKING:
-    from bench.receiver import Books
+from bench.books import Books
 
 
 class Control:
     """Answers one request per connection: it is asked a few times a second."""
 
-    def __init__(self, books: "Books") -> None:
+    def __init__(self, books: Books) -> None:
         self._books = books
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -14,8 +14,8 @@ from typing import Final, cast
 
 import uvloop
 
+from bench.books import Books
 from bench.control import Control
-from bench.ledger import Ledger
 from bench.wire import PAIR, PAIR_BASE, SERIAL, SERIAL_BASE, TIME, WIDTH, filler
 from relay.limits import raise_descriptor_limit
 
@@ -40,44 +40,6 @@ class Behaviour:
         self.echo = echo
         self.rest = filler(answer, random.Random(answer)) if answer else b"}"
         self.head = _OK_WITH_BODY % (WIDTH + len(self.rest))
-
-
-class Held:
-    """Deliveries that are not answered yet, as long as that is `wanted`."""
-
-    __slots__ = ("_waiting", "wanted")
-
-    def __init__(self) -> None:
-        self.wanted = False
-        self._waiting: list[tuple[Transport, bytes]] = []
-
-    @property
-    def count(self) -> int:
-        """Of those whose connections are still open."""
-        return sum(not transport.is_closing() for transport, _ in self._waiting)
-
-    def add(self, transport: Transport, answer: bytes) -> None:
-        self._waiting.append((transport, answer))
-
-    def release(self) -> None:
-        self.wanted = False
-        waiting, self._waiting = self._waiting, []
-        for transport, answer in waiting:
-            if not transport.is_closing():
-                transport.write(answer)
-
-
-class Books:
-    """What this process has seen. `refused`: answered with 503; `bad`: requests that were none of ours."""
-
-    __slots__ = ("bad", "callbacks", "deliveries", "held", "refused")
-
-    def __init__(self, pairs: int) -> None:
-        self.deliveries = Ledger(pairs)
-        self.callbacks = Ledger(pairs)
-        self.held = Held()
-        self.refused = 0
-        self.bad = 0
 
 
 class Receiver(asyncio.Protocol):

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from bench.receiver import Behaviour, Books, Receiver
+from bench.books import Books
+from bench.receiver import Behaviour, Receiver
 from bench.wire import PAIR_BASE, WIDTH, prefix
 
 
