@@ -170,7 +170,8 @@ async def test_they_share_the_work_and_tell_its_sum(rig: Rig) -> None:
         await rig.until(lambda: rig.answered() >= {message.message_id for message in sent})
         assert set(rig.arrivals().values()) == {1}
         found = await running.until_all_answer(2)
-        assert found["relay_messages_received_total"] == [({}, 300)]
+        ((_, received),) = found["relay_messages_received_total"]
+        assert received >= 300  # what changes hands while the group settles is received again, and answered once
         answers = sum(value for _, value in found["relay_answers_total"])
         assert answers == 300
         said = await running.until_ready()
