@@ -345,7 +345,7 @@ class State(Protocol):
 
     def hints(self) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """Digests of rows that were marked as `awaited`, told right after that to all who listen, from entering on. One
-        may be lost, or come twice. Entering and listening raise StateUnavailable when there is nothing to hear."""
+        may be lost, late, or come twice. Entering and listening raise StateUnavailable when nothing can be heard."""
         ...
 
     # what comes in

@@ -23,10 +23,13 @@ class HintsContract:
             (seen,) = await rig.state.watch([row(1)])
         assert (seen.row.stage, seen.row.at) == (Stage.DONE, (3, 7))
 
-    async def test_who_listens_later_is_told_of_later_ends_only(self, rig: Rig) -> None:
+    async def test_who_listens_later_is_told_of_later_ends(self, rig: Rig) -> None:
         async with rig.state.hints() as heard, asyncio.timeout(20):
             await answered(rig.state.mark([Mark(row(1), 0, Stage.DONE, awaited=True)]))
-            assert await anext(heard) == row(1).digest  # by now each node of a cluster has passed it on
+            assert await anext(heard) == row(1).digest
             async with rig.state.hints() as later:
                 await answered(rig.state.mark([Mark(row(2), 0, Stage.DONE, awaited=True)]))
-                assert await anext(later) == row(2).digest
+                told = await anext(later)
+                if told == row(1).digest:  # it was still on its way to another node of a cluster
+                    told = await anext(later)
+                assert told == row(2).digest
