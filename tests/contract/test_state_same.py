@@ -15,7 +15,7 @@ from relay.domain.receiver import BreakerPolicy, OfflinePolicy
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, Kind, Limits, Settlement
-from relay.state.onlooker import LineHead, Sign
+from relay.state.onlooker import LineHead, ParkedLine, Sign
 from relay.state.port import DueAsk, IntakeAsk, Lane, Parked, State
 from relay.state.redis.state import RedisState
 from relay.state.replies import of
@@ -109,7 +109,15 @@ settlements = st.builds(
 )
 keys = st.sampled_from([b"queue-1-----", b"queue-2-----"])
 heads = st.builds(LineHead, keys, st.just(b"row-1-------"), st.just("github"), st.just("m-\xe9"))
-signs = st.builds(Sign, st.just("topic"), st.integers(0, 1), st.lists(heads, max_size=2).map(tuple))
+signs = st.builds(
+    Sign,
+    st.just("topic"),
+    st.integers(0, 1),
+    st.lists(heads, max_size=2).map(tuple),
+    st.sampled_from(["", "process"]),
+    in_flight=st.integers(0, 10_000),
+    parked=st.lists(st.builds(ParkedLine, st.sampled_from(OWNERS), keys), max_size=2).map(tuple),
+)
 coordinates = st.one_of(st.none(), st.tuples(st.sampled_from([0, 255, 256]), st.sampled_from([0, 255, 2**33])))
 finished_stages = st.sampled_from([Stage.AWAITING, Stage.PUBLISHED, Stage.DONE, Stage.FAILED])
 marks = st.builds(Mark, rows, generations, finished_stages, coordinates, st.sampled_from([0, 9]))
