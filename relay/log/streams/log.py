@@ -162,7 +162,7 @@ class StreamsLog:
         return [None if record is None or record.is_gap else record for record in await self._store.read(wanted)]
 
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        return {at: (await self._store.span(at)).end for at in partitions}
+        return await self._store.ends(partitions)
 
     async def snapshot(self, topic: str, partition: int) -> list[Record]:
         return _readable(await self._store.table(TopicPartition(topic, partition)))

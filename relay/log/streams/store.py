@@ -236,6 +236,17 @@ class StreamStore:
         key = self.keys.changes(partition) if compact else self.keys.records(partition)
         return Span(*cast(list[int], await self._call(self._span, [self.keys.ends, key], [end_field(partition)])))
 
+    async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset behind the newest record of each, as of one moment."""
+        for topic in {partition.topic for partition in partitions}:
+            await self.spec(topic)
+        if not partitions:
+            return {}
+        with self._errors():
+            values = await self._redis.hmget(self.keys.ends, [end_field(partition) for partition in partitions])
+        found = cast(list[bytes | None], values)
+        return {partition: int(end or 0) for partition, end in zip(partitions, found, strict=True)}
+
     # groups
 
     async def begin_group(self, group: str, spec: TopicSpec) -> None:
