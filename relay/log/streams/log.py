@@ -259,21 +259,21 @@ class StreamsLog:
         return {name: TopicState(spec, None, None, self._max_message_bytes) for name, spec in found.items()}
 
     async def lag(self, group: str, topic: str) -> int:
-        spans = [await self._store.span(at) for at in await self._store.partitions([topic])]
+        spans = await self._store.spans(await self._store.partitions([topic]))
         offsets = await self._store.committed(group, topic)
         return sum(
             span.end - (span.first if offset is None else min(offset, span.end))
-            for span, offset in zip(spans, offsets, strict=True)
+            for span, offset in zip(spans.values(), offsets, strict=True)
         )
 
     async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
-        there = await self._store.describe(list(groups))
-        found = []
-        for topic in there:
-            offsets = await self._store.committed(groups[topic], topic)
-            for at, offset in zip(await self._store.partitions([topic]), offsets, strict=True):
-                found.append(Backlog(groups[topic], at, *await self._store.span(at), offset))
-        return found
+        there = list(await self._store.describe(list(groups)))
+        offsets = [offset for topic in there for offset in await self._store.committed(groups[topic], topic)]
+        spans = await self._store.spans(await self._store.partitions(there))
+        return [
+            Backlog(groups[at.topic], at, *span, offset)
+            for (at, span), offset in zip(spans.items(), offsets, strict=True)
+        ]
 
     async def lacking(self, rights: Sequence[Right]) -> list[Right]:
         return []

@@ -139,11 +139,16 @@ end
 return out
 """
 
-# KEYS: ends, records (a stream). ARGV: field of ends. Returns the first offset that is still there, and the end.
-SPAN: Final = """
-local stop = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0)
-local first = redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', 1)[1]
-return {first and tonumber(string.match(first[1], '^%d+')) - 1 or stop, stop}
+# KEYS: ends, then records (streams). ARGV: their fields of ends. Returns of each the first offset that is still there,
+# and the end.
+SPANS: Final = """
+local found = {}
+for n = 2, #KEYS do
+  local stop = tonumber(redis.call('HGET', KEYS[1], ARGV[n - 1]) or 0)
+  local first = redis.call('XRANGE', KEYS[n], '-', '+', 'COUNT', 1)[1]
+  found[#found + 1] = {first and tonumber(string.match(first[1], '^%d+')) - 1 or stop, stop}
+end
+return found
 """
 
 # KEYS: ends, records (a hash), changes. ARGV: field of ends, offset, most changes. Returns 1 if the change at that

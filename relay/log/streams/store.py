@@ -25,6 +25,7 @@ from relay.log.streams.scripts import FIXED_DIGITS, Keys, end_field, group_field
 
 _FETCH_BYTES: Final = 8 * 1024**2
 _READ_AT_ONCE: Final = 100
+_SPANS_AT_ONCE: Final = 500
 _CHANGES_AT_ONCE: Final = 100
 _SCAN_COUNT: Final = 500
 _MAX_CONNECTIONS: Final = 32
@@ -83,7 +84,7 @@ class StreamStore:
         self._append = self._redis.register_script(scripts.APPEND)
         self._fetch = self._redis.register_script(scripts.FETCH)
         self._read = self._redis.register_script(scripts.READ)
-        self._span = self._redis.register_script(scripts.SPAN)
+        self._spans = self._redis.register_script(scripts.SPANS)
         self._changes = self._redis.register_script(scripts.CHANGES)
         self._page = self._redis.register_script(scripts.PAGE)
         self._take = self._redis.register_script(scripts.TAKE)
@@ -232,9 +233,22 @@ class StreamStore:
 
     async def span(self, partition: TopicPartition) -> Span:
         """Of a partition that is not compacted; of a compacted one only `end` means something."""
-        compact = (await self.spec(partition.topic)).cleanup == "compact"
-        key = self.keys.changes(partition) if compact else self.keys.records(partition)
-        return Span(*cast(list[int], await self._call(self._span, [self.keys.ends, key], [end_field(partition)])))
+        return (await self.spans([partition]))[partition]
+
+    async def spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Span]:
+        """As `span`, in the order of `partitions`."""
+        found: dict[TopicPartition, Span] = {}
+        for start in range(0, len(partitions), _SPANS_AT_ONCE):
+            found |= await self._some_spans(partitions[start : start + _SPANS_AT_ONCE])
+        return found
+
+    async def _some_spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Span]:
+        keys = [self.keys.ends]
+        for partition in partitions:
+            compact = (await self.spec(partition.topic)).cleanup == "compact"
+            keys.append(self.keys.changes(partition) if compact else self.keys.records(partition))
+        found = cast(list[list[int]], await self._call(self._spans, keys, [end_field(each) for each in partitions]))
+        return {partition: Span(*span) for partition, span in zip(partitions, found, strict=True)}
 
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset behind the newest record of each, as of one moment."""
