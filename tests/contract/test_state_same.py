@@ -108,7 +108,15 @@ settlements = st.builds(
     breaker=st.just(BREAKER),
 )
 keys = st.sampled_from([b"queue-1-----", b"queue-2-----"])
-heads = st.builds(LineHead, keys, st.just(b"row-1-------"), st.just("github"), st.just("m-\xe9"))
+heads = st.builds(
+    LineHead,
+    keys,
+    st.just(b"row-1-------"),
+    st.just("github"),
+    st.just("m-\xe9"),
+    st.sampled_from(["", *OWNERS]),
+    st.integers(0, 10_000),
+)
 signs = st.builds(
     Sign,
     st.just("topic"),
