@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
+from itertools import count, islice
 from math import inf
 from typing import Final, Generic
 
@@ -233,10 +233,12 @@ FULL_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class TakeUp:
-    """Learn when something of `tags` is due next; `limit` > 0: after taking so much of what is due."""
+    """Learn when something of `tags` is due next; `limit` > 0: after taking so much of what is due. `number`: of that
+    take, as `DueAsk` says."""
 
     tags: tuple[int, ...]
     limit: int
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +262,7 @@ class DueIndex:
         self._news: dict[int, float] = {}  # what was heard about tags while the index was being asked
         self._looked_at = -inf
         self._full_at = -inf
+        self._numbers = count(1)
 
     @property
     def full(self) -> bool:
@@ -298,7 +301,7 @@ class DueIndex:
         tags = tuple(tag for tag, at in self._next.items() if at <= now)
         if not tags:
             return None
-        return TakeUp(tags, max(1, (self._most - len(self._in_hand)) // len(tags)))
+        return TakeUp(tags, max(1, (self._most - len(self._in_hand)) // len(tags)), next(self._numbers))
 
     def looked(self, asked: TakeUp, upcoming: Mapping[int, float], now: float) -> None:
         """`upcoming`: seconds until the first of each tag is due."""

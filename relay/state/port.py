@@ -70,10 +70,12 @@ class Parked:
 
 
 class DueAsk(NamedTuple):
-    """Up to `limit` references of a hash tag."""
+    """Up to `limit` references of a hash tag. `take`: its number among those of the lane's owner, from 1 on; the same
+    number once more, as no reply came, is given the same again. 0: without."""
 
     tag: int
     limit: int
+    take: int = 0
 
 
 class Due(NamedTuple):

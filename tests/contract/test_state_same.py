@@ -150,7 +150,7 @@ tallies = st.builds(
     last_attempts,
 )
 leased: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries({"lease_s": st.just(30)})
-due_asks = st.builds(DueAsk, st.integers(0, 1), st.integers(1, 3))
+due_asks = st.builds(DueAsk, st.integers(0, 1), st.integers(1, 3), st.integers(0, 2))
 moments = st.sampled_from([BEGIN - 5.0, BEGIN + 5.0, BEGIN + 1_000.0])
 holds = st.builds(Hold, st.sampled_from(["paused", "gone", "disabled"]), moments, st.sampled_from(["", "why"]))
 all_there_are: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries(

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from relay.state.onlooker import ParkedHead
-from relay.state.port import Counts, Due, Parked
+from relay.state.port import Counts, Due, DueAsk, Parked
 
 
 @dataclass(slots=True)
@@ -17,8 +17,9 @@ class LaneIndex:
     before_until: float = 0.0
     references: dict[bytes, Parked] = field(default_factory=dict)
     due: dict[bytes, float] = field(default_factory=dict)
-    hand: dict[bytes, int] = field(default_factory=dict)
-    """Lent references, and the epochs of who has them."""
+    hand: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    """Lent references; the epochs of who has them, and the numbers of the takes that lent them."""
+    last_take: int = 0
     freed: set[bytes] = field(default_factory=set)
     """References that count no more, and are only to be removed."""
 
@@ -64,8 +65,7 @@ class LaneIndex:
     def free(self, member: bytes, now: float) -> None:
         if member in self.references:
             self.freed.add(member)
-        if member in self.due:
-            self.due[member] = min(self.due[member], now)
+        self._due_again([member], now)
 
     def counted(self) -> list[Parked]:
         return [one for member, one in self.references.items() if member not in self.freed]
@@ -77,18 +77,26 @@ class LaneIndex:
         self.hand.pop(member, None)
         return self.promote(queue if one is None or one.queue is None else one.queue, now)
 
-    def lend(self, epoch: int, now: float, limit: int, lease_s: float) -> list[Due]:
-        """Put what is due into that owner's hand, earliest first."""
-        ripe = sorted((at, member) for member, at in self.due.items() if at <= now)[:limit]
+    def lend(self, epoch: int, now: float, ask: DueAsk, lease_s: float) -> list[Due]:
+        """Put what is due into that owner's hand, earliest first; also what the same take lent before."""
+        if ask.take and ask.take == self.last_take:
+            self._due_again([member for member, (_, take) in self.hand.items() if take == ask.take], now)
+        ripe = sorted((at, member) for member, at in self.due.items() if at <= now)[: ask.limit]
         for _, member in ripe:
             self.due[member] = now + lease_s
-            self.hand[member] = epoch
+            self.hand[member] = (epoch, ask.take)
+            self.last_take = ask.take
         return [Due(self.references[member].row, self.references[member].at) for _, member in ripe]
 
     def take_back(self, epoch: int, now: float) -> None:
         """What a former owner had in hand is due."""
-        for member in [member for member, owner in self.hand.items() if owner < epoch]:
+        former = [member for member, (owner, _) in self.hand.items() if owner < epoch]
+        self._due_again(former, now)
+        for member in former:
             del self.hand[member]
+
+    def _due_again(self, members: Iterable[bytes], now: float) -> None:
+        for member in members:
             if member in self.due:
                 self.due[member] = min(self.due[member], now)
 

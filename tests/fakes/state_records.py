@@ -144,7 +144,7 @@ class Records(Memory):
     def _take_due(self, lane: Lane, ask: DueAsk, lease_s: float) -> list[Due]:
         index = self._tags[ask.tag].lane(lane)
         index.take_back(lane.epoch, self.now)
-        return index.lend(lane.epoch, self.now, ask.limit, lease_s)
+        return index.lend(lane.epoch, self.now, ask, lease_s)
 
     async def unpark(self, rows: Sequence[tuple[Lane, tuple[RowKey, bytes | None]]]) -> list[bool | Refusal]:
         return [self._refused_owner(row.owner) or self._unpark(lane, row, queue) for lane, (row, queue) in rows]

@@ -15,9 +15,19 @@ local function count(owner, kind, by)
   end
 end
 
--- Lent references of a lane, by member; under '' the epoch of the owner that has them in hand.
+-- Lent references of a lane: member -> number of the take that lent it. Under '' the epoch of the owner that has them in
+-- hand, under LAST the number of its last take.
+local LAST = 'last'
+
 local function hand_key(lane)
   return P .. 'hand:' .. lane
+end
+
+local function due_again(due, member)
+  local at = call('ZSCORE', due, member)
+  if at and tonumber(at) > now then
+    call('ZADD', due, now, member)
+  end
 end
 
 -- A newer owner has the lane: what the former one had in hand, and died with, is due, not when its lease is over.
@@ -29,12 +39,23 @@ local function take_back(lane, epoch)
   end
   local due = P .. 'due:' .. lane
   for _, member in ipairs(call('HKEYS', hand)) do
-    local at = tonumber(member ~= '' and call('ZSCORE', due, member) or 0)
-    if at > now then
-      call('ZADD', due, now, member)
-    end
+    due_again(due, member)
   end
   call('DEL', hand)
+end
+
+-- This take was made before, and no reply came: what it took would be in nobody's hand until its lease is over.
+local function undo_take(lane, take)
+  local hand = hand_key(lane)
+  if take == 0 or tonumber(call('HGET', hand, LAST) or 0) ~= take then
+    return
+  end
+  local lent = call('HGETALL', hand)
+  for n = 1, #lent, 2 do
+    if tonumber(lent[n + 1]) == take then
+      due_again(P .. 'due:' .. lane, lent[n])
+    end
+  end
 end
 
 local function head_of(queue)
@@ -108,11 +129,7 @@ local function free_reference(member)
   count(old[1], old[7], -1)
   old[7] = FREED
   call('HSET', P .. 'ref:' .. lane, member, cmsgpack.pack(old))
-  local due = P .. 'due:' .. lane
-  local at = call('ZSCORE', due, member)
-  if at and tonumber(at) > now then
-    call('ZADD', due, now, member)
-  end
+  due_again(P .. 'due:' .. lane, member)
 end
 
 local function drop_reference(lane, member, queue)
