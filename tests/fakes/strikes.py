@@ -152,7 +152,7 @@ class Frost(Fuse):
             await self.thaw.wait()
 
 
-UNCOUNTED = frozenset({"poll", "close", "lost", "next_due", "take_due", "leave"})
+UNCOUNTED = frozenset({"poll", "close", "lost", "next_due", "leave"})
 """Calls that change nothing and come all the time, and a courtesy at the very end; a blown fuse fails them, too."""
 
 

@@ -1,20 +1,18 @@
 """Parked messages, when the process dies at any port call, or the state loses its memory before any of them."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from relay.config.settings import Settings
-from relay.domain.errors import StateUnavailable
 from relay.domain.identity import DeliveryId
 from relay.engine.observer import Observer
-from relay.engine.policy import Bounds
 from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience
-from relay.state.port import Due, DueAsk, Lane
-from relay.state.replies import Refusal, answered, of
+from relay.state.port import Lane
+from relay.state.replies import answered, of
 from relay.state.rows import delivery_row
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import CRASHES, STRIKES, Fuse, Loss, Strikes
@@ -153,25 +151,6 @@ async def test_what_a_killed_process_had_in_hand_is_taken_up_by_the_next_at_once
     await second.ended(world.known.receivers()["r"].post.settle_s + 20.0)
     assert world.outside.results() == {("a-0", "r"): {"answered"}}
     await second.stop()
-
-
-@virtually
-async def test_what_was_taken_when_the_reply_was_lost_is_taken_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only when its lease is over."""
-    world = await _world()
-    take_due, lost = world.state.take_due, list[object]()
-
-    async def silent_once(asks: Sequence[tuple[Lane, DueAsk]], *, lease_s: float) -> list[list[Due] | Refusal]:
-        replies = await take_due(asks, lease_s=lease_s)
-        if lost or not any(replies):
-            return replies
-        lost.extend(replies)
-        return [StateUnavailable("no reply")] * len(replies)
-
-    monkeypatch.setattr(world.state, "take_due", silent_once)
-    await world.run(Fuse(), Bounds().lease_s / 2, until=_complete(world))
-    assert lost
-    await _nothing_is_wrong(world, "a reply was lost")
 
 
 @virtually
