@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from relay.domain.errors import RecordTooLarge
 from relay.engine.asks import ATTEMPTS, BATCH, STILL_COUNT, WAYS_OUT, Ask, Command
-from relay.engine.attempting import Attempting
+from relay.engine.attempting import TOKEN_BYTES, Attempting
 from relay.engine.ending import Setting
 from relay.engine.intake import Arrived, Inbox
 from relay.engine.order import Order
@@ -327,7 +327,7 @@ class Lane(Attempting[W]):
     def _take_due(self, now: float) -> None:
         if self._due.full:
             self._put_down_stuck(now)
-        asked = self._due.take_up(now)
+        asked = self._due.take_up(self._setting.random(TOKEN_BYTES), now)
         if asked is not None:
             self._asks.put(Ask.TAKE_DUE, asked)
 

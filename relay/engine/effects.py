@@ -227,7 +227,7 @@ class Effects:
         owned, tags = lane.setting.lane, asked_for.tags
         taken: list[Due] = []
         if asked_for.limit:
-            asks = of(owned, [DueAsk(tag, asked_for.limit, asked_for.number) for tag in tags])
+            asks = of(owned, [DueAsk(tag, asked_for.limit, asked_for.token) for tag in tags])
             lease_s = lane.setting.bounds.lease_s
             parts = await self._answer(Ask.TAKE_DUE.value, lambda: self._state.take_due(asks, lease_s=lease_s))
             taken = [due for part in parts for due in part]

@@ -5,7 +5,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import count, islice
+from itertools import islice
 from math import inf
 from typing import Final, Generic
 
@@ -233,12 +233,12 @@ FULL_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class TakeUp:
-    """Learn when something of `tags` is due next; `limit` > 0: after taking so much of what is due. `number`: of that
-    take, as `DueAsk` says."""
+    """Learn when something of `tags` is due next; `limit` > 0: after taking so much of what is due. `token`: of that
+    take."""
 
     tags: tuple[int, ...]
     limit: int
-    number: int = 0
+    token: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,6 @@ class DueIndex:
         self._news: dict[int, float] = {}  # what was heard about tags while the index was being asked
         self._looked_at = -inf
         self._full_at = -inf
-        self._numbers = count(1)
 
     @property
     def full(self) -> bool:
@@ -289,8 +288,8 @@ class DueIndex:
             self._full_at = -inf
         self._in_hand.discard(digest)
 
-    def take_up(self, now: float) -> TakeUp | None:
-        """What to ask for now."""
+    def take_up(self, token: bytes, now: float) -> TakeUp | None:
+        """What to ask for now, under that token."""
         if self.full:
             self._full_at = now
             return None
@@ -301,7 +300,7 @@ class DueIndex:
         tags = tuple(tag for tag, at in self._next.items() if at <= now)
         if not tags:
             return None
-        return TakeUp(tags, max(1, (self._most - len(self._in_hand)) // len(tags)), next(self._numbers))
+        return TakeUp(tags, max(1, (self._most - len(self._in_hand)) // len(tags)), token)
 
     def looked(self, asked: TakeUp, upcoming: Mapping[int, float], now: float) -> None:
         """`upcoming`: seconds until the first of each tag is due."""

@@ -70,12 +70,12 @@ class Parked:
 
 
 class DueAsk(NamedTuple):
-    """Up to `limit` references of a hash tag. `take`: its number among those of the lane's owner, from 1 on; the same
-    number once more, as no reply came, is given the same again. 0: without."""
+    """Up to `limit` references of a hash tag. `token`: of this take; with the same one again, as no reply came, it is
+    given the same again. Empty: without."""
 
     tag: int
     limit: int
-    take: int = 0
+    token: bytes = b""
 
 
 class Due(NamedTuple):

@@ -26,8 +26,8 @@ def due(one: Parked) -> Due:
     return Due(one.row, one.at)
 
 
-async def taken(rig: Rig, limit: int = 100, lane: Lane = LANE, *, take: int = 0) -> list[Due]:
-    (found,) = await answered(rig.state.take_due(of(lane, [DueAsk(TAG, limit, take)]), lease_s=30))
+async def taken(rig: Rig, limit: int = 100, lane: Lane = LANE, *, token: bytes = b"") -> list[Due]:
+    (found,) = await answered(rig.state.take_due(of(lane, [DueAsk(TAG, limit, token)]), lease_s=30))
     return found
 
 
@@ -48,21 +48,21 @@ class ParkingContract:
         first, second, later = parked(1), parked(2, due_in_s=0.5), parked(3, due_in_s=2)
         await answered(rig.state.park(of(LANE, [first, second, later])))
         await rig.elapse(1)
-        assert await taken(rig, 1, take=1) == [due(first)]
-        assert await taken(rig, 9, take=1) == [due(second), due(first)]
+        assert await taken(rig, 1, token=b"take-1") == [due(first)]
+        assert await taken(rig, 9, token=b"take-1") == [due(second), due(first)]
         await rig.elapse(1)
-        assert await taken(rig, 9, take=2) == [due(later)]
+        assert await taken(rig, 9, token=b"take-2") == [due(later)]
         await answered(rig.state.unpark(of(LANE, [(later.row, None)])))
-        assert await taken(rig, 9, take=2) == []
-        assert await taken(rig, 9, take=1) == [], "there was another since: its reply has come"
+        assert await taken(rig, 9, token=b"take-2") == []
+        assert await taken(rig, 9, token=b"take-1") == [], "there was another since: its reply has come"
 
     async def test_another_take_gives_what_was_taken_only_when_its_lease_is_over(self, rig: Rig) -> None:
         await answered(rig.state.park(of(LANE, [parked(1)])))
-        assert await taken(rig, take=0) == [due(parked(1))]
-        assert await taken(rig, take=0) == []
-        assert await taken(rig, take=1) == []
+        assert await taken(rig) == [due(parked(1))]
+        assert await taken(rig) == []
+        assert await taken(rig, token=b"take-1") == []
         await rig.elapse(30)
-        assert await taken(rig, take=2) == [due(parked(1))]
+        assert await taken(rig, token=b"take-2") == [due(parked(1))]
 
     async def test_a_newer_owner_need_not_wait_for_the_leases_of_the_former(self, rig: Rig) -> None:
         newer = LANE._replace(epoch=LANE.epoch + 1)

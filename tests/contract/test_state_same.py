@@ -67,7 +67,8 @@ def in_lanes(items: st.SearchStrategy[object], most: int) -> st.SearchStrategy[l
 
 
 rows = st.builds(RowKey, st.sampled_from(OWNERS), st.sampled_from([b"row-1-------", b"row-2-------"]))
-tokens = st.sampled_from([b"t1", b"t2", b"\xff\x00" * 200])
+TOKENS = (b"t1", b"t2", b"\xff\x00" * 200)
+tokens = st.sampled_from(TOKENS)
 generations = st.sampled_from([0, 0, 0, 1, 60_000])
 lanes = st.builds(Lane, st.just("topic"), st.just(0), epochs)
 queues = st.sampled_from([None, b"queue-1-----", b"queue-2-----"])
@@ -150,7 +151,7 @@ tallies = st.builds(
     last_attempts,
 )
 leased: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries({"lease_s": st.just(30)})
-due_asks = st.builds(DueAsk, st.integers(0, 1), st.integers(1, 3), st.integers(0, 2))
+due_asks = st.builds(DueAsk, st.integers(0, 1), st.integers(1, 3), st.sampled_from([b"", *TOKENS]))
 moments = st.sampled_from([BEGIN - 5.0, BEGIN + 5.0, BEGIN + 1_000.0])
 holds = st.builds(Hold, st.sampled_from(["paused", "gone", "disabled"]), moments, st.sampled_from(["", "why"]))
 all_there_are: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries(

@@ -24,7 +24,6 @@ from relay.state.port import (
 from relay.state.quotas import Balance, Charge
 from relay.state.rows import TAGS, Mark, MessageRow, RowKey, Stage
 from tests.fakes.state_memory import Taken
-from tests.fakes.state_parking import count_of
 from tests.fakes.state_records import Records
 from tests.fakes.state_rows import remember
 from tests.fakes.state_statistics import StatisticsKept
@@ -65,7 +64,8 @@ class MemoryState(StatisticsKept, Records):
     async def parked_total(self) -> Counts:
         if not any(tag.ready for tag in self._tags):
             self._reach(range(TAGS))
-        return count_of(one for tag in self._tags if tag.ready for one in tag.references())
+        each = [tag.parked(owner) for tag in self._tags if tag.ready for owner in tag.owners()]
+        return Counts(sum(one.retries for one in each), sum(one.polls for one in each))
 
     # owners
     async def epochs(self, lane: Lane, tags: Sequence[int]) -> dict[int, int]:

@@ -8,11 +8,11 @@ from relay.domain.errors import StateRecovering
 from relay.domain.identity import MessageId
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.onlooker import Sign
-from relay.state.port import Counts, FailedEntry, Gap, Lane, Parked
+from relay.state.port import Counts, FailedEntry, Gap, Lane
 from relay.state.replies import Fenced, Refusal
 from relay.state.rows import TAGS, MessageRow, tag_of
 from relay.state.statistics import Statistics
-from tests.fakes.state_parking import LaneIndex, count_of
+from tests.fakes.state_parking import LaneIndex
 from tests.fakes.state_rows import Rows
 
 
@@ -30,18 +30,22 @@ class Tag:
     failed: dict[str, dict[Coordinate, FailedEntry]] = field(default_factory=dict)
 
     def lane(self, lane: Lane) -> LaneIndex:
-        return self.lanes.setdefault((lane.topic, lane.partition), LaneIndex())
+        index = self.lanes.get((lane.topic, lane.partition))
+        if index is None:
+            index = self.lanes[lane.topic, lane.partition] = LaneIndex()
+        return index
 
     def parked(self, owner: str) -> Counts:
-        return count_of(one for one in self.references() if one.row.owner == owner)
+        retries, polls = (sum(index.counts[owner, poll] for index in self.lanes.values()) for poll in (False, True))
+        return Counts(retries, polls)
 
     def free(self, digest: bytes, now: float) -> None:
         if digest in self.rows.intents:
             self.lanes.setdefault(self.rows.intents[digest], LaneIndex()).free(digest, now)
 
-    def references(self) -> list[Parked]:
-        """Those that count."""
-        return [one for index in self.lanes.values() for one in index.counted()]
+    def owners(self) -> set[str]:
+        """Of references; perhaps of none by now."""
+        return {owner for index in self.lanes.values() for owner, _ in index.counts}
 
 
 @dataclass(slots=True)

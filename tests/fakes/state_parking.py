@@ -1,10 +1,11 @@
 """Parked references of a lane in the memory of the state's fake: due times, queues, and who has what in hand."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from relay.state.onlooker import ParkedHead
-from relay.state.port import Counts, Due, DueAsk, Parked
+from relay.state.port import Due, DueAsk, Parked
 
 
 @dataclass(slots=True)
@@ -17,11 +18,16 @@ class LaneIndex:
     before_until: float = 0.0
     references: dict[bytes, Parked] = field(default_factory=dict)
     due: dict[bytes, float] = field(default_factory=dict)
-    hand: dict[bytes, tuple[int, int]] = field(default_factory=dict)
-    """Lent references; the epochs of who has them, and the numbers of the takes that lent them."""
-    last_take: int = 0
+    hand: dict[bytes, int] = field(default_factory=dict)
+    """Lent references, and the epochs of who has them."""
+    last_take: bytes = b""
+    """Its token."""
+    lent_last: set[bytes] = field(default_factory=set)
+    """Of those in hand, what the last take lent."""
     freed: set[bytes] = field(default_factory=set)
     """References that count no more, and are only to be removed."""
+    counts: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    """Those that count: of each owner, for retries and for polls."""
 
     def fence(self, epoch: int, now: float) -> tuple[int, bool]:
         """What counts against an owner's epoch, or is its own; whether that fences it."""
@@ -46,11 +52,12 @@ class LaneIndex:
 
     def put(self, one: Parked, now: float) -> None:
         member = one.row.digest
-        self.hand.pop(member, None)
+        self._hand_back(member)
         before = None if one.queue is None else self.head(one.queue)
-        former = self.references.get(member)
+        former = self._leave_out(member)
         self.references[member] = one
         self.freed.discard(member)
+        self.counts[one.row.owner, one.poll] += 1
         if former is not None and former.queue != one.queue:
             self.due.pop(member, None)
             self.promote(former.queue, now)
@@ -63,44 +70,51 @@ class LaneIndex:
         self.due[member] = now + max(0.0, one.due_in_s)
 
     def free(self, member: bytes, now: float) -> None:
-        if member in self.references:
+        if self._leave_out(member) is not None:
             self.freed.add(member)
         self._due_again([member], now)
 
-    def counted(self) -> list[Parked]:
-        return [one for member, one in self.references.items() if member not in self.freed]
+    def _leave_out(self, member: bytes) -> Parked | None:
+        """The reference that is there; it does not count any more."""
+        one = self.references.get(member)
+        if one is not None and member not in self.freed:
+            self.counts[one.row.owner, one.poll] -= 1
+        return one
 
     def drop(self, member: bytes, queue: bytes | None, now: float) -> bool:
-        one = self.references.pop(member, None)
+        one = self._leave_out(member)
+        self.references.pop(member, None)
         self.freed.discard(member)
         self.due.pop(member, None)
-        self.hand.pop(member, None)
+        self._hand_back(member)
         return self.promote(queue if one is None or one.queue is None else one.queue, now)
 
     def lend(self, epoch: int, now: float, ask: DueAsk, lease_s: float) -> list[Due]:
         """Put what is due into that owner's hand, earliest first; also what the same take lent before."""
-        if ask.take and ask.take == self.last_take:
-            self._due_again([member for member, (_, take) in self.hand.items() if take == ask.take], now)
+        if ask.token and ask.token == self.last_take:
+            self._due_again(self.lent_last, now)
         ripe = sorted((at, member) for member, at in self.due.items() if at <= now)[: ask.limit]
         for _, member in ripe:
             self.due[member] = now + lease_s
-            self.hand[member] = (epoch, ask.take)
-            self.last_take = ask.take
+            self.hand[member] = epoch
+            if ask.token != self.last_take:
+                self.last_take = ask.token
+                self.lent_last.clear()
+            self.lent_last.add(member)
         return [Due(self.references[member].row, self.references[member].at) for _, member in ripe]
 
     def take_back(self, epoch: int, now: float) -> None:
         """What a former owner had in hand is due."""
-        former = [member for member, (owner, _) in self.hand.items() if owner < epoch]
+        former = [member for member, owner in self.hand.items() if owner < epoch]
         self._due_again(former, now)
         for member in former:
-            del self.hand[member]
+            self._hand_back(member)
+
+    def _hand_back(self, member: bytes) -> None:
+        self.hand.pop(member, None)
+        self.lent_last.discard(member)
 
     def _due_again(self, members: Iterable[bytes], now: float) -> None:
         for member in members:
             if member in self.due:
                 self.due[member] = min(self.due[member], now)
-
-
-def count_of(references: Iterable[Parked]) -> Counts:
-    polls = [one.poll for one in references]
-    return Counts(len(polls) - sum(polls), sum(polls))

@@ -135,8 +135,10 @@ class Records(Memory):
 
     def _next_due(self, lane: Lane, tag: int) -> float | None:
         index = self._tags[tag].lane(lane)
+        if not index.due:
+            return None
         index.take_back(lane.epoch, self.now)
-        return min(index.due.values()) - self.now if index.due else None
+        return min(index.due.values()) - self.now
 
     async def take_due(self, asks: Sequence[tuple[Lane, DueAsk]], *, lease_s: float) -> list[list[Due] | Refusal]:
         return [self._refused(ask.tag, lane) or self._take_due(lane, ask, lease_s) for lane, ask in asks]

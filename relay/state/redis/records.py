@@ -123,7 +123,9 @@ class Records:
 
     async def take_due(self, asks: Sequence[tuple[Lane, DueAsk]], *, lease_s: float) -> list[list[Due] | Refusal]:
         lease_ms = round(lease_s * 1000)
-        parts = [(ask.tag, encode((lane_key(lane), lane.epoch, ask.limit, lease_ms, ask.take))) for lane, ask in asks]
+        parts = [
+            (ask.tag, encode((lane_key(lane), lane.epoch, ask.limit, lease_ms, raw(ask.token)))) for lane, ask in asks
+        ]
         taken = await self._calls.tell("take_due", parts, wire.decode_due)
         return [part if isinstance(part, REFUSALS) else [one.due() for one in part] for part in taken]
 

@@ -15,8 +15,8 @@ local function count(owner, kind, by)
   end
 end
 
--- Lent references of a lane: member -> number of the take that lent it. Under '' the epoch of the owner that has them in
--- hand, under LAST the number of its last take.
+-- Lent references of a lane: member -> token of the take that lent it. Under '' the epoch of the owner that has them in
+-- hand, under LAST the token of its last take.
 local LAST = 'last'
 
 local function hand_key(lane)
@@ -45,14 +45,14 @@ local function take_back(lane, epoch)
 end
 
 -- This take was made before, and no reply came: what it took would be in nobody's hand until its lease is over.
-local function undo_take(lane, take)
+local function undo_take(lane, token)
   local hand = hand_key(lane)
-  if take == 0 or tonumber(call('HGET', hand, LAST) or 0) ~= take then
+  if token == '' or call('HGET', hand, LAST) ~= token then
     return
   end
   local lent = call('HGETALL', hand)
   for n = 1, #lent, 2 do
-    if tonumber(lent[n + 1]) == take then
+    if lent[n + 1] == token then
       due_again(P .. 'due:' .. lane, lent[n])
     end
   end

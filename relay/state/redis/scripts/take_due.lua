@@ -1,21 +1,21 @@
 --include _life _fence _room _parking
--- Arguments: MessagePack of {lane, its epoch, limit, lease in ms, number of this take}.
+-- Arguments: MessagePack of {lane, its epoch, limit, lease in ms, token of this take}.
 -- Reply: {{owner, member, topic, partition, offset}, ...}.
 return serve_ready(function(arguments)
-  local lane, epoch, limit, lease_ms, take = unpack(cmsgpack.unpack(arguments))
+  local lane, epoch, limit, lease_ms, token = unpack(cmsgpack.unpack(arguments))
   if not holds(lane, epoch) then
     return FENCED
   end
-  take = take or 0 -- a release before this one has none
+  token = token or '' -- a release before this one has none
   take_back(lane, epoch)
-  undo_take(lane, take)
+  undo_take(lane, token)
   local due, hand, taken = P .. 'due:' .. lane, hand_key(lane), {}
   for _, member in ipairs(call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', 0, limit)) do
     local reference = call('HGET', P .. 'ref:' .. lane, member)
     if reference then
       reference = cmsgpack.unpack(reference)
       call('ZADD', due, now + lease_ms, member)
-      call('HSET', hand, member, take, '', epoch, LAST, take)
+      call('HSET', hand, member, token, '', epoch, LAST, token)
       taken[#taken + 1] = { reference[1], member, reference[2], reference[3], reference[4] }
     else
       call('ZREM', due, member)
