@@ -29,7 +29,7 @@ class Fuse:
         """Set when it has blown: then whatever runs in the process is to end at once."""
         self.names: list[str] = []
         self.ways: list[tuple[str | int, ...]] = []
-        """How each call came about: its name, and the lines of ours that led to it."""
+        """How each call came about, where it never blows: its name, and the lines of ours that led to it."""
 
     @property
     def blown(self) -> bool:
@@ -42,7 +42,8 @@ class Fuse:
         self._still_alive(name)
         self.calls += 1
         self.names.append(name)
-        self.ways.append((name, *_lines_of_ours()))
+        if self._blow_at is None:
+            self.ways.append((name, *_lines_of_ours()))
         if not self._after and self.calls == self._blow_at:
             await self.strike()
         self._still_alive(name)
@@ -192,7 +193,10 @@ class Fused:
             return self._consumer
         if not asyncio.iscoroutinefunction(real):
             return real
+        fused = self.__dict__[method] = self._fused(method, real)
+        return fused
 
+    def _fused(self, method: str, real: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **named: Any) -> Any:
             if not self._available():
                 await asyncio.sleep(0.001)
