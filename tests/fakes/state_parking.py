@@ -97,10 +97,8 @@ class LaneIndex:
         for _, member in ripe:
             self.due[member] = now + lease_s
             self.hand[member] = epoch
-            if ask.token != self.last_take:
-                self.last_take = ask.token
-                self.lent_last.clear()
-            self.lent_last.add(member)
+        if ripe:
+            self.last_take, self.lent_last = ask.token, {member for _, member in ripe}
         return [Due(self.references[member].row, self.references[member].at) for _, member in ripe]
 
     def take_back(self, epoch: int, now: float) -> None:

@@ -15,9 +15,9 @@ local function count(owner, kind, by)
   end
 end
 
--- Lent references of a lane: member -> token of the take that lent it. Under '' the epoch of the owner that has them in
--- hand, under LAST the token of its last take.
-local LAST = 'last'
+-- Lent references of a lane: member -> ''. Under '' the epoch of the owner that has them in hand, under TAKE the token of
+-- its last take, under LENT the members that one lent.
+local TAKE, LENT = 'take', 'lent'
 
 local function hand_key(lane)
   return P .. 'hand:' .. lane
@@ -47,14 +47,21 @@ end
 -- This take was made before, and no reply came: what it took would be in nobody's hand until its lease is over.
 local function undo_take(lane, token)
   local hand = hand_key(lane)
-  if token == '' or call('HGET', hand, LAST) ~= token then
+  if token == '' or call('HGET', hand, TAKE) ~= token then
     return
   end
-  local lent = call('HGETALL', hand)
-  for n = 1, #lent, 2 do
-    if lent[n + 1] == token then
-      due_again(P .. 'due:' .. lane, lent[n])
+  for _, member in ipairs(cmsgpack.unpack(call('HGET', hand, LENT))) do
+    if call('HEXISTS', hand, member) == 1 then
+      due_again(P .. 'due:' .. lane, member)
     end
+  end
+end
+
+local function note_take(lane, token, lent)
+  if token == '' then
+    call('HDEL', hand_key(lane), TAKE, LENT)
+  else
+    call('HSET', hand_key(lane), TAKE, token, LENT, cmsgpack.pack(lent))
   end
 end
 

@@ -9,17 +9,21 @@ return serve_ready(function(arguments)
   token = token or '' -- a release before this one has none
   take_back(lane, epoch)
   undo_take(lane, token)
-  local due, hand, taken = P .. 'due:' .. lane, hand_key(lane), {}
+  local due, hand, taken, lent = P .. 'due:' .. lane, hand_key(lane), {}, {}
   for _, member in ipairs(call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', 0, limit)) do
     local reference = call('HGET', P .. 'ref:' .. lane, member)
     if reference then
       reference = cmsgpack.unpack(reference)
       call('ZADD', due, now + lease_ms, member)
-      call('HSET', hand, member, token, '', epoch, LAST, token)
+      call('HSET', hand, member, '', '', epoch)
+      lent[#lent + 1] = member
       taken[#taken + 1] = { reference[1], member, reference[2], reference[3], reference[4] }
     else
       call('ZREM', due, member)
     end
+  end
+  if #lent > 0 then
+    note_take(lane, token, lent)
   end
   return taken
 end)
