@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from relay.api.app import ApiContext, ApiServer
+from relay.api.shared_port import installation_id
 from relay.api.siblings import Member, Siblings
 from relay.config.answer_urls import AnswerUrls
 from relay.config.own_address import own_url
@@ -36,10 +37,19 @@ class Front:
             siblings = Siblings(self._member)
             await self._server(None, health_only=True).start_private(self._member.socket)
         if API in self._plan.roles:
-            port = await self._server(siblings, health_only=False).start(settings.api_host, settings.api_port)
+            server = self._server(siblings, health_only=False)
+            port = await server.start(settings.api_host, settings.api_port, self._sharers("api"))
             self.url = own_url(settings.api_host, port)
         elif settings.metrics_port is not None:
-            await self._server(siblings, health_only=True).start(settings.api_host, settings.metrics_port)
+            server = self._server(siblings, health_only=True)
+            await server.start(settings.api_host, settings.metrics_port, self._sharers("health"))
+
+    def _sharers(self, serves: str) -> str | None:
+        """The processes that may have this one's port, too: of its installation, and with the same routes."""
+        if self._plan.data_dir is not None:
+            return None
+        servers = self._settings.kafka_bootstrap_servers.split(",")
+        return f"{serves}:{installation_id(servers, self._settings.topic_prefix)}"
 
     def _server(self, siblings: Siblings | None, *, health_only: bool) -> ApiServer:
         server = ApiServer(self._context(siblings), health_only=health_only)

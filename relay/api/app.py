@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -49,6 +48,7 @@ from relay.api.replays import ReplaysResource
 from relay.api.rotation import RotationResource
 from relay.api.sessions import SessionsResource
 from relay.api.settings import SettingsResource
+from relay.api.shared_port import SUPPORTED, SharedPort, share_port
 from relay.api.sources import SourcesResource
 from relay.api.stats import StatsResource
 from relay.api.status import StatusReader
@@ -63,9 +63,6 @@ from relay.engine.supervision import end
 
 _SHUTDOWN_S: Final = 10.0
 """How long requests under way may take when the server stops: an append waits for its acknowledgement."""
-
-_SHARED_PORT: Final = hasattr(socket, "SO_REUSEPORT")
-"""Processes of one machine serve the same port, and the system spreads the connections over them."""
 
 _BACKLOG: Final = 1_024
 """Connections that the system keeps for us while the loop is at something else."""
@@ -209,17 +206,24 @@ class ApiServer:
         self._own: TemporaryDirectory[str] | None = None
         """Where our own pages reach us, and nobody else."""
         self._keeping: asyncio.Task[None] | None = None
+        self._shared_port: SharedPort | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port: a free one for 0. Raises UserError when the address cannot be had."""
-        shared = _SHARED_PORT and port != 0
+    async def start(self, host: str, port: int, installation: str | None = None) -> int:
+        """Listen, and return the port: a free one for 0. Raises UserError when the address cannot be had.
+
+        `installation`: whose processes may have the port together; None: it is for this process alone.
+        """
 
         def listen(accept: Accept, loop: asyncio.AbstractEventLoop) -> Awaitable[asyncio.Server]:
+            shared = self._shared_port is not None
             return loop.create_server(accept, host, port, backlog=_BACKLOG, reuse_port=shared or None)
 
         try:
+            if SUPPORTED and port != 0 and installation is not None:
+                self._shared_port = share_port(host, port, installation)
             listening = await self._serve(listen)
         except (OSError, UnicodeError) as error:
+            self._leave_port()
             why = getattr(error, "strerror", None) or error
             raise UserError(f"cannot listen on {host}:{port}: {why}; choose another api_host or api_port") from error
         return int(listening.sockets[0].getsockname()[1])
@@ -266,11 +270,17 @@ class ApiServer:
             return
         for listening in self._listening:
             listening.close()
+        self._leave_port()
         await runner.cleanup()
         if self._own is not None:
             self._own.cleanup()
         if self._keeping is not None:
             await end([self._keeping])
+
+    def _leave_port(self) -> None:
+        shared, self._shared_port = self._shared_port, None
+        if shared is not None:
+            shared.leave()
 
 
 def _options(limits: ApiLimits) -> dict[str, Any]:

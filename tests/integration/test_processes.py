@@ -161,6 +161,20 @@ async def test_what_none_of_them_can_run_with_ends_all(tmp_path: Path) -> None:
     assert "Traceback" not in output
 
 
+async def test_another_installation_does_not_get_a_share_of_the_port(tmp_path: Path) -> None:
+    async with group(1, tmp_path, NOWHERE) as running:
+        await running.until_all_answer(1)
+        port = {"RELAY_API_PORT": running.url.rsplit(":", 1)[1]}
+        staging = NOWHERE | port | {"RELAY_TOPIC_PREFIX": "staging."}
+        async with RelayProcess("run", "--processes", "1", cwd=tmp_path, environ=staging) as other:
+            output = await other.finish()
+        assert other.returncode == 2
+        assert "in use by another installation of the relay" in output
+        async with RelayProcess("run", "--processes", "1", cwd=tmp_path, environ=NOWHERE | port) as same:
+            await same.line_with('"waiting"')  # it listens, and waits for a broker
+            assert same.returncode is None
+
+
 @pytest.mark.kafka
 async def test_they_share_the_work_and_tell_its_sum(rig: Rig) -> None:
     sent = messages(300)

@@ -1,0 +1,62 @@
+"""A port is shared by processes of one installation, and by nothing else."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from relay.api.shared_port import SharedPort, check_free, installation_id
+
+HOST = "127.0.0.1"
+PRODUCTION = installation_id(["b:9092", "a:9092"], "")
+STAGING = installation_id(["a:9092", "b:9092"], "staging.")
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server((HOST, 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture
+def shared(port: int, tmp_path: Path) -> Iterator[SharedPort]:
+    """The first process of production."""
+    share = SharedPort.join(HOST, port, PRODUCTION, tmp_path)
+    yield share
+    share.leave()
+
+
+def _listen(port: int) -> socket.socket:
+    return socket.create_server((HOST, port), reuse_port=True)
+
+
+def test_the_order_of_the_servers_does_not_matter() -> None:
+    assert installation_id(["a:9092", " b:9092"], "") == PRODUCTION != STAGING
+
+
+def test_another_process_of_the_same_installation_gets_a_share(shared: SharedPort, port: int, tmp_path: Path) -> None:
+    with _listen(port):
+        second = SharedPort.join(HOST, port, PRODUCTION, tmp_path)
+        with _listen(port):
+            second.leave()
+
+
+@pytest.mark.parametrize("host", [HOST, "0.0.0.0"])  # noqa: S104 - the system would share that one, too
+def test_another_installation_does_not(shared: SharedPort, port: int, tmp_path: Path, host: str) -> None:
+    with _listen(port), pytest.raises(OSError, match="in use by another installation"):
+        SharedPort.join(host, port, STAGING, tmp_path)
+
+
+def test_a_program_without_a_lock_keeps_its_port(port: int, tmp_path: Path) -> None:
+    with _listen(port), pytest.raises(OSError, match="in use"):
+        SharedPort.join(HOST, port, PRODUCTION, tmp_path)
+    check_free(HOST, port)
+
+
+def test_the_next_owner_of_a_port_may_be_another_installation(port: int, tmp_path: Path) -> None:
+    SharedPort.join(HOST, port, PRODUCTION, tmp_path).leave()
+    staging = SharedPort.join(HOST, port, STAGING, tmp_path)
+    with pytest.raises(OSError, match="in use by another installation"):
+        SharedPort.join(HOST, port, PRODUCTION, tmp_path)
+    staging.leave()
