@@ -163,6 +163,10 @@ class Client:
         waited = self.until_ended("GET", path, wait_s, missing_ok=True)
         return await self._wanted(waited, "status", "deliveries")
 
+    async def overview(self) -> Any:
+        """What flows through each stage, and what needs attention; None where the relay has none."""
+        return await self._wanted(self.call("GET", "/v1/overview", missing_ok=True), "stages", "parked")
+
     async def failed(self, *, receiver: str | None = None, limit: int = 50, cursor: str | None = None) -> Any:
         """A page of the newest dead letters, of one receiver or of all: `items`, and the `cursor` of the next one."""
         return await self.page("/v1/failed", {"limit": limit, "receiver": receiver, "cursor": cursor})

@@ -27,7 +27,7 @@ from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.settings import CONFIG_FILE, Settings, load_settings
 from relay.domain.errors import RelayError, UserError
 from relay.domain.signing import generate_secret
-from relay.embedded.directory import usual_directory
+from relay.embedded.directory import clear, former_directory, holds_data, usual_directory
 from relay.embedded.relay import EmbeddedRelay, free_port, kept_secret, with_entries
 from relay.process import Relay
 from relay.sink import Arrival, Sink
@@ -37,11 +37,15 @@ PROBE = "relay-probe"
 DEMO = "demo"
 PROBE_S = 30.0
 STOP_S = 60.0
+MOST_LETTERS = 100
 
 
 @click.command()
 @config_option
-@click.option("--data-dir", type=DIRECTORY, help="Where data is kept.")
+@click.option(
+    "--data-dir", type=DIRECTORY, help="Where data is kept. Default: a directory for each folder of a receivers file."
+)
+@click.option("--fresh", is_flag=True, help="First remove what earlier runs have left in the data directory.")
 @click.option("--ephemeral", is_flag=True, help="Forget everything at the end.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of the API. Default: 8080, or a free one.")
 @click.option("--receivers", "receivers_file", type=FILE, help="Receivers file.")
@@ -49,6 +53,7 @@ STOP_S = 60.0
 def dev(
     config_file: Path | None,
     data_dir: Path | None,
+    fresh: bool,
     ephemeral: bool,
     port: int | None,
     receivers_file: Path | None,
@@ -67,7 +72,10 @@ def dev(
     (check_own_key if is_loopback(settings.api_host) else check_key)(settings)
     _check_receivers_file(settings)
     configure(settings.log_format, settings.log_level)
-    with _directory(data_dir, ephemeral=ephemeral) as directory:
+    kept_in = data_dir or usual_directory(os.environ, settings.receivers_file)
+    if fresh:
+        clear(kept_in)
+    with _directory(kept_in, ephemeral=ephemeral) as directory:
         exposed = _exposed(settings)
         run_loop(Dev(settings, directory, demo=not no_demo, ephemeral=ephemeral, exposed=exposed).run())
 
@@ -89,12 +97,11 @@ def _check_receivers_file(settings: Settings) -> None:
 
 
 @contextmanager
-def _directory(given: Path | None, *, ephemeral: bool) -> Iterator[Path]:
+def _directory(directory: Path, *, ephemeral: bool) -> Iterator[Path]:
     if ephemeral:
         with tempfile.TemporaryDirectory(prefix="relay-") as forgotten:
             yield Path(forgotten)
     else:
-        directory = given or usual_directory(os.environ)
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
@@ -173,6 +180,8 @@ class Dev:
         click.echo(self._block(url, relay))
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_S)) as session:
             client = Client(url, self._own_key, session)
+            if left := await _left_over(client):
+                click.echo(f"Left over: {left}; `relay dev --fresh` begins anew")
             probe = f"probe-{secrets.token_hex(4)}"
             await client.send(PROBE, b'{"probe": true}', receivers=(PROBE,), message_id=probe, event_type="probe")
             state = await until_over(client, PROBE, probe, PROBE_S)
@@ -209,6 +218,7 @@ class Dev:
             *([("Pages", f"{url}/ui/")] if self._settings.pages else []),
             ("Metrics", f"{url}/metrics"),
             ("Data", f"{self._directory} ({kept}; every message fsynced; Valkey {version})"),
+            *self._former_data(),
             ("Receivers", _file_note(self._settings.receivers_file)),
             ("Keys", _key_note(self._settings, url, made=relay.registry.keys.closed)),
         ]
@@ -221,6 +231,13 @@ class Dev:
         width = max(len(name) for name, _ in lines)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in lines)
 
+    def _former_data(self) -> list[tuple[str, str]]:
+        """Of a release that had one directory for all folders: until that is removed, or gone on with."""
+        former = former_directory(os.environ)
+        if self._ephemeral or self._directory == former or not holds_data(former):
+            return []
+        return [("Former data", f"{former}, of an earlier release; relay dev --data-dir {former} goes on with it")]
+
     def _port_note(self, url: str) -> str:
         if self._wanted_port and not url.endswith(f":{self._wanted_port}"):
             return f"  (port {self._wanted_port} is in use)"
@@ -230,6 +247,30 @@ class Dev:
 def kept_secret_text(path: Path) -> str:
     """A signing secret that survives a restart."""
     return generate_secret(lambda size: kept_secret(path)[:size])
+
+
+async def _left_over(client: Client) -> str:
+    """What earlier runs have left in the data directory; empty where that is nothing."""
+    overview = await client.overview()
+    unfinished = overview["parked"] + sum(stage["lag"] or 0 for stage in overview["stages"])
+    letters = (await client.failed(limit=MOST_LETTERS))["items"]
+    page = await client.registered([("declared_by", "api")])
+    names = [item["name"] for item in page["items"]]
+    found = [
+        _counted(unfinished, "unfinished message"),
+        _counted(len(letters), "dead letter", at_least=len(letters) == MOST_LETTERS),
+        _counted(
+            len(names), "receiver made over the API", "receivers made over the API", at_least=bool(page["cursor"])
+        ),
+    ]
+    return ", ".join(filter(None, found))
+
+
+def _counted(count: int, one: str, many: str | None = None, *, at_least: bool = False) -> str:
+    """For example "2 dead letters", or "100+ dead letters"; empty for 0."""
+    if count == 0:
+        return ""
+    return f"{count}{'+' * at_least} {one if count == 1 else many or f'{one}s'}"
 
 
 def _file_note(path: Path) -> str:

@@ -69,7 +69,7 @@ def doctor(
 
 def _embedded(settings: Settings) -> Path | None:
     """The usual directory of `relay dev`, where one runs and no servers are named."""
-    directory = usual_directory(os.environ)
+    directory = usual_directory(os.environ, settings.receivers_file)
     named = {"kafka_bootstrap_servers", "redis_url"} & settings.model_fields_set
     return directory if not named and is_taken(directory) else None
 

@@ -109,8 +109,7 @@ async def _watch(client: Client, receivers: tuple[str, ...], seen: Seen, every_s
 
 async def _look(client: Client, receivers: tuple[str, ...]) -> Seen:
     """Raises ApiFailed."""
-    answer = await client.call("GET", "/v1/overview", missing_ok=True)  # a relay of before has none
-    overview: Mapping[str, Any] = {} if answer is None else answer.body
+    overview: Mapping[str, Any] = await client.overview() or {}  # a relay of before has none
     names, more = (list(receivers), False) if receivers else await _names(client)
     slots = asyncio.Semaphore(_AT_A_TIME)
 

@@ -1,7 +1,10 @@
 """The data directory of an embedded relay, as others see it: where it usually is, who has it, where its API is."""
 
 import fcntl
+import hashlib
 import os
+import re
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,10 +19,36 @@ _FORM_FILE: Final = "form"
 _API_URL: Final = "api_url"
 
 
-def usual_directory(environ: Mapping[str, str]) -> Path:
-    """Where `relay dev` keeps its data, unless it is told otherwise."""
+def usual_directory(environ: Mapping[str, str], receivers_file: Path) -> Path:
+    """Where `relay dev` keeps its data by default: one directory for each folder that holds a receivers file."""
+    folder = receivers_file.absolute().parent.resolve()
+    digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", folder.name[:40]) or "root"
+    return former_directory(environ) / f"{name}-{digest}"
+
+
+def former_directory(environ: Mapping[str, str]) -> Path:
+    """Where releases up to 0.1 kept the data of every `relay dev` of this user."""
     base = environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(base) / "relay"
+
+
+def holds_data(directory: Path) -> bool:
+    """Whether an embedded relay has run on it."""
+    return (directory / _FORM_FILE).exists()
+
+
+def clear(directory: Path) -> None:
+    """Remove everything that an embedded relay keeps there. Raises UserError where one runs, or none ever did."""
+    if not directory.exists() or not any(directory.iterdir()):
+        return
+    if not holds_data(directory):
+        raise UserError(f"--fresh: {directory} is not empty, and no data directory of `relay dev`; choose another one")
+    if is_taken(directory):
+        raise UserError(f"--fresh: a `relay dev` runs on {directory}; end it first")
+    for path in directory.iterdir():
+        if not (path.is_dir() and holds_data(path)):  # the former directory has those of the folders in it
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def is_taken(directory: Path) -> bool:

@@ -1,0 +1,38 @@
+"""`relay dev` in a new folder begins with nothing, and says what earlier runs in the same one have left over."""
+
+from pathlib import Path
+
+import aiohttp
+
+from tests.servers.process import RelayProcess
+
+GONE = {"post_endpoint": "http://127.0.0.1:9/hooks", "retry": {"base": 600, "max_attempts": 2}}
+
+
+async def test_what_is_left_over_is_named_until_a_fresh_start(tmp_path: Path) -> None:
+    environ = {"XDG_DATA_HOME": str(tmp_path / "home"), "RELAY_API_PORT": "0"}
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+    async with RelayProcess("dev", cwd=folders[0], environ=environ) as dev, aiohttp.ClientSession() as session:
+        await dev.line_with("Ready")
+        api = dev.value_of("API")
+        async with session.post(f"{api}/v1/receivers", json={"name": "gone"} | GONE) as made:
+            assert made.status == 201, await made.text()
+        async with session.post(f"{api}/v1/sources/shop/messages?receiver=gone", data=b"{}") as sent:
+            assert sent.status == 202
+        assert not [line for line in dev.lines if line.startswith("Left over")]
+
+    async with RelayProcess("dev", cwd=folders[0], environ=environ) as dev:
+        left = await dev.line_with("Left over")
+        assert "1 unfinished message" in left
+        assert "1 receiver made over the API" in left
+        assert "relay dev --fresh" in left
+
+    async with RelayProcess("dev", cwd=folders[1], environ=environ) as dev:
+        await dev.line_with("Ready")
+        assert not [line for line in dev.lines if line.startswith("Left over")]
+
+    async with RelayProcess("dev", "--fresh", cwd=folders[0], environ=environ) as dev:
+        await dev.line_with("Ready")
+        assert not [line for line in dev.lines if line.startswith("Left over")]
