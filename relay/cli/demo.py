@@ -94,7 +94,7 @@ class Demo:
         self._secret = generate_secret(os.urandom)
         self._key = secrets.token_hex(16)
         self._receivers = {case.receiver: Sink(case.mode, secret=self._secret) for case in CASES}
-        self._sender = Sink("answer", secret=self._secret)
+        self._sender = Sink("ok", secret=self._secret)
         self._complete = False
 
     async def run(self) -> None:
@@ -231,7 +231,7 @@ class Story:
     """Tells what happens, as it does. `begun`: whatever happens from now on is told; `ended`: all that there is to."""
 
     def __init__(self) -> None:
-        self._screen, self._lines = Screen(most_columns=COLUMNS), Lines()
+        self._screen, self._lines = Screen(columns=COLUMNS), Lines()
         self._results = self._letters = 0
         self.begun, self.ended = asyncio.Event(), asyncio.Event()
 

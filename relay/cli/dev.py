@@ -135,7 +135,7 @@ class Dev:
         self._screen = Screen()
         tells = demo and not self._screen.is_terminal  # there the live view tells it
         self._receiver = Sink("answer", secret=seed, on_arrival=_tell_arrival if tells else None)
-        self._sender = Sink("answer", secret=seed, on_arrival=_tell_result if tells else None)
+        self._sender = Sink("ok", secret=seed, on_arrival=_tell_result if tells else None)
         self._engine: EmbeddedRelay | None = None
         self._own_key = secrets.token_urlsafe(32)
         self._exposed = exposed

@@ -13,10 +13,9 @@ from urllib.parse import quote
 from rich.text import Text
 
 from relay.cli.listener import Came, WentBack
+from relay.cli.screen import INDENT
 from relay.telemetry.redaction import escape_control
 
-_GUTTER: Final = 9
-"""Columns of the time, and what follows it."""
 _LONGEST_ID: Final = 36
 """Characters of an id or a type: that of a UUID."""
 _MOST_NAMES: Final = 4
@@ -115,11 +114,11 @@ _WHAT: Final = {"status": "status GET", "ping": "ping"}
 
 
 def _moment(data: Mapping[str, Any], now: datetime) -> datetime:
-    """When it happened: of a message or an attempt that is told; else it is now."""
+    """When it happened, in the zone of `now`; `now` where the event does not say."""
     if data.get("started_at") is not None:
         return _ended(data).astimezone(now.tzinfo)
-    received_at = data.get("received_at")
-    return now if received_at is None else datetime.fromisoformat(received_at).astimezone(now.tzinfo)
+    at = data.get("received_at") or data.get("at") or data.get("failed_at")
+    return now if at is None else datetime.fromisoformat(at).astimezone(now.tzinfo)
 
 
 def _ended(attempt: Mapping[str, Any]) -> datetime:
@@ -156,7 +155,7 @@ def _line(at: str, arrow: str, *parts: tuple[str, str]) -> Text:
 
 
 def _indented(style: str, text: str) -> Text:
-    return Text(no_wrap=True, overflow="ellipsis").append(" " * (_GUTTER + 4)).append(text, style)
+    return Text(no_wrap=True, overflow="ellipsis").append(" " * INDENT).append(text, style)
 
 
 def _type(data: Mapping[str, Any]) -> tuple[str, str]:

@@ -196,6 +196,8 @@ class Sink:
         match arrival.met:
             case "answer":
                 return await _answer(request, behaviour, self._jobs[_job_key(arrival)])
+            case "ok":
+                return web.Response(status=204)
             case "later":
                 return self._accepted(behaviour, self._jobs[_job_key(arrival)])
             case "echo":
@@ -290,7 +292,7 @@ def _job_key(arrival: Arrival) -> str:
 def _status(behaviour: Behaviour, met: Mode) -> int | None:
     if met == "fail":
         return behaviour.fail_status
-    statuses: dict[Mode, int] = {"answer": 200, "echo": 200, "later": 202, "reject": 422, "redirect": 307}
+    statuses: dict[Mode, int] = {"answer": 200, "ok": 204, "echo": 200, "later": 202, "reject": 422, "redirect": 307}
     return statuses.get(met)
 
 

@@ -4,10 +4,10 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypedDict, get_args
 
-Mode = Literal["answer", "later", "fail", "reject", "hang", "reset", "redirect", "echo"]
+Mode = Literal["answer", "ok", "later", "fail", "reject", "hang", "reset", "redirect", "echo"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
-_HEALTHY: Final[frozenset[Mode]] = frozenset({"answer", "later", "echo"})
+_HEALTHY: Final[frozenset[Mode]] = frozenset({"answer", "ok", "later", "echo"})
 _DOUBTFUL: Final[frozenset[Mode]] = frozenset({"fail", "hang", "reset"})
 """Faults after which the sender cannot know whether its message was processed."""
 
@@ -34,9 +34,10 @@ class Knobs(TypedDict, total=False):
 class Behaviour:
     """`mode` says what a POST gets.
 
-    `answer`: 200 and a JSON answer like a CI's. `later`: 202, the answer comes with a status GET or a callback.
-    `fail`: `fail_status`. `reject`: 422. `hang`: nothing, ever. `reset`: the connection is reset. `redirect`: 307 to
-    a place that counts who follows. `echo`: 200 and the POST's own body.
+    `answer`: 200 and a JSON answer like a CI's. `ok`: 204 without a body, as a sender's callback responds. `later`:
+    202, the answer comes with a status GET or a callback. `fail`: `fail_status`. `reject`: 422. `hang`: nothing, ever.
+    `reset`: the connection is reset. `redirect`: 307 to a place that counts who follows. `echo`: 200 and the POST's own
+    body.
 
     `delay_s`: wait before each response to a POST. `fail_rate`: share of POSTs that get `fail_status` instead.
     `fail_first`: only the first so many POSTs meet a fault (that of the mode, else `fail_status`), later ones are

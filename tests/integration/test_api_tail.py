@@ -1,6 +1,7 @@
 """The live tail: what is told, and to whom."""
 
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
@@ -54,6 +55,7 @@ async def test_an_answer_is_told_with_its_beginning_and_a_notice_of_failure_is_n
         told = await ear.told("answer")
         assert told["body"] == "\ufffd" + "x" * (SHOWN_BODY - 1)
         del told["body"]
+        assert datetime.fromisoformat(told.pop("at")).timestamp() == NOW
         assert told == {
             "source_id": "github",
             "message_id": "m-1",

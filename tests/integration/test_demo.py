@@ -19,6 +19,13 @@ async def test_the_demo_shows_every_message_s_way(tmp_path: Path) -> None:
     assert "ci-now" in output
     assert "failed (exhausted)" in output
     assert "All seen" in output
+    assert max(map(len, demo.lines)) <= 80, output
+    assert "…" not in output
+    story = [line for line in demo.lines if line[:2].isdigit() and line[8:9] == " "]
+    assert story == sorted(story, key=lambda line: line[:8]), output
+    of_later = [line for line in story if "event-2" in line]
+    assert [line[9:12] for line in of_later] == ["-->", *["<--"] * 4, "<==", "<--"], output
+    assert [line.split()[2] for line in story if "sender of" in line] == ["204"] * 3  # a sender has nothing to answer
 
 
 @pytest.fixture

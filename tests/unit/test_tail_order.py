@@ -6,6 +6,7 @@ from relay.api.tail.happening import AnswerItem, Happening
 from relay.api.tail.order import InOrder
 
 VIEW: AnswerItem = {
+    "at": None,
     "source_id": "s",
     "message_id": "m",
     "receiver": "r",
@@ -33,3 +34,15 @@ def test_it_is_held_for_a_moment_and_what_comes_late_goes_before_it() -> None:
     assert told(order, 1.4) == []
     assert told(order, 1.5) == [50]
     assert told(order, 9.0) == []
+
+
+def test_of_one_millisecond_what_led_to_another_goes_before_it() -> None:
+    attempt, callback = replace(ONE, kind="attempt"), replace(ONE, kind="attempt", of_sender=True)
+    order = InOrder(hold_s=0.0)
+    order.put([callback, ONE, attempt, replace(ONE, kind="message")], now=0.0)
+    assert [(event.kind, event.of_sender) for event in order.due(0.0)] == [
+        ("message", False),
+        ("attempt", False),
+        ("answer", False),
+        ("attempt", True),
+    ]

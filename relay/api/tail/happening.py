@@ -6,6 +6,7 @@ A record that cannot be read tells nothing here: what is wrong with it becomes a
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final, Literal, TypedDict, cast
 
 import msgspec
@@ -31,11 +32,14 @@ SHOWN_DELIVERIES: Final = 50
 """Of a message that goes to more receivers, so many are told."""
 
 Kind = Literal["message", "attempt", "answer", "failed"]
+_LEADS_TO: Final[tuple[Kind, ...]] = ("message", "attempt", "answer", "failed")
+"""A callback's attempt has the place of `failed`: both end a message."""
 
 
 class AnswerItem(TypedDict):
-    """An answer on its way to the sender. `body`: its beginning, as text."""
+    """An answer on its way to the sender, which was published `at`. `body`: its beginning, as text."""
 
+    at: str | None
     source_id: str
     message_id: str
     receiver: str
@@ -60,6 +64,11 @@ class Happening:
     failed: bool
     view: View
     of_sender: bool = False
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Sorts events: by time, and those of one millisecond as one leads to the other."""
+        return self.at_ms, _LEADS_TO.index(self.kind) + 2 * (self.kind == "attempt" and self.of_sender)
 
     def only_for(self, receivers: Collection[str]) -> "Happening":
         """As those see it who may see what is about `receivers`."""
@@ -122,7 +131,8 @@ def _attempt(record: Record, types: _Types) -> Happening | None:
     about = () if attempt.receiver is None else (attempt.receiver,)
     event_type, failed = types.of(attempt.identity), has_failed(attempt)
     view, source_id = attempt_item(attempt), attempt.source_id
-    ended_ms = round(attempt.started_at * 1000 + attempt.duration_ms)  # its record is written some time later
+    # Its record is written some time later. Rounded down, as the log's timestamps are: what it led to comes behind it.
+    ended_ms = int(attempt.started_at * 1000 + attempt.duration_ms)
     return Happening("attempt", ended_ms, source_id, about, event_type, failed, view, of_sender)
 
 
@@ -188,6 +198,7 @@ def _answer(record: Record) -> Happening | None:
         return None
     receiver, source_id, message_id = hop.delivery
     view: AnswerItem = {
+        "at": rfc3339(record.timestamp_ms / 1000),
         "source_id": source_id,
         "message_id": message_id,
         "receiver": receiver,
@@ -202,7 +213,9 @@ def _letter(record: Record) -> Happening:
     view = letter_view(record)
     about = (view["receiver"],) if view["receiver"] != NO_RECEIVER else ()
     source_id, event_type = view["source_id"], _type_of(record.headers)
-    return Happening("failed", record.timestamp_ms, source_id, about, event_type, True, view)
+    failed_at = view["failed_at"]
+    at_ms = record.timestamp_ms if failed_at is None else round(datetime.fromisoformat(failed_at).timestamp() * 1000)
+    return Happening("failed", at_ms, source_id, about, event_type, True, view)
 
 
 def _type_of(headers: Headers) -> str | None:

@@ -22,7 +22,7 @@ class InOrder:
     def put(self, found: Iterable[Happening], now: float) -> None:
         """What was seen at `now`, in seconds of a clock that only goes on."""
         self._held += [(happening, now) for happening in found]
-        self._held.sort(key=lambda held: held[0].at_ms)  # stable: what is of one moment keeps its order
+        self._held.sort(key=lambda held: held[0].place)
 
     def due(self, now: float) -> list[Happening]:
         """What is to be told now: what was held long enough, and whatever happened before that."""

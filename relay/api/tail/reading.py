@@ -61,7 +61,7 @@ class Reading:
             found += await self._between(at, start, end)
             following[at] = end
         following |= ends  # a topic that was made anew begins anew
-        return sorted(found, key=lambda happening: happening.at_ms), passed
+        return sorted(found, key=lambda happening: happening.place), passed
 
     async def _between(self, at: TopicPartition, start: int, end: int) -> list[Happening]:
         read = self._readers[at.topic]
