@@ -149,6 +149,7 @@ def _as_set(given: ApiContext, settings: Settings) -> ApiContext:
         settings=origins_of(settings),
         keeps_bodies=settings.history_bodies > 0,
         public_url=settings.public_url,
+        strict_json=settings.strict_json,
         may_be_open=may_be_open(settings),
         owner_receivers=settings.api_owner_receivers,
     )

@@ -43,6 +43,8 @@ class ItemView(msgspec.Struct):
     status: int
     duplicate: bool
     problem: Annotated[dict[str, object], _OF_PROBLEM] | msgspec.UnsetType = msgspec.UNSET
+    warnings: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What its sender should mend."""
 
 
 class BatchView(msgspec.Struct):
@@ -130,8 +132,9 @@ def _views(items: Sequence[Item], fates: Sequence[Fate], request: web.Request) -
 
 def _view(index: int, message_id: str | None, fate: Fate, request: web.Request) -> ItemView:
     match fate:
-        case Accepted():
-            return ItemView(index, message_id, _ACCEPTED, duplicate=False)
+        case Accepted(warning=warning):
+            warnings = msgspec.UNSET if warning is None else (warning,)
+            return ItemView(index, message_id, _ACCEPTED, duplicate=False, warnings=warnings)
         case Repeated():
             return ItemView(index, message_id, _ACCEPTED, duplicate=True)
         case Problem():

@@ -161,13 +161,12 @@ class Callers:
         return key.access
 
     def _refused(self, request: web.Request, *, given: bool) -> Problem:
-        detail = "Send the header Authorization: Bearer <key>."
         if not given:
-            return Problem(UNAUTHORIZED, detail, headers=_CHALLENGE)
+            return Problem(UNAUTHORIZED, "Send the header Authorization: Bearer <key>.", headers=_CHALLENGE)
         wait_s = self._failed.note(address_of(request), self._context.clock.monotonic())
         self._refusals.tell("key", request)
         if wait_s is None:
-            return Problem(UNAUTHORIZED, detail, headers=_CHALLENGE)
+            return Problem(UNAUTHORIZED, "What Authorization gives is no key of this API.", headers=_CHALLENGE)
         return Problem(TOO_MANY, "Too many wrong keys from this address.", headers={"Retry-After": str(wait_s)})
 
 

@@ -81,6 +81,8 @@ class ApiContext:
     keeps_bodies: bool = True
     """Whether the history keeps bodies and headers, so that these can be searched."""
     own_key: str | None = field(default=None, repr=False)
+    strict_json: bool = False
+    """Refuse payloads that are not the JSON that their content type says."""
     may_be_open: bool = True
     pages: Callable[[Path], Application] | None = None
     """Makes the pages for people, given the socket where they reach this API; None: there are none."""

@@ -5,21 +5,21 @@ that come at the same time.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import NamedTuple
 
 from msgspec import structs
 
 from relay.api.context import ApiContext
-from relay.api.problems import ID_CONFLICT, RESERVED_SOURCE, Problem, problem_of
+from relay.api.problems import ID_CONFLICT, INVALID_JSON, RESERVED_SOURCE, Problem, problem_of
 from relay.api.recipients import Recipients
 from relay.api.shared import Shared
 from relay.domain.coordinate import Headers
 from relay.domain.directory import Directory
 from relay.domain.errors import RecordTooLarge, Unavailable
 from relay.domain.identity import OWN_SOURCE, MessageId
-from relay.domain.message import Message, message_digest, message_headers
+from relay.domain.message import Message, json_fault, message_digest, message_headers
 from relay.log.port import Coordinate, NewRecord
 from relay.state.replies import answered
 from relay.state.rows import Arrival, MessageRow, MessageStage
@@ -36,10 +36,11 @@ class Incoming(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The log has it, at `at`. `received_ms`: Unix ms."""
+    """The log has it, at `at`. `received_ms`: Unix ms. `warning`: what its sender should mend."""
 
     received_ms: int
     at: Coordinate | None = None
+    warning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +68,11 @@ class _Sorting:
     `twins`: places of messages with the id of a candidate before them, each with the place of that one.
     """
 
-    def __init__(self, directory: Directory, accepted: Accepted) -> None:
+    def __init__(self, directory: Directory, accepted: Accepted, *, strict_json: bool) -> None:
         self.fates: list[Fate] = []
         self.twins: list[tuple[int, int]] = []
         self._accepted = accepted
+        self._strict_json = strict_json
         self._recipients = Recipients(directory)
         self._firsts: dict[str, _Candidate] = {}
 
@@ -94,8 +96,11 @@ class _Sorting:
         problem = self._recipients.problem(message)
         if problem is not None:
             return problem
+        fault = json_fault(message)
+        if fault is not None and self._strict_json:
+            return Problem(INVALID_JSON, f"{fault[0].upper()}{fault[1:]}.")
         self._firsts[message.message_id] = _Candidate(place, message, digest, incoming.headers)
-        return self._accepted
+        return self._accepted if fault is None else replace(self._accepted, warning=fault)
 
 
 class Intake:
@@ -121,20 +126,18 @@ class Intake:
             raise Problem(RESERVED_SOURCE, f"The source {OWN_SOURCE!r} is the relay's own; no message was accepted.")
         context = self._context
         received_ms = int(context.clock.time() * 1000)
-        sorting = _Sorting(context.directory, Accepted(received_ms))
+        sorting = _Sorting(context.directory, Accepted(received_ms), strict_json=context.strict_json)
         for incoming, row in zip(batch, await self._known(batch), strict=True):
             sorting.add(incoming, row)
         fates = sorting.fates
         if candidates := sorting.candidates:
-            await self._accept(source_id, candidates, fates, received_ms)
+            await self._accept(source_id, candidates, fates)
         for place, first in sorting.twins:
             if isinstance(fates[place], Repeated) and not isinstance(fates[first], Accepted):
                 fates[place] = fates[first]
         return fates
 
-    async def _accept(
-        self, source_id: str, candidates: Sequence[_Candidate], fates: list[Fate], received_ms: int
-    ) -> None:
+    async def _accept(self, source_id: str, candidates: Sequence[_Candidate], fates: list[Fate]) -> None:
         """Append and remember; where that did not go as expected, say so in `fates`."""
         topic, key = self._context.topics.from_sender, source_id.encode()
         records = [NewRecord(topic, key, one.message.payload, one.headers) for one in candidates]
@@ -143,7 +146,7 @@ class Intake:
             if isinstance(at, Problem):
                 fates[one.place] = at
             else:
-                stage, fates[one.place] = MessageStage.ACCEPTED, Accepted(received_ms, at)
+                stage, fates[one.place] = MessageStage.ACCEPTED, _placed(fates[one.place], at)
                 arrivals[one.place] = Arrival(one.message.id, one.digest, at.partition, at.offset, stage)
         if not arrivals:
             return
@@ -214,6 +217,10 @@ class Intake:
             return await answered(self._context.state.arrive(arrivals))
         except Unavailable:
             return [None] * len(arrivals)
+
+
+def _placed(fate: Fate, at: Coordinate) -> Fate:
+    return replace(fate, at=at) if isinstance(fate, Accepted) else fate
 
 
 def _judged(digest: bytes, row: MessageRow) -> Fate:

@@ -1,6 +1,7 @@
 """POST of a message: the way in for senders without Kafka. It meets the other way in on the same topic."""
 
 from contextlib import suppress
+from dataclasses import replace
 from math import ceil
 from typing import NamedTuple, assert_never
 
@@ -29,6 +30,7 @@ class _Taken(NamedTuple):
 
     known: KnownMessage
     repeated: bool
+    warning: str | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -82,8 +84,9 @@ class MessagesResource:
         message = incoming.message
         (fate,) = await self._intake.take(message.source_id, [incoming])
         match fate:
-            case Accepted(received_ms, at):
-                return _Taken(self._without_payload(message, received_ms, at, routed=False), repeated=False)
+            case Accepted(received_ms, at, warning):
+                known = self._without_payload(message, received_ms, at, routed=False)
+                return _Taken(known, repeated=False, warning=warning)
             case Repeated(row):
                 return _Taken(await self._first(message, row), repeated=True)
             case Problem():
@@ -128,6 +131,8 @@ class MessagesResource:
         return await self._view(taken)
 
     def _accepted(self, taken: _Taken, view: MessageView, headers: dict[str, str] | None = None) -> web.Response:
+        if taken.warning is not None:
+            view = replace(view, warnings=(taken.warning,))
         response = json_response(202, view, Location=message_location(taken.known.message.id))
         response.headers.update(taken.headers | (headers or {}))
         return response

@@ -13,6 +13,10 @@ ADVICE: Final[dict[str, str]] = {
         " parameter, a part of the path, or a JSON pointer into the body. Mend it; repeating it as it is will not"
         " do."
     ),
+    "invalid-json": (
+        "Send JSON, or the content type that the payload has. `RELAY_STRICT_JSON` has the relay refuse such messages; "
+        "without it they are accepted with a warning."
+    ),
     "unauthorized": "Send the header `Authorization: Bearer <key>` with a key of this API.",
     "forbidden": (
         "The key is good, and has no scope for this. `detail` says which one it takes; an administrator can make such "

@@ -41,6 +41,7 @@ class Kind(NamedTuple):
 
 
 INVALID: Final = Kind("invalid-request", 400, "The request is not valid")
+INVALID_JSON: Final = Kind("invalid-json", 400, "The payload is not the JSON that its content type says")
 UNAUTHORIZED: Final = Kind("unauthorized", 401, "An API key is required")
 BAD_SIGNATURE: Final = Kind("bad-signature", 401, "The webhook does not prove where it comes from")
 FORBIDDEN: Final = Kind("forbidden", 403, "The key may not do this")

@@ -64,7 +64,7 @@ class WaitView:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryView:
-    """One delivery. `next_attempt_at`: RFC 3339. `waiting_for` None: it is over, or nothing is in its way. `detail`:
+    """One delivery. `next_attempt_at`: RFC 3339. `waiting_for` None: it is over, or was not looked into. `detail`:
     what went wrong last, in words. `advice`: what to do where it waits or failed, or where its callback did. `callback`
     None: there is none to tell about."""
 
@@ -95,7 +95,8 @@ class PlaceView:
 class MessageView:
     """A message and its deliveries. `received_at`: when the log took it (RFC 3339), and `at`: where it has it.
     `rebuilding`, only where it is so: the state lost its memory, and more than this may be known of the deliveries when
-    it has been read back."""
+    it has been read back. `warnings`, only in the response that accepts it: what its sender should mend.
+    """
 
     source_id: str
     message_id: str
@@ -106,6 +107,7 @@ class MessageView:
     at: PlaceView | None
     duplicate: bool
     rebuilding: bool | UnsetType = UNSET
+    warnings: tuple[str, ...] | UnsetType = UNSET
     deliveries: tuple[DeliveryView, ...]
 
 

@@ -16,6 +16,8 @@ from relay.state.rows import Row, Stage
 
 _NEXT: Final = frozenset({"retry", "rate", "paused", "breaker", "settling", "in_doubt"})
 """What is waited for before the next attempt; it is made when that is over."""
+_AT_ONCE_S: Final = 1.0
+"""What has come so lately is usually sent by the time that anybody reads of it."""
 _HOLDS: Final[dict[HoldReason, str]] = {
     "paused": "paused by hand",
     "gone": "paused, as it said that it is gone",
@@ -73,14 +75,19 @@ class Around:
 
 def before_routing(lane: LaneSeen, since: float | None, now: float) -> Wait | None:
     """Of a message that is not on its way to its receivers yet."""
-    return _unserved(lane, since, now)
+    return _unserved(lane, since, now) or _queued(lane, since, now)
 
 
 def of_delivery(seen: Watched, around: Around, received: float | None, now: float) -> Wait | None:
-    """Why a delivery without a result does not go on. `received`: when the log took its message. None: nothing is in
-    its way."""
-    row = seen.row
+    """What a delivery without a result waits for. `received`: when the log took its message. None: it has a result,
+    or has only just come."""
     since = received if seen.since_s is None else now - seen.since_s
+    wait = _held_up(seen, around, since, now)
+    return _queued(around.lane, since, now) if wait is None and seen.row.stage < Stage.ACCEPTED else wait
+
+
+def _held_up(seen: Watched, around: Around, since: float | None, now: float) -> Wait | None:
+    row = seen.row
     if not around.receiver.enabled:
         return Wait("switched_off", since, None, "the receiver is switched off (enabled: false)")
     if not around.receiver.verified:
@@ -122,6 +129,13 @@ def next_attempt(row: Row, wait: Wait | None, now: float) -> float | None:
     if wait is None or wait.kind not in _NEXT or wait.until is None:
         return due
     return wait.until if due is None else max(due, wait.until)
+
+
+def _queued(lane: LaneSeen, since: float | None, now: float) -> Wait | None:
+    """Of what nothing is known to hold up: also where the state has just lost what it knew of it."""
+    if since is not None and now - since < _AT_ONCE_S:
+        return None
+    return Wait("queued", since, None, f"queued on {lane.topic}/{lane.partition}; its worker takes it in its turn")
 
 
 def _unserved(lane: LaneSeen, since: float | None, now: float) -> Wait | None:

@@ -93,6 +93,18 @@ async def until_over(client: Client, source_id: str, message_id: str, wait_s: fl
     return state
 
 
+async def first_tried(client: Client, state: Any, within_s: float) -> Any:
+    """The message's state once each delivery was tried or has ended, or else after `within_s` seconds."""
+    until = time.monotonic() + within_s
+    while not all(each["attempts"] for each in state["deliveries"]) and not is_over(state):
+        if time.monotonic() >= until:
+            break
+        await asyncio.sleep(LOOK_EVERY_S)
+        with contextlib.suppress(ApiBusy):
+            state = await client.message(state["source_id"], state["message_id"]) or state
+    return state
+
+
 async def _followed(client: Client, source_id: str, message_id: str, until: float) -> Any:
     """The message's state once it is over, or else at `until`, of the monotonic clock."""
     state = None

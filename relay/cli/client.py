@@ -15,6 +15,7 @@ from relay.config.own_address import own_url
 from relay.config.settings import Settings
 from relay.config.url_text import check_url
 from relay.domain.errors import RelayError, UserError
+from relay.domain.failure import tls_failure
 from relay.domain.forwarding import PREFIX
 
 T = TypeVar("T")
@@ -113,7 +114,7 @@ class Client:
             failure = NoHistory
         if status == 404 and answer.get("detail"):
             raise failure(answer["detail"])  # it says what there is not, and where
-        hint = "; set RELAY_API_KEY to the key of the API" if status == 401 else ""
+        hint = f"; {self.key_hint()}" if status == 401 else ""
         raise failure(f"{what}: {status} {told(answer)}{hint}")
 
     async def _reply(
@@ -130,10 +131,18 @@ class Client:
             ) as response:
                 text = (await response.read()).decode(errors="replace")
                 return Reply(response.status, response.headers, response.content_type, text)
+        except aiohttp.ClientSSLError as error:
+            raise ApiFailed(f"no TLS connection to {self._base}: {tls_failure(str(error))}") from error
         except (aiohttp.ClientConnectionError, TimeoutError) as error:
             raise ApiFailed(f"no relay answers at {self._base}: is `relay dev` or `relay run` up? ({error})") from error
         except (aiohttp.ClientError, ValueError) as error:  # no HTTP, or something that a URL or a header cannot say
             raise ApiFailed(f"{method} {self._base}: {error}") from error
+
+    def key_hint(self) -> str:
+        """What to do about a 401."""
+        if "authorization" in self._headers:
+            return f"RELAY_API_KEY is not a key of the API at {self._base}"
+        return "set RELAY_API_KEY to a key of the API"
 
     def _stranger(self, status: int, media_type: str) -> ApiFailed:
         return ApiFailed(

@@ -25,6 +25,15 @@ class Lazy(click.Group):
         command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As any group, with the names of all commands at hand for a suggestion."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """What may follow `relay`. No command is imported for it: a shell waits for this at each Tab."""
         found = [CompletionItem(name, help=COMMANDS[name][1]) for name in self.list_commands(ctx)]

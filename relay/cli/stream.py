@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import aiohttp
 
 from relay.cli.client import ApiBusy, ApiFailed, Client
+from relay.domain.failure import tls_failure
 
 SILENT_S: Final = 60.0
 """After which a stream without a sign of life is given up: the API gives one each 15 seconds."""
@@ -62,6 +63,8 @@ class EventStream(Client):
                 async for data in response.content.iter_any():
                     for event in reader.feed(data):
                         yield event
+        except aiohttp.ClientSSLError as error:
+            raise ApiFailed(f"no TLS connection to {self._base}: {tls_failure(str(error))}") from error
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
             raise ApiBusy(
                 f"no relay answers at {self._base}: is `relay dev` or `relay run` up? ({error or 'timeout'})"
@@ -75,5 +78,5 @@ class EventStream(Client):
             return self._stranger(status, media_type)
         problem = json.loads(text)
         failure = ApiBusy if status == 503 else ApiFailed
-        hint = "; set RELAY_API_KEY to the key of the API" if status == 401 else ""
+        hint = f"; {self.key_hint()}" if status == 401 else ""
         return failure(f"GET {path}: {status} {problem.get('title')}: {problem.get('detail')}{hint}")

@@ -3,17 +3,21 @@
 import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
-from relay.cli.answer import Outgoing, Waited, send, tell, wait_option
+from relay.cli.answer import Outgoing, Waited, first_tried, send, tell, wait_option
 from relay.cli.client import ApiFailed, Client, with_client
 from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.status import tell_details
+from relay.cli.status import reasons_to_wait, tell_details
 from relay.cli.table import output_option, print_json
 from relay.samples import Sample, load, names
+from relay.telemetry.redaction import escape_control
+
+FIRST_TRIED_S = 1.0
+"""So long it is waited for a single event's first attempt, so that a receiver that is down is seen."""
 
 
 @click.command()
@@ -44,7 +48,8 @@ def trigger(
     if event is None:
         _list(output)
         return
-    firing = _Firing(load(event), source or event.partition(".")[0], receivers, wait_s)
+    first_s = FIRST_TRIED_S if wait_s is None and count == 1 else 0.0
+    firing = _Firing(load(event), source or event.partition(".")[0], receivers, wait_s, first_s)
 
     def over(waited: Waited) -> None:
         if output == "table":
@@ -53,6 +58,8 @@ def trigger(
             if wait_s is not None:
                 tell_details(state)
                 tell(waited)
+            for reason in reasons_to_wait(state) if wait_s is None else ():
+                click.echo(escape_control(f"    {reason}"))
 
     sent = with_client(settings_from(config_file), api, lambda client: firing.fire(client, count, rate, over))
     if output == "json":
@@ -65,12 +72,14 @@ def trigger(
 
 @dataclass(frozen=True, slots=True)
 class _Firing:
-    """What is sent, to whom, and for how long (seconds) each is waited for; None: not at all."""
+    """What is sent, to whom, and for how long (seconds) each is waited for; None: not at all, but for `first_s` until
+    it was tried."""
 
     sample: Sample
     source_id: str
     receivers: tuple[str, ...]
     wait_s: float | None
+    first_s: float
 
     async def fire(
         self, client: Client, count: int, rate: float | None, over: Callable[[Waited], None]
@@ -94,7 +103,8 @@ class _Firing:
     async def _one(self, client: Client) -> Waited:
         message_id, sample = secrets.token_hex(8), self.sample
         outgoing = Outgoing(self.source_id, sample.payload, message_id, self.receivers, sample.event_type)
-        return await send(client, outgoing, self.wait_s)
+        waited = await send(client, outgoing, self.wait_s)
+        return replace(waited, state=await first_tried(client, waited.state, self.first_s)) if self.first_s else waited
 
 
 def _list(output: str) -> None:

@@ -154,6 +154,8 @@ class Settings(BaseSettings):
     """Plain http endpoints. None: only in `allow_private_networks`, and to private addresses of those names."""
     dedup_window: PositiveDuration = 604_800.0
     """For which a message that is over is known, so that the same id does nothing."""
+    strict_json: bool = False
+    """Refuse payloads over HTTP that are not the JSON that their content type says, in place of a warning."""
     max_payload_bytes: Size = ByteSize(1_048_576)
     """Largest payload that is taken."""
     answer_body_cap: Size = ByteSize(65_536)

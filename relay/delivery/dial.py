@@ -3,6 +3,7 @@
 import asyncio
 import encodings.idna  # noqa: F401  names need it, and with no descriptor left it could not be read later on
 import errno
+import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from relay.delivery.proxy import EgressProxy, TunnelRefused, is_answered
 from relay.delivery.tls import Contexts, PinMismatch, check_pins
 from relay.domain.egress import Tls
 from relay.domain.errors import UserError
+from relay.domain.failure import tls_failure
 
 _CONNECT_S: Final = 5.0
 """Longest time for DNS, TCP and TLS together: an address that does not answer by then is not going to."""
@@ -90,9 +92,10 @@ class Dialler:
             kind = "dns_silent" if self.is_looking_up(url) else "connect_timeout"
             raise DialError(kind, str(error) or f"no connection within {_CONNECT_S:g} s") from error
         except (ssl.SSLError, PinMismatch, UserError) as error:
-            raise DialError("tls", str(error)) from error
+            raise DialError("tls", tls_failure(str(error))) from error
         except OSError as error:
-            raise DialError(_kind_of(error), str(error) or "the server ended the TLS handshake") from error
+            why = error.strerror or str(error) or "the server ended the TLS handshake"
+            raise DialError(_kind_of(error), why) from error
 
     def is_looking_up(self, url: UrlParts) -> bool:
         """Whether the name server has not answered yet, about the URL's host."""
@@ -140,7 +143,8 @@ class Dialler:
                 sock = await self._tcp(await self._found(proxy.address.host, proxy.address.port))
         except (DialError, OSError) as error:  # also TimeoutError
             kind = error.kind if isinstance(error, DialError) else _kind_of(error)
-            why = f"the egress proxy cannot be reached: {error or 'it does not answer'}"
+            said = getattr(error, "strerror", None) or str(error) or "it does not answer"
+            why = f"the egress proxy cannot be reached: {said}"
             raise DialError(kind if kind == "no_resources" or proxy.own else "no_proxy", why) from error
         if url.scheme == "https":
             try:
@@ -236,10 +240,21 @@ class Dialler:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.sock_connect(sock, target)
+        except OSError as error:
+            sock.close()
+            raise OSError(error.errno, _connect_failure(error, str(target[0]), int(target[1]))) from error
         except BaseException:
             sock.close()
             raise
         return sock
+
+
+def _connect_failure(error: OSError, host: str, port: int) -> str:
+    """For example "connection refused by 127.0.0.1:9000", or "no route to host: 10.0.0.1:443"."""
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if error.errno == errno.ECONNREFUSED:
+        return f"connection refused by {where}"
+    return f"{os.strerror(error.errno).lower()}: {where}" if error.errno else f"{error}: {where}"
 
 
 def _kind_of(error: OSError) -> str:

@@ -14,6 +14,9 @@ BODY_CAP: Final = 64 * 1024
 HEAD_CAP: Final = 64 * 1024
 """Bytes of status lines and headers, those of 1xx responses included; and of framing between two bytes of a body."""
 
+_TLS_ALERT: Final = b"\x15\x03"
+"""How a TLS server responds to what is no TLS."""
+
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS: Final = frozenset({"host", "content-length", "transfer-encoding"})
 """What frames and addresses a message is not for the caller to say."""
@@ -130,7 +133,12 @@ class ResponseReader:
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.reusable = False
             if not self._complete:
-                return self.cut("protocol", self._fault or str(error) or "not HTTP")
+                why = (
+                    "the server speaks TLS there; is it an https:// URL?"
+                    if received.startswith(_TLS_ALERT)
+                    else str(error)
+                )
+                return self.cut("protocol", self._fault or why or "not HTTP")
             # else the response is whole, and something follows that nobody asked for
         if self._status is not None and self._complete:
             return self._response(self._status, truncated=False)

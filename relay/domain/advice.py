@@ -49,6 +49,7 @@ WAITS: Final[Mapping[WaitKind, Cause]] = {
     ),
     "settling": Cause("An attempt may still arrive", "It is looked into when that time is over."),
     "switched_off": Cause("The receiver is switched off", "Set `enabled: true` of the receiver, and it goes on."),
+    "queued": Cause("In the queue", "A worker takes it in its turn; there is nothing to do."),
     "verification": Cause(
         "The receiver's URL is not verified",
         "It has to prove that it wants this (`relay receivers verify` tries at once); then everything goes on by"

@@ -15,12 +15,23 @@ _LOOKED_AT: Final = 4096
 """A secret that begins in what is shown is found whole."""
 
 
+_NO_TLS: Final = ("wrong version number", "http request", "record layer failure", "packet length too long")
+"""What OpenSSL says of a server whose first bytes are no TLS."""
+
+
+def tls_failure(reason: str) -> str:
+    """Why a TLS handshake failed. `reason`: what the TLS library says of it."""
+    plain = any(words in reason.lower().replace("_", " ") for words in _NO_TLS)
+    return f"the server does not speak TLS there; is it an http:// URL? ({reason})" if plain else reason
+
+
 def failure_detail(exchange: Exchange, endpoint: Endpoint, *, url: str | None = None, method: str = "POST") -> str:
     """One line. `url`: where it went, if not to the endpoint's own URL."""
     where = f"{method} {masked_url(url or endpoint.url)}"
     match exchange:
         case NoResponse(kind, detail):
-            words = f"{where}: {kind.replace('_', ' ')}" + (f": {detail}" if detail else "")
+            named = kind.replace("_", " ")
+            words = f"{where}: {detail}" if named in detail else f"{where}: {named}" + (f": {detail}" if detail else "")
         case Response():
             words = f"{where}: {exchange.status}{_location(exchange)}"
     return _one_line(redacted(words, endpoint.secrets)) + _body(exchange, endpoint)

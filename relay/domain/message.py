@@ -1,6 +1,7 @@
 """A message as the sender gives it: its two wire forms on `from_sender`, read and written."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -64,6 +65,8 @@ class Envelope(Struct):
 
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
 _encode_json = msgspec.json.Encoder().encode
+_any_json = msgspec.json.Decoder(msgspec.Raw)
+_JSON_TYPE: Final = re.compile(r"(?:application|text)/(?:json|[^/+;]+\+json)", re.IGNORECASE)
 
 
 def parse_message(value: bytes | None, headers: Headers) -> Message:
@@ -87,6 +90,25 @@ def parse_message(value: bytes | None, headers: Headers) -> Message:
         if hint := _spelling_hint(named):
             raise InvalidRecord(error.reason, f"{error.detail}; {hint}") from error
         raise
+
+
+def json_fault(message: Message) -> str | None:
+    """What is wrong with a payload whose content type says that it is JSON; None: nothing, or it is no JSON.
+
+    The payload goes on as it is all the same. One that is nested too deeply to be checked counts as right.
+    """
+    if message.content_type is None or not _JSON_TYPE.fullmatch(message.content_type.partition(";")[0].strip()):
+        return None
+    try:
+        _any_json.decode(message.payload)
+        message.payload.decode()
+    except msgspec.DecodeError as error:
+        return f"the content type is {message.content_type}, but the payload is no JSON: {error}"
+    except UnicodeDecodeError:
+        return f"the content type is {message.content_type}, but the payload is not UTF-8"
+    except RecursionError:
+        return None
+    return None
 
 
 def message_digest(message: Message) -> bytes:

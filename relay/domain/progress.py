@@ -28,6 +28,7 @@ WaitKind = Literal[
     "settling",
     "switched_off",
     "verification",
+    "queued",
 ]
 """What a delivery waits for, or its result."""
 

@@ -23,6 +23,25 @@ class TlsContract(TransportRig):
         assert (result.kind, result.sent) == ("tls", False)
         assert server.requests == []
 
+    async def test_tls_to_a_port_without_it(self, transport: Transport) -> None:
+        async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+
+        async with Server(script).running() as server:
+            result = await transport.exchange(post(server.url(scheme="https")))
+        assert isinstance(result, NoResponse)
+        assert (result.kind, result.sent) == ("tls", False)
+        assert "is it an http:// URL?" in result.detail
+
+    async def test_a_port_with_tls_that_is_sent_plain_text(self, transport: Transport, certificate: Path) -> None:
+        alert = b"\x15\x03\x01\x00\x02\x02\x46"  # fatal: protocol version
+        async with replying(alert).running() as server:
+            result = await transport.exchange(post(server.url()))
+        assert isinstance(result, NoResponse)
+        assert result.kind == "protocol"
+        assert "is it an https:// URL?" in result.detail
+
     async def test_a_further_authority_can_be_trusted(self, certificate: Path) -> None:
         async with (
             keeping_alive().running(context=server_context(certificate)) as server,

@@ -366,6 +366,7 @@ class TransportContract(TransportRig):
         result = await transport.exchange(post(url))
         assert isinstance(result, NoResponse)
         assert (result.kind, result.sent) == ("refused", False)
+        assert result.detail == f"connection refused by {url.removeprefix('http://').removesuffix('/')}"
 
     async def test_a_host_that_does_not_exist(self, transport: Transport) -> None:
         result = await transport.exchange(post("http://does-not-exist.invalid/"))

@@ -274,6 +274,7 @@ async def running_api(
     public_url: str | None = None,
     history: HistoryReader | None = _NO_EVENTS,
     keeps_bodies: bool = True,
+    strict_json: bool = False,
 ) -> AsyncIterator[Rig]:
     """An API on a free port, over an empty log and an empty, ready state."""
     broker, topics, state, clock, directory = MemoryBroker(), Topics("t-"), AwayState(), StandingClock(), Known()
@@ -315,6 +316,7 @@ async def running_api(
         public_url=public_url,
         history=history,
         may_be_open=may_be_open,
+        strict_json=strict_json,
         pages=partial(create_pages, now=clock.time) if pages else None,
         examine=examine,
     )

@@ -60,6 +60,39 @@ async def test_a_message_is_accepted_verbatim(rig: Rig) -> None:
     assert (message.payload, message.content_type) == (BINARY, "application/x-thing; v=1")
 
 
+@pytest.mark.parametrize(
+    ("content_type", "payload", "is_warned"),
+    [
+        ("application/json", b'{"ref": "main"}', False),
+        ("application/json; charset=utf-8", b'{"ref": }', True),
+        ("application/vnd.acme+json", b"not json", True),
+        ("application/json", b'"\xff"', True),
+        ("application/json", b"", True),
+        ("application/json", b"[" * 9_000, False),  # nested too deeply to be checked
+        ("application/x-www-form-urlencoded", b"payload=%7B", False),
+        ("text/plain", b"not json", False),
+    ],
+)
+async def test_a_payload_that_is_not_the_json_it_says_is_accepted_with_a_warning(
+    rig: Rig, content_type: str, payload: bytes, is_warned: bool
+) -> None:
+    accepted = document(await rig.post(CI, payload, ce_id="m-1", content_type=content_type))
+    assert ("warnings" in accepted) == is_warned
+    if is_warned:
+        assert content_type in accepted["warnings"][0]
+    (record,) = rig.records(rig.topics.from_sender)
+    assert record.value == payload
+    assert "warnings" not in document(await rig.get("/v1/sources/app/messages/m-1"))
+
+
+async def test_strict_json_refuses_it() -> None:
+    async with running_api(strict_json=True) as rig:
+        refused = await rig.post(CI, b'{"ref": }', ce_id="m-1", content_type="application/json")
+        assert "invalid character" in problem(refused, 400, "invalid-json")["detail"]
+        assert rig.records(rig.topics.from_sender) == []
+        assert (await rig.post(CI, b"{}", ce_id="m-1", content_type="application/json")).status == 202
+
+
 async def test_what_is_remembered_of_a_message_does_not_stop_from_sender(rig: Rig) -> None:
     await rig.post(CI, ce_id="m-1")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
@@ -65,6 +66,17 @@ def on_the_log(rig: Rig) -> list[Message]:
 
 
 # --- what is accepted -------------------------------------------------------------------------------------------
+
+
+async def test_an_item_that_is_not_the_json_it_says_has_a_warning(rig: Rig) -> None:
+    said = {"specversion": "1.0", "source": "app", "datacontenttype": "application/json"}
+    good, bad = (b64encode(data).decode() for data in (b"{}", b"{"))
+    items = await post(
+        rig,
+        json.dumps([said | {"id": "a", "data_base64": good}, said | {"id": "b", "data_base64": bad}]).encode(),
+        EVENTS,
+    )
+    assert ["warnings" in item for item in items] == [False, True]
 
 
 async def test_each_item_is_judged_for_itself_and_order_is_kept(rig: Rig) -> None:

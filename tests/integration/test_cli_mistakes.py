@@ -81,6 +81,8 @@ STATUS = ("status", "app", "m-1")
         (("dev", "--ephemeral", "--receivers", "nope.yaml"), {}, 2, ("--receivers", "nope.yaml is not there")),
         (("dev", "--ephemeral"), {"RELAY_RECEIVERS_FILE": "no.yaml"}, 2, ("RELAY_RECEIVERS_FILE", "no.yaml")),
         (("sink", "--host", "a..b"), {}, 2, ("a..b", "--host")),
+        (("hlep",), {}, 2, ("'hlep'", "Did you mean 'help'?")),
+        (("receivers", "lst"), {}, 2, ("'lst'", "Did you mean 'list'?")),
         (("trigger", "github.nothing"), {}, 2, ("'github.nothing'", "github.push")),
         (("config", "show", "--config", "nope.yaml"), {}, 2, ("nope.yaml",)),
         (("receivers", "check", "."), {}, 2, ("'.' is a directory",)),
@@ -191,6 +193,23 @@ async def test_the_commands_go_where_they_are_told_to_not_where_others_are() -> 
         done = await asyncio.to_thread(called, "receivers", "health", "ci", "-o", "json", environ=environ)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["condition"] == "up"
+
+
+async def test_a_wrong_key_is_told_from_a_missing_one() -> None:
+    async with running_api(api_key="k" * 32) as rig:
+        for environ, words in (
+            ({}, "set RELAY_API_KEY to a key of the API"),
+            ({"RELAY_API_KEY": "w" * 32}, f"RELAY_API_KEY is not a key of the API at {rig.url}"),
+        ):
+            for command in (STATUS, ("tail",)):
+                refused(await asyncio.to_thread(called, *command, "--api", rig.url, environ=environ), 1, words)
+
+
+async def test_a_port_without_tls_is_said() -> None:
+    async with running_api() as rig:
+        url = rig.url.replace("http:", "https:")
+        for command in (STATUS, ("tail",)):
+            refused(await asyncio.to_thread(called, *command, "--api", url), 1, url, "is it an http:// URL?")
 
 
 async def test_a_receiver_that_nobody_has_is_said() -> None:

@@ -66,6 +66,15 @@ async def test_a_sample_event_and_its_status(dev: RelayProcess) -> None:
     assert "response_delivered_to_sender" in output
 
 
+async def test_an_event_for_a_receiver_that_does_not_run_says_so(dev: RelayProcess, tmp_path: Path) -> None:
+    (tmp_path / "receivers.yaml").write_text("receivers: {down: {post_endpoint: 'http://127.0.0.1:9/hooks'}}")
+    await dev.line_with('"added": ["down"]')
+    code, output = await relay(dev, "trigger", "github.push", "--receiver", "down")
+    assert code == 0, output
+    assert "down waits: retry" in output
+    assert "connection refused by 127.0.0.1:9" in output
+
+
 async def test_mistakes_get_one_clear_line(dev: RelayProcess) -> None:
     code, output = await relay(dev, "send", "--source", "github", "--receiver", "nobody", "-", stdin=b"{}")
     assert code == 1

@@ -84,7 +84,7 @@ async def test_the_detail_names_what_happened(tmp_path: Path, certificate: Path,
 def check_details(details: dict[str, str], receivers: dict[str, dict[str, Any]]) -> None:
     assert details.keys() == receivers.keys()
     for name, words in {
-        "closed": ("127.0.0.1:9", "refused"),
+        "closed": ("connection refused by 127.0.0.1:9",),
         "untrusted": ("127.0.0.1", "tls", "certificate verify failed"),
         "private": ("10.1.2.3", "RELAY_ALLOW_PRIVATE_NETWORKS=10.1.2.3/32"),
         "failing": (receivers["failing"]["post_endpoint"], "503", "failed"),

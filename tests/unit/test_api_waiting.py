@@ -47,7 +47,13 @@ def kind(wait: Wait | None) -> str | None:
 
 
 def test_nothing_is_in_the_way_of_what_has_just_come() -> None:
-    assert waits(NEW) is None
+    assert waits(replace(NEW, since_s=0.5)) is None
+    assert before_routing(SERVED, NOW - 0.5, NOW) is None
+
+
+def test_what_nothing_is_known_to_hold_up_is_queued() -> None:
+    for wait in (waits(NEW), before_routing(SERVED, RECEIVED, NOW)):
+        assert wait == Wait("queued", RECEIVED, None, "queued on to_receiver_ci/0; its worker takes it in its turn")
     assert waits(Watched(Row(Stage.ACCEPTED))) is None
 
 
@@ -89,7 +95,6 @@ def test_a_lane_that_was_never_served_has_waited_since_the_message_came() -> Non
     wait = waits(NEW, lane=NEVER_SERVED)
     assert wait is not None
     assert wait.since == RECEIVED
-    assert before_routing(SERVED, RECEIVED, NOW) is None
     assert kind(before_routing(UNSERVED, RECEIVED, NOW)) == "no_worker"
 
 
@@ -160,7 +165,7 @@ def test_a_rate_that_is_used_up() -> None:
     assert slot is not None
     assert (slot.kind, slot.until) == ("rate", NOW + 0.5)
     unlimited = replace(CI, post=replace(POST, rate_limit=None))
-    assert waits(NEW, openings=Openings(3.0, 0.0), receiver=unlimited) is None
+    assert kind(waits(NEW, openings=Openings(3.0, 0.0), receiver=unlimited)) == "queued"
 
 
 @pytest.mark.parametrize("head", [FAILED, UNDER_WAY, IN_DOUBT, NEW])
@@ -170,7 +175,7 @@ def test_another_that_heads_the_order_key(head: Watched) -> None:
 
 
 def test_a_head_that_has_been_delivered_is_in_nobodys_way() -> None:
-    assert waits(NEW, head=Head("github", "m-0", AWAITING)) is None
+    assert kind(waits(NEW, head=Head("github", "m-0", AWAITING))) == "queued"
 
 
 def test_a_head_that_waits_for_the_rate_as_all_do_is_not_what_is_waited_for() -> None:

@@ -11,6 +11,7 @@ from relay.api.problems import (
     ANSWER_CLOSED,
     BAD_SIGNATURE,
     ID_CONFLICT,
+    INVALID_JSON,
     NO_RECEIVER,
     OVER_QUOTA,
     UNFIT_ID,
@@ -45,7 +46,7 @@ OPERATIONS: Final = (
                 Body({"text/plain": str, "application/json": Probed}),
             ),
         ),
-        problems=(BAD_SIGNATURE, ID_CONFLICT, NO_RECEIVER, UNKNOWN_RECEIVER, UNFIT_ID, OVER_QUOTA),
+        problems=(BAD_SIGNATURE, ID_CONFLICT, INVALID_JSON, NO_RECEIVER, UNKNOWN_RECEIVER, UNFIT_ID, OVER_QUOTA),
         example=Example(
             202,
             path={"source_id": "hooks"},

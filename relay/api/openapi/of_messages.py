@@ -19,7 +19,15 @@ from relay.api.openapi.operation import (
     ReceiverName,
     json_of,
 )
-from relay.api.problems import ID_CONFLICT, NO_RECEIVER, OVER_QUOTA, RESERVED_SOURCE, UNFIT_ID, UNKNOWN_RECEIVER
+from relay.api.problems import (
+    ID_CONFLICT,
+    INVALID_JSON,
+    NO_RECEIVER,
+    OVER_QUOTA,
+    RESERVED_SOURCE,
+    UNFIT_ID,
+    UNKNOWN_RECEIVER,
+)
 from relay.api.view import MessageView
 from relay.domain.message import MAX_RECEIVERS, MAX_TEXT_BYTES
 from relay.domain.trace import MOST_STATE
@@ -94,7 +102,7 @@ OPERATIONS: Final = (
             ),
             ANSWERED,
         ),
-        problems=(*_PROBLEMS, ID_CONFLICT, ANSWER_GONE, *FAILURES),
+        problems=(*_PROBLEMS, ID_CONFLICT, INVALID_JSON, ANSWER_GONE, *FAILURES),
         example=Example(
             202,
             path={"source_id": "github"},
