@@ -25,6 +25,11 @@ class Front:
         self.url: str | None = None
         """Of the API, once it is open; None in a process that has none."""
 
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens, each as `host:port`."""
+        return [address for server in self._servers for address in server.addresses]
+
     def answer_urls(self) -> AnswerUrls:
         """As far as is known by now: without a public URL they are those of this process."""
         return AnswerUrls(self._plan.answer_secrets, self._settings.public_url or self.url)

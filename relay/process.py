@@ -124,6 +124,11 @@ class Relay:
         """None until it is open, and in a process without one."""
         return self._front.url
 
+    @property
+    def addresses(self) -> list[str]:
+        """Where the API, or the health routes, listen: each as `host:port`."""
+        return self._front.addresses
+
     # life
 
     async def run(self, stop: asyncio.Event, started: Callable[[], None] = lambda: None) -> None:

@@ -207,6 +207,8 @@ class ApiServer:
         """Where our own pages reach us, and nobody else."""
         self._keeping: asyncio.Task[None] | None = None
         self._shared_port: SharedPort | None = None
+        self.addresses: list[str] = []
+        """Where it listens, each as `host:port`."""
 
     async def start(self, host: str, port: int, installation: str | None = None) -> int:
         """Listen, and return the port: a free one for 0. Raises UserError when the address cannot be had.
@@ -226,7 +228,9 @@ class ApiServer:
             self._leave_port()
             why = getattr(error, "strerror", None) or error
             raise UserError(f"cannot listen on {host}:{port}: {why}; choose another api_host or api_port") from error
-        return int(listening.sockets[0].getsockname()[1])
+        names = [sock.getsockname() for sock in listening.sockets]
+        self.addresses = [f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}" for name in names]
+        return int(names[0][1])
 
     async def start_private(self, path: Path) -> None:
         """Listen on a unix socket. Who may reach it is a matter of the directory that it is in. Raises OSError."""

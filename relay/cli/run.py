@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from structlog.contextvars import bind_contextvars
 
+from relay import __version__
 from relay.api.siblings import Member
 from relay.cli.config import config_option, settings_from
 from relay.cli.cores import available_cores
@@ -102,8 +103,12 @@ async def _run(settings: Settings, plan: Plan, member: Member | None) -> None:
         known = relay.registry
         events.info(
             "started",
+            version=__version__,
+            pid=os.getpid(),
+            brokers=settings.kafka_bootstrap_servers,
             roles=sorted(plan.roles),
             api=relay.api_url,
+            listens=relay.addresses,
             receivers=sorted(known.receivers()),
             shared=len(known.shared),
         )

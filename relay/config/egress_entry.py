@@ -30,8 +30,12 @@ class EgressEntry(Entry):
     """Fields of every endpoint; none of them: it is reached as the settings of the relay say."""
 
     tls: TlsEntry | None = None
+    """TLS settings of this endpoint alone: authorities, client certificate, pins."""
     proxy: Proxy | None = None
+    """Proxy to reach it through, in place of RELAY_EGRESS_PROXY: `http://[user:password@]host[:port]`, or `none`. Only
+    in the receivers file."""
     oauth2: OAuth2Entry | None = None
+    """Client credentials for an access token, in place of `bearer_token`."""
 
 
 def egress_of(entry: EgressEntry) -> Egress | None:

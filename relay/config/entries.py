@@ -91,9 +91,13 @@ class StatusEntry(Entry):
     """How to read a status API that always says 200."""
 
     pointer: Pointer
+    """JSON pointer to the state in the response."""
     done: Annotated[Texts, Field(min_length=1)]
+    """States that mean: the answer is there."""
     running: Texts = ()
+    """States that mean: ask again later."""
     result: Pointer | None = None
+    """JSON pointer to the answer; default: the whole body."""
 
     @field_validator("running")
     @classmethod
@@ -108,11 +112,17 @@ class CodesEntry(Entry):
     """Status codes that this receiver moves to another class."""
 
     delivered: Codes = ()
+    """The receiver has it."""
     not_now: Codes = ()
+    """Not now: wait, for the whole receiver; a 429 is not counted as an attempt."""
     ambiguous: Codes = ()
+    """It may have it: ask or send again, as `on_ambiguous` says."""
     not_processed: Codes = ()
+    """It does not have it: try again."""
     rejected: Codes = ()
+    """It will never take it: a dead letter at once."""
     gone: Codes = ()
+    """It is gone for good: the receiver is paused, the message is a dead letter."""
 
     @field_validator("not_now", "ambiguous", "not_processed", "rejected", "gone")
     @classmethod
@@ -128,19 +138,34 @@ class EndpointEntry(EgressEntry):
     """What it takes to POST somewhere: a receiver's endpoint, or a source's callback."""
 
     secret: Secrets = ()
+    """Signs what is sent; several while rotating, the newest first. `whsec_...` or any text; `whsk_...`: an Ed25519
+    key."""
     former_secrets: FormerSecrets = ()
+    """Replaced secrets that sign along until a time."""
     signature: Signature = "standard"
+    """Form of the signature, or several at once."""
     signature_digest: Literal["sha256", "sha512"] = "sha256"
+    """Hash of the HMAC of `standard`."""
     bearer_token: HeaderValue | None = None
+    """Sent as `Authorization: Bearer ...`."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
+    """Further headers that are sent, the same with each request."""
     rate_limit: Count | None = None
+    """POSTs that may start within `window_size`; default: no limit."""
     window_size: PositiveDuration = 1.0
+    """The window of `rate_limit`; it slides."""
     max_in_flight: Count = 32
+    """POSTs that may be under way at a time."""
     retry: RetryEntry | None = None
+    """When failed attempts are repeated, and when they end."""
     retry_after: PositiveDuration | None = None
+    """Short form of `retry`: exactly this wait each time, without jitter."""
     timeout: PositiveDuration = 15.0
+    """How long a response may take."""
     breaker: BreakerEntry = BreakerEntry()
+    """When a failing endpoint is left alone for a moment."""
     offline: OfflineEntry = OfflineEntry()
+    """What is done about an endpoint that is down for long."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -224,6 +249,7 @@ class CallbackEntry(EndpointEntry):
     """Where a source wants its results POSTed."""
 
     url: Url
+    """Where results are POSTed."""
 
     @field_validator("url")
     @classmethod
@@ -235,24 +261,46 @@ class ReceiverEntry(EndpointEntry):
     """A receiver as the file describes it."""
 
     post_endpoint: Url
+    """Where messages are POSTed."""
     status_endpoint: StatusTemplate | None = None
+    """Where the relay asks about a message, by GET. `{message_id}`, `{source_id}`, `{webhook_id}` and
+    `{response.FIELD}` of the POST's JSON answer are filled in."""
     status: StatusEntry | None = None
+    """How to read a status API that says 200 whatever the state is."""
     poll: PollEntry = PollEntry()
+    """When the status endpoint is asked."""
     answer: Literal["optional", "required"] = "optional"
+    """After a 202 without a `status_endpoint`: whether a missing answer is a failure."""
     answer_deadline: PositiveDuration = 3600.0
+    """How long the answer may take after a 202."""
     on_ambiguous: Literal["resend", "dead_letter"] = "resend"
+    """What becomes of an attempt whose outcome is unknown where the receiver cannot be asked: sent again, or a dead
+    letter (at most once)."""
     ordering: Literal["source", "receiver", "none"] = "source"
+    """What is kept in order: messages of a source, all of the receiver (one at a time), or nothing."""
     lane: Literal["dedicated", "shared"] = "dedicated"
+    """Topics of its own, or those that it shares with others. A change is a move, which ends when the old lane is
+    finished."""
     partitions: Count = 1
+    """Partitions of its own topics; may grow, not shrink."""
     codes: CodesEntry = CodesEntry()
+    """Status codes that mean something else with this receiver."""
     sources: Patterns = ()
+    """Sources that it subscribes to: exact, or a beginning with `*`. Together with `event_types`."""
     event_types: Annotated[Patterns, Field(validate_default=True)] = ()
+    """Event types that it subscribes to, likewise."""
     filter: Annotated[BoundedFilter | None, Field(validate_default=False)] = None
+    """Of what it subscribes to, only what matches."""
     forward_headers: ForwardHeaders = ()
+    """Headers of the message that are passed on: exact, or a beginning with `*`."""
     verification: Verification = "none"
+    """What its URL has to prove before anything is sent there."""
     enabled: bool = True
+    """`false`: it subscribes to nothing, and what names it waits."""
     owner: OwnerId | None = None
+    """Opaque id of its owner, to whom limited keys are bound."""
     labels: Labels = Field(default_factory=dict)
+    """Free labels, to find it by."""
 
     @field_validator("post_endpoint")
     @classmethod
@@ -315,10 +363,16 @@ class SourceEntry(Entry):
         ]
         | None
     ) = None
+    """Where results are POSTed; `kafka`: they stay on the topic `to_sender` for a consumer of the sender's own;
+    default: the sender asks the API."""
     answers: Literal["all", "non_empty", "none"] = "all"
+    """Which answers are returned."""
     failures: bool = True
+    """Whether failures are reported, as notices."""
     inbound: InboundEntry | None = None
+    """Webhooks that are taken as their maker sends them."""
     quota: QuotaText | None = None
+    """Messages over HTTP within a time, such as `6000/1m`; default RELAY_SOURCE_QUOTA."""
 
 
 class ReceiversModel(Entry):
@@ -327,9 +381,11 @@ class ReceiversModel(Entry):
     sources: Annotated[
         dict[SourceId, Annotated[SourceEntry, BeforeValidator(_empty_if_none)]], BeforeValidator(_empty_if_none)
     ] = Field(default_factory=dict)
+    """Senders by their source id; `*` stands for all others."""
     receivers: Annotated[dict[ReceiverName, ReceiverEntry], BeforeValidator(_empty_if_none)] = Field(
         default_factory=dict
     )
+    """Receivers by name."""
 
     @field_validator("sources")
     @classmethod

@@ -20,7 +20,9 @@ class Entry(BaseModel):
     """A mapping with fixed fields."""
 
     # strict: `rate_limit: "100"` or `enabled: 1` is a slip of the pen, and says so
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, hide_input_in_errors=True, use_attribute_docstrings=True
+    )
 
 
 def _text(value: str) -> str:

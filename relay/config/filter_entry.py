@@ -149,19 +149,33 @@ class FilterEntry(Entry):
     model_config = ConfigDict(json_schema_extra=_no_defaults)
 
     all_: Inner = Field(default=_LEFT_OUT, alias="all")
+    """Filters that all have to match."""
     any_: Inner = Field(default=_LEFT_OUT, alias="any")
+    """Filters of which one has to match."""
     not_: "FilterEntry" = Field(default=_LEFT_OUT, alias="not")
+    """A filter that must not match."""
     pointer: FilterPointer = Field(default=_LEFT_OUT)
+    """JSON pointer to the value in the payload."""
     header: FilterHeader = Field(default=_LEFT_OUT)
+    """Header of the message whose value is tested."""
     exact: FilterScalar = Field(default=_LEFT_OUT)
+    """Equal to this."""
     in_: FilterScalars = Field(default=_LEFT_OUT, alias="in")
+    """Equal to one of these."""
     prefix: FilterText = Field(default=_LEFT_OUT)
+    """Begins with this."""
     suffix: FilterText = Field(default=_LEFT_OUT)
+    """Ends with this."""
     exists: bool = Field(default=_LEFT_OUT)
+    """Whether there is such a value."""
     gt: FilterNumber = Field(default=_LEFT_OUT)
+    """Greater than this."""
     gte: FilterNumber = Field(default=_LEFT_OUT)
+    """At least this."""
     lt: FilterNumber = Field(default=_LEFT_OUT)
+    """Less than this."""
     lte: FilterNumber = Field(default=_LEFT_OUT)
+    """At most this."""
 
     @field_validator("exact", "in_", "gt", "gte", "lt", "lte")
     @classmethod

@@ -25,16 +25,27 @@ class InboundEntry(Entry):
     """Webhooks at `POST /v1/in/{source_id}`: who makes them, and how they prove it."""
 
     kind: Literal["github", "stripe", "slack", "standard", "cloudevents", "generic"]
+    """Whose webhooks they are, which decides how id, type and signature are read."""
     secret: _Secrets
+    """Proves them; of several each will do, while rotating."""
     receivers: _Receivers | None = None
+    """Receivers that get them; default: those that subscribe."""
     tolerance: PositiveDuration = 300.0
+    """How far the signed time may be from now (`stripe`, `slack`, `standard`)."""
     header: Annotated[_Header | None, Field(validate_default=True)] = None
+    """Header with the HMAC over the body (`generic`; `cloudevents` that are signed)."""
     digest: Literal["sha1", "sha256", "sha512"] = "sha256"
+    """Hash of that HMAC."""
     encoding: Literal["hex", "base64"] = "hex"
+    """How that HMAC is written."""
     prefix: Annotated[str, AfterValidator(check_header_value)] = ""
+    """Text before it, such as `sha256=`."""
     id_header: _Header | None = None
+    """Header with the message id (`generic`), so that repeats are recognised; default: none."""
     type_header: _Header | None = None
+    """Header with the event type (`generic`); default: none."""
     redelivery: Literal["failed", "always", "never"] = "failed"
+    """Which messages are delivered again when their id comes again: those that failed, all, or none."""
 
     @property
     def secrets(self) -> tuple[str, ...]:

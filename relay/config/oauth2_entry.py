@@ -15,11 +15,17 @@ class OAuth2Entry(Entry):
     """Client credentials of OAuth 2."""
 
     token_url: Url
+    """Where access tokens are issued."""
     client_id: Word
+    """Id of the relay at that server."""
     client_secret: Word
+    """Secret of the relay at that server; a reference such as `${NAME}`."""
     scope: Word | None = None
+    """Scope that is asked for; default: what the server gives."""
     audience: Word | None = None
+    """Audience that is asked for; some servers want one."""
     auth: Literal["basic", "body"] = "basic"
+    """How id and secret are sent: as HTTP Basic authentication, or in the body."""
 
 
 def oauth2_of(entry: OAuth2Entry | None) -> OAuth2 | None:

@@ -15,10 +15,15 @@ class RetryEntry(Entry):
     """When to try again; the first limit reached ends the delivery."""
 
     base: PositiveDuration = 5.0
+    """Longest wait after the first attempt."""
     factor: Factor = 2.0
+    """By how much the longest wait grows with each attempt."""
     cap: PositiveDuration = 3600.0
+    """Longest wait of all. The wait is drawn evenly from 0 to the longest (full jitter)."""
     max_attempts: Count = 20
+    """Attempts, the first included; then a dead letter `exhausted`."""
     max_age: PositiveDuration = 172_800.0
+    """Age of the message at which it is given up; then a dead letter `expired`."""
 
     @field_validator("cap")
     @classmethod
@@ -30,8 +35,11 @@ class BreakerEntry(Entry):
     """`failures` in a row within `window` open the breaker for `open_for`."""
 
     failures: Count = 10
+    """Failures in a row that open the breaker."""
     window: PositiveDuration = 60.0
+    """Within which they have to come."""
     open_for: PositiveDuration = 30.0
+    """For how long nothing is sent; then a single attempt decides."""
 
 
 class OfflineEntry(Entry):
@@ -39,8 +47,11 @@ class OfflineEntry(Entry):
     one; after `disable_after` it is paused until somebody resumes it."""
 
     after: PositiveDuration = 600.0
+    """From when on a failing endpoint gets pings only."""
     ping_every: Annotated[PositiveDuration, Field(ge=1, le=43_200)] = 60.0
+    """Time between pings."""
     disable_after: PositiveDuration = 432_000.0
+    """From when on it is paused until an operator resumes it."""
 
     @field_validator("disable_after")
     @classmethod
@@ -55,8 +66,11 @@ class PollEntry(Entry):
     """Waits between status GETs."""
 
     base: PositiveDuration = 2.0
+    """Wait before the first status GET."""
     factor: Factor = 1.5
+    """By how much the wait grows with each."""
     cap: PositiveDuration = 60.0
+    """Longest wait between two."""
 
     @field_validator("cap")
     @classmethod

@@ -30,7 +30,9 @@ class FormerSecretEntry(Entry):
     """A secret that was replaced: it signs along until that moment."""
 
     secret: Secret
+    """The replaced secret."""
     until: Moment
+    """When it stops signing (RFC 3339)."""
 
 
 FormerSecrets = Annotated[tuple[FormerSecretEntry, ...], Field(strict=False, max_length=MAX_FORMER)]

@@ -51,9 +51,13 @@ class TlsEntry(Entry):
     """PEM as text; not the names of files, which other processes, and who uses the API, need not have."""
 
     ca: Certificates | None = None
+    """Certificates (PEM) of the only authorities that are trusted here; default: the system's."""
     client_certificate: Certificates | None = None
+    """Our certificate (PEM), with those between it and its authority."""
     client_key: Annotated[PrivateKey | None, Field(validate_default=True)] = None
+    """Its private key (PEM), not encrypted."""
     pinned: Annotated[tuple[Pin, ...], Field(strict=False, max_length=16)] = ()
+    """`sha256/...` of the server's certificate or public key; one of them has to match."""
 
     @field_validator("client_key")
     @classmethod

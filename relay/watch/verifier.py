@@ -70,6 +70,7 @@ class Verifier:
         self._owner = owner
         self._user_agent = user_agent
         self._origin = origin
+        self._running: dict[tuple[str, str], asyncio.Task[HandshakeResult | None]] = {}
 
     async def run(self) -> None:
         """For ever. While log or state are away nobody is verified."""
@@ -83,11 +84,31 @@ class Verifier:
             await self._clock.sleep(LOOK_S)
 
     async def try_now(self, receiver: Receiver) -> HandshakeResult | None:
-        """What came of a handshake with the receiver, which is known to this process then. None: one is under way. A
-        failed one takes nothing away that was proved. Raises Unavailable."""
+        """The result of a handshake with the receiver, which is known to this process then; of one that is under way,
+        if there is one. None: another process has not finished its own in time. A failed one takes nothing away that
+        was proved. Raises Unavailable."""
+        of = receiver.name, handshake_of(receiver.verification, receiver.post.url)
+        running = self._running.get(of)
+        if running is None:
+            running = self._running[of] = asyncio.create_task(self._try(receiver))
+            running.add_done_callback(partial(self._tried_once, of))
+        return await asyncio.shield(running)  # whoever asked may go; others wait for it, too
+
+    def _tried_once(self, of: tuple[str, str], ended: asyncio.Task[HandshakeResult | None]) -> None:
+        del self._running[of]
+        if not ended.cancelled():
+            ended.exception()  # where nobody waits any more it is of no interest
+
+    async def _try(self, receiver: Receiver) -> HandshakeResult | None:
         lease, owner = f"verification-{receiver.name}", f"{self._owner}-{self._random_bytes(6).hex()}"
-        if not await self._state.lease(lease, owner, ONE_S):
-            return None
+        before, until = self._registry.proofs.newest(receiver.name), self._clock.monotonic() + ONE_S
+        while not await self._state.lease(lease, owner, ONE_S):
+            await self._clock.sleep(LOOK_S)
+            result = self._registry.proofs.newest(receiver.name)
+            if result is not None and result != before:
+                return result  # of the other process
+            if self._clock.monotonic() >= until:
+                return None
         try:
             result = await self._tried(receiver)
             if result.verified_at is None and is_proof(self._registry.proofs.newest(receiver.name), receiver):

@@ -1,14 +1,17 @@
 """`relay run` on real Kafka and Redis, fed by a plain Kafka producer: every message arrives once, in order, unchanged,
 and every answer comes back."""
 
+import json
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from standardwebhooks import Webhook
 
 from bench.kafka_parts import free_ports
+from relay import __version__
 from relay.sink import Arrival
 from tests.integration.production import CALLBACK_SECRET, SECRETS, SOURCES, Rig, Sent, messages
 
@@ -39,7 +42,10 @@ def assert_in_order(arrivals: Sequence[Arrival]) -> None:
 async def test_a_thousand_messages_go_round_once_and_again_changes_nothing(rig: Rig) -> None:
     sent = messages(1000)
     async with rig.relay("run", "--processes", "1") as running:
-        await running.line_with('"started"')
+        started = json.loads(await running.line_with('"started"'))
+        assert (started["version"], started["brokers"]) == (__version__, rig.environ["RELAY_KAFKA_BOOTSTRAP_SERVERS"])
+        assert Path(f"/proc/{started['pid']}").exists()
+        assert started["api"].endswith(started["listens"][0])
         await rig.produce(sent)
         everything = {message.message_id for message in sent}
         await rig.until(lambda: rig.answered() >= everything)

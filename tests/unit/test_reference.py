@@ -43,3 +43,9 @@ def test_every_command_is_there() -> None:
 
 def test_a_cell_stays_one() -> None:
     assert cell("a | b\n  c") == "a \\| b c"
+
+
+def test_every_field_of_the_receivers_file_has_a_meaning() -> None:
+    rows = [line for line in PAGES["receivers-yaml.md"]().splitlines() if line.startswith("| `")]
+    assert rows
+    assert [row for row in rows if row.rsplit("|", 2)[1].strip() == ""] == []

@@ -11,9 +11,8 @@ from relay.config.receivers_file import receivers_schema
 
 ABOUT: Final = """\
 The file declares sources and receivers; the API takes the same fields. `relay config schema` prints its JSON
-Schema, for editors, and `relay receivers check` says what is wrong with a file. What each field means stands in the
-example below. Durations are seconds, or have a unit: `500ms`, `15s`, `10m`, `1h`, `2d`. `${NAME}` in a text stands
-for a variable of the process that uses it."""
+Schema, for editors, and `relay receivers check` says what is wrong with a file. Durations are seconds, or have a
+unit: `500ms`, `15s`, `10m`, `1h`, `2d`. `${NAME}` in a text stands for a variable of the process that uses it."""
 EXAMPLE: Final = Path(relay.__file__).parents[1] / "receivers.yaml"
 """Of the source tree: who makes the reference anew has it."""
 ORDER: Final = ("ReceiverEntry", "SourceEntry", "CallbackEntry", "InboundEntry")
@@ -40,7 +39,7 @@ def _section(name: str, part: Any) -> str:
 
 
 def _meaning(one: Any) -> str:
-    return "" if is_duration(one) else str(one.get("description", ""))
+    return str(one.get("description", ""))
 
 
 def title_of(name: str) -> str:
