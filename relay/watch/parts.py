@@ -2,10 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Final
 
 from relay.clock import Clock
 from relay.domain.errors import StateRecovering, Unavailable
 from relay.telemetry.logging import get_logger
+
+SILENT_S: Final = 3.0
+"""A part that takes longer to answer is taken for away, before its client gives up."""
 
 _log = get_logger("relay.process")
 
@@ -17,11 +21,19 @@ async def watch_part(
     every_s: float,
     look: Callable[[], Awaitable[object]],
 ) -> None:
-    """`look` every so often, for ever; what is wrong with `part` is in `trouble`, None when nothing is."""
+    """Calls `look` every so often, for ever; `trouble` holds what is wrong with `part`, None when nothing is."""
     away = False
+
+    def tell_away(why: str) -> None:
+        nonlocal away
+        trouble[part] = why
+        if not away:
+            _log.warning("away", part=part, error=why)
+        away = True
+
     while True:
         try:
-            await look()
+            await _told_if_silent(look, tell_away)
             trouble[part] = None
             if away:
                 _log.info("back", part=part)
@@ -29,11 +41,20 @@ async def watch_part(
         except StateRecovering as error:
             trouble[part] = str(error)  # it is there; the recovery is told by whoever does it
         except Unavailable as error:
-            trouble[part] = str(error)
-            if not away:
-                _log.warning("away", part=part, error=str(error))
-            away = True
+            tell_away(str(error))
         await clock.sleep(every_s)
+
+
+async def _told_if_silent(look: Callable[[], Awaitable[object]], tell: Callable[[str], None]) -> None:
+    """`look`, which may take as long as it likes; `tell` is called when it takes longer than SILENT_S."""
+    looking = asyncio.ensure_future(look())
+    try:
+        done, _ = await asyncio.wait([looking], timeout=SILENT_S)
+        if not done:
+            tell(f"it has not answered for {SILENT_S:g} s")
+        await looking
+    finally:
+        looking.cancel()
 
 
 async def tell_draining(trouble: MutableMapping[str, str | None], stop: asyncio.Event) -> None:
