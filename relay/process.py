@@ -129,6 +129,10 @@ class Relay:
         """Where the API, or the health routes, listen: each as `host:port`."""
         return self._front.addresses
 
+    def report(self, part: str, trouble: str | None) -> None:
+        """For /readyz: what is wrong with a part that this process stands on; None: nothing."""
+        self._trouble[part] = trouble
+
     # life
 
     async def run(self, stop: asyncio.Event, started: Callable[[], None] = lambda: None) -> None:

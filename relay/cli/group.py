@@ -1,5 +1,6 @@
 """The `relay` command and its subcommands. Each one's module is imported only when it is used."""
 
+import errno
 import importlib
 import keyword
 import os
@@ -72,7 +73,7 @@ def run() -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (RelayError, BaseExceptionGroup) as error:
+    except (RelayError, OSError, BaseExceptionGroup) as error:
         known = _known(error)
         if known is None:
             raise
@@ -92,4 +93,6 @@ def _known(error: BaseException) -> RelayError | None:
     if isinstance(error, BaseExceptionGroup):
         known = [_known(each) for each in error.exceptions]
         return known[0] if all(each is not None for each in known) else None
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return RelayError(f"the disk is full{f': {error.filename} cannot be written' if error.filename else ''}")
     return error if isinstance(error, RelayError) else None

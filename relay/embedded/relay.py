@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+import shutil
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -22,18 +23,23 @@ from relay.config.settings import Settings
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.topics import Topics
 from relay.embedded.directory import check_form, tell_api_url
-from relay.embedded.valkey import ValkeyServer
+from relay.embedded.valkey import ROOM, ValkeyServer
 from relay.log.streams.log import StreamsLog
 from relay.plan import Plan
 from relay.process import Relay
 from relay.state.redis.state import RedisState
+from relay.telemetry.logging import get_logger
 
 LOG_DB, STATE_DB = 0, 1
 """Apart, so that losing the state can be tried."""
 SECRET_BYTES: Final = 32
 KEPT_BODY: Final = 65_536
 """Bytes of each body that its history keeps."""
+MIB: Final = 1024**2
+DISK_LOOK_S: Final = 1.0
 LOOPBACK: Final = tuple(ip_network(text) for text in ("127.0.0.0/8", "::1/128"))
+
+_log = get_logger("relay.process")
 
 
 class EmbeddedRelay:
@@ -123,9 +129,28 @@ class EmbeddedRelay:
             await log.close()
 
     async def _watch_server(self, stop: asyncio.Event) -> None:
-        await self._server.exited.wait()
-        if not stop.is_set():
-            raise LogUnavailable("the embedded server has ended by itself; its log is in the data directory")
+        """The server ends when it cannot write: with a full disk it is started again once there is room."""
+        while True:
+            await self._server.exited.wait()
+            if stop.is_set():
+                return
+            if not self._server.lacked_room:
+                raise LogUnavailable("the embedded server has ended by itself; its log is in the data directory")
+            await self._until_there_is_room()
+            with suppress(UserError):  # full again already: its log says so, too
+                await self._server.start()
+
+    async def _until_there_is_room(self) -> None:
+        free = shutil.disk_usage(self._data_dir).free
+        why = f"the disk of {self._data_dir} is full: {free // MIB} MiB are left, {(free + ROOM) // MIB} MiB are needed"
+        _log.warning("disk_full", directory=str(self._data_dir), free_bytes=free, needed_bytes=free + ROOM)
+        if self.relay is not None:
+            self.relay.report("disk", why)
+        while shutil.disk_usage(self._data_dir).free < free + ROOM:  # noqa: ASYNC110 - nothing tells of room
+            await asyncio.sleep(DISK_LOOK_S)
+        _log.info("disk_has_room", directory=str(self._data_dir))
+        if self.relay is not None:
+            self.relay.report("disk", None)
 
     def _open_log(self) -> StreamsLog:
         topics = Topics(self._settings.topic_prefix)

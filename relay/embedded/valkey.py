@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
 import signal
 import stat
 import sys
@@ -23,11 +24,15 @@ from relay.domain.errors import UserError
 from relay.embedded.directory import LOCK
 
 GIB: Final = 1024**3
+ROOM: Final = 16 * 1024**2
+"""Bytes without which a disk counts as full."""
 _START_TIMEOUT_S: Final = 300.0  # loading a full log of some GiB takes tens of seconds
 _STOP_TIMEOUT_S: Final = 10.0
 _PROBE_EVERY_S: Final = 0.005
 _MAX_SOCKET_PATH: Final = 100  # sun_path has 108 bytes on Linux, 104 on macOS, with the closing NUL
 _MAX_LOG_BYTES: Final = 1024**2
+_LAST_BYTES: Final = 2_048
+"""Of its log, what a server says at its end."""
 
 # Runs between us and the server. On Linux it asks the kernel to kill the server when this process dies, by SIGKILL too,
 # which no exit handler survives. Code of our own between fork and exec is not safe in a process with threads; this is.
@@ -76,6 +81,13 @@ class ValkeyServer:
     def version(self) -> str:
         """Version of the server, e.g. `9.1.2`."""
         return self._version
+
+    @property
+    def lacked_room(self) -> bool:
+        """Whether the server ended because its disk was full. Its log may be full, too, so it is not asked alone."""
+        if not self.exited.is_set():
+            return False
+        return shutil.disk_usage(self.data_dir).free < ROOM or "No space left on device" in _tail(self.log_file)
 
     def url(self, db: int) -> str:
         """URL of database `db` for a Redis client: 0 is the log's, 1 the state's."""
@@ -262,6 +274,13 @@ def _open_log(path: Path) -> BinaryIO:
     log = path.open("wb" if grown else "ab")
     path.chmod(0o600)
     return log
+
+
+def _tail(path: Path) -> str:
+    with contextlib.suppress(OSError), path.open("rb") as log:
+        log.seek(max(0, path.stat().st_size - _LAST_BYTES))
+        return log.read().decode(errors="replace")
+    return ""
 
 
 def _last_line(path: Path) -> str:

@@ -98,6 +98,8 @@ EVENTS: Final[dict[str, str]] = {
     "history_begun_anew": "The history was cleared, or an older copy was put back; it is being filled.",
     "history_pruned": "What is older than `RELAY_HISTORY_RETENTION` was deleted.",
     # processes
+    "disk_full": "The disk of the data directory is full: the embedded server has ended, and waits for room.",
+    "disk_has_room": "It has room again, and the server is started.",
     "started": "A process has everything that it needs, and begins.",
     "stopped": "It ends in order.",
     "processes_start": "`relay run` starts its processes.",
