@@ -204,6 +204,7 @@ class RelayProcess:
             "RELAY_RECEIVERS_FILE": "receivers.yaml",
             _SECRET: "whsec_" + b64encode(secrets.token_bytes(32)).decode(),
         }
+        settings["XDG_DATA_HOME"] = os.devnull  # no place for a history that nobody asked for
         if self._history == "off":  # else as it is where nobody says anything: a former revision knows no such setting
             settings["RELAY_ATTEMPT_LOG"] = "0"
         if self._history == "full":

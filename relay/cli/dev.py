@@ -27,7 +27,7 @@ from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.settings import CONFIG_FILE, Settings, load_settings
 from relay.domain.errors import RelayError, UserError
 from relay.domain.signing import generate_secret
-from relay.embedded.directory import clear, former_directory, holds_data, usual_directory
+from relay.embedded.directory import clear, holds_data, user_directory, usual_directory
 from relay.embedded.relay import EmbeddedRelay, free_port, kept_secret, with_entries
 from relay.process import Relay
 from relay.sink import Arrival, Sink
@@ -233,7 +233,7 @@ class Dev:
 
     def _former_data(self) -> list[tuple[str, str]]:
         """Of a release that had one directory for all folders: until that is removed, or gone on with."""
-        former = former_directory(os.environ)
+        former = user_directory(os.environ)
         if self._ephemeral or self._directory == former or not holds_data(former):
             return []
         return [("Former data", f"{former}, of an earlier release; relay dev --data-dir {former} goes on with it")]

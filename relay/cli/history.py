@@ -1,6 +1,7 @@
 """`relay history`: how far the history is, and to begin it anew from the log."""
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Final
 import click
 
 from relay.cli.config import config_option, settings_from
+from relay.cli.local_history import with_local_history
 from relay.cli.table import output_option, print_json, print_table
 from relay.config.settings import Settings
 from relay.domain.errors import HistoryUnavailable, LogUnavailable, RelayError, UserError
@@ -68,7 +70,7 @@ def _ask(settings: Settings, work: Callable[[History], Awaitable[Any]]) -> Any:
     from relay.history_part import opened  # its imports take their time, which few need
 
     async def run() -> Any:
-        store = opened(settings)
+        store = opened(with_local_history(settings, os.environ))
         if store is None:
             raise UserError("RELAY_HISTORY_URL: no history is set up; `relay dev` has its own, history.db in its data")
         try:

@@ -14,6 +14,7 @@ from relay.api.siblings import Member
 from relay.cli.config import config_option, settings_from
 from relay.cli.cores import available_cores
 from relay.cli.demand import CPU_TIMES
+from relay.cli.local_history import with_local_history
 from relay.cli.process import run_loop, run_until_signalled
 from relay.cli.processes import group_size, run_processes
 from relay.cli.startup import check_api, check_history, names, roles_of
@@ -54,7 +55,7 @@ def run(
     wanted = roles_of(roles)
     check_api(settings, wanted)
     if member is None:
-        check_history(settings, roles)
+        check_history(with_local_history(settings, os.environ), roles)
     plan = Plan(wanted, names(receivers_only, None, "--receivers-only"), answer_secrets=answer_secrets(settings))
     count = group_size(processes or available_cores(), plan, settings.api_port)
     if member is not None:
@@ -68,6 +69,7 @@ def run(
 
 def run_production(settings: Settings, plan: Plan, member: Member | None = None) -> None:
     """Run one process until it is told to stop. `member`: which one, of several that a parent has started."""
+    settings = with_local_history(settings, os.environ)
     configure(settings.log_format, settings.log_level)
     if plan.is_history_alone:
         go_last()

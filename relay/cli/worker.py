@@ -1,10 +1,12 @@
 """`relay worker`: one worker, for deployments that scale each by itself."""
 
+import os
 from pathlib import Path
 
 import click
 
 from relay.cli.config import config_option, settings_from
+from relay.cli.local_history import with_local_history
 from relay.cli.run import run_production
 from relay.cli.startup import check_history
 from relay.config.answer_urls import answer_secrets
@@ -24,6 +26,6 @@ def worker(role: str, receivers: tuple[str, ...], config_file: Path | None) -> N
     if receivers and role not in ("to-receiver", "from-receiver-async"):
         raise UserError(f"--receiver: {role} does not work per receiver")
     settings = settings_from(config_file)
-    check_history(settings, role)
+    check_history(with_local_history(settings, os.environ), role)
     only = frozenset(receivers) if receivers else None
     run_production(settings, Plan(frozenset({role}), only, answer_secrets=answer_secrets(settings)))

@@ -5,6 +5,12 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import SecretStr
 
 
+def none_if_said(value: object) -> object:
+    """The word `none`: there is to be no history, not even by default."""
+    said = value.get_secret_value() if isinstance(value, SecretStr) else value
+    return None if said == "none" else value
+
+
 def check_history_url(value: SecretStr) -> SecretStr:
     try:
         parts = urlsplit(value.get_secret_value())

@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from relay.config.durations import Duration, PositiveDuration
-from relay.config.history_url import check_history_url
+from relay.config.history_url import check_history_url, none_if_said
 from relay.config.problems import explain, raise_all, unknown
 from relay.config.quota_text import QuotaSetting
 from relay.config.setting_shown import SECRET_SETTINGS, shown_value
@@ -176,9 +176,11 @@ class Settings(BaseSettings):
     """For which a process that is to stop goes on with what it has begun."""
     rebuild_rate: Count = 5_000
     """Records a second that are read, at most, to make finished messages known again after Redis lost its memory."""
-    history_url: Annotated[SecretStr, AfterValidator(check_history_url)] | None = None
-    """Where what happened is kept, to be searched: `sqlite:///path` or `postgresql://...`. None: nowhere; `relay dev`
-    keeps it in its data directory."""
+    history_url: Annotated[
+        Annotated[SecretStr, AfterValidator(check_history_url)] | None, BeforeValidator(none_if_said)
+    ] = None
+    """Where what happened is kept, to be searched: `sqlite:///path`, `postgresql://...` or `none`. Without it in SQLite
+    where one machine runs all (`relay dev`; `relay run` whose brokers and Redis are on loopback), else nowhere."""
     history_bodies: Annotated[ByteSize, Field(ge=0)] = ByteSize(0)
     """Bytes of each message's body that are kept there, and with them its headers; 0: neither."""
     history_retention: PositiveDuration = 604_800.0

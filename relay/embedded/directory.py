@@ -24,11 +24,11 @@ def usual_directory(environ: Mapping[str, str], receivers_file: Path) -> Path:
     folder = receivers_file.absolute().parent.resolve()
     digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]
     name = re.sub(r"[^A-Za-z0-9._-]", "-", folder.name[:40]) or "root"
-    return former_directory(environ) / f"{name}-{digest}"
+    return user_directory(environ) / f"{name}-{digest}"
 
 
-def former_directory(environ: Mapping[str, str]) -> Path:
-    """Where releases up to 0.1 kept the data of every `relay dev` of this user."""
+def user_directory(environ: Mapping[str, str]) -> Path:
+    """Where the relays of this user keep their data, and where releases up to 0.1 kept that of every `relay dev`."""
     base = environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(base) / "relay"
 

@@ -46,7 +46,8 @@ class RelayProcess:
 
     async def __aenter__(self) -> Self:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
-        environ = clean | {"PYTHONUNBUFFERED": "1"} | self._environ
+        # no place for a history or data that nobody asked for
+        environ = clean | {"PYTHONUNBUFFERED": "1", "XDG_DATA_HOME": os.devnull} | self._environ
         reading, writing = os.pipe()
         nothing = os.open(os.devnull, os.O_RDONLY)
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from relay.domain.errors import UserError
-from relay.embedded.directory import LOCK, check_form, clear, former_directory, holds_data, usual_directory
+from relay.embedded.directory import LOCK, check_form, clear, holds_data, user_directory, usual_directory
 
 ENVIRON = {"XDG_DATA_HOME": "/data"}
 
@@ -54,7 +54,7 @@ def test_fresh_removes_what_earlier_runs_left(tmp_path: Path) -> None:
 
 
 def test_fresh_leaves_the_data_of_other_folders(tmp_path: Path) -> None:
-    former = _used(former_directory({"XDG_DATA_HOME": str(tmp_path)}))
+    former = _used(user_directory({"XDG_DATA_HOME": str(tmp_path)}))
     other = _used(former / "other-01234567")
     clear(former)
     assert list(former.iterdir()) == [other]

@@ -354,6 +354,7 @@ class Stack:
             "RELAY_KAFKA_BOOTSTRAP_SERVERS": self.servers.kafka_for_relay,
             "RELAY_KAFKA_SESSION_TIMEOUT": f"{self._session_timeout_s:g}",
             "RELAY_LOG_FORMAT": "json",
+            "XDG_DATA_HOME": os.devnull,  # no place for a history
             "RELAY_REDIS_URL": self.servers.redis_for_relay,
             "RELAY_TOPIC_PREFIX": self._prefix,
             **self._settings,
