@@ -13,7 +13,7 @@ from relay.api.reading import read_body
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 _PLACE: Final = re.compile(r" - at `\$([^`]*)`$")
-_STEP: Final = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[([^\[\]]*)\]")
 _UNKNOWN: Final = re.compile(r"contains unknown field `([^`]*)`")
 
 _T = TypeVar("_T", bound=msgspec.Struct)

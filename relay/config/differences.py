@@ -1,6 +1,5 @@
 """What has changed between two versions of an entry, field by field, for people: nothing that is secret."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -8,10 +7,9 @@ from typing import Final
 from relay.config.encryption import ENCRYPTED
 from relay.config.problems import SECRET_FIELDS, Place, dotted
 from relay.config.receivers_file import Raw
-from relay.config.references import SEALED_PREFIX
+from relay.config.references import SEALED_PREFIX, with_references_replaced
 from relay.domain.secrecy import MASK, masked_url
 
-_HIDDEN: Final = re.compile(rf"\$\{{(?:{ENCRYPTED}|{SEALED_PREFIX})[^}}]*\}}")
 _ABSENT: Final = object()
 
 
@@ -67,6 +65,11 @@ def _shown(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_shown(inner) for inner in value]
     if isinstance(value, str):
-        text = _HIDDEN.sub(MASK, value)
+        text = with_references_replaced(value, _shown_reference)
         return masked_url(text) if "://" in text else text
     return value
+
+
+def _shown_reference(name: str) -> str:
+    """Masked, where it is what stands for a secret that was given."""
+    return MASK if ENCRYPTED in name or SEALED_PREFIX in name else f"${{{name}}}"

@@ -29,7 +29,7 @@ from relay.config.verification_entry import check_provable
 from relay.domain.ed25519 import is_private_key
 from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import check_pattern
-from relay.domain.headers import check_header_name, check_header_value
+from relay.domain.headers import MOST_HEADER, check_header_name, check_header_value
 from relay.domain.identity import OWN_SOURCE, check_id
 from relay.domain.receiver import RetryPolicy, SignatureStyle, Verification
 from relay.domain.status import check_template
@@ -63,6 +63,12 @@ def _source_id(value: str) -> str:
         raise ValueError(error.detail) from error
 
 
+def _header_value(value: str) -> str:
+    if len(value) > MOST_HEADER:
+        raise ValueError(f"a header's value has at most {MOST_HEADER} characters; this one has {len(value)}")
+    return check_header_value(value)
+
+
 def _kafka(word: str) -> str:
     if word != "kafka":
         raise ValueError(f"{word!r} is not allowed; write a mapping with a url, or the word kafka")
@@ -74,7 +80,7 @@ def _empty_if_none(value: object) -> object:
 
 
 StatusTemplate = Annotated[Text, AfterValidator(_template)]
-HeaderValue = Annotated[Text, AfterValidator(check_header_value)]
+HeaderValue = Annotated[Text, AfterValidator(_header_value)]
 HeaderName = Annotated[str, AfterValidator(check_header_name)]
 Pointer = Annotated[str, AfterValidator(_pointer)]
 SourceId = Annotated[str, AfterValidator(_source_id)]

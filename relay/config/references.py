@@ -1,15 +1,14 @@
 """`${NAME}` references to the environment: kept as they are in files and on the log, replaced only to be used."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from relay.config.encryption import ENCRYPTED, is_encrypted_name
 from relay.config.problems import Place, dotted, raise_all
 
-_REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SCHEME: Final = re.compile(r"\s*(Basic|Bearer|Digest|Token|ApiKey)?\s*", re.IGNORECASE)
+_SCHEMES: Final = frozenset({"", "basic", "bearer", "digest", "token", "apikey"})
 SEALED_PREFIX: Final = "file:"
 """Begins the name of what is written out in the receivers file; no variable of an environment can have such a name."""
 _NOT_FOR_RECEIVERS: Final = (
@@ -33,18 +32,42 @@ def _is_usable(name: str, allowed: Sequence[str]) -> bool:
     return any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in allowed)
 
 
+def spans_of_references(text: str) -> Iterator[tuple[int, int]]:
+    """Start and end of each `${...}` in `text`, in one pass whatever the text: nothing is read twice."""
+    start = text.find("${")
+    while start >= 0:
+        brace = text.find("}", start + 2)
+        if brace < 0:
+            return
+        yield start, brace + 1
+        start = text.find("${", brace + 1)
+
+
+def with_references_replaced(text: str, meant: Callable[[str], str]) -> str:
+    """`text` with what `meant` makes of each reference's name in its place."""
+    parts, end = [], 0
+    for start, stop in spans_of_references(text):
+        parts += [text[end:start], meant(text[start + 2 : stop - 1])]
+        end = stop
+    return "".join((*parts, text[end:]))
+
+
+def _names_in(text: str) -> Iterator[str]:
+    return (text[start + 2 : stop - 1] for start, stop in spans_of_references(text))
+
+
 def has_reference(text: str) -> bool:
-    return _REFERENCE.search(text) is not None
+    return next(spans_of_references(text), None) is not None
 
 
 def is_public(text: str) -> bool:
     """Whether a secret `text` may be known to anybody: it is made of references, and the name of an auth scheme."""
-    return has_reference(text) and _SCHEME.fullmatch(_REFERENCE.sub("", text)) is not None
+    return has_reference(text) and with_references_replaced(text, lambda _: "").strip().lower() in _SCHEMES
 
 
 def check_references(text: str) -> None:
     """Raises ValueError for a `${...}` that does not name an environment variable."""
-    for name in _REFERENCE.findall(text):
+    for name in _names_in(text):
         if not (_NAME.fullmatch(name) or name.startswith(SEALED_PREFIX) or is_encrypted_name(name)):
             raise ValueError("a ${...} in it does not name an environment variable; write it as ${NAME}")
 
@@ -52,7 +75,7 @@ def check_references(text: str) -> None:
 def references_in(value: object, place: Place = ()) -> Iterator[tuple[Place, str]]:
     """The place and name of every reference in a tree of mappings and lists, also of what is encrypted there."""
     for where, text in texts_in(value, place):
-        for name in _REFERENCE.findall(text):
+        for name in _names_in(text):
             yield where, name
 
 
@@ -82,7 +105,7 @@ def substitute(value: object, environ: Mapping[str, str], *, origin: str, place:
 
 
 def _unknown_in(text: str, environ: Mapping[str, str]) -> Iterator[str]:
-    for name in _REFERENCE.findall(text):
+    for name in _names_in(text):
         if name not in environ:
             yield name
         elif name.startswith(SEALED_PREFIX):  # what stands written out may refer to the environment itself
@@ -100,11 +123,11 @@ def _replaced(value: object, environ: Mapping[str, str]) -> object:
 
 
 def _text_of(text: str, environ: Mapping[str, str]) -> str:
-    def found(match: re.Match[str]) -> str:
-        meant = environ[match[1]]
-        return _text_of(meant, environ) if match[1].startswith(SEALED_PREFIX) else meant
+    def found(name: str) -> str:
+        meant = environ[name]
+        return _text_of(meant, environ) if name.startswith(SEALED_PREFIX) else meant
 
-    return _REFERENCE.sub(found, text)
+    return with_references_replaced(text, found)
 
 
 def _missing(name: str) -> str:

@@ -7,10 +7,13 @@ from pydantic import AfterValidator
 
 from relay.config.entry import Text
 from relay.config.references import has_reference
+from relay.domain.headers import MOST_URL
 
 
 def check_url(url: str) -> str:
     """`url` if it may be POSTed to: http(s), with a host, without user name and fragment. Raises ValueError."""
+    if len(url) > MOST_URL:
+        raise ValueError(f"a URL has at most {MOST_URL} characters; this one has {len(url)}")
     if not url.isascii() or not url.isprintable() or " " in url:
         raise ValueError("a URL is ASCII without spaces; percent-encode everything else")
     try:

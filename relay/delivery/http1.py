@@ -7,6 +7,7 @@ import httptools
 
 from relay.delivery.guard import UrlParts
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
+from relay.domain.headers import MOST_HEADER
 
 BODY_CAP: Final = 64 * 1024
 """How many bytes of a response's body are read unless the caller says otherwise."""
@@ -23,6 +24,10 @@ _OURS: Final = frozenset({"host", "content-length", "transfer-encoding"})
 
 _CONTROLS: Final = bytes({*range(32), 127} - {ord("\t")})
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
+MOST_HEADERS: Final = 100
+"""Of a response; those that follow are dropped, but for what frames the body."""
+_MOST_NAME: Final = 256
 _NAMES_KEPT: Final = 1024
 _LONGEST_KEPT: Final = 64
 
@@ -77,6 +82,12 @@ def head_of(request: Request, start: str) -> bytes:
     if len(head) - len(head.translate(None, _CONTROLS)) != 2 * breaks:
         raise ValueError("a header's value has a control character")
     return head
+
+
+def _first(raw: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers that are kept of too many."""
+    framing = [field for field in raw[MOST_HEADERS:] if field[0].lower() in _FRAMING][:MOST_HEADERS]
+    return [*raw[: MOST_HEADERS - len(framing)], *framing]
 
 
 class _Enough(Exception):
@@ -206,9 +217,12 @@ class ResponseReader:
             self.reusable = self._parser.should_keep_alive()
 
     def _decoded(self, raw: list[tuple[bytes, bytes]]) -> dict[str, str]:
-        """The values as text that can be encoded again, whatever the bytes."""
-        lower = _lower_names
-        headers = {lower[name]: value.rstrip().decode("utf-8", "replace") for name, value in raw}
+        """The values as text that can be encoded again, whatever the bytes. What is kept is bounded, each and in
+        number."""
+        lower, fields = _lower_names, raw if len(raw) <= MOST_HEADERS else _first(raw)
+        headers = {
+            lower[name[:_MOST_NAME]]: value[:MOST_HEADER].rstrip().decode("utf-8", "replace") for name, value in fields
+        }
         values = "".join(headers.values())
         if "\0" in values:  # the parser sees to all else that matters
             raise self._failure("a header's value has a control character")

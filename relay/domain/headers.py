@@ -7,6 +7,10 @@ import re
 from typing import Final
 from urllib.parse import quote
 
+MOST_HEADER: Final = 8 * 1024
+"""Bytes of a header's value, ours or theirs."""
+MOST_URL: Final = 2 * 1024
+"""Characters of a URL that is requested."""
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, token
 _CONTROL: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 VISIBLE: Final = "".join(map(chr, range(0x21, 0x7F)))

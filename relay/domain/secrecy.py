@@ -17,19 +17,27 @@ _SECRET_PARAMETERS: Final = frozenset({"key", "sig", "pw", "pwd", "code"})
 """In a query these are secrets; elsewhere the words mean other things, too."""
 _URL: Final = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)?(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.S)
 _SEGMENT: Final = re.compile(r"[^/]+")
-_PAIR: Final = re.compile(r"([^?&#=]*)=([^&#]*)")
+_FIELD: Final = re.compile(r"[^&#]+")
 _PLACEHOLDER: Final = re.compile(r"\$?\{[^{}]*\}")
 _LETTER_NEXT_TO_DIGIT: Final = re.compile(r"(?<=[A-Za-z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
 _RANDOM_LENGTH: Final = 16
 _RANDOM_CHANGES: Final = 3
+_LONGEST_KEPT: Final = 128
+"""Names come from others: a longer one is judged each time, so that what is kept is bounded in bytes."""
 _SHORTEST: Final = 4
 """A known secret that is shorter is not searched for: it would be found in any text."""
 
 
-@lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
     """Whether a field, a header or a query parameter of this name may hold a secret. `-` and `_` are alike."""
+    return _known_name(name) if len(name) <= _LONGEST_KEPT else _has_secret_word(name)
+
+
+def _has_secret_word(name: str) -> bool:
     return _SECRET_NAME.search(name.lower().replace("-", "_")) is not None
+
+
+_known_name: Final = lru_cache(maxsize=4_096)(_has_secret_word)
 
 
 def _is_secret_parameter(name: str) -> bool:
@@ -58,9 +66,11 @@ def secret_spans(url: str) -> Iterator[tuple[int, int]]:
     for segment in _SEGMENT.finditer(url, parts.start("path"), parts.end("path")):
         if looks_random(segment[0]):
             yield segment.span()
-    for pair in _PAIR.finditer(url, parts.start("rest")):
-        if _PLACEHOLDER.sub("", pair[2]) and (_is_secret_parameter(unquote(pair[1])) or looks_random(pair[2])):
-            yield pair.span(2)
+    for field in _FIELD.finditer(url, parts.start("rest")):
+        before, equals, value = field[0].partition("=")
+        name = before.rpartition("?")[2]
+        if equals and _PLACEHOLDER.sub("", value) and (_is_secret_parameter(unquote(name)) or looks_random(value)):
+            yield field.end() - len(value), field.end()
 
 
 def masked_url(url: str) -> str:

@@ -17,8 +17,10 @@ MOST_HEADERS: Final = 64
 MOST_VALUE: Final = 1_024
 """Characters of a header's value."""
 
-_masked = lru_cache(maxsize=4_096)(masked_url)
-"""For URLs that come again and again."""
+_KEPT_URL: Final = 1_024
+"""Characters of the longest URL whose masked form is kept: the text comes from others."""
+_known_url: Final = lru_cache(maxsize=2_048)(masked_url)
+_KEPT_NAME: Final = 128
 
 
 def shown_url(url: str, endpoint: Endpoint) -> str:
@@ -57,10 +59,21 @@ def _names(headers: tuple[tuple[str, str], ...]) -> frozenset[str]:
     return frozenset(spelling for name, _ in headers for spelling in (name, name.lower()))
 
 
-@lru_cache(maxsize=1_024)
 def _may_be_secret(name: str) -> bool:
     """Of a header that a message brought along. A signature is not: it proves one body, for minutes."""
+    return _known_to_be_secret(name) if len(name) <= _KEPT_NAME else _is_secret(name)
+
+
+def _is_secret(name: str) -> bool:
     return not is_ours(name) and is_secret_name(name)
+
+
+_known_to_be_secret: Final = lru_cache(maxsize=1_024)(_is_secret)
+
+
+def _masked(url: str) -> str:
+    """For URLs that come again and again."""
+    return _known_url(url) if len(url) <= _KEPT_URL else masked_url(url)
 
 
 def _without_secrets(headers: dict[str, str], secrets: tuple[str, ...]) -> dict[str, str]:

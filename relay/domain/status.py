@@ -11,6 +11,7 @@ import msgspec
 
 from relay.domain.errors import RelayError
 from relay.domain.exchange import Exchange, NoResponse, Response
+from relay.domain.headers import MOST_URL
 from relay.domain.identity import DeliveryId
 from relay.domain.json_pointer import is_index, pointer_steps
 from relay.domain.path_values import path_fault, shown
@@ -180,9 +181,10 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 def location_url(post_url: str, location: str) -> str | None:
     """The absolute URL that a `Location` header in the response of `post_url` means, without its fragment.
 
-    None unless it is on the same origin, and without user name or anything that clients read differently.
+    None unless it is on the same origin, of a URL's length, and without user name or anything that clients read
+    differently.
     """
-    if "\\" in location or any(ord(char) < 0x21 or ord(char) == 0x7F for char in location):
+    if len(location) > MOST_URL or "\\" in location or any(ord(char) < 0x21 or ord(char) == 0x7F for char in location):
         return None
     try:
         url = quote(urldefrag(urljoin(post_url, location)).url, safe=_URL_CHARS)
