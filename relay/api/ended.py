@@ -26,9 +26,10 @@ _REASONS: Final = {code: reason for reason, code in REASON_CODES.items()}
 
 @dataclass(frozen=True, slots=True)
 class AnswerGiven:
-    """The receiver's answer as it is; `headers` are ours, and the content type, where there is one."""
+    """The receiver's answer as it is; `headers` are ours. `content_type` None: it has none."""
 
     body: bytes
+    content_type: str | None
     headers: Mapping[str, str]
 
 
@@ -73,9 +74,8 @@ def _answer(delivery: DeliveryId, record: Record) -> AnswerGiven | None:
         headers["relay-answer-status"] = str(hop.answer_status)
     if hop.answer_truncated:
         headers["relay-answer-truncated"] = "true"
-    if hop.content_type is not None:
-        headers["Content-Type"] = header_value(hop.content_type)
-    return AnswerGiven(record.value or b"", headers)
+    content_type = None if hop.content_type is None else header_value(hop.content_type)
+    return AnswerGiven(record.value or b"", content_type, headers)
 
 
 def _failed(delivery: DeliveryId, row: Row, record: Record | None) -> Problem:

@@ -15,6 +15,7 @@ from relay.api.batch import largest_body
 from relay.api.batch_items import Defaults, Item, Refused, read_events
 from relay.api.batch_items import read_event as read_structured
 from relay.api.context import ApiContext
+from relay.api.foreign_bytes import foreign_response
 from relay.api.incoming import as_incoming, content_type_of
 from relay.api.intake import Accepted, Incoming, Intake, Repeated
 from relay.api.json_body import json_response
@@ -119,7 +120,7 @@ class InboundResource:
         except InvalidRecord as error:
             raise invalid(error.detail) from error
         if isinstance(event, Challenge):
-            return web.Response(text=event.text)
+            return foreign_response(event.text.encode(), "text/plain; charset=utf-8", {})
         return await self._event(request, source_id, policy, event, body)
 
     async def options(self, request: web.Request) -> web.Response:

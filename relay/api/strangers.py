@@ -28,7 +28,7 @@ READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def refuse_strangers(rules: WebRules, refusals: Refusals) -> Check:
-    """421 for a Host that is not ours, 403 for what a foreign page would change.
+    """421 for a Host that is not ours, 403 for what a foreign page would change, or have its browser ask the API.
 
     Probes name the address of a pod, so what monitoring asks is exempt: it tells nothing that is worth a rebinding.
     """
@@ -40,14 +40,20 @@ def refuse_strangers(rules: WebRules, refusals: Refusals) -> Check:
             named = request.host if rules.is_ours(host) else host  # it may stand in the target, which goes before Host
             refusals.tell("host", request, host=named, problem=_NOT_OURS)
             raise Problem(UNKNOWN_HOST, "This API is not known by that Host; RELAY_ALLOWED_HOSTS says what it may be.")
-        if request.method not in READING:
-            if rules.is_foreign(host, headers.get("Origin"), headers.get("Sec-Fetch-Site")):
-                refusals.tell("origin", request, origin=headers.get("Origin"), problem=_FOREIGN)
-                raise Problem(FOREIGN_ORIGIN, "A page of another origin may change nothing here.")
-            if route is not None and route not in PAYLOAD_ROUTES and not is_for_people(route):
-                _check_type(request)
+        changes = request.method not in READING
+        origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
+        if (changes or is_of_api(route or request.path)) and rules.is_foreign(host, origin, site):
+            refusals.tell("origin", request, origin=origin, problem=_FOREIGN)
+            raise Problem(FOREIGN_ORIGIN, "A page of another origin may change nothing here, and ask nothing.")
+        if changes and route is not None and route not in PAYLOAD_ROUTES and not is_for_people(route):
+            _check_type(request)
 
     return check
+
+
+def is_of_api(path: str) -> bool:
+    """Whether a route, by its template or its path, is one that only programs and our own pages ask."""
+    return path.startswith("/v1/")
 
 
 def _check_type(request: web.Request) -> None:

@@ -17,6 +17,7 @@ from aiohttp import web
 from relay.api.bounds import bounds_of
 from relay.api.connection import Connection
 from relay.api.ended import AnswerGiven, ended, is_over
+from relay.api.foreign_bytes import foreign_response
 from relay.api.limits import ApiLimits
 from relay.api.problems import Problem
 from relay.api.status import StatusReader
@@ -95,7 +96,7 @@ class Waiters:
             raise
         if answer is None:
             return Waited(headers=asked.applied)
-        return Waited(web.Response(body=answer.body, headers={**answer.headers, **asked.applied}))
+        return Waited(foreign_response(answer.body, answer.content_type, {**answer.headers, **asked.applied}))
 
     async def _answer(
         self, request: web.Request, delivery: DeliveryId, generation: int, seconds: float

@@ -19,6 +19,7 @@ _MOST_ATTEMPTS: Final = "500"
 _MOST_LETTERS: Final = "200"
 _PAYLOAD_HEADERS: Final = ("Content-Type", "Content-Disposition")
 _IN_FRONT: Final = re.compile(r"message ('.*'|\".*\") of source ('.*'|\".*\") comes first", re.DOTALL)
+_SANDBOX: Final = {"Content-Security-Policy": "sandbox; default-src 'none'"}
 _OF_MESSAGE: Final = "/v1/sources/{}/messages/{}"
 
 
@@ -75,7 +76,7 @@ class MessagePage:
         """As the sender gave it, to be saved: what is in it never runs."""
         answer = await visit.api.call("GET", path(f"{_OF_MESSAGE}/payload", *_ids(visit)))
         headers = {name: answer.headers[name] for name in _PAYLOAD_HEADERS if name in answer.headers}
-        return web.Response(body=answer.body, headers={"Content-Disposition": "attachment"} | headers)
+        return web.Response(body=answer.body, headers={"Content-Disposition": "attachment"} | headers | _SANDBOX)
 
 
 def _drawn(visit: Visit, seen: Seen) -> dict[str, Any]:

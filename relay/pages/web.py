@@ -237,7 +237,7 @@ def _finish(visit: Visit, response: web.StreamResponse) -> None:
         else:
             response.del_cookie(FLASH_COOKIE, path=HOME)
     response.headers.setdefault("Cache-Control", "no-store")
-    response.headers["Content-Security-Policy"] = _POLICY + (" ".join(visit.frame_ancestors) or "'none'")
+    response.headers.setdefault("Content-Security-Policy", _POLICY + (" ".join(visit.frame_ancestors) or "'none'"))
 
 
 @web.middleware

@@ -75,6 +75,8 @@ def is_the_answer(reply: Reply, body: bytes = b"green") -> None:
     assert told["relay-outcome"] == "answered"
     assert (told["relay-source"], told["relay-message-id"], told["relay-receiver"]) == ("app", "m-1", "ci")
     assert told["webhook-id"].startswith("ans_")
+    assert told["content-security-policy"].startswith("sandbox")
+    assert (told["content-disposition"], told["x-content-type-options"]) == ("attachment", "nosniff")
 
 
 @pytest.mark.parametrize("body", [b"green", b"", BINARY])

@@ -65,7 +65,7 @@ async def test_without_a_host_or_with_one_in_the_target_it_is_not_ours() -> None
         {"Origin": EVIL, "Sec-Fetch-Site": "same-origin"},
     ],
 )
-async def test_a_foreign_page_changes_nothing(headers: dict[str, str]) -> None:
+async def test_a_foreign_page_changes_nothing_and_asks_nothing(headers: dict[str, str]) -> None:
     async with running_api() as rig:
         for target in (CI, BATCH, PAUSE, "/v1/receivers/ci/resume", answer_url()):
             for content_type in ("text/plain", "application/json"):
@@ -73,7 +73,16 @@ async def test_a_foreign_page_changes_nothing(headers: dict[str, str]) -> None:
                 problem(await rig.request("POST", target, b"{}", sent), 403, "foreign-origin")
         assert rig.records(rig.topics.from_sender) == rig.records(rig.topics.to_sender) == []
         assert document(await rig.get("/v1/receivers/ci"))["paused"] is False
-        assert (await rig.request("GET", "/v1/receivers/ci", headers=headers)).status == 200
+        for target in (
+            "/v1/receivers/ci",
+            "/v1/failed",
+            "/v1/sources/app/messages/m-1?wait=1",
+            "/v1/no-such-thing",
+            "/%761/failed",
+        ):
+            for method in ("GET", "OPTIONS"):
+                problem(await rig.request(method, target, headers=headers), 403, "foreign-origin")
+        assert (await rig.request("GET", "/openapi.json", headers=headers)).status == 200
 
 
 async def test_its_own_pages_and_programs_may() -> None:

@@ -5,6 +5,7 @@ from typing import Final
 
 from aiohttp import web
 
+from relay.api.foreign_bytes import foreign_response
 from relay.api.history.sight import Seen
 from relay.api.problems import PAYLOAD_GONE, Problem
 from relay.domain.coordinate import Coordinate
@@ -55,11 +56,8 @@ def _kept(identity: MessageId, arrival: Arrival | None) -> web.Response:
 
 def _response(identity: MessageId, message: Message) -> web.Response:
     content_type = message.content_type or DEFAULT_CONTENT_TYPE
-    return web.Response(
-        body=message.payload,
-        headers={
-            "Content-Type": content_type if _SAYABLE.fullmatch(content_type) else _UNKNOWN_TYPE,
-            "Content-Disposition": f'attachment; filename="{webhook_id(*identity)}"',
-            "Content-Security-Policy": "sandbox; default-src 'none'",
-        },
+    return foreign_response(
+        message.payload,
+        content_type if _SAYABLE.fullmatch(content_type) else _UNKNOWN_TYPE,
+        {"Content-Disposition": f'attachment; filename="{webhook_id(*identity)}"'},
     )

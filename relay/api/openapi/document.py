@@ -34,6 +34,7 @@ from relay.api.problems import (
     Kind,
     ProblemView,
 )
+from relay.api.strangers import is_of_api
 
 Routes = Mapping[tuple[str, str], Operation]
 """Method and template to what is said of it."""
@@ -110,7 +111,7 @@ def problems_of(operation: Operation) -> list[Kind]:
         found.append(UNKNOWN_HOST)
     if _need(operation) is not OPEN:
         found += [UNAUTHORIZED, FORBIDDEN, TOO_MANY]
-    if operation.method not in READING:
+    if operation.method not in READING or is_of_api(operation.path):
         found.append(FOREIGN_ORIGIN)
     if operation.body is not None:
         found += [INVALID, TOO_SLOW, TOO_LARGE, UNSUPPORTED]
