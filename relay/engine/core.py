@@ -305,6 +305,7 @@ class Lane(Attempting[W]):
         if self.stopping:
             return
         for work, what in zip(works, seen, strict=True):
+            self._keys.was_looked_up(work)
             if what is Seen.FINISHED or not self._is_twin(work):
                 self._place(work, what, Event.LOOKED_UP, now)
 

@@ -10,7 +10,7 @@ from math import inf
 from typing import Final, Generic
 
 from relay.domain.errors import InvalidRecord, LogUnavailable
-from relay.engine.work import Dead, W
+from relay.engine.work import Dead, W, Work
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.port import Due
 from relay.state.rows import RowKey, tag_of
@@ -135,13 +135,40 @@ LOOK_S: Final = 10.0
 """How often those that wait behind parked ones look, while the endpoint is closed, whether these are over."""
 
 
+class _Offsets:
+    """Offsets of works by order key, in the order in which they were added: the lowest first, as works of a key are
+    moved in their order."""
+
+    def __init__(self) -> None:
+        self._of: dict[bytes, dict[int, None]] = {}
+
+    def __contains__(self, queue: bytes) -> bool:
+        return queue in self._of
+
+    def add(self, work: Work) -> None:
+        if work.queue is not None:
+            self._of.setdefault(work.queue, {})[work.record.offset] = None
+
+    def discard(self, work: Work) -> None:
+        offsets = self._of.get(work.queue) if work.queue is not None else None
+        if offsets is not None and work.queue is not None:
+            offsets.pop(work.record.offset, None)
+            if not offsets:
+                del self._of[work.queue]
+
+    def have_before(self, work: Work) -> bool:
+        offsets = self._of.get(work.queue) if work.queue is not None else None
+        return offsets is not None and next(iter(offsets)) < work.record.offset
+
+
 class ParkedKeys(Generic[W]):
     """Order keys that have parked records, as far as known here: whoever comes later of such a key may not overtake
     them. And the works that wait in memory to queue up behind parked ones, in order."""
 
     def __init__(self) -> None:
         self._parked: dict[bytes, str] = {}  # keys that have parked records, as far as known here -> of whom
-        self._under_way: Counter[bytes] = Counter()  # keys with works on their way to be parked
+        self._under_way = _Offsets()  # of works that are being parked
+        self._looked_up = _Offsets()  # of works that have left their key, and are looked up before that
         self._behind: deque[W] = deque()
         self._behind_keys: Counter[bytes] = Counter()
         self._crowded_at = inf
@@ -150,8 +177,26 @@ class ParkedKeys(Generic[W]):
 
     def blocks(self, queue: bytes | None) -> bool:
         """Whether records of this order key have to queue behind parked ones."""
-        return queue is not None and (
-            queue in self._parked or self._under_way[queue] > 0 or self._behind_keys[queue] > 0
+        return queue is not None and (queue in self._parked or queue in self._under_way or self._behind_keys[queue] > 0)
+
+    def look_up(self, work: W) -> None:
+        """`work` has left its order key, to be looked up: what comes later of the key is to be looked up, too."""
+        self._looked_up.add(work)
+
+    def was_looked_up(self, work: W) -> None:
+        """What becomes of it is decided next."""
+        self._looked_up.discard(work)
+
+    def looks_up_before(self, work: W) -> bool:
+        """Whether an earlier one of its order key has left that, and is being looked up."""
+        return self._looked_up.have_before(work)
+
+    def moves_before(self, work: W) -> bool:
+        """Whether an earlier one of its order key is on its way: looked up, being parked, or without room for that."""
+        if self._looked_up.have_before(work) or self._under_way.have_before(work):
+            return True
+        return self.has_behind(work.queue) and any(
+            each.queue == work.queue and each.record.offset < work.record.offset for each in self._behind
         )
 
     def has_parked(self, queue: bytes | None) -> bool:
@@ -172,20 +217,16 @@ class ParkedKeys(Generic[W]):
 
     def emptied(self, queue: bytes) -> None:
         """Nothing of this order key is parked any more."""
-        if not self._under_way[queue]:
+        if queue not in self._under_way:
             self._parked.pop(queue, None)
 
     def going(self, work: W) -> None:
         """`work` is on its way to be parked."""
-        if work.queue is not None:
-            self._under_way[work.queue] += 1
+        self._under_way.add(work)
 
     def gone(self, work: W) -> None:
         """It is not any more, however that ended."""
-        if work.queue is not None:
-            self._under_way[work.queue] -= 1
-            if not self._under_way[work.queue]:
-                del self._under_way[work.queue]
+        self._under_way.discard(work)
 
     # room
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from relay.engine.asks import Ask
 from relay.engine.ending import Ending
-from relay.engine.parking import Became, NotParked, Stored
+from relay.engine.parking import ROOM_S, Became, NotParked, Stored
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.work import Dead, Later, Seen, W, row_of
@@ -21,6 +21,9 @@ CLOSED_S: Final = 1.0
 RELIEVE_S: Final = 0.1
 CONGESTED_S: Final = 1.0
 """A lane that is full for so long does not help itself by finishing what it has."""
+
+_LEFT: Final = (Event.WITHDRAWN, Event.LOOKED_BEHIND)
+"""A work has left its order key, or its place behind parked ones."""
 
 
 Go = Callable[[W, Event, float], None]
@@ -81,7 +84,10 @@ class Waiting(Ending[W]):
         """Where it has to go that may not wait in the lane's order. A head that was in flight waits for nobody but
         those that are parked for sure: who else is on the way there is behind it."""
         if work.parked_at is not None:
-            return None
+            if work.taken or not self._keys.moves_before(work):
+                return None
+            work.due = max(work.due, now + ROOM_S)
+            return self._park
         if seen is Seen.BEHIND:
             self._keys.known(work.queue, row_of(work).owner)
             return self._queue_up
@@ -102,9 +108,12 @@ class Waiting(Ending[W]):
         """It is neither in flight nor in the lane's order. Works of one key: in order."""
         if work.parked_at is None and self._keys.has_behind(work.queue):
             self._wait_behind(work, event, now)
-        elif work.unseen:  # a finished one would leave a copy that nobody removes
+        elif work.unseen or (event in _LEFT and work.parked_at is None and self._keys.looks_up_before(work)):
+            # An unseen one may be finished, and would leave a copy that no process removes. What is behind it in its
+            # order key takes the same way, or it would be parked, and due, before it.
             work.unseen = False
             advance(work, event, Phase.READ)
+            self._keys.look_up(work)
             self._asks.put(Ask.LOOK_UP, work)
         else:
             advance(work, event, Phase.PARKING)

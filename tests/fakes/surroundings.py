@@ -19,7 +19,7 @@ class Surroundings(Transport):
     """The transport of every process. A POST is remembered before it is answered.
 
     Behaviour by the URL's path: /answer, /later (202, then an answer after two GETs), /fail (500 for ever),
-    /flaky (500 once per message), /slow (an answer after `slow_s`), /callback, or any other as /answer.
+    /flaky (500 once per message), /slow and below (an answer after `slow_s`), /callback, or any other as /answer.
     `lose_response`: numbers of POSTs (1-based) whose response is lost. `down`: paths where nobody listens.
     `troubles`: by message id, what its next POSTs to a receiver get, which are then not processed.
     """
@@ -103,7 +103,7 @@ class Surroundings(Transport):
                 return refusal
         self.posts.append((path, headers, request.body))
         number = len(self.posts)
-        if path == "/slow":
+        if path.split("/")[1] == "slow":
             await asyncio.sleep(self.slow_s)
         if number in self.lose_response:
             return NoResponse("disconnected", "the response was lost", sent=True)

@@ -1,0 +1,146 @@
+"""A shared lane at its bounds keeps every source in order, with slow receivers and nothing else wrong, and as drawn."""
+
+import random
+from dataclasses import dataclass
+
+import pytest
+
+from relay.config.settings import Settings
+from relay.domain.exchange import Exchange, Response
+from relay.domain.message import Message
+from relay.engine.parking import ParkedKeys
+from tests.fakes.surroundings import REFUSED
+from tests.fakes.virtual_time import run_virtually
+from tests.fakes.world import Process, World, message, receiver
+
+TROUBLES: tuple[Exchange, ...] = (
+    REFUSED,
+    Response(500, {}, b""),
+    *(Response(503, {"retry-after": seconds}, b"") for seconds in ("1", "30", "100")),
+)
+ENDS_S = 20_000.0
+"""In virtual time: the longest waits of all attempts of a source, one after the other."""
+LOOK_S = 60.0
+
+
+@dataclass(frozen=True)
+class Story:
+    """`windows`: records, and offsets, that the lane may have unfinished. `ill`: share of messages that meet trouble.
+    `restarts`: a process is killed, or stopped, half way."""
+
+    seed: int
+    receivers: int = 2
+    sources: int = 6
+    each: int = 200
+    windows: tuple[int, int] = (120, 1000)
+    slow_s: float = 0.3
+    max_in_flight: int = 4
+    rate_limit: int | None = None
+    base: float = 1.0
+    hold_max: float = 60.0
+    failures: int = 10
+    ill: float = 0.0
+    restarts: bool = False
+
+
+def drawn(seed: int) -> Story:
+    draw = random.Random(seed).choice
+    return Story(
+        seed,
+        receivers=draw([1, 2, 3]),
+        sources=draw([2, 4, 6]),
+        each=draw([30, 60]),
+        windows=(draw([20, 50, 120]), draw([200, 1000])),
+        slow_s=draw([0.05, 0.3, 1.5, 4.0]),
+        max_in_flight=draw([1, 4, 32]),
+        rate_limit=draw([None, None, 5, 50]),
+        base=draw([0.5, 5.0, 70.0]),
+        hold_max=draw([1.0, 5.0, 60.0]),
+        failures=draw([3, 10, 1000]),
+        ill=draw([0.0, 0.02, 0.1]),
+        restarts=draw([False, True]),
+    )
+
+
+async def _lived(story: Story) -> dict[tuple[str, str], str]:
+    """What was out of order, or missing, of each source at each receiver."""
+    chance = random.Random(story.seed)
+    names, sources = [f"r{n}" for n in range(story.receivers)], [f"s{n}" for n in range(story.sources)]
+    window, span = story.windows
+    bounds = {"window_records": window, "window_offsets": span, "hold_max": story.hold_max}
+    world = World(
+        [
+            receiver(
+                name,
+                f"/slow/{name}",
+                lane="shared",
+                max_in_flight=story.max_in_flight,
+                rate_limit=story.rate_limit,
+                timeout=30.0,
+                failures=story.failures,
+                base=story.base,
+                cap=90.0,
+                max_attempts=1000,
+            )
+            for name in names
+        ],
+        settings=Settings.model_validate({"receivers_file": "none"} | bounds),
+    )
+    world.outside.slow_s = story.slow_s
+    await world.create()
+    sent = [message(number, source, *names) for number in range(story.each) for source in sources]
+    for one in sent:
+        if chance.random() < story.ill:
+            world.outside.troubles[one.message_id] = chance.choices(TROUBLES, k=chance.choice([1, 2, 3]))
+    await _run(world, sent, chance, restarts=story.restarts)
+    assert not world.uncommitted()
+    arrived = {(name, source): world.outside.arrived(f"/slow/{name}", source) for name in names for source in sources}
+    return {of: why for of, found in arrived.items() if (why := _wrong(found, of[1], story.each))}
+
+
+async def _run(world: World, sent: list[Message], chance: random.Random, *, restarts: bool) -> None:
+    cut = chance.randrange(len(sent)) if restarts else len(sent)
+    await world.send(*sent[:cut])
+    process = Process(world)
+    if restarts:
+        await process.ended(chance.choice([1, 20, 100]))
+        await (process.kill() if chance.random() < 0.5 else process.stop())
+        process = Process(world)
+        await world.send(*sent[cut:])
+    for _ in range(round(ENDS_S / LOOK_S)):
+        await process.ended(LOOK_S)
+        if len(world.outside.posts) >= len(sent) and not world.uncommitted() and not world.parked_copies():
+            break
+    await process.stop()
+
+
+def _wrong(arrived: list[str], source: str, each: int) -> str:
+    """First arrivals have to come in their order, and all of them."""
+    highest = -1
+    for one in dict.fromkeys(arrived):
+        number = int(one.removeprefix(f"{source}-"))
+        if number < highest:
+            return f"{one} after {source}-{highest}"
+        highest = number
+    return "" if len(set(arrived)) == each else f"{len(set(arrived))} of {each}"
+
+
+@pytest.mark.parametrize("slow_s", [0.3, 4.0])
+def test_slow_receivers_at_the_bound_get_every_source_in_order(slow_s: float) -> None:
+    assert run_virtually(_lived(Story(0, slow_s=slow_s))) == {}
+
+
+@pytest.mark.parametrize("seed", [3, 8, 47])
+def test_so_they_do_whatever_is_drawn(seed: int) -> None:
+    assert run_virtually(_lived(drawn(seed))) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 160))
+def test_so_they_do_in_many_more(seed: int) -> None:
+    assert run_virtually(_lived(drawn(seed))) == {}
+
+
+def test_that_seen_ones_are_parked_before_unseen_ones_of_their_key_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ParkedKeys, "looks_up_before", lambda _keys, _work: False)
+    assert any("after" in why for why in run_virtually(_lived(Story(0))).values())
