@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from relay.api.app import ApiContext, ApiServer
-from relay.api.shared_port import installation_id
+from relay.api.shared_port import Sharing, installation_id
 from relay.api.siblings import Member, Siblings
 from relay.config.answer_urls import AnswerUrls
 from relay.config.own_address import own_url
@@ -43,18 +43,18 @@ class Front:
             await self._server(None, health_only=True).start_private(self._member.socket)
         if API in self._plan.roles:
             server = self._server(siblings, health_only=False)
-            port = await server.start(settings.api_host, settings.api_port, self._sharers("api"))
+            port = await server.start(settings.api_host, settings.api_port, self._sharing("api"))
             self.url = own_url(settings.api_host, port)
         elif settings.metrics_port is not None:
             server = self._server(siblings, health_only=True)
-            await server.start(settings.api_host, settings.metrics_port, self._sharers("health"))
+            await server.start(settings.api_host, settings.metrics_port, self._sharing("health"))
 
-    def _sharers(self, serves: str) -> str | None:
+    def _sharing(self, serves: str) -> Sharing | None:
         """The processes that may have this one's port, too: of its installation, and with the same routes."""
         if self._plan.data_dir is not None:
             return None
-        servers = self._settings.kafka_bootstrap_servers.split(",")
-        return f"{serves}:{installation_id(servers, self._settings.topic_prefix)}"
+        installation = installation_id(self._settings.kafka_bootstrap_servers.split(","), self._settings.topic_prefix)
+        return Sharing(f"{serves}:{installation}", any_process=self._settings.api_shared_port == "any")
 
     def _server(self, siblings: Siblings | None, *, health_only: bool) -> ApiServer:
         server = ApiServer(self._context(siblings), health_only=health_only)

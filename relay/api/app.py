@@ -48,7 +48,7 @@ from relay.api.replays import ReplaysResource
 from relay.api.rotation import RotationResource
 from relay.api.sessions import SessionsResource
 from relay.api.settings import SettingsResource
-from relay.api.shared_port import SUPPORTED, SharedPort, share_port
+from relay.api.shared_port import SUPPORTED, SharedPort, Sharing, share_port
 from relay.api.sources import SourcesResource
 from relay.api.stats import StatsResource
 from relay.api.status import StatusReader
@@ -63,6 +63,8 @@ from relay.engine.supervision import end
 
 _SHUTDOWN_S: Final = 10.0
 """How long requests under way may take when the server stops: an append waits for its acknowledgement."""
+
+_SHARING_HINT: Final = ", or RELAY_API_SHARED_PORT=any where the last release has it"
 
 _BACKLOG: Final = 1_024
 """Connections that the system keeps for us while the loop is at something else."""
@@ -210,10 +212,10 @@ class ApiServer:
         self.addresses: list[str] = []
         """Where it listens, each as `host:port`."""
 
-    async def start(self, host: str, port: int, installation: str | None = None) -> int:
+    async def start(self, host: str, port: int, sharing: Sharing | None = None) -> int:
         """Listen, and return the port: a free one for 0. Raises UserError when the address cannot be had.
 
-        `installation`: whose processes may have the port together; None: it is for this process alone.
+        `sharing`: which processes may have the port together; None: it is for this process alone.
         """
 
         def listen(accept: Accept, loop: asyncio.AbstractEventLoop) -> Awaitable[asyncio.Server]:
@@ -221,13 +223,16 @@ class ApiServer:
             return loop.create_server(accept, host, port, backlog=_BACKLOG, reuse_port=shared or None)
 
         try:
-            if SUPPORTED and port != 0 and installation is not None:
-                self._shared_port = share_port(host, port, installation)
+            if SUPPORTED and port != 0 and sharing is not None:
+                self._shared_port = share_port(host, port, sharing)
             listening = await self._serve(listen)
         except (OSError, UnicodeError) as error:
             self._leave_port()
             why = getattr(error, "strerror", None) or error
-            raise UserError(f"cannot listen on {host}:{port}: {why}; choose another api_host or api_port") from error
+            raise UserError(
+                f"cannot listen on {host}:{port}: {why}; choose another api_host or api_port"
+                f"{'' if sharing is None else _SHARING_HINT}"
+            ) from error
         names = [sock.getsockname() for sock in listening.sockets]
         self.addresses = [f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}" for name in names]
         return int(names[0][1])

@@ -13,10 +13,20 @@ import socket
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 SUPPORTED: Final = hasattr(socket, "SO_REUSEPORT")
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Which other processes may have a port together with this one: those of `installation`; with `any_process`, also
+    those of this user that hold no lock, such as processes of releases before 0.2, or hold that of another one."""
+
+    installation: str
+    any_process: bool = False
 
 
 def installation_id(servers: Iterable[str], prefix: str) -> str:
@@ -36,13 +46,13 @@ def lock_directory() -> Path:
     return path
 
 
-def share_port(host: str, port: int, installation: str) -> "SharedPort | None":
+def share_port(host: str, port: int, sharing: Sharing) -> "SharedPort | None":
     """None: there is no place for the lock, so the port cannot be shared. Raises OSError as `SharedPort.join`."""
     try:
         directory = lock_directory()
     except OSError:
         return None
-    return SharedPort.join(host, port, installation, directory)
+    return SharedPort.join(host, port, sharing, directory)
 
 
 class SharedPort:
@@ -52,12 +62,12 @@ class SharedPort:
         self._lock = lock
 
     @classmethod
-    def join(cls, host: str, port: int, installation: str, directory: Path) -> "SharedPort":
-        """Raises OSError where the port is in use by anything but processes of `installation`."""
+    def join(cls, host: str, port: int, sharing: Sharing, directory: Path) -> "SharedPort":
+        """Raises OSError where the port is in use by a process that is not of `sharing`."""
         with _one_at_a_time(directory / f"{port}.join"):
             lock = os.open(directory / f"{port}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                _enter(lock, host, port, installation)
+                _enter(lock, host, port, sharing)
             except OSError:
                 os.close(lock)
                 raise
@@ -68,17 +78,19 @@ class SharedPort:
         os.close(self._lock)
 
 
-def _enter(lock: int, host: str, port: int, installation: str) -> None:
+def _enter(lock: int, host: str, port: int, sharing: Sharing) -> None:
+    name = sharing.installation.encode()
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         fcntl.flock(lock, fcntl.LOCK_SH)
-        if os.pread(lock, 128, 0) != installation.encode():
+        if not sharing.any_process and os.pread(lock, 128, 0) != name:
             raise OSError(errno.EADDRINUSE, "the port is in use by another installation of the relay") from None
         return
-    check_free(host, port)  # of programs that have no lock
+    if not sharing.any_process:
+        check_free(host, port)  # of programs that have no lock
     os.ftruncate(lock, 0)
-    os.pwrite(lock, installation.encode(), 0)
+    os.pwrite(lock, name, 0)
     fcntl.flock(lock, fcntl.LOCK_SH)
 
 

@@ -101,6 +101,9 @@ class Settings(BaseSettings):
     """Where the API listens; beyond loopback it does not start without a key."""
     api_port: Port = 8080
     """0: a free one."""
+    api_shared_port: Annotated[Literal["installation", "any"], BeforeValidator(lowered)] = "installation"
+    """Which processes of this user may listen on the same port: those of this installation, or any. `any` is for an
+    upgrade from a release that does not say whose its port is."""
     public_url: Annotated[str, AfterValidator(url_without_slash)] | None = None
     """Where receivers reach the API; without a slash at the end."""
     api_url: Annotated[str, AfterValidator(url_without_slash)] | None = None

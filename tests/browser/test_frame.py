@@ -9,6 +9,7 @@ from relay.sink import Sink
 from tests.browser.conftest import Visiting
 from tests.browser.dev_relay import DevRelay
 from tests.browser.visitor import NARROW, Visitor
+from tests.servers.asking import until
 
 PAGES = ("/ui/", "/ui/workers", "/ui/workers?by=partition&role=to-sender", "/ui/try", "/ui/system", "/ui/login")
 KEY = "a key that nobody guesses"
@@ -109,7 +110,12 @@ async def test_all_of_it_can_be_read_without_scripts(dev: DevRelay, visiting: Vi
     await dev.receiver("ci", "https://127.0.0.1:9/hooks")
     await dev.call("POST", "/v1/receivers/ci/pause")
     async with visiting(dev.url, java_script_enabled=False) as visitor:
-        await visitor.open("/ui/")
-        await expect(visitor.page.get_by_text("paused until somebody resumes it")).to_be_visible()
+        paused = visitor.page.get_by_text("paused until somebody resumes it")
+
+        async def is_shown() -> bool:  # the overview is made anew a second after the last at the earliest
+            await visitor.open("/ui/")
+            return await paused.is_visible()
+
+        await until(is_shown)
         await visitor.page.get_by_role("button", name="Resume").click()
         await expect(visitor.page.get_by_role("status")).to_contain_text("Resume: ci")

@@ -2,15 +2,16 @@
 
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from relay.api.shared_port import SharedPort, check_free, installation_id
+from relay.api.shared_port import SharedPort, Sharing, check_free, installation_id
 
 HOST = "127.0.0.1"
-PRODUCTION = installation_id(["b:9092", "a:9092"], "")
-STAGING = installation_id(["a:9092", "b:9092"], "staging.")
+PRODUCTION = Sharing(installation_id(["b:9092", "a:9092"], ""))
+STAGING = Sharing(installation_id(["a:9092", "b:9092"], "staging."))
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def test_the_order_of_the_servers_does_not_matter() -> None:
-    assert installation_id(["a:9092", " b:9092"], "") == PRODUCTION != STAGING
+    assert Sharing(installation_id(["a:9092", " b:9092"], "")) == PRODUCTION != STAGING
 
 
 def test_another_process_of_the_same_installation_gets_a_share(shared: SharedPort, port: int, tmp_path: Path) -> None:
@@ -60,3 +61,14 @@ def test_the_next_owner_of_a_port_may_be_another_installation(port: int, tmp_pat
     with pytest.raises(OSError, match="in use by another installation"):
         SharedPort.join(HOST, port, PRODUCTION, tmp_path)
     staging.leave()
+
+
+def test_any_process_is_for_those_that_have_no_lock(port: int, tmp_path: Path) -> None:
+    """A process of a release without locks has the port; from the next one on, locks say whose it is."""
+    with _listen(port):
+        first = SharedPort.join(HOST, port, replace(PRODUCTION, any_process=True), tmp_path)
+        second = SharedPort.join(HOST, port, PRODUCTION, tmp_path)
+        with pytest.raises(OSError, match="in use by another installation"):
+            SharedPort.join(HOST, port, STAGING, tmp_path)
+        second.leave()
+        first.leave()
