@@ -127,7 +127,7 @@ class Lanes:
     def _topics_read(self) -> dict[str, list[str]]:
         """By role."""
         topics, own = self._topics, self._own()
-        lanes = self._lanes_of_receivers(own)
+        lanes = [lane for lane in self._lanes_of_receivers(own) if self._can_serve(lane)]
         return {
             "from-sender": [topics.from_sender],
             "to-sender": [topics.to_sender],
@@ -135,6 +135,11 @@ class Lanes:
             "to-receiver": [topics.to_receiver(lane) for lane in lanes if lane not in own.gathering],
             "from-receiver-async": [topics.pending(lane) for lane in lanes],
         }
+
+    def _can_serve(self, lane: str) -> bool:
+        """The lane of a receiver whose settings cannot be used here is left to processes that can use them."""
+        receiver = None if lane == SHARED else self._known.receiver(lane)
+        return receiver is None or receiver.unusable is None
 
     def own(self) -> frozenset[str]:
         """Receivers whose own topics have to be read by somebody."""

@@ -7,7 +7,7 @@ from msgspec import structs
 from relay.domain.directory import Directory
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, digest12
-from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver
+from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, Source
 from relay.engine.work import Dead, GateRules, Later, Work
 from relay.log.port import Record
 from relay.state.attempts import Change, Limits
@@ -23,6 +23,14 @@ SWITCHED_OFF = Later(OFF_S, "the receiver is switched off", Change.RELEASED, pau
 """As a pause, renewed until the receiver is enabled again: nothing is sent, no attempt counts, but time passes."""
 UNVERIFIED = Later(OFF_S, "the receiver has yet to be verified", Change.RELEASED, pause_s=OFF_S)
 """Likewise, until its URL has proved that it wants what is sent there."""
+
+
+def unusable_wait(settings: Receiver | Source) -> Later | None:
+    """How long nothing is tried where this process cannot use the settings; None: it can. Whoever keeps them has what
+    waits resumed as soon as it can."""
+    if settings.unusable is None:
+        return None
+    return Later(OFF_S, f"its settings cannot be used here: {settings.unusable}", Change.RELEASED, pause_s=OFF_S)
 
 
 class Delivery(Work):

@@ -36,7 +36,14 @@ from relay.state.attempts import Kind, Limits
 from relay.state.port import State
 from relay.state.rows import Result, Stage, delivery_row
 from workers.asking import ask, ask_again_s
-from workers.delivery import can_be_asked, in_flight_per_lane, not_sendable, receiver_or_stand_in, still_there
+from workers.delivery import (
+    can_be_asked,
+    in_flight_per_lane,
+    not_sendable,
+    receiver_or_stand_in,
+    still_there,
+    unusable_wait,
+)
 from workers.journal import About
 from workers.letters import Letters
 from workers.outside import Outside
@@ -142,13 +149,15 @@ class FromReceiverAsync:
         work.due = self._outside.clock.monotonic() + self._first_wait_s(work)
         return work
 
-    def overdue(self, work: Awaited) -> Dead | Done | None:
+    def overdue(self, work: Awaited) -> Dead | Done | Later | None:
         name = work.receiver.name
         receiver = self._directory.removed(name) or still_there(self._directory, name)
         if isinstance(receiver, Dead):
             return receiver
         if receiver is not work.receiver:
             work.follow(receiver)
+        if (wait := unusable_wait(receiver)) is not None:
+            return wait
         return self._at_deadline(work) if work.rest_s(self._outside.clock.time()) <= 0 else None
 
     def step(self, work: Awaited) -> Step:
@@ -218,6 +227,8 @@ class FromReceiverAsync:
 
     def _first_wait_s(self, work: Awaited) -> float:
         """Of what the receiver asked for, or the policy's first step, the part that is not over yet."""
+        if work.receiver.unusable is not None:
+            return 0.0  # how long may stand where nothing of its settings can be read
         deadline_s = work.receiver.answer_deadline
         wish_s = work.hop.ask_after_s if work.hop.ask_after_s is not None else work.receiver.poll.base
         wait_s = deadline_s if work.status_url is None else min(wish_s, deadline_s)

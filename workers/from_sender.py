@@ -4,8 +4,8 @@
    `too_large`);
 2. look up the message: a known id with all hop records acknowledged is a duplicate and skipped, one with other bytes
    is a dead letter (`id_conflict`);
-3. find its receivers: those it names, or those that subscribe and whose filters take it; one that is switched off
-   gets it later. What nobody's filter takes has come to its end. What the relay says itself goes to those that may
+3. find its receivers: those it names, or those that subscribe and whose filters take it; one that is switched off, or
+   whose settings this process cannot use, gets it later. What nobody's filter takes has come to its end. What the relay says itself goes to those that may
    hear it;
 4. append one hop record per receiver, and a dead letter for each receiver nobody knows;
 5. acknowledged: remember the message as enqueued.
@@ -19,7 +19,7 @@ from typing import Final
 
 from msgspec import structs
 
-from relay.domain.directory import Directory, Moves, NobodyMoves, why_unknown
+from relay.domain.directory import Directory, Moves, NobodyMoves
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import encode_hop
 from relay.domain.identity import OWN_SOURCE, DeliveryId
@@ -29,7 +29,7 @@ from relay.domain.receiver import Receiver
 from relay.domain.recipients import may_have_none, recipients
 from relay.domain.route import Cut, Marker, lane_at, marker_in
 from relay.domain.topics import DAY_S, Topics
-from relay.engine.work import Dead, Done, Outcome, Seen, Work
+from relay.engine.work import Dead, Done, Later, Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Kind
 from relay.state.port import Lane, State
@@ -41,6 +41,7 @@ from workers.routing import first_hop, lane_record
 from workers.tables import LookedUpFirst
 
 NOBODY_MOVES: Final = NobodyMoves()
+UNROUTABLE: Final = Later(5.0, "the entry of a receiver cannot be read here, not even its lane")
 _KEPT_MS: Final = 7 * DAY_S * 1000
 """Retention of `from_sender`: no older record can be there, whatever its sender says."""
 
@@ -169,7 +170,7 @@ class FromSender:
     def overdue(self, work: Incoming | Turn) -> None:
         return None
 
-    def step(self, work: Incoming | Turn) -> Done | Dead:
+    def step(self, work: Incoming | Turn) -> Done | Dead | Later:
         if isinstance(work, Turn):
             return self._turned(work)
         message = work.message
@@ -192,11 +193,13 @@ class FromSender:
         self._outside.meter.filtered()
         return names
 
-    def _routed(self, work: Incoming, names: Sequence[str]) -> Done:
+    def _routed(self, work: Incoming, names: Sequence[str]) -> Done | Later:
         if len(names) == 1 and (only := self._directory.receiver(names[0])) is not None:
             return Done((self._hop(work, only, work.message.wait_s),))
         found = [(name, self._directory.receiver(name)) for name in names]
         work.unknown = tuple(name for name, receiver in found if receiver is None)
+        if any(self._directory.refusal(name) is not None for name in work.unknown):
+            return UNROUTABLE
         # a request waits for one delivery only
         hops = [self._hop(work, receiver, 0) for _, receiver in found if receiver is not None]
         return Done((*hops, *(self._unknown(work, name) for name in work.unknown)))
@@ -229,7 +232,7 @@ class FromSender:
         return lane_record(topic, lane, receiver, message.source_id, message.payload, encode_hop(hop))
 
     def _unknown(self, work: Incoming, name: str) -> NewRecord:
-        dead = Dead("unknown_receiver", why_unknown(self._directory, name))
+        dead = Dead("unknown_receiver", f"there is no receiver {name}")
         self._outside.meter.unrouted(DeliveryId(name, *work.message.id), dead.detail)
         return self._letters.bury(_as_sent(work.record), dead, extra=(("relay-receiver", name.encode()),))
 
@@ -237,10 +240,10 @@ class FromSender:
 class TracedFromSender(FromSender):
     """The same, told as spans. A step of its own, as the other must not even ask whether it is."""
 
-    def step(self, work: Incoming | Turn) -> Done | Dead:
+    def step(self, work: Incoming | Turn) -> Done | Dead | Later:
         decision = super().step(work)
         tracing = self._outside.tracing
-        if tracing is not None and isinstance(work, Incoming):
+        if tracing is not None and isinstance(work, Incoming) and not isinstance(decision, Later):
             now_ms = int(self._outside.clock.time() * 1000)
             tracing.routed(work.message, _accepted_ms(work.record, now_ms), decision)
         return decision

@@ -1,8 +1,9 @@
 """ToReceiver: POSTs each delivery to its receiver, and takes its answer.
 
 1. read the record; a receiver that was removed: dead letter (`unknown_receiver`);
-2. too old: dead letter (`expired`); ids that must not go into the status endpoint's path: likewise (`invalid`); a
-   receiver that is switched off, has yet to be verified, or comes from another lane that has not finished: wait;
+2. a receiver whose settings this process cannot use: wait; too old: dead letter (`expired`); ids that must not go
+   into the status endpoint's path: likewise (`invalid`); a receiver that is switched off, has yet to be verified, or
+   comes from another lane that has not finished: wait;
 3. an earlier attempt in doubt, or one of the life before a replay: ask the receiver whether it has the message
    (`doubt.py`);
 4. POST (the engine has written the intent right before); to one that is offline, a ping in its place (`ping.py`);
@@ -47,7 +48,7 @@ from relay.log.port import NewRecord, Record
 from relay.state.attempts import Change, Kind
 from relay.state.port import Lane, State
 from relay.state.rows import Result, Stage
-from workers.delivery import Delivery, can_be_asked, not_sendable, receiver_or_stand_in, still_there
+from workers.delivery import Delivery, can_be_asked, not_sendable, receiver_or_stand_in, still_there, unusable_wait
 from workers.doubt import Doubt
 from workers.journal import About
 from workers.letters import Letters
@@ -121,6 +122,8 @@ class ToReceiver:
         if isinstance(receiver, Dead):
             return receiver
         work.follow(receiver)
+        if (wait := unusable_wait(receiver)) is not None:
+            return wait
         if work.rest_s(self._outside.clock.time()) <= 0:
             said = f"; the last: {work.said}" if work.said else ""
             return Dead("expired", f"not delivered within max_age after {work.attempts} attempts{said}")

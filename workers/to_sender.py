@@ -44,7 +44,7 @@ from relay.state.attempts import Kind, Limits
 from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, RowKey, Stage, callback_row, delivery_row
-from workers.delivery import interval_s
+from workers.delivery import interval_s, unusable_wait
 from workers.journal import About
 from workers.letters import Letters
 from workers.outside import Outside
@@ -166,13 +166,15 @@ class ToSender:
             raise InvalidRecord("invalid", "header relay-outcome is missing")
         return Callback(record, hop, self._directory.source(hop.delivery.source_id))
 
-    def overdue(self, work: Callback) -> Dead | None:
+    def overdue(self, work: Callback) -> Dead | Later | None:
         source = self._directory.source(work.hop.delivery.source_id)
         if source is not work.source:
             work.follow(source)
         callback = source.callback
         if work.rules is None or callback is None:
             return None
+        if (wait := unusable_wait(source)) is not None:
+            return wait
         if work.age_s(self._outside.clock.time()) < limits_of(callback).max_age:
             return None
         said = f"; the last: {work.said}" if work.said else ""

@@ -1,7 +1,7 @@
 """Whether a message has anybody to go to, as far as this process knows the receivers."""
 
 from relay.api.problems import NO_RECEIVER, UNFIT_ID, UNKNOWN_RECEIVER, Problem, problem_of
-from relay.domain.directory import Directory, why_unknown
+from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
@@ -36,12 +36,12 @@ class Recipients:
         return None if fault is None else Problem(UNFIT_ID, f"{fault}. The message was not accepted.")
 
     def _names_problem(self, names: tuple[str, ...]) -> Problem | None:
-        unknown = [name for name in names if self._directory.receiver(name) is None]
+        directory = self._directory
+        unknown = [name for name in names if directory.receiver(name) is None and directory.refusal(name) is None]
         if not unknown:
             return None
-        errors = tuple({"detail": why_unknown(self._directory, name), "parameter": "receiver"} for name in unknown)
-        refused = "".join(f" {name}: {why}." for name in unknown if (why := self._directory.refusal(name)))
-        detail = f"Unknown: {', '.join(unknown)}. The message was not accepted.{refused}"
+        errors = tuple({"detail": f"there is no receiver {name}", "parameter": "receiver"} for name in unknown)
+        detail = f"Unknown: {', '.join(unknown)}. The message was not accepted."
         return Problem(UNKNOWN_RECEIVER, detail, errors=errors)
 
     def _subscribers_problem(self, message: Message) -> Problem | None:

@@ -11,7 +11,14 @@ from relay.config.encryption import KeyRing
 from relay.config.glance import glance
 from relay.config.jobs import Jobs
 from relay.config.keys import Keys
-from relay.config.made_ready import last_settings, receiver_of, source_of, wanted_lane
+from relay.config.made_ready import (
+    last_settings,
+    receiver_of,
+    source_of,
+    unusable_receiver,
+    unusable_source,
+    wanted_lane,
+)
 from relay.config.proofs import Proofs
 from relay.config.routes import Routes, is_of_route
 from relay.config.shared import SharedReceivers, tell_refused
@@ -31,8 +38,8 @@ from relay.log.port import Record
 
 class InForce:
     """Taken record by record, as `following.py` tells of them (its `Taker`). An entry that this process cannot use
-    leaves the former one in force, or none, and is listed in `problems`, by key. `resumed`: called with the owner of
-    each hold that was ended. `ring`: what opens the secrets that are encrypted on the topic."""
+    leaves the former one in force, and is listed in `problems`, by key; without a former one the receiver or source is
+    `unusable`. `resumed`: called with the owner of each hold that was ended, and of what can be used from now on. `ring`: what opens the secrets that are encrypted on the topic."""
 
     def __init__(self, environ: Mapping[str, str], resumed: Callable[[str], None], ring: KeyRing) -> None:
         self._resumed = resumed
@@ -49,7 +56,7 @@ class InForce:
         self.gone: set[str] = set()
         """Receivers that were removed, and of which something may be left."""
         self.proofs = Proofs()
-        self.shared = SharedReceivers(self._shared_receiver, self._environ, ring)
+        self.shared = SharedReceivers(self._shared_receiver, self._environ, ring, resumed)
         self.jobs = Jobs()
         self.keys = Keys()
         self.sources = Sources()
@@ -249,9 +256,24 @@ class InForce:
         except UserError as error:
             self.problems[key] = str(error)
             tell_refused(key, error)
+            self._put_unusable(key, value, str(error))
         else:
             self.problems.pop(key, None)
-            self._subscriptions = None
+        self._subscriptions = None
+
+    def _put_unusable(self, key: str, value: bytes, why: str) -> None:
+        """Where no former entry is in force."""
+        if is_of_route(key):
+            return
+        if key.startswith(SOURCE_PREFIX):
+            source_id = key.removeprefix(SOURCE_PREFIX)
+            if self.sources.may_be_replaced_by_unusable(source_id):
+                self.sources.put(unusable_source(source_id, value, why))
+            return
+        former, unusable = self._declared.get(key), unusable_receiver(key, value, why)
+        if unusable is not None and (former is None or former.unusable is not None):
+            self._declared[key] = unusable
+            self._put_in_force(key)
 
     def _resolve(self, key: str, value: bytes) -> None:
         if is_of_route(key):
@@ -264,11 +286,15 @@ class InForce:
             return
         if key.startswith(SOURCE_PREFIX):
             source_id = key.removeprefix(SOURCE_PREFIX)
-            self.sources.put(source_of(source_id, value, self._environ, self._ring))
+            for owner in self.sources.put(source_of(source_id, value, self._environ, self._ring)):
+                self._resumed(owner)
         else:
             self.wanted[key] = wanted_lane(key, value)
+            former = self._declared.get(key)
             self._declared[key] = receiver_of(key, value, self._environ, self._ring)
             self._put_in_force(key)
+            if former is not None and former.unusable is not None:
+                self._resumed(f"r:{key}")
 
     def _put_in_force(self, name: str) -> None:
         declared = self._declared.get(name)

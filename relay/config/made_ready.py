@@ -1,19 +1,62 @@
 """Makes receivers and sources that can be used out of what `receiver_config` says of them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
 
 from relay.config.encryption import KeyRing
 from relay.config.entries import ReceiverEntry, SourceEntry
 from relay.config.problems import SECRET_FIELDS
-from relay.config.receivers_file import check_entry, resolve, resolve_source
+from relay.config.receivers_file import Raw, check_entry, resolve, resolve_source
+from relay.config.references import references_in
 from relay.config.topic import ORIGIN, decode
 from relay.domain.errors import UserError
-from relay.domain.receiver import LaneKind, Receiver, Source
+from relay.domain.receiver import Endpoint, LaneKind, Receiver, Source
+
+_NOWHERE: Final = "https://unusable.invalid"
+_SENT_WITH: Final = SECRET_FIELDS | {"signature", "signature_digest", "verification", "oauth2", "tls", "proxy"}
+"""Fields of a receiver that only matter to a process that sends to it."""
+_ROUTED_BY: Final = frozenset(
+    {"ordering", "lane", "partitions", "sources", "event_types", "filter", "forward_headers", "enabled", "owner"}
+)
 
 
 def receiver_of(name: str, value: bytes, environ: Mapping[str, str], ring: KeyRing) -> Receiver:
     """In the lane that its entry says. Raises UserError."""
     return resolve(name, _entry(name, decode(value).entry), environ, ORIGIN, ring)
+
+
+def unusable_receiver(name: str, value: bytes, why: str) -> Receiver | None:
+    """A receiver of which only the routing can be known here: `unusable` is `why`. As much is read of its record as a
+    newer release, or references that mean nothing here, leave readable. None: not even its lane."""
+    try:
+        raw = {field: each for field, each in decode(value).entry.items() if next(references_in(each), None) is None}
+    except UserError:
+        return None
+    for fields in (ReceiverEntry.model_fields.keys() - _SENT_WITH, _ROUTED_BY, frozenset({"lane", "partitions"})):
+        known: Raw = {"post_endpoint": _NOWHERE} | {field: each for field, each in raw.items() if field in fields}
+        try:
+            return replace(resolve(name, _entry(name, known), {}, ORIGIN), unusable=why)
+        except UserError:
+            continue
+    return None
+
+
+def unusable_source(source_id: str, value: bytes, why: str) -> Source:
+    """A source whose results wait where its record says that it has a callback, or cannot be read."""
+    try:
+        raw = decode(value).entry
+        known = {field: raw[field] for field in ("answers", "failures", "quota") if field in raw}
+        source = resolve_source(source_id, check_entry(SourceEntry, known, ORIGIN, ("sources", source_id)), {}, ORIGIN)
+    except UserError:
+        raw, source = {"callback": {}}, Source(source_id)
+    callback = raw.get("callback")
+    return replace(
+        source,
+        callback=None if callback is None or callback == "kafka" else Endpoint(_NOWHERE),
+        kafka=callback == "kafka",
+        unusable=why,
+    )
 
 
 def wanted_lane(name: str, value: bytes) -> tuple[LaneKind, int]:

@@ -12,6 +12,7 @@ import msgspec
 
 from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.glance import NOTHING, Glance, lacks
+from relay.config.made_ready import unusable_receiver
 from relay.config.shared_index import Loaded, Row, SharedIndex
 from relay.config.subscriptions import subscribes
 from relay.domain.errors import UserError
@@ -30,12 +31,20 @@ Resolve = Callable[[str, bytes, Mapping[str, str]], Receiver]
 
 class SharedReceivers:
     """Those that are in the lane that their entries say, as far as `index` goes. `environ`: what entries may refer to;
-    `learned` has to be called when it changes. `ring`: what opens encrypted secrets. Any method may raise IndexBroken.
+    `learned` has to be called when it changes. `ring`: what opens encrypted secrets. `resumed`: called with the owner
+    of what was asked for when it could not be used, and can be used now. Any method may raise IndexBroken.
     """
 
-    def __init__(self, resolve: Resolve, environ: Mapping[str, str], ring: KeyRing = NO_KEYS) -> None:
+    def __init__(
+        self,
+        resolve: Resolve,
+        environ: Mapping[str, str],
+        ring: KeyRing = NO_KEYS,
+        resumed: Callable[[str], None] = lambda _owner: None,
+    ) -> None:
         self._resolve = resolve
         self._environ = environ
+        self._resumed = resumed
         self._keys = ring.beginnings
         self._index = SharedIndex()
         self._index.seal()
@@ -49,7 +58,7 @@ class SharedReceivers:
     # asked
 
     def receiver(self, name: str) -> Receiver | None:
-        """The one in force."""
+        """The one in force, or one that is `unusable`."""
         return self._young.get(name) or self._fetched(name)
 
     def refusal(self, name: str) -> str | None:
@@ -166,7 +175,8 @@ class SharedReceivers:
                 self._index.refuse(name)
                 self.refused += 1
                 self._tell(name, row.value)
-        return None if row.former is None else self._resolved(name, row.former)
+        former = None if row.former is None else self._resolved(name, row.former)
+        return former or unusable_receiver(name, row.value, self.refusal(name) or "it could not be used before")
 
     def _former(self, row: Row | None) -> bytes | None:
         """What stays in force of `row` if the next record is refused: the newest that can be used."""
@@ -182,11 +192,16 @@ class SharedReceivers:
             return None
 
     def _forget(self, name: str | None = None) -> None:
+        dropped: list[Receiver] = []
         for known in (self._young, self._old):
             if name is None:
+                dropped += known.values()
                 known.clear()
-            else:
-                known.pop(name, None)
+            elif (one := known.pop(name, None)) is not None:
+                dropped.append(one)
+        for one in dropped:
+            if one.unusable is not None:
+                self._resumed(f"r:{one.name}")
 
     def _with_patterns(self, name: str, value: bytes, seen: Glance) -> Glance:
         """With what its patterns refer to: almost none does."""

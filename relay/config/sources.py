@@ -40,9 +40,19 @@ class Sources:
         """By source_id, `*` among them. The mapping is live."""
         return self._sources
 
-    def put(self, source: Source) -> None:
-        self._sources[source.source_id] = source
+    def may_be_replaced_by_unusable(self, source_id: str) -> bool:
+        """Whether nothing better is in force."""
+        own = self._sources.get(source_id)
+        return own is None or own.unusable is not None
+
+    def put(self, source: Source) -> list[str]:
+        """Owners of the callbacks that can be used from now on, as far as somebody has asked for them."""
+        source_id, former = source.source_id, self._sources.get(source.source_id)
+        waited = former is not None and former.unusable is not None and source.unusable is None
+        resumed = [f"s:{each}" for each in (self._others if source_id == ANY_SOURCE else [source_id]) if waited]
+        self._sources[source_id] = source
         self._others.clear()
+        return resumed
 
     def drop(self, source_id: str) -> None:
         self._sources.pop(source_id, None)

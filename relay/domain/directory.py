@@ -17,7 +17,7 @@ class Directory(Protocol):
         ...
 
     def refusal(self, name: str) -> str | None:
-        """Why the receiver's entry is not in force in this process, although it is declared; None where it is not."""
+        """Why the receiver's newest entry is not in force in this process; None: it is, or there is none."""
         ...
 
     def source(self, source_id: str) -> Source:
@@ -74,9 +74,3 @@ class NobodyMoves:
 
     def note(self, cut: Cut) -> None:
         return
-
-
-def why_unknown(directory: Directory, name: str) -> str:
-    """What to tell somebody who named a receiver that this process cannot send to."""
-    refusal = directory.refusal(name)
-    return f"there is no receiver {name}" if refusal is None else f"the receiver {name} is refused: {refusal}"

@@ -142,6 +142,8 @@ class Receiver:
     `owner`: an opaque id of whom it belongs to; nothing that is sent depends on it, nor on `labels`.
     `verified` False: its URL has yet to prove what `verification` asks for, and is sent nothing before; what is for it
     waits, as in a pause.
+    `unusable`: why this process cannot send to it, as where it lacks a secret; None: it can. Messages are routed to it
+    all the same, and wait; its URLs and limits may be missing here, and its secrets are.
     """
 
     name: str
@@ -165,6 +167,7 @@ class Receiver:
     labels: tuple[tuple[str, str], ...] = ()
     verification: Verification = "none"
     verified: bool = True
+    unusable: str | None = None
     move: int = 0
     """How often it has changed its lane: `lane` is what the last move led to."""
     moving: bool = False
@@ -203,7 +206,7 @@ class Inbound:
 class Source:
     """A source and how results come back to it. `callback` None: it asks the API, or reads `to_sender` itself.
     `inbound` None: it sends nothing but messages in our own form. `quota`: of what comes in over HTTP; None: the one
-    that is usual."""
+    that is usual. `unusable`: as of a receiver; `callback` then says only whether there is one."""
 
     source_id: str
     callback: Endpoint | None = None
@@ -212,3 +215,4 @@ class Source:
     failures: bool = True
     inbound: Inbound | None = None
     quota: Quota | Literal["none"] | None = None
+    unusable: str | None = None

@@ -67,7 +67,11 @@ class Settling(Waiting[W]):
         """Its time is over, or has not come yet: nothing was begun."""
         if isinstance(end, Later):
             self._seats.leave(work)
-            self._later(work, Event.DECIDED, end, now)
+            if end.pause_s:
+                self._close(work.gate, end.pause_s, now, "configuration", down=True)
+                self._again(work, Event.DECIDED, now, now)
+            else:
+                self._later(work, Event.DECIDED, end, now)
         else:
             self._decided(work, end, now)
 

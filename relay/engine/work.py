@@ -98,12 +98,13 @@ WaitFor = Literal[
     "backlog",
     "max_in_flight",
     "own_shortage",
+    "configuration",
     "seat",
     "turn",
 ]
 """What a record in memory waits for: the words of `waiting_for`, and those that nobody is told for one delivery.
 `backlog`: room for its answer or its retry. `max_in_flight`: another request to its endpoint has to end.
-`own_shortage`: something of our own is short. `seat`: as many requests as may are under way in the process. `turn`:
+`own_shortage`: something of our own is short. `configuration`: this process cannot use its endpoint's settings. `seat`: as many requests as may are under way in the process. `turn`:
 nothing."""
 
 
@@ -328,7 +329,8 @@ class Worker(Protocol[W]):
         ...
 
     def overdue(self, work: W) -> Dead | Done | Later | None:
-        """Asked right before every begin: whether its time is over, and how it ends then; Later: not come yet."""
+        """Asked right before every begin: whether its time is over, and how it ends then; Later: not come yet, and
+        with a `pause_s` neither has that of any other work of its endpoint, as far as this process goes."""
         ...
 
     def step(self, work: W) -> Step:

@@ -2,7 +2,8 @@
 takes them through their moves."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -85,12 +86,18 @@ class MovingWorld(World):
 
 class MovingProcess(Process):
     """A process with a registry of its own. `deaf`: what it knows of `receiver_config`, until `hear` is set. `moves`:
-    it may look after the moves."""
+    it may look after the moves. `environ`: what entries may refer to in it."""
 
     def __init__(
-        self, world: MovingWorld, fuse: Fuse | None = None, *, deaf: Registry | None = None, moves: bool = True
+        self,
+        world: MovingWorld,
+        fuse: Fuse | None = None,
+        *,
+        deaf: Registry | None = None,
+        moves: bool = True,
+        environ: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.registry = deaf or Registry(world.topics, {}, lambda owner: self.resumed(owner))
+        self.registry = deaf or Registry(world.topics, environ, lambda owner: self.resumed(owner))
         self.hear = asyncio.Event()
         self._moves = moves
         if deaf is None:

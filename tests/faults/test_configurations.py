@@ -1,0 +1,142 @@
+"""Processes whose configuration differs: what one of them cannot use waits for one that can, and nothing is buried."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from relay.config.receivers_file import parse_receivers_file
+from relay.domain.topics import SHARED
+from tests.fakes.moving import MovingProcess, MovingWorld
+from tests.fakes.strikes import STRIKES, Fuse, Strikes
+from tests.fakes.virtual_time import run_virtually
+from tests.fakes.world import message
+from tests.faults.test_moves import until
+
+LANES = pytest.mark.parametrize("lane", ["dedicated", SHARED])
+SECRET = {"NAME": "a secret that is long enough"}
+SIGNED: dict[str, Any] = {"signature": "standard", "secret": "${NAME}"}
+MANY = 40
+
+
+async def _send(world: MovingWorld, first: int, count: int = MANY) -> None:
+    await world.send(*(message(first + number, "a", "r") for number in range(count)))
+
+
+def _judge(world: MovingWorld, count: int, place: str = "") -> None:
+    assert world.told.dead_letters == {}, place
+    assert world.outside.results() == {(f"a-{n}", "r"): {"answered"} for n in range(count)}, place
+    arrived = list(dict.fromkeys(world.outside.arrived("/answer")))
+    assert arrived == [f"a-{number}" for number in range(count)], place
+
+
+@LANES
+def test_without_the_secret_messages_wait_unparked_until_the_file_is_read_and_then_go_on_in_order(lane: str) -> None:
+    """As between `relay receivers apply` and the moment when a process has read the file again."""
+
+    async def story() -> None:
+        world = MovingWorld()
+        await world.create()
+        await world.declare("r", lane=lane, **SIGNED | {"secret": SECRET["NAME"]})
+        process = MovingProcess(world)
+        await _send(world, 0)
+        await process.ended(60)
+        assert world.outside.arrived("/answer") == []
+        assert world.told.dead_letters == {}
+        assert world.parked_copies() == []
+        entries = {"sources": world.sources, "receivers": world.entries}
+        process.registry.learn(parse_receivers_file(yaml.safe_dump(entries), "test"))
+        await process.ended(2)  # at once, not when somebody looks again
+        assert len(world.outside.arrived("/answer")) == MANY
+        await until(world.is_at_rest)
+        await process.stop()
+        _judge(world, MANY)
+
+    run_virtually(story())
+
+
+@pytest.mark.parametrize("able_first", [True, False])
+def test_a_lane_is_served_by_the_process_that_can(able_first: bool) -> None:
+    async def story() -> None:
+        world = MovingWorld()
+        await world.create()
+        await world.declare("r", **SIGNED)
+        environs = [SECRET, {}] if able_first else [{}, SECRET]
+        processes = []
+        for environ in environs:
+            processes.append(MovingProcess(world, environ=environ))
+            await processes[-1].ended(10)
+        await _send(world, 0)
+        await until(world.is_at_rest)
+        for process in processes:
+            await process.stop()
+        _judge(world, MANY)
+
+    run_virtually(story())
+
+
+@LANES
+def test_what_waits_for_an_answer_is_asked_about_by_a_process_that_can(lane: str) -> None:
+    async def story() -> None:
+        world = MovingWorld()
+        await world.create()
+        later: dict[str, Any] = {"status_endpoint": "http://r/later/{message_id}", "poll": {"base": 20, "cap": 20}}
+        await world.declare("r", "/later", lane=lane, **SIGNED, **later)
+        first = MovingProcess(world, environ=SECRET)
+        await _send(world, 0, 1)
+        await first.ended(5)
+        await first.stop()
+        assert world.outside.arrived("/later") == ["a-0"]
+        without = MovingProcess(world)
+        await without.ended(2 * 3600)
+        await without.stop()
+        last = MovingProcess(world, environ=SECRET)
+        await until(world.is_at_rest)
+        await last.stop()
+        assert world.told.dead_letters.keys() <= {"answer_timeout"}  # its deadline is its own business
+        assert world.outside.arrived("/later") == ["a-0"]
+
+    run_virtually(story())
+
+
+def test_a_result_waits_for_a_process_that_can_use_the_callback_s_settings() -> None:
+    async def story() -> None:
+        world = MovingWorld()
+        await world.create()
+        world.sources = {"a": {"callback": {"url": "http://sender/callback", "secret": "${NAME}"}}}
+        await world.declare("r")
+        without = MovingProcess(world)
+        await _send(world, 0)
+        await without.ended(60)
+        assert len(world.outside.arrived("/answer")) == MANY
+        assert world.outside.results() == {}
+        await without.stop()
+        process = MovingProcess(world, environ=SECRET)
+        await until(world.is_at_rest)
+        await process.stop()
+        _judge(world, MANY)
+
+    run_virtually(story())
+
+
+async def _struck(fuse: Fuse, lane: str) -> MovingWorld:
+    world = MovingWorld()
+    await world.create()
+    await world.declare("r", lane=lane, **SIGNED)
+    await _send(world, 0, 3)
+    without = MovingProcess(world, fuse)
+    await without.ended(12)
+    await without.stop()
+    process = MovingProcess(world, environ=SECRET)
+    await until(world.is_at_rest)
+    await process.stop()
+    return world
+
+
+@STRIKES
+@LANES
+def test_a_crash_while_it_waits_loses_nothing(lane: str, strikes: Strikes) -> None:
+    counted = Fuse()
+    run_virtually(_struck(counted, lane))
+    for blow_at in strikes(counted):
+        _judge(run_virtually(_struck(Fuse(blow_at), lane)), 3, f"call {blow_at}")
