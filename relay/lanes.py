@@ -95,7 +95,7 @@ class Lanes:
         self._outside = outside
         self._observer = observer
         self._patience = patience
-        self.roster = Roster(process)
+        self.roster = Roster(process, self._unusable)
         """Which lanes are served here; somebody has to run it."""
         self._topics = topics = Topics(settings.topic_prefix)
         effects = Effects(
@@ -140,6 +140,12 @@ class Lanes:
         """The lane of a receiver whose settings cannot be used here is left to processes that can use them."""
         receiver = None if lane == SHARED else self._known.receiver(lane)
         return receiver is None or receiver.unusable is None
+
+    def _unusable(self) -> list[str]:
+        """Owners of the lanes that are left to others."""
+        if not self._reading.keys() & set(_OF_RECEIVERS):
+            return []
+        return [f"r:{lane}" for lane in self._lanes_of_receivers(self._own()) if not self._can_serve(lane)]
 
     def own(self) -> frozenset[str]:
         """Receivers whose own topics have to be read by somebody."""

@@ -99,7 +99,7 @@ class Relay:
             ring,
             member,
             ready=lambda: self._trouble,
-            warnings=partial(warnings_of, self._parked_watch, self._topic_watch, self._clock),
+            warnings=partial(warnings_of, self._parked_watch, self._topic_watch, self._clock, registry),
         )
 
     def _new_recovery(self) -> Recovery:

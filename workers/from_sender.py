@@ -5,8 +5,8 @@
 2. look up the message: a known id with all hop records acknowledged is a duplicate and skipped, one with other bytes
    is a dead letter (`id_conflict`);
 3. find its receivers: those it names, or those that subscribe and whose filters take it; one that is switched off, or
-   whose settings this process cannot use, gets it later. What nobody's filter takes has come to its end. What the relay says itself goes to those that may
-   hear it;
+   whose settings this process cannot use, gets it later. What nobody's filter takes has come to its end. What the relay
+   says itself goes to those that may hear it;
 4. append one hop record per receiver, and a dead letter for each receiver nobody knows;
 5. acknowledged: remember the message as enqueued.
 

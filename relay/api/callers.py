@@ -175,7 +175,8 @@ def owners_in(context: ApiContext) -> OwnerOf:
 
     def owner_of(name: str) -> str | None:
         receiver, registrar = context.directory.receiver(name), context.registrar
-        if receiver is None and registrar is not None and (declared := registrar.registry.owner_of(name)) is not None:
+        is_refused = receiver is None or receiver.unusable is not None
+        if is_refused and registrar is not None and (declared := registrar.registry.owner_of(name)) is not None:
             return declared  # of one that is refused here
         receiver = receiver or context.directory.removed(name)
         return None if receiver is None else receiver.owner

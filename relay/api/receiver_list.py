@@ -131,7 +131,8 @@ class ReceiverListResource:
         health = await self._context.state.endpoints([f"r:{item['name']}" for item in items]) if items else []
         for item, of in zip(items, health, strict=True):
             receiver = self._registry.receiver(item["name"])
-            item["condition"] = "refused" if receiver is None else condition(of, receiver.post, receiver.verified)
+            usable = receiver is not None and receiver.unusable is None
+            item["condition"] = condition(of, receiver.post, receiver.verified) if receiver and usable else "refused"
             item["breaker"] = of.breaker
         return [item for item in items if not wanted.states or item["condition"] in wanted.states]
 

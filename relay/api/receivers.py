@@ -149,7 +149,7 @@ class ReceiversResource:
         receiver, refused = self._context.directory.receiver(name), self._context.directory.refusal(name)
         if receiver is None and refused is None:
             raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}.")
-        if receiver is None:
+        if receiver is None or receiver.unusable is not None:
             return Found(f"r:{name}", None, refused, None, self._declared(name))
         registrar = self._context.registrar
         seen = None if registrar is None else verification_of(registrar.registry, receiver)

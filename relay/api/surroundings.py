@@ -19,7 +19,7 @@ from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.parking import parked_key, unwrap
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, LogReader, Record, TopicPartition
-from relay.state.onlooker import LineHead, ParkedHead, Served
+from relay.state.onlooker import UNSERVED_S, LineHead, ParkedHead, Served, unusable_at
 from relay.state.port import State
 from relay.state.rows import RowKey, Stage, delivery_row
 from workers.delivery import order_key
@@ -49,6 +49,11 @@ class _Seen:
         found = [self._seen(lane) for lane in self.lanes[one.delivery]]
         return next((lane for lane in found if lane.unserved), found[-1])
 
+    def lacking(self, owner: str) -> str | None:
+        """A process that cannot use the settings of this endpoint, and said so a moment ago."""
+        sign = self.signs.get(unusable_at(owner))
+        return sign.process if sign is not None and sign.ago_s <= UNSERVED_S else None
+
     def _seen(self, lane: TopicPartition) -> LaneSeen:
         sign = self.signs[lane]
         return LaneSeen(*lane, None if sign is None else sign.ago_s)
@@ -73,7 +78,8 @@ class Surroundings:
         if not lanes:
             return list(found)
         waiting = [one for one in found if one.delivery in lanes]
-        signs, held = await asyncio.gather(self._signs(lanes), self._held(waiting, source))
+        owners = {_owner(one, source) for one in waiting}
+        signs, held = await asyncio.gather(self._signs(lanes, owners), self._held(waiting, source))
         heads = await self._heads(waiting, lanes, signs)
         received = None if received_ms is None else received_ms / 1000
         seen = _Seen(lanes, signs, held, heads, received, now)
@@ -83,14 +89,17 @@ class Surroundings:
         lane, now = seen.lane_of(one), seen.now
         if one.row.stage not in _WAITING:
             since = one.record.timestamp_ms / 1000 if one.record is not None else None
-            held = seen.held.get(f"s:{source.source_id}")
-            return of_callback(one.callback, held, lane, since, now) if one.callback is not None else None
+            if one.callback is None:
+                return None
+            owner = _owner(one, source)
+            return of_callback(one.callback, seen.held.get(owner), lane, since, now, seen.lacking(owner))
         if lane.topic == self._topics.from_sender:
             return before_routing(lane, seen.received, now)
         receiver = self._receiver(one)
         if receiver is None:
             return None
-        around = Around(receiver, lane, seen.held[f"r:{receiver.name}"], seen.heads.get(one.delivery))
+        owner = _owner(one, source)
+        around = Around(receiver, lane, seen.held[owner], seen.heads.get(one.delivery), seen.lacking(owner))
         return of_delivery(one.seen, around, seen.received, now)
 
     def _receiver(self, one: Found) -> Receiver | None:
@@ -127,8 +136,8 @@ class Surroundings:
     def _partition(self, topic: str, key: str) -> int:
         return partition_of(key.encode(), self._partitions[topic])
 
-    async def _signs(self, lanes: _Lanes) -> _Signs:
-        each = list({lane for passed in lanes.values() for lane in passed})
+    async def _signs(self, lanes: _Lanes, owners: Iterable[str]) -> _Signs:
+        each = [*{lane for passed in lanes.values() for lane in passed}, *map(unusable_at, owners)]
         return dict(zip(each, await self._state.signs(each), strict=True))
 
     # endpoints
@@ -194,6 +203,11 @@ class Surroundings:
             delivery: line_head(key, head, copy)
             for (delivery, (_, key, head)), copy in zip(heads.items(), copies, strict=True)
         }
+
+
+def _owner(one: Found, source: Source) -> str:
+    """Of the endpoint that a delivery, or its result, is on its way to."""
+    return f"r:{one.delivery.receiver}" if one.row.stage in _WAITING else f"s:{source.source_id}"
 
 
 def line_head(key: bytes, head: ParkedHead, copy: Record | None) -> LineHead:

@@ -103,7 +103,7 @@ class TrialResource:
             raise Problem(
                 UNVERIFIED, f"The receiver {name} is sent nothing before its URL has proved that it wants it."
             )
-        if receiver is not None:
+        if receiver is not None and receiver.unusable is None:
             return receiver
         refused = self._context.directory.refusal(name)
         if refused is not None:

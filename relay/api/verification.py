@@ -60,7 +60,7 @@ class VerificationResource:
         query_of(request)
         name = request.match_info["name"]
         receiver = self._registry.receiver(name)
-        if receiver is None:
+        if receiver is None or receiver.unusable is not None:
             raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r} that could be sent anything.")
         result = None if receiver.verification == "none" else await self._tried(receiver)
         view: TriedView = {

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from relay.domain.hold import Hold, HoldReason
 from relay.domain.progress import WaitKind
 from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.route import is_in_shared
 from relay.state.onlooker import UNSERVED_S, Openings, Watched
 from relay.state.port import EndpointHealth
 from relay.state.rows import Row, Stage
@@ -65,12 +66,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What is around a delivery on its way to `receiver`. `head` None: nothing comes before it."""
+    """What is around a delivery on its way to `receiver`. `head` None: nothing comes before it. `lacking`: a process
+    that cannot use the receiver's settings, as it said a moment ago."""
 
     receiver: Receiver
     lane: LaneSeen
     held: Held
     head: Head | None = None
+    lacking: str | None = None
 
 
 def before_routing(lane: LaneSeen, since: float | None, now: float) -> Wait | None:
@@ -98,7 +101,13 @@ def _held_up(seen: Watched, around: Around, since: float | None, now: float) -> 
     if around.receiver.moving and row.stage < Stage.AWAITING:
         moving = "the receiver moves to another lane, which begins when the old one has finished what it has"
         return _own(seen, around.receiver.post, now) or Wait("order", since, None, moving)
-    if (unserved := _unserved(around.lane, since, now)) is not None:
+    receiver = around.receiver
+    unserved = _unserved(around.lane, since, now)
+    if unserved is not None or is_in_shared(receiver):
+        unusable = _unusable(around.lacking, receiver.unusable if unserved is not None else None, since)
+        if unusable is not None:
+            return unusable
+    if unserved is not None:
         return unserved
     match row.stage:
         case Stage.NONE | Stage.ENQUEUED | Stage.SENDING:
@@ -109,9 +118,14 @@ def _held_up(seen: Watched, around: Around, since: float | None, now: float) -> 
             return None
 
 
-def of_callback(callback: Watched, held: Held | None, lane: LaneSeen, since: float | None, now: float) -> Wait:
-    """Why a result has not come back to its sender. `held` None: there is a consumer for it, and no endpoint."""
+def of_callback(
+    callback: Watched, held: Held | None, lane: LaneSeen, since: float | None, now: float, lacking: str | None = None
+) -> Wait:
+    """Why a result has not come back to its sender. `held` None: there is a consumer for it, and no endpoint.
+    `lacking`: as in `Around`."""
     since = since if callback.since_s is None or since is not None else now - callback.since_s
+    if (unusable := _unusable(lacking, None, since)) is not None:
+        return unusable
     unserved = _unserved(lane, since, now)
     if unserved is not None:
         return unserved
@@ -145,6 +159,14 @@ def _unserved(lane: LaneSeen, since: float | None, now: float) -> Wait | None:
     if lane.ago_s is None:
         return Wait("no_worker", since, None, f"{where}, and none is known to have done so")
     return Wait("no_worker", now - lane.ago_s, None, f"{where}; the last one was seen {lane.ago_s:.0f} s ago")
+
+
+def _unusable(lacking: str | None, here: str | None, since: float | None) -> Wait | None:
+    """`here`: why the process that is asked cannot use the settings; of interest where no other one does."""
+    if lacking is None and here is None:
+        return None
+    where = f"process {lacking} cannot use the settings" if lacking else "no process can use the settings"
+    return Wait("configuration", since, None, f"{where}: {here}" if here else where)
 
 
 def _of_post(seen: Watched, around: Around, since: float | None, now: float) -> Wait | None:

@@ -39,7 +39,8 @@ from relay.log.port import Record
 class InForce:
     """Taken record by record, as `following.py` tells of them (its `Taker`). An entry that this process cannot use
     leaves the former one in force, and is listed in `problems`, by key; without a former one the receiver or source is
-    `unusable`. `resumed`: called with the owner of each hold that was ended, and of what can be used from now on. `ring`: what opens the secrets that are encrypted on the topic."""
+    `unusable`. `resumed`: called with the owner of each hold that was ended, and of what can be used again.
+    `ring`: what opens the secrets that are encrypted on the topic."""
 
     def __init__(self, environ: Mapping[str, str], resumed: Callable[[str], None], ring: KeyRing) -> None:
         self._resumed = resumed

@@ -26,7 +26,8 @@ class Registry:
     An entry that this process cannot use (a variable is missing, or a newer version wrote it) leaves the former one
     in force; without one, its receiver or source is `unusable`. It is listed in `problems`, by key; one of the shared
     lane says so when it is asked for (`refusal`). `ready` is set once the topic has been read to its end. `resumed`:
-    called with the owner of each hold that was ended, as often as the topic says so, and of what can be used again. `ring`: what opens the secrets that are encrypted on the topic.
+    called with the owner of each hold that was ended, as often as the topic says so, and of what can be used again.
+    `ring`: what opens the secrets that are encrypted on the topic.
     """
 
     def __init__(

@@ -114,15 +114,15 @@ def known_to(registry: Registry, receiver: str | None = None) -> Known:
     if receiver is not None:
         one, why = registry.receiver(receiver), registry.refusal(receiver)
         refused = {} if why is None else {f"receivers.{receiver}": why}
-        return Known({} if one is None else {receiver: one}, {}, refused, keys=keys)
+        return Known({receiver: one} if one is not None and one.unusable is None else {}, {}, refused, keys=keys)
     own = dict(registry.receivers())
     all_of_them = {**own, **registry.shared.some(max(0, MOST_KNOWN - len(own)))}
-    some = {name: all_of_them[name] for name in sorted(all_of_them)[:MOST_KNOWN]}
+    looked_at = sorted(all_of_them)[:MOST_KNOWN]
+    some = {name: one for name in looked_at if (one := all_of_them[name]).unusable is None}
+    sources = {source_id: source for source_id, source in registry.sources().items() if source.unusable is None}
     shown = {_place(key): why for key, why in list(registry.problems.items())[:_REFUSED_SHOWN]}
     total = len(own) + len(registry.shared)
-    return Known(
-        some, dict(registry.sources()), shown, max(0, registry.refused - len(shown)), max(0, total - len(some)), keys
-    )
+    return Known(some, sources, shown, max(0, registry.refused - len(shown)), max(0, total - len(looked_at)), keys)
 
 
 def _place(key: str) -> str:

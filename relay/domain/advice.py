@@ -47,6 +47,11 @@ WAITS: Final[Mapping[WaitKind, Cause]] = {
         "Nobody reads the topic that it waits on. Start a worker for it (`relay run`, or `relay worker`); it then goes"
         " on by itself.",
     ),
+    "configuration": Cause(
+        "Its settings cannot be used",
+        "A secret that they name is not set where the workers run, or a newer release wrote them. Set it for every"
+        " process and start them again, or change the settings; everything then goes on by itself, in order.",
+    ),
     "settling": Cause("An attempt may still arrive", "It is looked into when that time is over."),
     "switched_off": Cause("The receiver is switched off", "Set `enabled: true` of the receiver, and it goes on."),
     "queued": Cause("In the queue", "A worker takes it in its turn; there is nothing to do."),

@@ -25,6 +25,7 @@ WaitKind = Literal[
     "answer",
     "callback",
     "no_worker",
+    "configuration",
     "settling",
     "switched_off",
     "verification",

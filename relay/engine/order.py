@@ -181,6 +181,11 @@ class Order(Generic[W]):
         gate = self._gates.get(key)
         return gate is not None and gate.closed_until > now
 
+    def closed_for(self, why: WaitFor, now: float, limit: int) -> list[str]:
+        """Up to `limit` endpoints that are closed for that."""
+        closed = (gate.key for gate in self._gates.values() if gate.closed_until > now and gate.closed_for == why)
+        return list(islice(closed, limit))
+
     def next_due(self) -> float | None:
         """When something that waits may be taken; None if nothing waits for a time."""
         return self._held[0][0] if self._held else None

@@ -104,8 +104,8 @@ WaitFor = Literal[
 ]
 """What a record in memory waits for: the words of `waiting_for`, and those that nobody is told for one delivery.
 `backlog`: room for its answer or its retry. `max_in_flight`: another request to its endpoint has to end.
-`own_shortage`: something of our own is short. `configuration`: this process cannot use its endpoint's settings. `seat`: as many requests as may are under way in the process. `turn`:
-nothing."""
+`own_shortage`: something of our own is short. `configuration`: this process cannot use its endpoint's settings.
+`seat`: as many requests as may are under way in the process. `turn`: nothing."""
 
 
 class Work:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from relay.log.port import Coordinate
+from relay.log.port import Coordinate, TopicPartition
 from relay.state.rows import Row
 
 
@@ -57,6 +57,12 @@ class Sign(NamedTuple):
     process: str = ""
     in_flight: int = 0
     parked: tuple[ParkedLine, ...] = ()
+
+
+def unusable_at(owner: str) -> TopicPartition:
+    """Where processes sign that they cannot use the settings of an endpoint: in place of a lane's, as signs are kept by
+    the name of a lane. No topic has a slash in its name."""
+    return TopicPartition(f"configuration/{owner}", 0)
 
 
 UNSERVED_S: Final = 10.0

@@ -1,18 +1,21 @@
 """Signs of life: who serves which lane, told to those who look only. Nothing is decided by it."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain, islice
 from typing import Any, Final, Protocol
 
 from relay.clock import Clock
 from relay.domain.errors import Unavailable
 from relay.engine.order import Order
 from relay.log.port import Headers, TopicPartition
-from relay.state.onlooker import LineHead, ParkedLine, Sign
+from relay.state.onlooker import LineHead, ParkedLine, Sign, unusable_at
 from relay.state.port import State
 
 SIGN_EVERY_S: Final = 3.0
+UNUSABLE: Final = 500
+"""So many endpoints are told of whose settings cannot be used."""
 HEADS: Final = 50
 """So many lines of a lane are told of, and as many of those that are parked."""
 
@@ -41,10 +44,12 @@ class Roster:
     """Signs of life: which lanes this process serves, and which records head lines in them. For those who look only.
 
     All of them go out together, a few times a minute, whatever the traffic. `process`: its name, for people.
+    `unusable`: owners of the lanes that it does not ask for, as it cannot use their settings.
     """
 
-    def __init__(self, process: str = "") -> None:
+    def __init__(self, process: str = "", unusable: Callable[[], Iterable[str]] = tuple) -> None:
         self._process = process
+        self._unusable = unusable
         self._lanes: dict[TopicPartition, SignedFor] = {}
         self._new: set[TopicPartition] = set()
         self._entered = asyncio.Event()
@@ -60,18 +65,25 @@ class Roster:
         while True:
             if clock.monotonic() >= next_round:
                 next_round = clock.monotonic() + SIGN_EVERY_S
-                await self._sign(state, list(self._lanes))
+                await self._sign(state, self._signs_of(list(self._lanes)) + self._signs_of_unusable(clock.monotonic()))
             else:
-                await self._sign(state, self._new)
+                await self._sign(state, self._signs_of(self._new))
             await clock.wait(self._entered, max(0.0, next_round - clock.monotonic()))
             self._entered.clear()
 
-    async def _sign(self, state: State, partitions: Iterable[TopicPartition]) -> None:
-        signs = [sign for partition in partitions if (sign := self._sign_of(partition)) is not None]
+    async def _sign(self, state: State, signs: Sequence[Sign]) -> None:
         self._new.clear()
         if signs:
             with suppress(Unavailable):  # who looks meanwhile is told so anyway
                 await state.sign(signs)
+
+    def _signs_of(self, partitions: Iterable[TopicPartition]) -> list[Sign]:
+        return [sign for partition in partitions if (sign := self._sign_of(partition)) is not None]
+
+    def _signs_of_unusable(self, now: float) -> list[Sign]:
+        lanes = (lane.order.closed_for("configuration", now, HEADS) for lane in self._lanes.values())
+        owners = {*islice(self._unusable(), UNUSABLE), *chain.from_iterable(lanes)}
+        return [Sign(*unusable_at(owner), process=self._process) for owner in sorted(owners)[:UNUSABLE]]
 
     def _sign_of(self, partition: TopicPartition) -> Sign | None:
         lane = self._lanes[partition]

@@ -30,6 +30,8 @@ LOOKED_AT: Final = 256
 """Receivers that are looked at between two looks."""
 HELD_LOOK_S: Final = 2.0
 """Who is held is sent nothing by itself; so often it is looked whether it still is."""
+UNUSABLE_S: Final = 5.0
+"""How long after a look at a receiver whose settings cannot be used here it is looked at again."""
 ONE_S: Final = TIMEOUT_S + 10.0
 """So long nobody else makes a handshake with the same receiver."""
 NONCE_BYTES: Final = 32
@@ -152,7 +154,9 @@ class Verifier:
             if len(running) + len(found) >= AT_A_TIME:
                 break
             receiver = self._registry.receiver(name)
-            if receiver is None or receiver.verified or not receiver.enabled:
+            if receiver is not None and receiver.unusable is not None:
+                proofs.put_off(name, self._clock.time() + UNUSABLE_S)
+            elif receiver is None or receiver.verified or not receiver.enabled:
                 proofs.settle([name])  # or else its next record says so
             elif name not in running and (due := self._due_at(receiver)) > self._clock.time():
                 proofs.put_off(name, due)

@@ -1,10 +1,26 @@
 """What needs somebody's attention although all goes on: for /readyz and the overview."""
 
+from relay.config.registry import Registry
 from relay.watch.parked import ParkedWatch
 from relay.watch.shared_clock import SharedClock, off
 from relay.watch.topics import TopicWatch
 
 
-def warnings_of(parked: ParkedWatch, topics: TopicWatch, clock: SharedClock) -> dict[str, str | None]:
+def warnings_of(
+    parked: ParkedWatch, topics: TopicWatch, clock: SharedClock, registry: Registry
+) -> dict[str, str | None]:
     """For people, by what it is about; None: nothing."""
-    return {"parked": parked.warning, "clock": off(clock.ahead_s), "topics": topics.warning}
+    return {
+        "parked": parked.warning,
+        "clock": off(clock.ahead_s),
+        "topics": topics.warning,
+        "configuration": _unusable(registry),
+    }
+
+
+def _unusable(registry: Registry) -> str | None:
+    if not registry.refused:
+        return None
+    entries = "1 entry" if registry.refused == 1 else f"{registry.refused} entries"
+    first = next((f"; {why.splitlines()[0]}" for why in registry.problems.values()), "")
+    return f"this process cannot use {entries} of receivers or sources, whose messages may wait{first}"

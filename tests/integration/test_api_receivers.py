@@ -1,7 +1,9 @@
 """Dead letters and receivers over the API, and the way back for a receiver that said 410."""
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -41,15 +43,16 @@ async def test_a_receiver_that_is_gone_is_paused_until_it_is_resumed(tmp_path: P
         await sink.stop()
 
 
-async def test_a_receiver_whose_secret_is_missing_is_refused_with_that_reason_everywhere(tmp_path: Path) -> None:
+async def test_a_receiver_whose_secret_is_missing_is_shown_with_that_reason_everywhere_and_its_messages_wait(
+    tmp_path: Path,
+) -> None:
     declared = {"post_endpoint": "http://127.0.0.1:9/", "secret": "${CI_SECRET_OF_NOBODY}"}
     (tmp_path / "receivers.yaml").write_text(json.dumps({"receivers": {"ci": declared}}))
     why = "receivers.ci.secret: the environment variable CI_SECRET_OF_NOBODY is not set"
     async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
         await dev.line_with("Ready")
-        code, output = await relay(dev, "send", "--source", "s", "--receiver", "ci", "-", stdin=b"{}")
-        assert code == 1
-        assert why in output
+        code, output = await relay(dev, "send", "--source", "s", "--receiver", "ci", "--id", "1", "-", stdin=b"{}")
+        assert code == 0
         code, output = await relay(dev, "receivers", "health", "ci")
         assert f"ci: refused: receiver_config: {why}" in output
         async with aiohttp.ClientSession(dev.value_of("API")) as api:
@@ -59,3 +62,19 @@ async def test_a_receiver_whose_secret_is_missing_is_refused_with_that_reason_ev
             assert why in known["refused"]
             async with api.get("/metrics") as response:
                 assert "relay_receivers_refused 1.0" in (await response.text()).splitlines()
+            async with api.get("/readyz?verbose") as response:
+                assert "[!]configuration warns: this process cannot use 1 entry" in await response.text()
+
+            async with asyncio.timeout(20):
+                while True:
+                    waiting = await _waiting_for(api)
+                    if waiting["kind"] == "configuration":
+                        break
+                    await asyncio.sleep(0.1)  # it has no event to wait for
+            assert why in waiting["detail"]
+
+
+async def _waiting_for(api: aiohttp.ClientSession) -> dict[str, Any]:
+    async with api.get("/v1/sources/s/messages/1") as response:
+        [delivery] = (await response.json())["deliveries"]
+    return delivery["waiting_for"] or {"kind": None}

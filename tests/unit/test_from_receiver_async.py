@@ -70,7 +70,7 @@ async def heard(
     return await stepped(step, work)
 
 
-def at_deadline(rig: Rig, receiver: Receiver, hop: Hop = HOP) -> Dead | Done | None:
+def at_deadline(rig: Rig, receiver: Receiver, hop: Hop = HOP) -> Dead | Done | Later | None:
     step = worker(rig, receiver)
     return step.overdue(step.admit(hop_record(PENDING, hop, age_s=600)))
 

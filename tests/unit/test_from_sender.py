@@ -19,7 +19,7 @@ from relay.domain.own_events import message_of, turn_of
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.route import Cut, Marker, Route, route_key
-from relay.engine.work import Dead, Done, Outcome, Seen
+from relay.engine.work import Dead, Done, Later, Outcome, Seen
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.port import Lane
 from relay.state.replies import answered
@@ -83,11 +83,19 @@ def test_the_payload_goes_to_the_receivers_topic_as_it_is(rig: Rig) -> None:
     )
 
 
-def test_who_names_a_receiver_that_is_refused_here_is_told_why(rig: Rig) -> None:
-    rig.known.refused["cx"] = "the environment variable X is not set"
-    [letter] = routed(rig, structs.replace(PUSH, receivers=("cx",)))
-    detail = dict(letter.headers)["relay-detail"].decode()
-    assert detail == "the receiver cx is refused: the environment variable X is not set"
+def test_a_receiver_whose_settings_cannot_be_used_here_gets_its_messages_all_the_same(rig: Rig) -> None:
+    rig.known.receivers["ci"] = replace(rig.known.receivers["ci"], unusable="the environment variable X is not set")
+    rig.known.refused["ci"] = "the environment variable X is not set"
+    assert [hop.topic for hop in routed(rig, PUSH)] == [TOPICS.to_receiver("ci")]
+
+
+def test_a_message_waits_while_the_lane_of_one_of_its_receivers_cannot_be_told(rig: Rig) -> None:
+    step = worker(rig)
+    work = step.admit(sent(structs.replace(PUSH, receivers=("ci", "cx"))))
+    rig.known.refused["cx"] = "a record that is not JSON of declared_by and entry"
+    assert isinstance(step.step(work), Later)
+    del rig.known.refused["cx"]
+    assert isinstance(step.step(work), Done)
 
 
 def test_in_the_shared_lane_the_receiver_is_the_key(rig: Rig) -> None:
@@ -291,7 +299,7 @@ def test_a_message_takes_the_old_lane_before_the_marker_and_the_new_one_behind_i
         (hop,) = decision.records
         return hop.topic, hop.key, hop_of(hop).move
 
-    def marked(offset: int, token: str) -> Done | Dead:
+    def marked(offset: int, token: str) -> Done | Dead | Later:
         return step.step(step.admit(record(FROM_SENDER, Marker("ci", 1, token).headers(), b"", offset=offset)))
 
     old, new = (TOPICS.to_receiver("ci"), b"github", 0), (TOPICS.to_receiver("shared"), b"ci", 1)
@@ -333,6 +341,7 @@ async def seen(step: FromSender, *records: Record) -> tuple[list[Incoming], list
 
 async def finish(step: FromSender, work: Incoming) -> None:
     decision = step.step(work)
+    assert not isinstance(decision, Later)
     count = len(decision.records) if isinstance(decision, Done) else 1
     at = tuple(Coordinate("t", 2, offset) for offset in range(count))
     await step.table.mark([(work, Outcome(decision, at))])

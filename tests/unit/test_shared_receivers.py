@@ -166,7 +166,8 @@ async def test_few_are_in_memory(log: _Log, monkeypatch: pytest.MonkeyPatch) -> 
 async def test_one_that_cannot_be_used_here_leaves_the_former_one_in_force(log: _Log) -> None:
     await log.say({"ci": entry(timeout=1, secret="${THERE}"), "new": entry(secret="${ABSENT}")})
     async with following(log, {"THERE": "a secret long enough"}) as registry:
-        assert (registry.refused, registry.receiver("new")) == (1, None)
+        new = registry.receiver("new")
+        assert (registry.refused, new is not None and new.unusable) == (1, registry.refusal("new"))
         assert "the environment variable ABSENT is not set" in (registry.refusal("new") or "")
         for bad in (entry(timeout=2, secret="${ABSENT}"), entry(timeout=3, secret="${ABSENT}"), b"?"):
             await log.say({"ci": bad, "new": None, "last": entry(timeout=bad == b"?" or 9)})
@@ -279,7 +280,9 @@ def _any(patterns: Iterable[str], text: str) -> bool:
     return any(text == each or (each.endswith("*") and text.startswith(each[:-1])) for each in patterns)
 
 
-async def test_who_is_off_or_refused_is_no_subscriber_and_a_pattern_may_be_a_reference(log: _Log) -> None:
+async def test_who_is_off_is_no_subscriber_but_who_lacks_a_secret_here_is_and_a_pattern_may_be_a_reference(
+    log: _Log,
+) -> None:
     wants: dict[str, Any] = {"sources": ["a"], "event_types": ["*"]}
     await log.say(
         {
@@ -291,7 +294,7 @@ async def test_who_is_off_or_refused_is_no_subscriber_and_a_pattern_may_be_a_ref
         }
     )
     async with following(log, {"WHO": "a"}) as registry:
-        assert registry.subscribers("a", None) == ("by-reference", "many", "own")
+        assert registry.subscribers("a", None) == ("by-reference", "many", "own", "refused")
 
 
 async def test_who_has_a_filter_is_known_wherever_it_is_kept_and_as_it_changes(log: _Log) -> None:
