@@ -107,6 +107,7 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", f"{_MESSAGES}/{{message_id}}/attempts"): MESSAGE,
     ("GET", f"{_MESSAGES}/{{message_id}}/payload"): MESSAGE,
     ("GET", "/v1/messages"): LETTERS,
+    ("GET", "/v1/attempts/{partition}/{offset}"): LETTERS,
     ("GET", "/v1/stats"): LETTERS,
     ("GET", _CALLBACK): READ,
     ("POST", f"{_CALLBACK}/pause"): ADMIN,

@@ -18,7 +18,8 @@ from relay.domain.dead_letter import identity_of, parse_dead_letter
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.reasons import ReasonClass, reason_class
 from relay.log.port import Coordinate, Record
-from relay.replay.letter import Letter, read_letter
+from relay.log.slices import AT_ONCE
+from relay.replay.letter import read_letter
 from relay.replay.plan import is_open
 from relay.state.port import FailedEntry
 from relay.state.replies import answered
@@ -27,6 +28,8 @@ from relay.state.rows import delivery_row
 PAGES: Final = NewestFirst("[0-9]{1,9}-[0-9]{1,18}")
 MOST_LOOKED_AT: Final = 10_000
 """So many of the newest are looked at, at most, for a page of what the caller may see, and nobody has seen to."""
+MOST_BYTES: Final = 32 * 1024 * 1024
+"""Of values that are read for a page, which ends early then."""
 
 
 class FailedResource:
@@ -43,33 +46,47 @@ class FailedResource:
         """The newest first; `receiver` (`-`: those that never had one) narrows it. `cursor`: behind the last one that
         was seen, whatever came or was seen to since."""
         query = query_of(request, "receiver", "limit", "cursor")
-        limit, behind = limit_in(query), PAGES.behind(query)
+        limit, at = limit_in(query), PAGES.behind(query)
         receivers = await self._receivers(request, query.get("receiver", []))
-        wanted = limit
+        found, wanted, size = list[tuple[Rank, LetterView]](), limit, 0
         while True:
             wanted = min(4 * wanted, MOST_LOOKED_AT)
             entries, are_all = await self._newest(receivers, wanted)
-            own = [
+            left = [
                 entry
                 for entry in entries
-                if (behind is None or _rank(entry) < behind) and _sees(request, entry.receiver, entry.source_id)
+                if (at is None or _rank(entry) < at) and _sees(request, entry.receiver, entry.source_id)
             ]
-            found = [letter for letter in await self._open(own) if _sees_letter(request, letter.record)]
-            if len(found) > limit or are_all:
-                ranks = {(entry.at.partition, entry.at.offset): _rank(entry) for entry in own}
-                last = found[limit - 1].record if len(found) > limit else None
-                cursor = cursor_at(ranks[last.partition, last.offset]) if last is not None else None
-                items = [letter_view(letter.record) for letter in found[:limit]]
-                return json_response(200, LetterPage(items=items, cursor=cursor))
+            for start in range(0, len(left), AT_ONCE):
+                some = left[start : start + AT_ONCE]
+                letters, read = await self._open(request, some)
+                found += letters
+                size += read
+                at = _rank(some[-1])
+                if len(found) > limit:
+                    return _page(found[:limit], found[limit - 1][0])
+                if size >= MOST_BYTES:
+                    return _page(found, at)
+            if are_all:
+                return _page(found, None)
 
-    async def _open(self, entries: Sequence[FailedEntry]) -> Sequence[Letter]:
-        """Those that nobody has replayed or discarded. The index forgets these, if not at once."""
+    async def _open(
+        self, request: web.Request, entries: Sequence[FailedEntry]
+    ) -> tuple[Sequence[tuple[Rank, "LetterView"]], int]:
+        """Those that the caller may see, and that are neither replayed nor discarded: the index forgets these, if not
+        at once. And how many bytes were read; only what is listed is kept of them."""
         records = await self._context.log.read([(entry.at, None) for entry in entries])
-        letters = [read_letter(record, self._context.topics) for record in records if record is not None]
-        own = list(dict.fromkeys(letter.delivery for letter in letters))
+        size = sum(len(record.value or b"") for record in records if record is not None)
+        letters = [
+            (_rank(entry), read_letter(record, self._context.topics))
+            for entry, record in zip(entries, records, strict=True)
+            if record is not None and _sees_letter(request, record)
+        ]
+        own = list(dict.fromkeys(letter.delivery for _, letter in letters))
         peeked = await answered(self._context.state.peek(list(map(delivery_row, own)))) if own else []
         rows = dict(zip(own, peeked, strict=True))
-        return [letter for letter in letters if is_open(letter, rows[letter.delivery])]
+        open_ones = [(rank, letter) for rank, letter in letters if is_open(letter, rows[letter.delivery])]
+        return [(rank, letter_view(letter.record)) for rank, letter in open_ones], size
 
     async def get(self, request: web.Request) -> web.Response:
         """One dead letter, with its headers and payload."""
@@ -147,7 +164,8 @@ class PayloadView(TypedDict):
 
 
 class LetterPage(TypedDict):
-    """Newest first. `cursor`: for what follows; null on the last page."""
+    """Newest first. `cursor`: for what follows; null on the last page. A page whose records are large ends early, and
+    has one."""
 
     items: list[LetterView]
     cursor: str | None
@@ -183,6 +201,12 @@ def letter_view(record: Record) -> LetterView:
         "offset": record.offset,
         "replay": f"/v1/failed/{record.partition}/{record.offset}/replay",
     }
+
+
+def _page(found: Sequence[tuple[Rank, LetterView]], last: Rank | None) -> web.Response:
+    """`last`: behind which the next page begins; None: there is none."""
+    cursor = None if last is None else cursor_at(last)
+    return json_response(200, LetterPage(items=[letter for _, letter in found], cursor=cursor))
 
 
 def _rank(entry: FailedEntry) -> Rank:

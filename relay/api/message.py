@@ -34,7 +34,7 @@ class MessageResource:
         asked, identity = wait_asked(request, self._longest_s), message_in_path(request)
         delivery = None if asked is None else await self._only(request, identity, asked)
         if asked is None or delivery is None:
-            return json_response(200, await self._view(request, identity))
+            return json_response(200, await self._view(request, identity, request.query.get("receiver")))
         waited = await self._waiters.wait(request, delivery, asked)
         if waited.response is not None:
             return waited.response
@@ -57,11 +57,15 @@ class MessageResource:
         detail = f"wait is for a message to one receiver; this one goes to {len(deliveries)}: ask without it"
         raise invalid(detail, parameter=WAIT)
 
-    async def _view(self, request: web.Request, identity: MessageId) -> MessageView:
+    async def _view(self, request: web.Request, identity: MessageId, receiver: str | None = None) -> MessageView:
+        """`receiver`: without the deliveries to others."""
         known, whole = await self._reader.find(identity), may_read(request, identity.source_id)
         deliveries = [] if known is None else self._seen(request, known)
         if known is not None and (whole or deliveries):
-            view = await self._reader.view_of(known, deliveries)
+            wanted = [each for each in deliveries if receiver in (None, each.receiver)]
+            if receiver is not None and not wanted:
+                raise Problem(NOT_FOUND, f"The message has no delivery to {receiver[:80]!r} that you may see.")
+            view = await self._reader.view_of(known, wanted)
             return view if whole else of_receivers(view)
         raise await unseen(self._reader, identity, whole=whole)
 

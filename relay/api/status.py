@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec import structs
+
 from relay.api.surroundings import Surroundings
 from relay.api.view import (
     Found,
@@ -22,11 +24,16 @@ from relay.domain.message import Message, parse_message
 from relay.domain.receiver import Source
 from relay.domain.recipients import may_have_none, recipients
 from relay.domain.topics import Topics
-from relay.log.port import Coordinate, LogReader, Record
+from relay.log.port import Coordinate, Flaw, LogReader, Record
+from relay.log.slices import read_each
 from relay.state.onlooker import Watched
 from relay.state.port import State
 from relay.state.rows import MessageRow, MessageStage, Row, Stage, callback_row, delivery_row, tag_of
 
+MOST_ANSWERS: Final = 4 * 1024 * 1024
+"""Bytes of answers that are shown with one message."""
+CUT_ANSWER: Final = 1_024
+"""Bytes that are shown of each answer beyond that."""
 _NOTHING: Final = Watched(Row())
 
 
@@ -133,7 +140,7 @@ class StatusReader:
         )
 
     async def _with_records(self, found: list[Found]) -> list[Found]:
-        """Answers and dead letters are read where their records are, all in one call."""
+        """Answers and dead letters are read where their records are."""
         places = {one.delivery: at for one in found if (at := self._place(one.row)) is not None}
         records = await self._read_all(places)
         return [
@@ -151,9 +158,19 @@ class StatusReader:
         return Coordinate(topics.failed_messages if row.stage is Stage.FAILED else topics.to_sender, *row.at)
 
     async def _read_all(self, places: Mapping[DeliveryId, Coordinate]) -> Mapping[DeliveryId, Record | None]:
-        if not places:
-            return {}
-        return dict(zip(places, await self._log.read([(at, None) for at in places.values()]), strict=True))
+        """With their values as far as there is room, of the others the beginning."""
+        left = MOST_ANSWERS
+
+        def kept(record: Record | None) -> Record | None:
+            nonlocal left
+            size = 0 if record is None else len(record.value or b"")
+            left -= size
+            if record is None or left >= 0:
+                return record
+            flaw = Flaw("too_large", "only its beginning was kept", omitted=f"value={size}")
+            return structs.replace(record, value=(record.value or b"")[:CUT_ANSWER], flaw=flaw)
+
+        return dict(zip(places, await read_each(self._log, [(at, None) for at in places.values()], kept), strict=True))
 
     async def _with_callbacks(self, found: list[Found], source: Source) -> list[Found]:
         """The rows of callbacks that are owed or were given up, and the dead letters of the latter."""

@@ -19,7 +19,8 @@ from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.parking import parked_key, unwrap
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, LogReader, Record, TopicPartition
-from relay.state.onlooker import UNSERVED_S, LineHead, ParkedHead, Served, unusable_at
+from relay.log.slices import read_each
+from relay.state.onlooker import UNSERVED_S, LineHead, Served, unusable_at
 from relay.state.port import State
 from relay.state.rows import RowKey, Stage, delivery_row
 from workers.delivery import order_key
@@ -195,13 +196,11 @@ class Surroundings:
             for delivery, (_, owner, key), (head,) in zip(keys, asked, found, strict=True)
             if head is not None
         }
-        if not heads:
-            return {}
         wanted = [(head.at, parked_key(_STAGE, RowKey(owner, head.row))) for owner, _, head in heads.values()]
-        copies = await self._log.read(wanted)
+        names = await read_each(self._log, wanted, named)
         return {
-            delivery: line_head(key, head, copy)
-            for (delivery, (_, key, head)), copy in zip(heads.items(), copies, strict=True)
+            delivery: LineHead(key, head.row, *name)
+            for (delivery, (_, key, head)), name in zip(heads.items(), names, strict=True)
         }
 
 
@@ -210,12 +209,12 @@ def _owner(one: Found, source: Source) -> str:
     return f"r:{one.delivery.receiver}" if one.row.stage in _WAITING else f"s:{source.source_id}"
 
 
-def line_head(key: bytes, head: ParkedHead, copy: Record | None) -> LineHead:
-    """Named as its copy says; without a name where that has just gone."""
+def named(copy: Record | None) -> tuple[str, str]:
+    """Source and message of a parked copy; empty where it has just gone."""
     try:
         if copy is not None:
             delivery = decode_hop(unwrap(copy).record.headers).delivery
-            return LineHead(key, head.row, delivery.source_id, delivery.message_id)
+            return delivery.source_id, delivery.message_id
     except (InvalidRecord, LogUnavailable):  # LogUnavailable: a newer release's
         pass
-    return LineHead(key, head.row, "", "")
+    return "", ""

@@ -33,12 +33,14 @@ _UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage
 
 @dataclass(frozen=True, slots=True)
 class AnswerView:
-    """The receiver's answer. `body`: its text where it is UTF-8, else `body_base64` is given."""
+    """The receiver's answer. `body`: its text where it is UTF-8, else `body_base64` is given. `truncated`, only where
+    it is so: of many large answers only their beginnings are here; `?receiver=` has a single one whole."""
 
     status: int | None
     content_type: str | None
     body: str | None
     body_base64: str | None
+    truncated: bool | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +311,8 @@ def _answer(found: Found) -> AnswerView | None:
         return None
     if hop.delivery != found.delivery:
         return None  # the topic was made anew, and this is another one's record
-    return _answer_of(hop.answer_status, hop.content_type, record.value or b"")
+    answer = _answer_of(hop.answer_status, hop.content_type, record.value or b"")
+    return answer if record.flaw is None else replace(answer, truncated=True)
 
 
 def _answer_of(status: int | None, content_type: str | None, body: bytes) -> AnswerView:

@@ -47,14 +47,14 @@ def attempts(
     at_receiver = source_id is None and receiver is not None
     if not (at_receiver or (of_message and not failed)):
         raise UserError(_USAGE)
-    asked: dict[str, object] = {"limit": limit, "cursor": cursor}
+    asked: dict[str, object] = {"cursor": cursor}
     if source_id is not None and message_id is not None:
         path = f"{message_path(source_id, message_id)}/attempts"
         asked["receiver"] = receiver
     else:
         path = f"{receiver_path(receiver or '')}/attempts"
         asked["failed"] = "true" if failed else None
-    page = with_client(settings_from(config_file), api, lambda client: client.page(path, asked))
+    page = with_client(settings_from(config_file), api, lambda client: client.whole_page(path, asked, limit))
     if output == "json":
         print_json(page["items"])
         return

@@ -164,6 +164,16 @@ class Client:
         params = [(name, str(value)) for name, value in asked.items() if value]
         return await self._wanted(self.call("GET", path, params=params), "items", "cursor")
 
+    async def whole_page(self, path: str, asked: Mapping[str, object], limit: int) -> Any:
+        """As `page`, with `limit` items: a page of large ones ends early, and is asked for again from there."""
+        items, page = list[Any](), dict[str, Any](asked)
+        while len(items) < limit:
+            page = await self.page(path, {**asked, "limit": limit - len(items), "cursor": page["cursor"]})
+            items += page["items"]
+            if not page["cursor"]:
+                break
+        return {**page, "items": items}
+
     async def message(self, source_id: str, message_id: str, *, wait_s: int | None = None) -> Any:
         """The message's state; None while nobody knows it. With `wait_s`: Ended, once its only delivery is over."""
         path = message_path(source_id, message_id)
@@ -178,7 +188,7 @@ class Client:
 
     async def failed(self, *, receiver: str | None = None, limit: int = 50, cursor: str | None = None) -> Any:
         """A page of the newest dead letters, of one receiver or of all: `items`, and the `cursor` of the next one."""
-        return await self.page("/v1/failed", {"limit": limit, "receiver": receiver, "cursor": cursor})
+        return await self.whole_page("/v1/failed", {"receiver": receiver, "cursor": cursor}, limit)
 
     async def failed_at(self, partition: int, offset: int) -> Any:
         """One dead letter, with its headers and payload."""

@@ -102,7 +102,8 @@ class MessageQuery:
 @dataclass(frozen=True, slots=True)
 class AttemptQuery:
     """Which attempts. `kinds` None: all. `failed`: those that did not end well (True), or that did (False). `since`
-    (included), `until` (not): Unix seconds of their begin."""
+    (included), `until` (not): Unix seconds of their begin. `at`: the one whose record has this partition and offset.
+    `behind`: of this partition only those with a larger offset."""
 
     visible: Visible = field(default_factory=Visible)
     message: MessageId | None = None
@@ -111,6 +112,8 @@ class AttemptQuery:
     failed: bool | None = None
     since: float | None = None
     until: float | None = None
+    at: tuple[int, int] | None = None
+    behind: tuple[int, int] | None = None
 
 
 class DeliveryFound(Struct, frozen=True, gc=False):

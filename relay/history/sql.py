@@ -349,6 +349,10 @@ def _attempts(writer: _Writer, query: AttemptQuery, after: AfterAttempt | None, 
         writer.where(f"well = {0 if query.failed else 1}")
     writer.where("started_at >= {}", query.since)
     writer.where("started_at < {}", query.until)
+    if query.at is not None:
+        writer.where("at_partition = {} AND at_offset = {}", *query.at)
+    if query.behind is not None:
+        writer.where("NOT (at_partition = {} AND at_offset <= {})", *query.behind)
     if after is not None:
         writer.where("started_at <= {}", after.started_at)
         writer.where("(started_at, at_partition, at_offset) < ({}, {}, {})", *after)

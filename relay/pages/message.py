@@ -15,7 +15,7 @@ from relay.pages.payload_shown import body_text, curl, shown
 from relay.pages.round_trip import WIDTH, Trip, moment, stations, took, trips_of
 from relay.pages.visit import Loaded, Visit
 
-_MOST_ATTEMPTS: Final = "500"
+_MOST_ATTEMPTS: Final = "200"
 _MOST_LETTERS: Final = "200"
 _PAYLOAD_HEADERS: Final = ("Content-Type", "Content-Disposition")
 _IN_FRONT: Final = re.compile(r"message ('.*'|\".*\") of source ('.*'|\".*\") comes first", re.DOTALL)
@@ -40,6 +40,7 @@ class MessagePage:
     def add_routes(self, routes: Routes) -> None:
         routes.get("/messages/{source:[^/]+}/{message:[^/]+}", self.show)
         routes.get("/messages/{source:[^/]+}/{message:[^/]+}/payload", self.payload)
+        routes.get(r"/attempts/{partition:\d+}/{offset:\d+}", self.attempt)
         routes.live("/live/messages/{source:[^/]+}/{message:[^/]+}", self.timeline)
 
     async def show(self, visit: Visit) -> web.StreamResponse:
@@ -71,6 +72,11 @@ class MessagePage:
 
     async def timeline(self, visit: Visit) -> str:
         return visit.fragment("message_line.html", **_drawn(visit, await _look(visit)))
+
+    async def attempt(self, visit: Visit) -> web.StreamResponse:
+        """One exchange, with the headers that a list leaves out."""
+        found = await visit.api.get(path("/v1/attempts/{}/{}", visit.part("partition"), visit.part("offset")))
+        return visit.show("attempt.html", each=found, body_text=body_text)
 
     async def payload(self, visit: Visit) -> web.StreamResponse:
         """As the sender gave it, to be saved: what is in it never runs."""
@@ -130,15 +136,24 @@ def _ids(visit: Visit) -> tuple[str, str]:
 async def _look(visit: Visit) -> Seen:
     """Raises ApiProblem where nobody knows the message."""
     ids = _ids(visit)
-    message, attempts = await asyncio.gather(
-        visit.load(path(_OF_MESSAGE, *ids)),
-        visit.load(path(f"{_OF_MESSAGE}/attempts", *ids), {"limit": _MOST_ATTEMPTS}),
-    )
+    message, attempts = await asyncio.gather(visit.load(path(_OF_MESSAGE, *ids)), _attempts(visit))
     if message.problem is None:
         return Seen(message.value, attempts, is_old=False)
     if message.problem.status == 404 and (old := await _remembered(visit, *ids)) is not None:
         return Seen(old, attempts, is_old=True)
     raise message.problem
+
+
+async def _attempts(visit: Visit) -> Loaded:
+    """Those that a live part knows already are not asked for again until there is a new one."""
+    target, known = path(f"{_OF_MESSAGE}/attempts", *_ids(visit)), visit.kept.get("attempts", Loaded())
+    if known.items:
+        partition, offset = max((each["partition"], each["offset"]) for each in known.items)
+        news = await visit.load(target, {"limit": "1", "behind": f"{partition}-{offset}"})
+        if news.problem is None and not news.items:
+            return known
+    visit.kept["attempts"] = found = await visit.load(target, {"limit": _MOST_ATTEMPTS})
+    return found
 
 
 async def _remembered(visit: Visit, source_id: str, message_id: str) -> Mapping[str, Any] | None:

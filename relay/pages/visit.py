@@ -71,6 +71,8 @@ class Visit:
     newcomer: str | None = None
     in_portal: bool = False
     """Somebody who came by a link, and sees the receivers of one owner."""
+    kept: dict[str, Loaded] = field(default_factory=dict)
+    """What a live part knows from its last look."""
     portal_origins: Sequence[str] = ()
     frame_ancestors: Sequence[str] = ()
 

@@ -15,6 +15,8 @@ from relay.replay.reading import merged
 
 SCANNED: Final = 2_000
 """Records that are read for one chunk at most, whatever comes of them."""
+BYTES: Final = 8 * 1024 * 1024
+"""Of values that are read for one chunk, and one record more."""
 MOST_LIVES: Final = 200_000
 """Deliveries of a partition with more than one life, of which each has to be kept in mind."""
 
@@ -55,34 +57,36 @@ class Walk:
             async for chunk in each:
                 yield chunk
 
-    async def _letters(self, positions: Sequence[int], size: int) -> AsyncIterator[Chunk]:
+    async def _letters(self, positions: Sequence[int], most: int) -> AsyncIterator[Chunk]:
         spans, selection = self._order.letters, self._order.selection
         place = list(positions or [span.start for span in spans])
-        chunk, scanned = Chunk(0), 0
+        chunk, scanned, size = Chunk(0), 0, 0
         async for number, record in merged(self._log, spans, place):
             place[number] = record.offset + 1
             scanned += 1
+            size += len(record.value or b"")
             letter = read_letter(record, self._topics)
             if selection.takes(letter.facts):
                 chunk.numbers.append(number)
                 chunk.records.append(record)
                 chunk.letters.append(letter)
-            if len(chunk) >= size or scanned >= SCANNED:
+            if len(chunk) >= most or scanned >= SCANNED or size >= BYTES:
                 chunk.positions = tuple(place)
                 yield chunk
-                chunk, scanned = Chunk(0), 0
+                chunk, scanned, size = Chunk(0), 0, 0
         chunk.positions = tuple(place)
         yield chunk
 
-    async def _of_lane(self, group: int, positions: Sequence[int], size: int) -> AsyncIterator[Chunk]:
+    async def _of_lane(self, group: int, positions: Sequence[int], most: int) -> AsyncIterator[Chunk]:
         span = self._order.lanes[group - 1]
         lives, taken = await self._lives(group), set[DeliveryId]()
         place = max(span.start, *positions, 0)
-        chunk, scanned = Chunk(group, (place,)), 0
+        chunk, scanned, size = Chunk(group, (place,)), 0, 0
         async for batch in self._log.scan(span.topic, span.partition, start=place, end=span.end):
             for record in batch:
                 place = record.offset + 1
                 scanned += 1
+                size += len(record.value or b"")
                 hop = self._meant(record)
                 if hop is not None and hop.delivery not in taken:
                     if hop.delivery in lives:  # it may come again in this partition
@@ -91,10 +95,10 @@ class Walk:
                     chunk.records.append(record)
                     chunk.hops.append(hop)
                     chunk.newest.append(lives.get(hop.delivery, hop.generation))
-                if len(chunk) >= size or scanned >= SCANNED:
+                if len(chunk) >= most or scanned >= SCANNED or size >= BYTES:
                     chunk.positions = (place,)
                     yield chunk
-                    chunk, scanned = Chunk(group, (place,)), 0
+                    chunk, scanned, size = Chunk(group, (place,)), 0, 0
         chunk.positions = (place,)
         yield chunk
 

@@ -62,6 +62,8 @@ def attempt(seconds: float, took_ms: float, status: int | None = 200, **values: 
         "truncated": False,
     }
     return {
+        "partition": 0,
+        "offset": round(seconds * 1000),
         "kind": "post",
         "receiver": "ci",
         "source_id": "github",
@@ -88,6 +90,7 @@ def attempt(seconds: float, took_ms: float, status: int | None = 200, **values: 
         "reason": None,
         "detail": None,
         "next_attempt_at": None,
+        "cut": False,
         **values,
     }
 

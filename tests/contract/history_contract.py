@@ -422,6 +422,11 @@ class HistoryContract:
         assert await offsets(AttemptQuery(visible=Visible(receivers=("ci",)))) == [1, 0]
         assert await offsets(AttemptQuery(visible=Visible(("shop",), ("ci",)))) == [3, 1, 2, 0]
         assert await offsets(AttemptQuery(visible=Visible((), ()))) == []
+        assert await offsets(AttemptQuery(at=(0, 3))) == [3]
+        assert await offsets(AttemptQuery(at=(1, 3))) == []
+        assert await offsets(AttemptQuery(visible=Visible(receivers=("ci",)), at=(0, 3))) == []
+        assert await offsets(AttemptQuery(message=MessageId("shop", "m-1"), behind=(0, 1))) == [3]
+        assert await offsets(AttemptQuery(message=MessageId("shop", "m-1"), behind=(1, 9))) == [3, 1, 0]
 
     async def test_pages_of_attempts_leave_nothing_out(self, history: History) -> None:
         await put(history, *(attempt("m-1", offset=offset, at=offset // 3) for offset in range(7)))

@@ -190,7 +190,7 @@ class MemoryHistory:
         self._look()
         after = read_attempt_cursor(cursor)
         query = kept_attempt_query(query)
-        found = [AttemptFound(at, one) for at, one in self._attempts.items() if _is_wanted(query, one)]
+        found = [AttemptFound(at, one) for at, one in self._attempts.items() if _is_wanted(query, at, one)]
         placed = [(AfterAttempt(one.attempt.started_at, one.at.partition, one.at.offset), one) for one in found]
         placed.sort(key=lambda pair: pair[0], reverse=True)
         return Page(*_page([(place, one) for place, one in placed if after is None or place < after], limit))
@@ -249,9 +249,11 @@ def _sees_attempt(visible: Visible, attempt: Attempt) -> bool:
     return _sees_source(visible, source_id) or (attempt.kind != "callback" and receiver in (visible.receivers or ()))
 
 
-def _is_wanted(query: AttemptQuery, attempt: Attempt) -> bool:
+def _is_wanted(query: AttemptQuery, at: Coordinate, attempt: Attempt) -> bool:
     return (
-        _sees_attempt(query.visible, attempt)
+        (query.at is None or query.at == at[1:])
+        and (query.behind is None or at.partition != query.behind[0] or at.offset > query.behind[1])
+        and _sees_attempt(query.visible, attempt)
         and (query.message is None or (attempt.identity and kept_message(attempt.identity)) == query.message)
         and (query.receiver is None or clean(attempt.receiver or "") == query.receiver)
         and (query.kinds is None or attempt.kind in query.kinds)

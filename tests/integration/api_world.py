@@ -21,6 +21,8 @@ from relay.domain.topics import TopicSpec
 from relay.log.port import Coordinate, NewRecord
 from relay.state.port import FailedEntry
 from relay.state.rows import Arrival, Mark, MessageStage, Stage, delivery_row
+from tests.contract.history_facts import attempt, put
+from tests.fakes.history import MemoryHistory
 from tests.integration.api_rig import NOW, OLD_KEY, Rig, running_api
 
 KEY: Final = "the key of the examples"
@@ -31,9 +33,11 @@ KEY_ID: Final = "k5examplekey"
 
 @asynccontextmanager
 async def world() -> AsyncIterator[Rig]:
-    """An API with a key, a message `sent-1`, the dead letter of `failed-1`, a job, a key, a source `hooks`, and the
-    receivers `ci`, of a file, and `made`, whose token was encrypted with an older key."""
-    async with running_api(api_key=KEY, limits=ApiLimits(wait_s=0.01, listen_s=0.01)) as rig:
+    """An API with a key, a message `sent-1` with an attempt, the dead letter of `failed-1`, a job, a key, a source
+    `hooks`, and the receivers `ci`, of a file, and `made`, whose token was encrypted with an older key."""
+    history = MemoryHistory()
+    await put(history, attempt("sent-1", source="github", offset=0))
+    async with running_api(api_key=KEY, limits=ApiLimits(wait_s=0.01, listen_s=0.01), history=history) as rig:
         lanes = [rig.topics.to_receiver("ci"), rig.topics.pending("ci")]
         await rig.log.create([TopicSpec(lane, 1) for lane in lanes], {})
         rig.directory.inbound["hooks"] = Inbound("github", (HOOK_SECRET,), receivers=("ci",))

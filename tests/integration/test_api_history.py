@@ -193,6 +193,8 @@ async def test_an_attempt_has_what_was_sent_and_what_came_back() -> None:
         items = document(await at.get(f"{M1}/attempts?receiver=ci"))["items"]
         assert [item["kind"] for item in items] == ["callback", "post"]
         assert items[1] == {
+            "partition": 0,
+            "offset": 0,
             "kind": "post",
             "receiver": "ci",
             "source_id": "github",
@@ -208,7 +210,9 @@ async def test_an_attempt_has_what_was_sent_and_what_came_back() -> None:
             "reason": None,
             "detail": None,
             "next_attempt_at": None,
+            "cut": False,
         }
+        assert document(await at.get("/v1/attempts/0/0")) == items[1]
         checked, missed, refused = document(await at.get(f"{M3}/attempts"))["items"]
         assert (checked["kind"], checked["response"]["status"]) == ("status", 404)
         assert (missed["response"], missed["reason"]) == (None, "timeout")

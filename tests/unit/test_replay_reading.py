@@ -6,7 +6,7 @@ from relay.domain.replay_job import Order, Span
 from relay.domain.selection import Selection
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import Coordinate, NewRecord
-from relay.replay import reading
+from relay.replay import reading, walk
 from relay.replay.reading import merged, start_at
 from relay.replay.walk import Walk
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -68,3 +68,16 @@ async def test_chunks_go_on_where_the_last_one_ended(size: int) -> None:
     first = whole[0]
     rest = [chunk async for chunk in Walk(log, Topics(), order).chunks(0, first.positions, size=size)]
     assert [record.timestamp_ms for chunk in rest for record in chunk.records] == read[len(first) :]
+
+
+async def test_a_chunk_of_large_letters_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk, "BYTES", 1_000)
+    broker = MemoryBroker()
+    log = MemoryLog(broker)
+    await log.start()
+    await log.create([TopicSpec(TOPIC, 2)], {})
+    await log.append([NewRecord(TOPIC, KEYS[0], b" " * 400) for _ in range(10)])
+    order = Order("job", "replay", Selection(), 0.0, (Span(TOPIC, 0, 0, 10),))
+    chunks = [chunk async for chunk in Walk(log, Topics(), order).chunks(size=100)]
+    assert [len(chunk) for chunk in chunks] == [3, 3, 3, 1]
+    assert [chunk.positions for chunk in chunks] == [(3,), (6,), (9,), (10,)]

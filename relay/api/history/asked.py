@@ -22,6 +22,7 @@ OF_COUNTS: Final = ("by", "since", "until", "receiver", "source")
 
 _TIMES: Final = "RFC 3339 (2026-01-31T12:00:00Z), or how long ago (90m, 2h, 1d)"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
+_PLACE: Final = re.compile("([0-9]{1,9})-([0-9]{1,18})")
 _MOST_CURSOR: Final = 500
 _SPAN_S: Final[Mapping[By, int]] = {"minute": 60, "hour": 3_600}
 _LONGEST_S: Final[Mapping[By, int]] = {"minute": 86_400, "hour": 31 * 86_400}
@@ -90,6 +91,11 @@ def cursor_in(query: Query) -> str | None:
     return text
 
 
+def place_in(query: Query, name: str) -> tuple[int, int] | None:
+    """Partition and offset of a record."""
+    return _of(query, name, _place)
+
+
 def no_cursor() -> Exception:
     """A Problem."""
     return invalid("cursor is none that this API has given", parameter="cursor")
@@ -135,6 +141,13 @@ def _receiver(text: str) -> str:
     if not is_receiver_name(text):
         raise ValueError("which is not a receiver name")
     return text
+
+
+def _place(text: str) -> tuple[int, int]:
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        raise ValueError("which is no place of a record: give its partition and offset, as 3-42")
+    return int(found[1]), int(found[2])
 
 
 def _status(text: str) -> Status:

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+import msgspec
 from aiohttp import web
 
 from relay.api.access import may_read, may_see
@@ -17,12 +18,14 @@ from relay.api.history.asked import (
     message_query,
     no_cursor,
     owner_in,
+    place_in,
     receiver_in,
     source_in,
 )
 from relay.api.history.behind import Behind
 from relay.api.history.payload import payload_response
 from relay.api.history.shapes import (
+    AttemptItem,
     AttemptPage,
     MessageItem,
     MessagePage,
@@ -37,7 +40,7 @@ from relay.api.problems import NO_HISTORY, NOT_FOUND, Problem, invalid
 from relay.api.reading import MESSAGE_PATH, flag_in, message_in_path, query_of
 from relay.api.status import StatusReader
 from relay.domain.attempt import AttemptKind
-from relay.history.port import AttemptQuery, HistoryReader, MessageFound, Page, Visible
+from relay.history.port import AttemptFound, AttemptQuery, HistoryReader, MessageFound, Page, Visible
 
 AT_RECEIVERS: Final[tuple[AttemptKind, ...]] = ("post", "status", "ping")
 """What is a matter of the receiver; how an answer comes back is one of its sender."""
@@ -49,7 +52,13 @@ _NONE: Final = "This relay has no history: RELAY_HISTORY_URL says where there is
 _KEPT: Final = {"header": "headers", "payload": "bodies"}
 _KEPT_IF: Final = "(RELAY_HISTORY_BODIES is 0 for this process)."
 
+AT_ONCE: Final = 50
+"""Messages, or attempts, that are in memory as the history has them."""
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Of JSON in one page, which ends early then."""
+
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 
 class HistoryResource:
@@ -67,6 +76,7 @@ class HistoryResource:
         router.add_get(f"{MESSAGE_PATH}/attempts", self.of_message)
         router.add_get(f"{MESSAGE_PATH}/payload", self.payload)
         router.add_get("/v1/receivers/{name}/attempts", self.of_receiver)
+        router.add_get(r"/v1/attempts/{partition:\d{1,9}}/{offset:\d{1,18}}", self.one)
         router.add_get("/v1/stats", self.counts)
 
     async def messages(self, request: web.Request) -> web.Response:
@@ -78,25 +88,41 @@ class HistoryResource:
         if "header" in query:
             visible = self._sight.of_senders(request, visible)
         wanted = message_query(query, visible, self._context.clock.time())
-        page = await _page(query, lambda limit, cursor: history.messages(wanted, limit=limit, cursor=cursor))
-        known = await brought_up(self._context.state, page.items, wanted)
-        items = [item for found in known if (item := _seen(request, found)) is not None]
+
+        async def made(found: list[MessageFound]) -> list[MessageItem]:
+            known = await brought_up(self._context.state, found, wanted)
+            return [item for each in known if (item := _seen(request, each)) is not None]
+
+        items, cursor = await _page(
+            query, lambda limit, cursor: history.messages(wanted, limit=limit, cursor=cursor), made
+        )
         behind_s = None if self._behind is None else await self._behind.seconds()
-        return json_response(200, MessagePage(items=items, cursor=page.cursor, behind_s=behind_s))
+        return json_response(200, MessagePage(items=items, cursor=cursor, behind_s=behind_s))
 
     async def of_message(self, request: web.Request) -> web.Response:
         """All exchanges about it, or those with receivers of the caller's."""
-        query, history = query_of(request, "receiver", "limit", "cursor"), self._history()
-        identity, receiver = message_in_path(request), receiver_in(query)
+        query, history = query_of(request, "receiver", "behind", "limit", "cursor"), self._history()
+        identity, receiver, behind = message_in_path(request), receiver_in(query), place_in(query, "behind")
         if may_read(request, identity.source_id):
-            page = await self._attempts(query, history, AttemptQuery(message=identity, receiver=receiver))
+            page = await self._attempts(
+                query, history, AttemptQuery(message=identity, receiver=receiver, behind=behind)
+            )
             if not page["items"]:
                 await self._sight.of_message(request, identity)
             return json_response(200, page)
         seen = await self._sight.of_message(request, identity)
         visible = Visible((), seen.receivers or ())
-        wanted = AttemptQuery(visible, identity, receiver, AT_RECEIVERS)
+        wanted = AttemptQuery(visible, identity, receiver, AT_RECEIVERS, behind=behind)
         return json_response(200, await self._attempts(query, history, wanted))
+
+    async def one(self, request: web.Request) -> web.Response:
+        """An attempt that the caller may see, with all of its headers that are kept."""
+        query_of(request)
+        at = int(request.match_info["partition"]), int(request.match_info["offset"])
+        page = await self._history().attempts(AttemptQuery(self._sight.visible(request), at=at), limit=1)
+        if not page.items:
+            raise Problem(NOT_FOUND, f"There is no attempt at {at[0]}/{at[1]} (any more) that you may see.")
+        return json_response(200, attempt_item(page.items[0], whole=True))
 
     async def of_receiver(self, request: web.Request) -> web.Response:
         """All that was sent to it, and asked of it."""
@@ -141,16 +167,37 @@ class HistoryResource:
         return self._context.history
 
     async def _attempts(self, query: Query, history: HistoryReader, wanted: AttemptQuery) -> AttemptPage:
-        page = await _page(query, lambda limit, cursor: history.attempts(wanted, limit=limit, cursor=cursor))
-        return {"items": [attempt_item(each.attempt) for each in page.items], "cursor": page.cursor}
+
+        async def made(found: list[AttemptFound]) -> list[AttemptItem]:
+            return [attempt_item(each) for each in found]
+
+        items, cursor = await _page(
+            query, lambda limit, cursor: history.attempts(wanted, limit=limit, cursor=cursor), made
+        )
+        return {"items": items, "cursor": cursor}
 
 
-async def _page(query: Query, ask: Callable[[int, str | None], Awaitable[Page[T]]]) -> Page[T]:
-    limit, cursor = limit_in(query), cursor_in(query)
-    try:
-        return await ask(limit, cursor)
-    except ValueError:
-        raise no_cursor() from None
+async def _page(
+    query: Query,
+    ask: Callable[[int, str | None], Awaitable[Page[T]]],
+    made: Callable[[list[T]], Awaitable[list[Item]]],
+) -> tuple[list[Item], str | None]:
+    """What `made` shows of a page, and the cursor of the next one. A few are asked for at a time, as they may be large
+    until they are made."""
+    left, cursor = limit_in(query), cursor_in(query)
+    items, size = list[Item](), 0
+    while True:
+        wanted = min(AT_ONCE, left)
+        try:
+            page = await ask(wanted, cursor)
+        except ValueError:
+            raise no_cursor() from None
+        some, cursor = await made(page.items), page.cursor
+        items += some
+        size += len(msgspec.json.encode(some))
+        left -= len(page.items)
+        if cursor is None or left == 0 or len(page.items) < wanted or size >= MOST_BYTES:
+            return items, cursor
 
 
 def _refuse_search_in_bodies(query: Query) -> None:

@@ -1,16 +1,19 @@
 """How messages, attempts and counts of the history look from outside: the JSON shapes, and what makes them. Pure."""
 
-from collections.abc import Iterable, Sequence
-from itertools import groupby
-from typing import Literal, TypedDict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, groupby
+from typing import Final, Literal, TypedDict
 
-from relay.domain.attempt import Attempt, AttemptKind
+from relay.domain.attempt import AttemptKind
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import webhook_id
 from relay.domain.moment import rfc3339
 from relay.domain.progress import Status, least_advanced
 from relay.domain.statistics import Counted, sum_of
-from relay.history.port import Arrival, By, DeliveryFound, SpanCount
+from relay.history.port import Arrival, AttemptFound, By, DeliveryFound, SpanCount
+
+SHOWN_HEADERS: Final = 2_048
+"""Characters of the headers of a request, or a response, in a list."""
 
 
 class DeliveryItem(TypedDict):
@@ -77,10 +80,14 @@ class ErrorItem(TypedDict):
 
 
 class AttemptItem(TypedDict):
-    """One HTTP exchange. `kind`: a POST to the receiver, a GET of its status, a POST to the sender's `callback`, or a
-    `ping`, which is about no message. `attempt`: the first is 1, counted per kind. `outcome`: `done`, `retry`, `doubt`,
-    `released` or `dead`; `reason`: why not `done`. `next_attempt_at`: when it goes on at the earliest."""
+    """One HTTP exchange; `partition` and `offset` of its record name it. `kind`: a POST to the receiver, a GET of its
+    status, a POST to the sender's `callback`, or a `ping`, which is about no message. `attempt`: the first is 1,
+    counted per kind. `outcome`: `done`, `retry`, `doubt`, `released` or `dead`; `reason`: why not `done`.
+    `next_attempt_at`: when it goes on at the earliest. `cut`: of long headers only the first are here;
+    `GET /v1/attempts/{partition}/{offset}` has all that are kept."""
 
+    partition: int
+    offset: int
     kind: AttemptKind
     receiver: str | None
     source_id: str | None
@@ -96,10 +103,11 @@ class AttemptItem(TypedDict):
     reason: str | None
     detail: str | None
     next_attempt_at: str | None
+    cut: bool
 
 
 class AttemptPage(TypedDict):
-    """Newest first. `cursor`: for what follows; null on the last page."""
+    """Newest first. `cursor`: for what follows; null on the last page. A page of large ones ends early."""
 
     items: list[AttemptItem]
     cursor: str | None
@@ -171,9 +179,15 @@ def delivery_item(found: DeliveryFound) -> DeliveryItem:
     }
 
 
-def attempt_item(attempt: Attempt) -> AttemptItem:
+def attempt_item(found: AttemptFound, *, whole: bool = False) -> AttemptItem:
+    """`whole`: with all headers that are kept."""
+    attempt, most = found.attempt, None if whole else SHOWN_HEADERS
     response, error = attempt.response, attempt.error
+    sent = _first(attempt.headers, most)
+    returned = {} if response is None else _first(response.headers, most)
     return {
+        "partition": found.at.partition,
+        "offset": found.at.offset,
         "kind": attempt.kind,
         "receiver": attempt.receiver,
         "source_id": attempt.source_id,
@@ -182,12 +196,12 @@ def attempt_item(attempt: Attempt) -> AttemptItem:
         "attempt": attempt.attempt,
         "started_at": rfc3339(attempt.started_at),
         "duration_ms": round(attempt.duration_ms, 1),
-        "request": {"method": attempt.method, "url": attempt.url, "headers": attempt.headers},
+        "request": {"method": attempt.method, "url": attempt.url, "headers": sent},
         "response": None
         if response is None
         else {
             "status": response.status,
-            "headers": response.headers,
+            "headers": returned,
             "body": response.body,
             "truncated": response.truncated,
         },
@@ -196,7 +210,14 @@ def attempt_item(attempt: Attempt) -> AttemptItem:
         "reason": attempt.reason,
         "detail": attempt.detail,
         "next_attempt_at": None if attempt.next_attempt_at is None else rfc3339(attempt.next_attempt_at),
+        "cut": len(sent) < len(attempt.headers) or (response is not None and len(returned) < len(response.headers)),
     }
+
+
+def _first(headers: Mapping[str, str], most: int | None) -> dict[str, str]:
+    """As many of them as have at most so many characters together; None: all."""
+    sizes = accumulate(len(name) + len(value) for name, value in headers.items())
+    return {name: headers[name] for name, size in zip(headers, sizes, strict=True) if most is None or size <= most}
 
 
 def counts_view(by: By, since: float, until: float, found: Sequence[SpanCount]) -> CountsView:

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from relay.api.history.payload import TRUNCATED
-from relay.api.history.shapes import AttemptPage, CountsView, MessagePage
+from relay.api.history.shapes import AttemptItem, AttemptPage, CountsView, MessagePage
 from relay.api.openapi.operation import (
     MESSAGE,
     SOURCE,
@@ -34,6 +34,9 @@ _SOURCE: Final = Parameter("source", "query", SourceId, "Of this source.")
 _RECEIVER: Final = Parameter("receiver", "query", ReceiverName, "With a delivery to this receiver.")
 _SINCE: Final = Parameter("since", "query", _Time, "From then on: RFC 3339, or how long ago.")
 _UNTIL: Final = Parameter("until", "query", _Time, "Before then: RFC 3339, or how long ago.")
+_Place = Annotated[str, Meta(pattern="^[0-9]{1,9}-[0-9]{1,18}$")]
+_DELIVERY: Final = Parameter("receiver", "query", ReceiverName, "About this delivery.")
+_BEHIND: Final = Parameter("behind", "query", _Place, "PARTITION-OFFSET of an attempt: only those recorded later.")
 _PAGE: Final = (
     Parameter("limit", "query", Limit, "So many at most; usually 50."),
     Parameter("cursor", "query", _Cursor, "Of the page before: what follows it."),
@@ -76,10 +79,30 @@ OPERATIONS: Final = (
         noun=_HISTORY,
         summary="Each HTTP exchange about a message",
         description="POSTs, status GETs and, for who may read the source, callbacks.",
-        parameters=(SOURCE, MESSAGE, Parameter("receiver", "query", ReceiverName, "About this delivery."), *_PAGE),
+        parameters=(
+            SOURCE,
+            MESSAGE,
+            Parameter("receiver", "query", ReceiverName, "About this delivery."),
+            _BEHIND,
+            *_PAGE,
+        ),
         answers=(Answer(200, "The newest first.", json_of(AttemptPage)),),
         problems=(NO_HISTORY,),
         example=Example(200, path=_AT),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/attempts/{partition}/{offset}",
+        id="getAttempt",
+        noun=_HISTORY,
+        summary="One HTTP exchange, with all of its headers that are kept",
+        parameters=(
+            Parameter("partition", "path", Annotated[int, Meta(ge=0, le=999_999_999)], "Of `delivery_attempts`."),
+            Parameter("offset", "path", Annotated[int, Meta(ge=0, lt=10**18)], "In that partition."),
+        ),
+        answers=(Answer(200, "The attempt.", json_of(AttemptItem)),),
+        problems=(NO_HISTORY,),
+        example=Example(200, path={"partition": "0", "offset": "0"}),
     ),
     Operation(
         method="GET",

@@ -143,7 +143,13 @@ OPERATIONS: Final = (
         id="getMessage",
         noun=_NOUN,
         summary="What became of a message",
-        parameters=(SOURCE, MESSAGE, WAIT, PREFER),
+        parameters=(
+            SOURCE,
+            MESSAGE,
+            Parameter("receiver", "query", ReceiverName, "Only the delivery to this one."),
+            WAIT,
+            PREFER,
+        ),
         answers=(
             Answer(
                 200,

@@ -6,7 +6,8 @@ from typing import Final, Literal
 
 from relay.domain.coordinate import Coordinate
 from relay.domain.topics import SHARED, Topics
-from relay.log.port import Backlog, LogReader, Record, TopicPartition
+from relay.log.port import Backlog, LogReader, TopicPartition
+from relay.log.slices import read_each
 from relay.state.onlooker import UNSERVED_S, Served
 
 OLDEST_LOOKED_AT: Final = 200
@@ -97,9 +98,7 @@ def to_be_read(lanes: Iterable[LaneNow]) -> list[LaneNow]:
 async def oldest(log: LogReader, lanes: Sequence[LaneNow], now: float) -> dict[TopicPartition, float]:
     """Age in seconds of the first unread record of each. Raises LogUnavailable."""
     wanted = [(Coordinate(*lane.key, lane.backlog.committed or lane.backlog.first), None) for lane in lanes]
-    records: list[Record | None] = await log.read(wanted) if wanted else []
+    appended = await read_each(log, wanted, lambda record: None if record is None else record.timestamp_ms)
     return {
-        lane.key: max(now - record.timestamp_ms / 1000, 0.0)
-        for lane, record in zip(lanes, records, strict=True)
-        if record is not None
+        lane.key: max(now - at_ms / 1000, 0.0) for lane, at_ms in zip(lanes, appended, strict=True) if at_ms is not None
     }

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from relay.api.overview.lanes import LaneNow
-from relay.api.surroundings import line_head
+from relay.api.surroundings import named
 from relay.engine.parking import parked_key
 from relay.log.port import LogReader
+from relay.log.slices import read_each
 from relay.state.onlooker import LineHead, Watched
 from relay.state.port import State
 from relay.state.rows import RowKey, Stage
@@ -69,8 +70,9 @@ async def _parked(log: LogReader, state: State, lanes: Sequence[LaneNow]) -> lis
         for line, head in zip(lines, heads, strict=True)
         if head is not None and head.behind > 0
     ][:MOST]
-    if not found:
-        return []
-    copies = await log.read([(head.at, parked_key(_STAGE, RowKey(line.owner, head.row))) for line, head in found])
-    named = (line_head(line.queue, head, copy) for (line, head), copy in zip(found, copies, strict=True))
-    return [one._replace(owner=line.owner, behind=head.behind) for (line, head), one in zip(found, named, strict=True)]
+    wanted = [(head.at, parked_key(_STAGE, RowKey(line.owner, head.row))) for line, head in found]
+    names = await read_each(log, wanted, named)
+    return [
+        LineHead(line.queue, head.row, *name)._replace(owner=line.owner, behind=head.behind)
+        for (line, head), name in zip(found, names, strict=True)
+    ]

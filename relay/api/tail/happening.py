@@ -23,6 +23,7 @@ from relay.domain.message import Message, parse_message
 from relay.domain.moment import rfc3339
 from relay.domain.recipients import recipients
 from relay.domain.topics import Topics
+from relay.history.port import AttemptFound
 from relay.log.port import Record
 
 SHOWN_BODY: Final = 1_024
@@ -130,7 +131,7 @@ def _attempt(record: Record, types: _Types) -> Happening | None:
     of_sender = attempt.kind == "callback" or attempt.receiver is None
     about = () if attempt.receiver is None else (attempt.receiver,)
     event_type, failed = types.of(attempt.identity), has_failed(attempt)
-    view, source_id = attempt_item(attempt), attempt.source_id
+    view, source_id = attempt_item(AttemptFound(record.coordinate, attempt)), attempt.source_id
     # Its record is written some time later. Rounded down, as the log's timestamps are: what it led to comes behind it.
     ended_ms = int(attempt.started_at * 1000 + attempt.duration_ms)
     return Happening("attempt", ended_ms, source_id, about, event_type, failed, view, of_sender)
