@@ -25,7 +25,7 @@ CLIENT_LIBRARIES: Final = frozenset(
     )
 )
 PORTS: Final = {
-    "log": {"port", "partitioner"},
+    "log": {"port", "partitioner", "slices"},
     "state": {"port", "replies", "rows", "attempts", "onlooker", "quotas", "statistics"},
     "delivery": {"port"},
     "history": {"port"},
