@@ -1,6 +1,8 @@
 """One tree of errors. A class exists only where some caller acts differently on it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+from relay.domain.coordinate import Coordinate
 
 
 class RelayError(Exception):
@@ -21,6 +23,15 @@ class Unavailable(RelayError):
 
 class LogUnavailable(Unavailable):
     """The log (Kafka, or the embedded server) did not answer, or refused for now."""
+
+
+class PartlyAppended(LogUnavailable):
+    """An append failed, and some of its records are acknowledged: `places`, by their index. Only the others are to be
+    appended again."""
+
+    def __init__(self, message: str, places: Mapping[int, Coordinate]) -> None:
+        super().__init__(message)
+        self.places = places
 
 
 class StateUnavailable(Unavailable):

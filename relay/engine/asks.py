@@ -1,11 +1,13 @@
 """What a lane wants done by the ports: one queue for each kind of call, of which one is under way at a time. Pure."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate, islice
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from relay.engine.slices import SLICE_BYTES
 from relay.engine.work import Work
 from relay.log.port import Record
 
@@ -32,11 +34,16 @@ class Ask(Enum):
 
 
 BATCH: Final = 250
+Weigh = Callable[[Any], int]
+"""Bytes that an item brings to its call, which takes a slice of them (`relay.engine.slices`), or one item."""
 _LIMITS: Final = {Ask.ALONE: 1, Ask.RESERVE: 1, Ask.TAKE_DUE: 1}
 ATTEMPTS: Final = (Ask.SETTLE, Ask.ECHO)
 STILL_COUNT: Final = frozenset({Ask.BEGIN, Ask.ALONE, *ATTEMPTS})
 """Also when the lane was left."""
 WAYS_OUT: Final = (*ATTEMPTS, Ask.APPEND, Ask.MARK, Ask.RETIRE, Ask.PARK, Ask.ALONE)
+
+
+NOTHING_WEIGHS: Final[Mapping[Ask, Weigh]] = {}
 
 
 class Command(NamedTuple):
@@ -60,10 +67,11 @@ class Alone:
 
 
 class _Queue(Generic[T]):
-    __slots__ = ("alone", "limit", "under_way", "waiting")
+    __slots__ = ("alone", "limit", "under_way", "waiting", "weigh")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, weigh: Weigh | None) -> None:
         self.limit = limit
+        self.weigh = weigh
         self.waiting: deque[T] = deque()
         self.under_way: list[T] = []
         self.alone = 0
@@ -71,16 +79,24 @@ class _Queue(Generic[T]):
 
     def take(self) -> list[T]:
         count = min(1 if self.alone else self.limit, len(self.waiting))
+        if self.weigh is not None and count > 1:
+            count = self._in_a_slice(count, self.weigh)
         self.alone = max(0, self.alone - 1)
         self.under_way = [self.waiting.popleft() for _ in range(count)]
         return self.under_way
+
+    def _in_a_slice(self, most: int, weigh: Weigh) -> int:
+        weights = list(map(weigh, islice(self.waiting, most)))
+        if sum(weights) <= SLICE_BYTES:
+            return most
+        return max(1, sum(weight <= SLICE_BYTES for weight in accumulate(weights)))
 
 
 class Asks:
     """The calls of one lane."""
 
-    def __init__(self) -> None:
-        self._queues: dict[Ask, _Queue[Any]] = {ask: _Queue(_LIMITS.get(ask, BATCH)) for ask in Ask}
+    def __init__(self, weights: Mapping[Ask, Weigh] = NOTHING_WEIGHS) -> None:
+        self._queues: dict[Ask, _Queue[Any]] = {ask: _Queue(_LIMITS.get(ask, BATCH), weights.get(ask)) for ask in Ask}
         self._ready: set[Ask] = set()
 
     def put(self, ask: Ask, item: Any) -> None:

@@ -2,7 +2,8 @@
 and what it has somebody asked. A bug in it stops no lane. Pure."""
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from math import inf
@@ -64,7 +65,7 @@ class Attempting(Settling[W]):
         self._numbers = count()
         self._in_line = 0  # works whose part of ours runs with nobody beside it, and those that keep their turn behind
         self._under_way = 0  # requests, and what is about to become one
-        self._to_run: list[W] = []
+        self._to_run: deque[W] = deque()
 
     # taken from the order
 
@@ -222,10 +223,17 @@ class Attempting(Settling[W]):
         else:
             self._to_run.append(work)
 
-    def steps(self) -> list[W]:
-        """Works whose step is to be run now, each by `step`."""
-        to_run, self._to_run = self._to_run, []
-        return to_run
+    def steps(self) -> Iterator[W]:
+        """Works whose step is to be run now, each by `step` before the next one is asked for."""
+        for _ in range(len(self._to_run)):
+            if self._holds_back:
+                return
+            yield self._to_run.popleft()
+
+    @property
+    def _holds_back(self) -> bool:
+        """A step that asks nobody makes records at once, thousands of them maybe: the log has to take some first."""
+        return not self._policy.parks and self._backed_up
 
     def step(self, work: W, now: float) -> Call[Any] | None:
         """What is to be asked outside, at once; `replied` gets the reply. None: it was decided already."""

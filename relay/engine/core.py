@@ -213,6 +213,7 @@ class Lane(Attempting[W]):
         """Nothing counts for the watermark any more; what came of attempts is still stored."""
         self.left = True
         self._to_mark.clear()
+        self._to_append = 0
         for ask in Ask:
             if ask not in STILL_COUNT:
                 self._asks.drop(ask)
@@ -237,7 +238,7 @@ class Lane(Attempting[W]):
         taken = self._inbox.take(SHARE, now)
         for arrived, read in taken:
             self._understood_as(arrived, read, now)
-        works = self._order.take(now, SHARE)
+        works = self._order.take(now, 0 if self._holds_back else SHARE)
         works += self._order.take_over(self._is_over, SHARE - len(works))
         for work in works:
             self._start(work, now)
@@ -297,9 +298,8 @@ class Lane(Attempting[W]):
             unread.row, unread.generation, unread.queue = copy.row, copy.generation, copy.queue
             unread.parked_at, unread.owes_tombstone = copy.at, True
         unread.end = dead
-        unread.out = (self._worker.bury(record, None, dead),)
         advance(unread, Event.LOOKED_UP, Phase.APPENDING)
-        self._asks.put(Ask.APPEND, unread)
+        self._append(unread, (self._worker.bury(record, None, dead),))
 
     def _looked_up(self, works: Sequence[W], seen: Sequence[Seen], now: float) -> None:
         if self.stopping:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from relay.clock import Clock
-from relay.domain.errors import LogUnavailable, PartitionLost, RecordTooLarge, Unavailable
+from relay.domain.errors import LogUnavailable, PartitionLost, PartlyAppended, RecordTooLarge, Unavailable
 from relay.engine.asks import Alone, Ask, Command
 from relay.engine.core import Lane
 from relay.engine.ending import TOO_LITTLE
@@ -18,6 +18,7 @@ from relay.engine.intake import Found
 from relay.engine.parking import Became, NotParked, ParkedCopy, Stored, TakeUp, Took, parked_key, unwrap_ours, wrap
 from relay.engine.recovery import Holding
 from relay.engine.settling import ToSettle
+from relay.engine.slices import Slices, note_places, places_of
 from relay.engine.supervision import Patience
 from relay.engine.work import Call, Dead, Outcome, Seen, Unread, Work, mark_of, row_of
 from relay.log.port import Coordinate, Log, NewRecord, Record
@@ -97,14 +98,29 @@ class Effects:
 
     async def _append(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Coordinate]:
         records = [record for work in works for record in work.out]
-        if not records:
-            return []
+        places = places_of(works) if any(work.places for work in works) else None
+        rest = Slices(records, places, weight=sum([work.weight for work in works]))
         last = len(works) == 1 and works[0].last_form
-        return await self._patience.until_done(Ask.APPEND.value, lambda: self._appended(records, is_last_form=last))
-
-    async def _appended(self, records: Sequence[NewRecord], *, is_last_form: bool) -> Sequence[Coordinate]:
         try:
-            return await self._log.append(records)
+            await self._patience.until_done(Ask.APPEND.value, lambda: self._appended(rest, is_last_form=last))
+        except RecordTooLarge:
+            note_places(works, rest.places)
+            raise
+        return rest.all_places()
+
+    async def _append_all(self, what: str, records: Sequence[NewRecord]) -> Sequence[Coordinate]:
+        rest = Slices(records)
+        await self._patience.until_done(what, lambda: self._appended(rest))
+        return rest.all_places()
+
+    async def _appended(self, rest: Slices, *, is_last_form: bool = False) -> None:
+        """Slice after slice. It is repeated with what is not acknowledged."""
+        try:
+            while some := rest.next():
+                rest.acknowledged(await self._log.append(some))
+        except PartlyAppended as error:
+            rest.partly(error.places)
+            raise
         except RecordTooLarge as error:
             if is_last_form:  # no message is to blame, and somebody can mend it
                 raise LogUnavailable(f"{error}: {TOO_LITTLE}") from error
@@ -122,7 +138,7 @@ class Effects:
         stage, owned = lane.worker.stage, lane.setting.lane
         rows = [(row_of(work), work.queue) for work in works]
         tombstones = [NewRecord(self._parked_topic, parked_key(stage, row), None) for row, _ in rows]
-        await self._patience.until_done("append tombstones", lambda: self._log.append(tombstones))
+        await self._append_all("append tombstones", tombstones)
         return await self._answer("remove parked references", lambda: self._state.unpark(of(owned, rows)))
 
     # parking
@@ -196,7 +212,7 @@ class Effects:
             )
             for work in works
         ]
-        at = await self._patience.until_done("append parked copies", lambda: self._log.append(copies))
+        at = await self._append_all("append parked copies", copies)
         now = self._clock.monotonic()  # the log may have been away for long
         references = [
             _reference(work, where, max(0.0, work.due - now), poll=poll) for work, where in zip(works, at, strict=True)

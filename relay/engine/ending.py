@@ -1,22 +1,24 @@
 """How a work leaves its lane: its records are appended, then its row is marked, then its parked copy is removed; then
 it is over, and counts for the watermark. Produce, acknowledge, mark, commit: the order of rule 1. Pure."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 from relay.domain.dead_letter import is_letter
 from relay.domain.errors import RecordTooLarge
 from relay.domain.smaller_letter import smaller_forms
-from relay.engine.asks import BATCH, Ask, Asks
+from relay.engine.asks import BATCH, Ask, Asks, Weigh
 from relay.engine.intake import Breaks, WorkerFault
 from relay.engine.observer import Observer
 from relay.engine.order import Order, Twins, Watermark
 from relay.engine.parking import DueIndex, ParkedKeys
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Appetite, Bounds, Policy, Standing
-from relay.engine.work import Dead, Done, Outcome, Unread, W, Worker, is_awaited, row_of
-from relay.log.port import Coordinate, NewRecord, TopicPartition
+from relay.engine.slices import SLICE_BYTES, weight_of
+from relay.engine.work import Dead, Done, Outcome, Unread, W, Work, Worker, is_awaited, row_of
+from relay.log.port import Coordinate, NewRecord, TopicPartition, size_of
 from relay.state.port import Lane as LaneId
 
 T = TypeVar("T")
@@ -25,6 +27,22 @@ MARK_EVERY_S: Final = 0.2
 """A mark comes at once where there was none for so long, or where a request waits for it, else together with the next
 ones: who waits for it then is only the commit, and one call for many costs what one for one does. All lanes of a
 process mark at the same times."""
+
+
+def _answer_bytes(settled: Any) -> int:
+    result = settled.settlement.result
+    return 0 if result is None else len(result.body or b"")
+
+
+def _copy_bytes(work: Work) -> int:
+    return size_of(work.record)
+
+
+WEIGHTS: Final[Mapping[Ask, Weigh]] = {
+    Ask.SETTLE: _answer_bytes,
+    Ask.APPEND: attrgetter("weight"),
+    Ask.PARK: _copy_bytes,
+}
 
 TOO_LITTLE: Final = "too little for any dead letter; raise the topic's max.message.bytes"
 
@@ -57,7 +75,8 @@ class Ending(Generic[W]):
         self._policy = setting.policy
         self._bounds = setting.bounds
         self._observer = setting.observer
-        self._asks = Asks()
+        self._asks = Asks(WEIGHTS)
+        self._to_append = 0
         self._watermark = Watermark()
         self._order: Order[W] = Order()
         self._twins: Twins[W] = Twins()
@@ -106,14 +125,24 @@ class Ending(Generic[W]):
             self._order.finish(work, now)
         advance(work, event, Phase.APPENDING)
         work.end = end
-        work.out = (self._letter(work, end),) if isinstance(end, Dead) else end.records
-        work.forms = None
+        self._append(work, (self._letter(work, end),) if isinstance(end, Dead) else end.records)
+
+    def _append(self, work: W, records: tuple[NewRecord, ...]) -> None:
+        work.out, work.forms = records, None
+        work.weight = weight_of(records)
+        self._to_append += work.weight
         self._asks.put(Ask.APPEND, work)
+
+    @property
+    def _backed_up(self) -> bool:
+        """More waits for the log than goes with the next call: a step that makes records had better wait."""
+        return self._to_append > SLICE_BYTES
 
     def _appended(self, works: Sequence[W], at: Sequence[Coordinate], now: float) -> None:
         """`at`: where the records of all of them are, in order."""
         start = 0
         for work in works:
+            self._to_append -= work.weight
             end, following = work.end, start + len(work.out)
             if end is None:
                 raise AssertionError("appended without an end")
@@ -146,7 +175,7 @@ class Ending(Generic[W]):
             work.out = smaller
         elif isinstance(work.end, Done):
             work.end = Dead("too_large", str(error))
-            work.out, work.forms = (self._letter(work, work.end),), None
+            work.out, work.forms, work.places = (self._letter(work, work.end),), None, None
         else:  # no message is to blame for that, and somebody can mend it: the last form is tried for ever
             work.last_form = True
 

@@ -168,12 +168,13 @@ class Pump:
     def _take_up(self, post: Post, now: float) -> None:
         lane = post.lane
         lane.take_up(now)
-        steps = lane.steps()
-        for work in steps:
+        ran = False
+        for work in lane.steps():
             self._step(post, work)
+            ran = True
         for command in lane.commands():
             self._carry_out(post, command)
-        if lane.has_more or steps:  # a step that decided at once may have made way for others
+        if lane.has_more or ran:  # a step that decided at once may have made way for others
             self._ready[post] = None
         self._set_timer(post, lane.wake_at())
 

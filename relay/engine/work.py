@@ -1,6 +1,6 @@
 """What a worker is to the engine: it reads records into work, and its step says what becomes of each."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Literal, Protocol, TypeVar
@@ -131,6 +131,7 @@ class Work:
         "parked_at",
         "phase",
         "pinging",
+        "places",
         "polls",
         "queue",
         "record",
@@ -145,6 +146,7 @@ class Work:
         "ticket",
         "token",
         "unseen",
+        "weight",
     )
 
     def __init__(self, record: Record, row: RowKey | None, generation: int, queue: bytes | None, gate: str) -> None:
@@ -197,6 +199,10 @@ class Work:
         """How it ends, once that is known: where it has broken its lane too often, from the beginning."""
         self.out: tuple[NewRecord, ...] = ()
         """The records that say so: its hop records, or its dead letter."""
+        self.weight = 0
+        """Of `out` (`relay.engine.slices`)."""
+        self.places: Mapping[int, Coordinate] | None = None
+        """Where those of `out` are that were acknowledged before one of them turned out to be too large."""
         self.forms: Iterator[tuple[NewRecord, ...]] | None = None
         """Smaller ones, for a log that does not take these."""
         self.last_form = False

@@ -5,6 +5,7 @@ leave a second copy; readers absorb it). Records are opaque bytes: nothing here 
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
@@ -33,6 +34,12 @@ class NewRecord(Struct, frozen=True, gc=False):
     value: bytes | None
     headers: Headers = ()
     spread: int = 0
+
+
+def size_of(record: "NewRecord | Record") -> int:
+    """Bytes of what it carries, without any frame."""
+    headers = sum(map(len, chain.from_iterable(record.headers)))
+    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 class Flaw(Struct, frozen=True, gc=False):
@@ -271,8 +278,9 @@ class Log(LogReader, LogAdmin, Protocol):
 
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
         """Append in order (records of one partition keep their order) and return when all are acknowledged:
-        replicated (Kafka, acks=all) or fsynced (embedded). Raises LogUnavailable when not all were, RecordTooLarge
-        when one never will be (then none of the others is known to be there)."""
+        replicated (Kafka, acks=all) or fsynced (embedded). Raises LogUnavailable when not all were (PartlyAppended: it
+        says which were; of a partition always the first ones), RecordTooLarge when one never will be (then none of the
+        others is known to be there)."""
         ...
 
     def consumer(

@@ -16,6 +16,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import Action
 from relay.domain.topics import Topics
 from relay.engine.ending import ever_smaller
+from relay.engine.slices import slices, weight_of
 from relay.log.port import Coordinate, Log, NewRecord, Record
 from relay.replay.letter import Letter
 from relay.replay.plan import HERE, Out, Plan, Planner
@@ -80,7 +81,12 @@ class Hands:
         return await answered(self._state.peek(keys)) if keys else []
 
     async def carry_out(self, plans: Sequence[Plan]) -> list[Plan]:
-        """Returns them as they were carried out: what the log does not take for its size was not."""
+        """Returns them as they were carried out: what the log does not take for its size was not. A slice at a time:
+        what is marked is not appended again, whatever becomes of the rest."""
+        weights = [weight_of([out.record for out in plan.out]) for plan in plans]
+        return [plan for some in slices(plans, weights) for plan in await self._carry_out(some)]
+
+    async def _carry_out(self, plans: Sequence[Plan]) -> list[Plan]:
         done = await self._append(plans)
         marks: list[Mark] = []
         new: list[Mark] = []

@@ -20,6 +20,7 @@ from relay.domain.errors import InvalidRecord, UserError
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.identity import MessageId
 from relay.domain.topics import SHARED, Topics
+from relay.engine.slices import SLICE_BYTES
 from relay.log.partitioner import partition_of
 from relay.log.port import Log, NewRecord, Record, TopicPartition
 from relay.state.port import State
@@ -98,10 +99,13 @@ class Import:
             return self.taken
         self._read = 1
         batch: list[Line] = []
+        weight = 0
         for line in self._lines:
-            if batch and (_kind(line) != _kind(batch[0]) or len(batch) == BATCH):
+            added = len(line.value or b"") if isinstance(line, Moved) else 0
+            if batch and (_kind(line) != _kind(batch[0]) or self._is_full(batch, weight + added)):
                 await self._take(batch)
-                batch = []
+                batch, weight = [], 0
+            weight += added
             if isinstance(line, End):
                 if line.lines != self._read:
                     raise UserError(f"the export has {line.lines} lines, and {self._read} came: it is not whole")
@@ -110,6 +114,11 @@ class Import:
             batch.append(line)
             self._read += 1
         raise UserError("the export ends in the middle: what came is kept; run this again with the whole of it")
+
+    def _is_full(self, batch: Sequence[Line], weight: int) -> bool:
+        """Also where an earlier run, whose batches were others, had appended all before."""
+        done = isinstance(batch[0], Moved) and self._records + len(batch) == self._progress.records
+        return len(batch) == BATCH or weight > SLICE_BYTES or done
 
     async def _take(self, batch: Sequence[Line]) -> None:
         match batch[0]:

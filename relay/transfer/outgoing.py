@@ -27,7 +27,7 @@ from relay.domain.receiver import Receiver
 from relay.domain.replay_job import is_of_job
 from relay.domain.route import MARKER_HEADER
 from relay.domain.topics import Topics
-from relay.engine.parking import ParkedCopy, unwrap, unwrap_ours
+from relay.engine.parking import unwrap, unwrap_ours
 from relay.engine.work import Dead
 from relay.log.port import Backlog, Log, NewRecord, Record, TopicPartition
 from relay.rebuild import Rebuild
@@ -40,7 +40,8 @@ from workers.delivery import can_be_asked
 from workers.letters import Letters
 from workers.results import has_arrived
 
-BATCH: Final = 500
+BATCH: Final = 16
+"""Records that are asked for one by one: each may be as large as the log takes."""
 LISTED: Final = 10_000
 ASK_FIRST: Final = ("relay-ask-first", b"true")
 _OF_ONE_LOG: Final = frozenset({"relay-move"})
@@ -208,16 +209,16 @@ class Export:
     async def _parked(self) -> Mapping[TopicPartition, Sequence["_Place"]]:
         found: dict[TopicPartition, list[_Place]] = defaultdict(list)
         for partition in range(self._topics.parked().partitions):
-            alive: dict[bytes, ParkedCopy] = {}
+            alive: dict[bytes, tuple[TopicPartition, _Place]] = {}
             async for records in self._log.scan(self._topics.parked_messages, partition):
                 for record in records:
                     copy = None if record.value is None else unwrap_ours(record)
                     alive.pop(record.key or b"", None)
                     if copy is not None:
-                        alive[record.key or b""] = copy
-            for copy in alive.values():
-                place = TopicPartition(copy.record.topic, copy.record.partition)
-                found[place].append(_Place(copy.record.offset, copy.at, copy.key))
+                        of = TopicPartition(copy.record.topic, copy.record.partition)
+                        alive[record.key or b""] = of, _Place(copy.record.offset, copy.at, copy.key)
+            for of, place in alive.values():
+                found[of].append(place)
         return found
 
     async def _left(self, kind: Kind, records: Sequence[Record]) -> list[Moved]:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 import pytest
 import pytest_asyncio
 
-from relay.domain.errors import LogUnavailable
+from relay.domain.errors import LogUnavailable, PartlyAppended
 from relay.log.port import Coordinate, TopicPartition
 from relay.log.streams.group_commit import MAX_RECORDS, GroupCommit, Prepared
 
@@ -88,6 +88,14 @@ async def test_a_failed_write_fails_those_in_it_and_nobody_else(commits: GroupCo
     assert isinstance(failing.result(), LogUnavailable)
     assert disk.writes[1] == [b"other"]  # the rest of the failed append is not written
     assert offsets(other) == [0]
+
+
+async def test_an_append_that_fails_says_which_of_it_is_written(commits: GroupCommit, disk: Disk) -> None:
+    disk.failing = {1}
+    disk.may_end.set()
+    with pytest.raises(PartlyAppended) as raised:
+        await commits.append(prepared(*[b"x"] * (MAX_RECORDS + 1)))
+    assert raised.value.places == {number: Coordinate(*AT, number) for number in range(MAX_RECORDS)}
 
 
 async def test_a_caller_that_went_away_harms_nobody(commits: GroupCommit, disk: Disk) -> None:

@@ -13,7 +13,8 @@ from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.domain.errors import LogUnavailable, RecordTooLarge
+from relay.domain.errors import LogUnavailable, PartlyAppended, RecordTooLarge
+from relay.engine.slices import Slices
 from relay.log.kafka.accumulator import Accumulator
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord, TopicPartition
@@ -232,8 +233,9 @@ async def test_a_call_raises_when_nothing_of_it_is_under_way_any_more() -> None:
     await turns()
     assert not call.done()
     cluster.acknowledge()
-    with pytest.raises(LogUnavailable):
+    with pytest.raises(PartlyAppended) as raised:
         await call
+    assert raised.value.places == {1: Coordinate("t", 1, 0)}
 
 
 async def test_a_record_that_is_too_large_fails_its_own_call_only() -> None:
@@ -395,7 +397,7 @@ Step = tuple[str, int]
 
 
 class Callers:
-    """Tasks that append numbered records one call after another, as often as it takes."""
+    """Tasks that append numbered records one call after another, as often as it takes, but nothing that is there."""
 
     def __init__(self, into: Accumulator) -> None:
         self.acknowledged: list[tuple[Coordinate, bytes]] = []
@@ -412,13 +414,15 @@ class Callers:
             records = [record(value, b"%d" % (n % 3)) for n, value in enumerate(values)]
             number += size
             assert self._into.unknown(records) is None
-            while True:
+            rest = Slices(records)
+            while some := rest.next():
                 try:
-                    at = await self._into.append(records)
+                    rest.acknowledged(await self._into.append(some))
+                except PartlyAppended as error:
+                    rest.partly(error.places)
                 except LogUnavailable:
                     continue
-                break
-            self.acknowledged += zip(at, values, strict=True)
+            self.acknowledged += zip(rest.all_places(), values, strict=True)
 
 
 def test_a_topic_is_unknown_while_it_has_fewer_partitions_than_a_record_says() -> None:

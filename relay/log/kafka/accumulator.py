@@ -17,10 +17,10 @@ from typing import Any, Final, Protocol
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from relay.domain.errors import LogUnavailable, RecordTooLarge, RelayError
+from relay.domain.errors import LogUnavailable, PartlyAppended, RecordTooLarge, RelayError
 from relay.log.kafka.client import described
 from relay.log.partitioner import place_of
-from relay.log.port import Coordinate, NewRecord, TopicPartition
+from relay.log.port import Coordinate, NewRecord, TopicPartition, size_of
 
 _TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 _NOWHERE: Final = Coordinate("", -1, -1)
@@ -65,7 +65,16 @@ class Append:
         if self.error is None:
             self.outcome.set_result(None)
         else:
-            self.outcome.set_exception(self.error)
+            self.outcome.set_exception(self._with_places(self.error))
+
+    def _with_places(self, error: RelayError) -> RelayError:
+        """The same, with what is acknowledged nevertheless."""
+        places = {index: at for index, at in enumerate(self.coordinates) if at is not _NOWHERE}
+        if not places or not isinstance(error, LogUnavailable):
+            return error
+        partly = PartlyAppended(str(error), places)
+        partly.__cause__ = error.__cause__
+        return partly
 
     def leave(self) -> None:
         """The caller no longer waits."""
@@ -201,7 +210,7 @@ class Accumulator:
             lanes = topics[record.topic]
             lane = lanes[place_of(record.key, record.spread, len(lanes))]
             if lane.newest is None or not lane.newest.add(call, index):
-                if (size := _size_of(record)) > self._max_record_bytes:  # before it is copied into a batch
+                if (size := size_of(record)) > self._max_record_bytes:  # before it is copied into a batch
                     call.fail(_too_large(lane.place, size, f"{self._max_record_bytes} are allowed"))
                     return
                 batch = Batch(self._sender.new_batch())
@@ -314,12 +323,6 @@ class Accumulator:
         for call in overdue:
             call.fail(LogUnavailable("Kafka: appending: no answer in time"))
             call.end()
-
-
-def _size_of(record: NewRecord) -> int:
-    """Of what it carries, without the frame."""
-    headers = sum([len(name) + len(value) for name, value in record.headers])
-    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 def _failure(place: TopicPartition, batch: Batch, error: BaseException) -> RelayError:

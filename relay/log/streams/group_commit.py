@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from relay.domain.errors import LogUnavailable
+from relay.domain.errors import LogUnavailable, PartlyAppended
 from relay.log.port import Coordinate, TopicPartition
 
 MAX_RECORDS: Final = 1000
@@ -40,6 +40,9 @@ class _Pending:
             self.done.set_result(None)
 
     def failed(self, error: Exception) -> None:
+        """Its records are written in order: those that have a coordinate are there."""
+        if self.coordinates and isinstance(error, LogUnavailable):
+            error = PartlyAppended(str(error), dict(enumerate(self.coordinates)))
         if not self.done.done():
             self.done.set_exception(error)
 
@@ -60,7 +63,7 @@ class GroupCommit:
         self._writer = asyncio.create_task(self._run(), name="log-writer")
 
     async def append(self, records: Sequence[Prepared]) -> list[Coordinate]:
-        """Returns when all are written. Raises what `write` raised; then the fate of each is unknown."""
+        """Returns when all are written. Raises what `write` raised; then the fate of those in that call is unknown."""
         if self._writer is None:
             raise LogUnavailable("the log is closed")
         pending = _Pending(len(records))

@@ -31,8 +31,9 @@ def turn(world: World, owner: Owner) -> None:
     core = owner.core
     for _ in range(_TURNS):
         core.take_up(world.now)
-        steps = core.steps()
-        for work in steps:
+        ran = False
+        for work in core.steps():
+            ran = True
             call = core.step(work, world.now)
             if call is not None:
                 _ask(world, owner, work, call)
@@ -44,7 +45,7 @@ def turn(world: World, owner: Owner) -> None:
         if core.fenced_at is not None and not core.left:
             core.stop()
             leave(owner)
-        if not (core.has_more or steps or whole):
+        if not (core.has_more or ran or whole):
             return
     raise AssertionError("a lane that finds no end")
 

@@ -1,0 +1,102 @@
+"""Appends in slices, bounded in bytes and records, of which none is appended again once it is acknowledged. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
+
+from relay.engine.work import Work
+from relay.log.port import Coordinate, NewRecord, Record, size_of
+
+T = TypeVar("T")
+
+SLICE_BYTES: Final = 4 * 1024**2
+"""Of one call to log or state: to copy, pack and send that much holds the event loop for some ten milliseconds."""
+SLICE_RECORDS: Final = 1_000
+LEAST_BYTES: Final = SLICE_BYTES // SLICE_RECORDS
+"""What a record weighs at least: so one number bounds bytes and records."""
+
+
+def weight_of(records: Iterable[NewRecord | Record]) -> int:
+    return sum([size if (size := size_of(record)) > LEAST_BYTES else LEAST_BYTES for record in records])
+
+
+def slices(items: Sequence[T], weights: Iterable[int]) -> Iterator[Sequence[T]]:
+    """`items` in order, a slice at a time; one that weighs more than a slice is alone."""
+    start, weight = 0, 0
+    for number, added in enumerate(weights):
+        if number > start and weight + added > SLICE_BYTES:
+            yield items[start:number]
+            start, weight = number, 0
+        weight += added
+    if start < len(items):
+        yield items[start:]
+
+
+class Slices:
+    """The way of `records` to the log."""
+
+    __slots__ = ("_known", "_left", "_next", "_records", "_whole")
+
+    def __init__(
+        self, records: Sequence[NewRecord], known: Mapping[int, Coordinate] | None = None, *, weight: int | None = None
+    ) -> None:
+        """`known`: where those are, by their index, that are acknowledged already. `weight`: of all, where that is
+        known."""
+        self._records = records
+        self._known = dict(known) if known else {}
+        self._whole: Sequence[Coordinate] | None = None  # nearly always one call is enough, and then this is cheaper
+        self._left: Iterator[Sequence[int]] = iter(())
+        self._next: Sequence[int] = range(len(records))
+        if self._known or weight is None or weight > SLICE_BYTES:
+            missing = [index for index in self._next if index not in self._known]
+            self._left = slices(missing, [weight_of((records[index],)) for index in missing])
+            self._next = ()
+
+    @property
+    def places(self) -> Mapping[int, Coordinate]:
+        """Where each is, as far as it is acknowledged."""
+        return self._known if self._whole is None else dict(enumerate(self._whole))
+
+    def next(self) -> Sequence[NewRecord]:
+        """What is to be appended now; nothing when all is acknowledged."""
+        if self._whole is not None:
+            return ()
+        if self._known:
+            self._next = [index for index in self._next if index not in self._known]
+        if not self._next:
+            self._next = next(self._left, ())
+        if len(self._next) == len(self._records):
+            return self._records
+        return [self._records[index] for index in self._next]
+
+    def acknowledged(self, at: Sequence[Coordinate]) -> None:
+        """All of the last slice are there."""
+        if len(at) == len(self._records):
+            self._whole = at
+        else:
+            self._known.update(zip(self._next, at, strict=True))
+
+    def partly(self, at: Mapping[int, Coordinate]) -> None:
+        """Those of the last slice, by their index in it."""
+        self._known.update({self._next[index]: where for index, where in at.items()})
+
+    def all_places(self) -> Sequence[Coordinate]:
+        if self._whole is not None:
+            return self._whole
+        return [self._known[index] for index in range(len(self._records))]
+
+
+def places_of(works: Sequence[Work]) -> dict[int, Coordinate]:
+    """Of the records of all of them, one work after the other, those that are acknowledged."""
+    found: dict[int, Coordinate] = {}
+    start = 0
+    for work in works:
+        found.update({start + index: at for index, at in (work.places or {}).items()})
+        start += len(work.out)
+    return found
+
+
+def note_places(works: Sequence[Work], places: Mapping[int, Coordinate]) -> None:
+    start = 0
+    for work in works:
+        work.places = {index: places[start + index] for index in range(len(work.out)) if start + index in places}
+        start += len(work.out)
