@@ -7,6 +7,7 @@ from msgspec import structs
 from relay.domain.directory import Directory
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, digest12
+from relay.domain.ordering import is_by_value
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, Source
 from relay.engine.work import Dead, GateRules, Later, Work
 from relay.log.port import Record
@@ -40,7 +41,7 @@ class Delivery(Work):
 
     def __init__(self, record: Record, hop: Hop, receiver: Receiver) -> None:
         row = delivery_row(hop.delivery)
-        super().__init__(record, row, hop.generation, order_key(receiver, hop.delivery), row.owner)
+        super().__init__(record, row, hop.generation, order_key(receiver, hop.delivery, hop.order), row.owner)
         if hop.generation > 0 or not hop.accepted_ms:
             # a replay is a new life: its age counts from the replay, which appended this record
             hop = structs.replace(hop, accepted_ms=record.timestamp_ms)
@@ -135,15 +136,17 @@ def interval_s(endpoint: Endpoint) -> float:
     return endpoint.window_size * RATE_SLACK / endpoint.rate_limit if endpoint.rate_limit else 0.0
 
 
-def order_key(receiver: Receiver, delivery: DeliveryId) -> bytes | None:
-    """Digest of what `delivery` has to stay in order with; None: of nothing."""
+def order_key(receiver: Receiver, delivery: DeliveryId, order: str | None) -> bytes | None:
+    """Digest of what `delivery` has to stay in order with; None: of nothing. `order`: as in its hop."""
     match receiver.ordering:
-        case "source":
-            return _order_key(receiver.name, delivery.source_id)
         case "receiver":
             return _order_key(receiver.name)
         case "none":
             return None
+        case by if order is not None and is_by_value(by):
+            return _order_key(receiver.name, delivery.source_id, order)
+        case _:
+            return _order_key(receiver.name, delivery.source_id)
 
 
 @lru_cache(maxsize=16_384)

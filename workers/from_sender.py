@@ -21,6 +21,7 @@ from msgspec import structs
 
 from relay.domain.directory import Directory, Moves, NobodyMoves
 from relay.domain.errors import InvalidRecord
+from relay.domain.filters import Event
 from relay.domain.hop import encode_hop
 from relay.domain.identity import OWN_SOURCE, DeliveryId
 from relay.domain.message import Message, message_digest, parse_message, sender_headers
@@ -195,13 +196,14 @@ class FromSender:
 
     def _routed(self, work: Incoming, names: Sequence[str]) -> Done | Later:
         if len(names) == 1 and (only := self._directory.receiver(names[0])) is not None:
-            return Done((self._hop(work, only, work.message.wait_s),))
+            return Done((self._hop(work, Event(work.message), only, work.message.wait_s),))
+        event = Event(work.message)
         found = [(name, self._directory.receiver(name)) for name in names]
         work.unknown = tuple(name for name, receiver in found if receiver is None)
         if any(self._directory.refusal(name) is not None for name in work.unknown):
             return UNROUTABLE
         # a request waits for one delivery only
-        hops = [self._hop(work, receiver, 0) for _, receiver in found if receiver is not None]
+        hops = [self._hop(work, event, receiver, 0) for _, receiver in found if receiver is not None]
         return Done((*hops, *(self._unknown(work, name) for name in work.unknown)))
 
     def _turned(self, work: Turn) -> Done | Dead:
@@ -222,12 +224,12 @@ class FromSender:
     def bury(self, record: Record, work: Incoming | Turn | None, dead: Dead) -> NewRecord:
         return self._letters.bury(_as_sent(record), dead)
 
-    def _hop(self, work: Incoming, receiver: Receiver, wait_s: int) -> NewRecord:
+    def _hop(self, work: Incoming, event: Event, receiver: Receiver, wait_s: int) -> NewRecord:
         message, record = work.message, work.record
         cut = self._moves.cut(receiver.name, receiver.move, record.partition) if receiver.moving else None
         lane, move = lane_at(receiver, cut, record.offset)
         accepted_ms = _accepted_ms(record, int(self._outside.clock.time() * 1000))
-        hop = first_hop(message, receiver, record.coordinate, accepted_ms, move=move, wait_s=wait_s)
+        hop = first_hop(event, receiver, record.coordinate, accepted_ms, move=move, wait_s=wait_s)
         topic = self._topics.to_receiver(lane)
         return lane_record(topic, lane, receiver, message.source_id, message.payload, encode_hop(hop))
 

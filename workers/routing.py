@@ -1,15 +1,16 @@
 """How a message enters a receiver's lane: its hop record there, for whoever brings it."""
 
+from relay.domain.filters import Event
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
-from relay.domain.message import Message
+from relay.domain.ordering import order_digest
 from relay.domain.receiver import Receiver
 from relay.domain.topics import SHARED
 from relay.log.port import Coordinate, Headers, NewRecord
 
 
 def first_hop(
-    message: Message,
+    event: Event,
     receiver: Receiver,
     origin: Coordinate | None,
     accepted_ms: int,
@@ -19,6 +20,7 @@ def first_hop(
     wait_s: int = 0,
 ) -> Hop:
     """The hop of a message that nobody has tried to deliver yet."""
+    message = event.message
     return Hop(
         DeliveryId(receiver.name, message.source_id, message.message_id),
         event_type=message.event_type,
@@ -32,6 +34,7 @@ def first_hop(
         move=move,
         headers=message.headers if receiver.forward_headers else (),
         wait_s=wait_s,
+        order=order_digest(receiver.ordering, event),
     )
 
 

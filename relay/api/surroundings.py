@@ -12,8 +12,11 @@ from relay.api.view import Found, is_owed
 from relay.api.waiting import Around, Head, Held, LaneSeen, Wait, before_routing, of_callback, of_delivery
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord, LogUnavailable
+from relay.domain.filters import Event
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
+from relay.domain.message import Message
+from relay.domain.ordering import order_digest
 from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.parking import parked_key, unwrap
@@ -32,6 +35,16 @@ _STAGE: Final = "to_receiver"
 
 _Lanes = Mapping[DeliveryId, tuple[TopicPartition, ...]]
 _Signs = Mapping[TopicPartition, Served | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The message whose deliveries they are. `received_ms`: Unix ms; None: not known. `unrouted`: where it is, while
+    not all its deliveries are on their way."""
+
+    message: Message
+    received_ms: int | None
+    unrouted: Coordinate | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +83,16 @@ class Surroundings:
         self._directory = directory
         self._partitions = {spec.name: spec.partitions for spec in topics.fixed()}
 
-    async def look(
-        self, found: Sequence[Found], source: Source, received_ms: int | None, unrouted: Coordinate | None, now: float
-    ) -> list[Found]:
-        """`found` with why each waits. `unrouted`: where the message is, while not all its deliveries are under way.
-        `now`: when their rows were read."""
-        lanes = {one.delivery: passed for one in found if (passed := self._lanes_of(one, source, unrouted))}
+    async def look(self, found: Sequence[Found], source: Source, asked: Asked, now: float) -> list[Found]:
+        """`found` with why each waits. `now`: when their rows were read."""
+        lanes = {one.delivery: passed for one in found if (passed := self._lanes_of(one, source, asked.unrouted))}
         if not lanes:
             return list(found)
         waiting = [one for one in found if one.delivery in lanes]
         owners = {_owner(one, source) for one in waiting}
         signs, held = await asyncio.gather(self._signs(lanes, owners), self._held(waiting, source))
-        heads = await self._heads(waiting, lanes, signs)
-        received = None if received_ms is None else received_ms / 1000
+        heads = await self._heads(waiting, Event(asked.message), lanes, signs)
+        received = None if asked.received_ms is None else asked.received_ms / 1000
         seen = _Seen(lanes, signs, held, heads, received, now)
         return [replace(one, wait=self._wait(one, source, seen)) if one.delivery in lanes else one for one in found]
 
@@ -163,9 +173,11 @@ class Surroundings:
 
     # lines
 
-    async def _heads(self, waiting: Sequence[Found], lanes: _Lanes, signs: _Signs) -> Mapping[DeliveryId, Head]:
+    async def _heads(
+        self, waiting: Sequence[Found], event: Event, lanes: _Lanes, signs: _Signs
+    ) -> Mapping[DeliveryId, Head]:
         """What comes before each: as a lane has it in memory, or else as it is parked."""
-        keys = {one.delivery: key for one in waiting if (key := self._order_key(one)) is not None}
+        keys = {one.delivery: key for one in waiting if (key := self._order_key(one, event)) is not None}
         if not keys:
             return {}
         first = await self._parked_heads(keys, lanes)
@@ -182,11 +194,11 @@ class Surroundings:
             for (delivery, head), one in zip(others.items(), seen, strict=True)
         }
 
-    def _order_key(self, one: Found) -> bytes | None:
+    def _order_key(self, one: Found, event: Event) -> bytes | None:
         receiver = self._receiver(one)
         if receiver is None or one.row.stage not in _TO_BE_SENT:
             return None
-        return order_key(receiver, one.delivery)
+        return order_key(receiver, one.delivery, order_digest(receiver.ordering, event))
 
     async def _parked_heads(self, keys: Mapping[DeliveryId, bytes], lanes: _Lanes) -> dict[DeliveryId, LineHead]:
         asked = [(lanes[delivery][-1], f"r:{delivery.receiver}", key) for delivery, key in keys.items()]

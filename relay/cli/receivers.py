@@ -25,6 +25,7 @@ from relay.cli.trying import test
 from relay.cli.verifying import verify
 from relay.config.durations import format_duration
 from relay.config.entries import EndpointEntry, ReceiverEntry
+from relay.config.ordering_entry import order_by
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.references import usable_variables
 from relay.config.settings import Settings
@@ -227,7 +228,7 @@ def _row(name: str, entry: ReceiverEntry, refused: bool) -> tuple[str, ...]:
         enabled,
         shown_url(entry.post_endpoint),
         lane,
-        entry.ordering,
+        order_by(entry.ordering),
         _rate(entry),
         _retry(entry),
         _answer(entry),
@@ -240,7 +241,7 @@ def _in_words(entry: ReceiverEntry) -> str:
     subscribed = f"; gets {', '.join(entry.event_types)} of {', '.join(entry.sources)}" if entry.sources else ""
     subscribed += ", as far as its filter takes them" if entry.filter is not None else ""
     return (
-        f"{off}POST {shown_url(entry.post_endpoint)}; {entry.lane} lane; order: {entry.ordering}; "
+        f"{off}POST {shown_url(entry.post_endpoint)}; {entry.lane} lane; order: {order_by(entry.ordering)}; "
         f"rate: {_rate(entry)}; retry: {_retry(entry)}; answer: {_answer(entry)}{subscribed}"
     )
 

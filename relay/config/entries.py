@@ -19,6 +19,7 @@ from relay.config.egress_entry import EgressEntry
 from relay.config.entry import Entry, Labels, OwnerId, ReceiverName, Text
 from relay.config.filter_entry import BoundedFilter, FilterEntry
 from relay.config.inbound_entry import InboundEntry
+from relay.config.ordering_entry import OrderingValue, order_by
 from relay.config.pace_entry import BreakerEntry, Count, OfflineEntry, PollEntry, RetryEntry
 from relay.config.quota_text import QuotaText
 from relay.config.references import has_reference
@@ -282,8 +283,9 @@ class ReceiverEntry(EndpointEntry):
     on_ambiguous: Literal["resend", "dead_letter"] = "resend"
     """What becomes of an attempt whose outcome is unknown where the receiver cannot be asked: sent again, or a dead
     letter (at most once)."""
-    ordering: Literal["source", "receiver", "none"] = "source"
-    """What is kept in order: messages of a source, all of the receiver (one at a time), or nothing."""
+    ordering: OrderingValue = "source"
+    """What is kept in order: messages of a source, all of the receiver (one at a time), or nothing; as a mapping also
+    those of a source with the same value in payload or header."""
     lane: Literal["dedicated", "shared"] = "dedicated"
     """Topics of its own, or those that it shares with others. A change is a move, which ends when the old lane is
     finished."""
@@ -325,7 +327,7 @@ class ReceiverEntry(EndpointEntry):
     def _one_if_shared_or_in_line(cls, partitions: int, info: ValidationInfo) -> int:
         if partitions != 1 and info.data.get("lane") == "shared":
             raise ValueError("the shared lane has its own partitions; leave this out, or take 'lane: dedicated'")
-        if partitions != 1 and info.data.get("ordering") == "receiver":
+        if partitions != 1 and order_by(info.data.get("ordering", "source")) == "receiver":
             raise ValueError("one at a time over the whole receiver (ordering: receiver) takes one partition")
         return partitions
 

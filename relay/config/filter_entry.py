@@ -100,7 +100,7 @@ def _pointer(value: object) -> str:
     return check_pointer(_text(value))
 
 
-def _header(value: object) -> str:
+def check_filter_header(value: object) -> str:
     name = _text(value)
     if name.lower() not in ATTRIBUTES:
         try:
@@ -118,7 +118,7 @@ FilterText = Annotated[str, PlainValidator(_text), WithJsonSchema(_TEXT_SCHEMA)]
 FilterPointer = Annotated[
     str, PlainValidator(_pointer), WithJsonSchema(_TEXT_SCHEMA | {"pattern": "^(/([^~/]|~[01])*)*$"})
 ]
-FilterHeader = Annotated[str, PlainValidator(_header), WithJsonSchema(_TEXT_SCHEMA)]
+FilterHeader = Annotated[str, PlainValidator(check_filter_header), WithJsonSchema(_TEXT_SCHEMA)]
 FilterNumber = Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})]
 FilterScalar = Annotated[
     Scalar, PlainValidator(_scalar), WithJsonSchema({"type": ["string", "number", "boolean", "null"]})

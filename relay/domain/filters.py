@@ -29,10 +29,10 @@ _NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 class Event:
     """A message as tests see it. The payload is decoded when the first of them asks for it, and once."""
 
-    __slots__ = ("_headers", "_message", "_payload")
+    __slots__ = ("_headers", "_payload", "message")
 
     def __init__(self, message: Message) -> None:
-        self._message = message
+        self.message = message
         self._headers: dict[str, str] | None = None
         self._payload: list[object] | None = None
 
@@ -40,7 +40,7 @@ class Event:
         """What a JSON pointer leads to. Raises LookupError; a payload that is no JSON raises NotJson."""
         if self._payload is None:
             try:
-                self._payload = [msgspec.json.decode(self._message.payload)]
+                self._payload = [msgspec.json.decode(self.message.payload)]
             except _NOT_JSON:
                 self._payload = []
         if not self._payload:
@@ -50,7 +50,7 @@ class Event:
     def header(self, name: str) -> str | None:
         """`name`: in lower case."""
         if self._headers is None:
-            self._headers = _headers(self._message)
+            self._headers = _headers(self.message)
         return self._headers.get(name)
 
 

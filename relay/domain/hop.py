@@ -35,7 +35,7 @@ class Hop(Struct, frozen=True, gc=False):
     asked (`not_asked`). `move`: by which of its receiver's moves it was routed (see `relay/domain/route.py`).
     `ask_first`: of a replay, where an attempt in its former life may have arrived: see `ToReceiver`.
     `wait_s`: seconds for which a request waits for the answer; 0: none does.
-    `headers`: the message's own, where its receiver wants any.
+    `headers`: the message's own, where its receiver wants any. `order`: digest of the value that it is in order by.
     """
 
     delivery: DeliveryId
@@ -60,6 +60,7 @@ class Hop(Struct, frozen=True, gc=False):
     wait_s: int = 0
     headers: Pairs = ()
     tracestate: str | None = None
+    order: str | None = None
 
 
 def encode_hop(hop: Hop) -> Headers:
@@ -111,6 +112,8 @@ def encode_hop(hop: Hop) -> Headers:
         headers.append(("relay-move", b"%d" % hop.move))
     if hop.ask_first:
         headers.append(("relay-ask-first", b"true"))
+    if hop.order is not None:
+        headers.append(("relay-order-key", hop.order.encode(errors="replace")))
     if hop.headers:
         headers += as_record_headers(hop.headers)
     return tuple(headers)
@@ -246,5 +249,6 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "relay-move": ("move", _number),
     "relay-ask-first": ("ask_first", _is_true),
     "relay-wait": ("wait_s", _number),
+    "relay-order-key": ("order", bytes.decode),
 }
 """Which field of a hop a header is, and how it is read."""

@@ -7,7 +7,6 @@ from relay.domain.egress import Egress
 from relay.domain.filters import Filter
 from relay.domain.quota import Quota
 
-Ordering = Literal["source", "receiver", "none"]
 LaneKind = Literal["dedicated", "shared"]
 SignatureStyle = Literal["standard", "github", "stripe"]
 Verification = Literal["none", "challenge", "hmac", "cloudevents"]
@@ -154,7 +153,8 @@ class Receiver:
     answer: Literal["optional", "required"] = "optional"
     answer_deadline: float = 3600.0
     on_ambiguous: Literal["resend", "dead_letter"] = "resend"
-    ordering: Ordering = "source"
+    ordering: str = "source"
+    """`source`, `receiver`, `none`, a JSON pointer, or `header:NAME` (`relay/domain/ordering.py`)."""
     lane: LaneKind = "dedicated"
     partitions: int = 1
     sources: tuple[str, ...] = ()

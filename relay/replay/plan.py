@@ -12,6 +12,7 @@ from typing import Final
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
+from relay.domain.filters import Event
 from relay.domain.handover import Handover, to_code
 from relay.domain.hop import NO_RECEIVER, Hop, encode_hop
 from relay.domain.identity import DeliveryId, callback_id, webhook_id
@@ -207,7 +208,7 @@ class Planner:
     def _fresh(
         self, message: Message, receiver: Receiver, origin: Coordinate | None, accepted_ms: int, life: int
     ) -> Out:
-        hop = first_hop(message, receiver, origin, accepted_ms, move=receiver.move, generation=life)
+        hop = first_hop(Event(message), receiver, origin, accepted_ms, move=receiver.move, generation=life)
         lane = lane_of(receiver)
         topic, headers = self._topics.to_receiver(lane), encode_hop(hop)
         record = lane_record(topic, lane, receiver, message.source_id, message.payload, headers)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from relay.config.settings import Settings
 from relay.domain.exchange import Response
@@ -116,6 +117,28 @@ async def test_with_ordering_receiver_a_failing_head_holds_all_sources() -> None
     await process.ended(10)
     await process.stop()
     assert world.outside.arrived("/answer") == _in_order("a", 3) + _in_order("b", 3)
+
+
+@virtually
+async def test_a_failing_head_holds_up_only_what_has_the_same_value() -> None:
+    """One message that its receiver refuses, of a source whose messages are in order by a value of theirs."""
+    world = World([receiver("r", "/answer", ordering="/of", **PARKS)])
+    await world.create()
+    stream = [of_value(number, number % 3) for number in range(12)]
+    world.outside.troubles["a-3"] = [REFUSED] * 2
+    process = Process(world)
+    await world.send(*stream)
+    await process.ended(5)
+    arrived = world.outside.arrived("/answer", "a")
+    assert arrived == [f"a-{number}" for number in range(12) if number % 3 or number < 3]
+    await process.ended(200)
+    await process.stop()
+    assert world.outside.arrived("/answer", "a") == [*arrived, "a-3", "a-6", "a-9"]
+    assert world.parked_copies() == []
+
+
+def of_value(number: int, value: int) -> Message:
+    return structs.replace(message(number, "a", "r"), payload=b'{"of": %d}' % value)
 
 
 @pytest.mark.parametrize(("ordering", "at_once"), [("receiver", 1), ("source", 2), ("none", 6)])

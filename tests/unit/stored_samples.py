@@ -71,6 +71,7 @@ _FULL: Final = Hop(
     ask_first=True,
     wait_s=10,
     headers=(("x-team", "blue"),),
+    order="0123456789abcdef01234567",
 )
 _PENDING: Final = Hop(DELIVERY, attempt=1, origin=Coordinate("from_sender", 0, 0), accepted_ms=1)
 _MESSAGE: Final = Message(

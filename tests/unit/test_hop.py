@@ -35,6 +35,7 @@ hops = st.builds(
     ask_after_s=st.none() | st.floats(0, 1e18),
     traceparent=st.none() | texts,
     tracestate=st.none() | st.from_regex(r"[ -~]{1,512}", fullmatch=True),
+    order=st.none() | st.from_regex(r"[0-9a-f]{24}", fullmatch=True),
 )
 
 

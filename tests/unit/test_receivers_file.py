@@ -218,6 +218,14 @@ def _entry(**fields: object) -> str:
 RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"orderng": "source"}, "orderng: unknown field; did you mean 'ordering'?"),
     ({"ordering": "fifo"}, "ordering: 'fifo' is not allowed; allowed: 'source', 'receiver' or 'none'"),
+    (
+        {"ordering": {"by": "fifo"}},
+        "ordering.by: expected source, receiver, none, a JSON pointer such as /repository/full_name, or header:NAME",
+    ),
+    (
+        {"ordering": {"by": "/a~b"}},
+        "ordering.by: '/a~b' is not a JSON pointer; a ~ in a name is written ~0, and a / is ~1",
+    ),
     ({"rate_limit": "100"}, "rate_limit: '100' is not a whole number"),
     ({"rate_limit": 0}, "rate_limit: 0 is too small; at least 1"),
     ({"rate_limit": True}, "rate_limit: True is not a whole number"),
@@ -290,6 +298,10 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     (
         {"lane": "shared", "partitions": 2},
         "partitions: the shared lane has its own partitions; leave this out, or take 'lane: dedicated'",
+    ),
+    (
+        {"ordering": {"by": "receiver"}, "partitions": 2},
+        "partitions: one at a time over the whole receiver (ordering: receiver) takes one partition",
     ),
     (
         {"ordering": "receiver", "partitions": 2},

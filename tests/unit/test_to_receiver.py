@@ -536,18 +536,22 @@ async def test_the_request_says_which_attempt_of_what_it_is(rig: Rig) -> None:
 
 @pytest.mark.parametrize(("ordering", "sequence"), [("source", 4), ("receiver", 4), ("none", None)])
 def test_a_replay_falls_back_to_the_sequence_of_the_first_life(rig: Rig, ordering: str, sequence: int | None) -> None:
-    step = worker(rig, replace(PLAIN, ordering=ordering))  # type: ignore[arg-type]
+    step = worker(rig, replace(PLAIN, ordering=ordering))
     assert step.admit(hop_record(TO_CI, structs.replace(HOP, sequence=4, generation=1), offset=90)).sequence == sequence
 
 
 def test_order_is_kept_per_source_per_receiver_or_not_at_all(rig: Rig) -> None:
-    def queue(ordering: str, source: str) -> bytes | None:
-        step = worker(rig, replace(PLAIN, ordering=ordering))  # type: ignore[arg-type]
-        return step.admit(hop_record(TO_CI, structs.replace(HOP, delivery=DELIVERY._replace(source_id=source)))).queue
+    def queue(ordering: str, source: str, order: str | None = None) -> bytes | None:
+        step = worker(rig, replace(PLAIN, ordering=ordering))
+        hop = structs.replace(HOP, delivery=DELIVERY._replace(source_id=source), order=order)
+        return step.admit(hop_record(TO_CI, hop)).queue
 
     assert queue("source", "a") == queue("source", "a") != queue("source", "b")
     assert queue("receiver", "a") == queue("receiver", "b") is not None
     assert queue("none", "a") is None
+    assert queue("source", "a", "0a") == queue("source", "a")
+    assert queue("/repo", "a", "0a") == queue("/repo", "a", "0a")
+    assert len({queue("/repo", *of) for of in (("a", "0a"), ("a", "0b"), ("b", "0a"), ("a", None))}) == 4
 
 
 def test_the_engine_is_told_the_limits() -> None:
