@@ -58,6 +58,11 @@ ADVICE: Final[dict[str, str]] = {
         "Nothing is sent there before its URL has proved that it wants it. `POST /v1/receivers/{name}/verify` tries at "
         "once, and says what is missing."
     ),
+    "credentials-needed": (
+        "The change would send a token, header, client secret or client key to another origin than it was given for. "
+        "Give each that `errors` names anew in the same request, or take it away with `null`. The same origin (scheme, "
+        "host and port) keeps them, and a receivers file may say what it wants."
+    ),
     "no-secrets-key": (
         "Secrets that are given over the API are kept encrypted, and the relay has no key for that. Whoever runs it "
         "sets `RELAY_SECRETS_KEY`; until then a receiver may have no secret in clear, and `signature` has to be `none`."

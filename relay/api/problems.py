@@ -57,6 +57,7 @@ RECEIVER_EXISTS: Final = Kind("receiver-exists", 409, "There is such a receiver 
 SOURCE_EXISTS: Final = Kind("source-exists", 409, "The source has an entry already")
 DECLARED_IN_FILE: Final = Kind("declared-in-file", 409, "The receiver is declared in the receivers file")
 UNVERIFIED: Final = Kind("receiver-unverified", 409, "The receiver has yet to be verified")
+CREDENTIALS_NEEDED: Final = Kind("credentials-needed", 409, "The credentials have to be given anew")
 NO_SECRETS_KEY: Final = Kind("no-secrets-key", 409, "Secrets cannot be kept")
 ANSWER_CLOSED: Final = Kind("answer-closed", 410, "The time to answer is over")
 PAYLOAD_GONE: Final = Kind("payload-gone", 410, "The payload is not kept any more")

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from relay.clock import Clock
 from relay.config.apply import API, FILE, LEASE, Diff, bring_about
+from relay.config.credentials import needed_anew
 from relay.config.drafts import (
     Fault,
     Faulty,
@@ -24,10 +25,12 @@ from relay.config.drafts import (
     encrypted,
     merge_patch,
     opened,
+    pointer,
     with_verification,
 )
 from relay.config.kinds import RECEIVER, EntryKind
 from relay.config.owned import Behalf, TooManyReceivers
+from relay.config.problems import Place
 from relay.config.receivers_file import Raw
 from relay.config.registry import Registry
 from relay.config.rotation import without_expired
@@ -44,6 +47,7 @@ _PATIENCE_S: Final = 10.0
 _NOT_FREE: Final = "This name is not free."
 """The same whoever has it, or had it."""
 _ORIGIN: Final = "the request"
+_OF_ANOTHER_ORIGIN: Final = "was given for another origin; give it anew in the same request, or null"
 Kind = EntryKind[Any]
 Alter = Callable[[Raw, float], object]
 """An entry in clear, and the time (Unix seconds), to the entry that it is to become."""
@@ -63,6 +67,10 @@ class InFile(RelayError):
 
 class ChangedMeanwhile(RelayError):
     """It is not what the caller took it for."""
+
+
+class CredentialsNeeded(Faulty):
+    """A change would send credentials to another origin than they were given for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +157,15 @@ class Registrar:
         kind: Kind = RECEIVER,
     ) -> Written:
         """Merge `patch` into its entry (RFC 7396); with `tag`, only if it is what that stands for. Raises
-        Unknown, InFile, ChangedMeanwhile, Faulty, NoKey."""
-        return await self.alter(name, lambda there, _now: merge_patch(there, dict(patch)), tag, behalf, kind=kind)
+        Unknown, InFile, ChangedMeanwhile, Faulty, CredentialsNeeded, NoKey."""
+
+        def patched(there: Raw, _now: float) -> object:
+            wanted = merge_patch(there, dict(patch))
+            if isinstance(wanted, dict):
+                _check_credentials(needed_anew(there, wanted, patch, self._rules.variables))
+            return wanted
+
+        return await self.alter(name, patched, tag, behalf, kind=kind)
 
     async def alter(
         self,
@@ -258,6 +273,15 @@ class Registrar:
                 await self.registry.reach(end)
         except TimeoutError:
             raise LogUnavailable(f"{self._topics.receiver_config} is not read to its end") from None
+
+
+def _check_credentials(places: Sequence[Place]) -> None:
+    if places:
+        faults = [
+            Fault(pointer(place), "it was given for another origin: give it anew in the same request, or null")
+            for place in places
+        ]
+        raise CredentialsNeeded(faults)
 
 
 def owned(registry: Registry, owner: str, most: int) -> int:

@@ -15,6 +15,7 @@ from relay.api.in_lane import in_lane
 from relay.api.json_body import JSON, MERGE_PATCH, json_response, read_object
 from relay.api.problems import (
     CHANGED_MEANWHILE,
+    CREDENTIALS_NEEDED,
     DECLARED_IN_FILE,
     INVALID_RECEIVER,
     NO_SECRETS_KEY,
@@ -28,7 +29,7 @@ from relay.api.problems import (
 from relay.api.reading import flag_in, query_of
 from relay.api.receiver_shown import NewReceiverView, described
 from relay.api.receivers import LaneView, ParkedView
-from relay.api.registrar import ChangedMeanwhile, InFile, Registrar, Taken, Unknown, Written
+from relay.api.registrar import ChangedMeanwhile, CredentialsNeeded, InFile, Registrar, Taken, Unknown, Written
 from relay.config.drafts import Faulty, NoKey
 from relay.config.owned import Behalf, NotTheirs, TooManyReceivers
 from relay.domain.topics import SHARED, lane_of
@@ -150,7 +151,8 @@ def told(*, invalid: Kind = INVALID_RECEIVER, taken: Kind = RECEIVER_EXISTS) -> 
         yield
     except Faulty as error:
         errors = tuple({"detail": fault.detail, "pointer": fault.pointer} for fault in error.faults)
-        raise Problem(invalid, str(error), errors=errors) from None
+        kind = CREDENTIALS_NEEDED if isinstance(error, CredentialsNeeded) else invalid
+        raise Problem(kind, str(error), errors=errors) from None
     except NotTheirs:
         raise forbidden(OWNED) from None
     except Taken as error:

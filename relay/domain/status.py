@@ -168,12 +168,13 @@ def _response_field(name: str, body: bytes) -> str:
 def same_origin(a: str, b: str) -> bool:
     """Whether two absolute URLs have the same scheme, host and port."""
     try:
-        return _origin(a) == _origin(b)
+        return origin_of(a) == origin_of(b)
     except ValueError:
         return False
 
 
-def _origin(url: str) -> tuple[str, str | None, int | None]:
+def origin_of(url: str) -> tuple[str, str | None, int | None]:
+    """Scheme, host and port of an absolute URL. Raises ValueError for what is none."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme)
 

@@ -9,7 +9,7 @@ from aiohttp import web
 from relay.pages import spark
 from relay.pages.api_client import ApiProblem, path
 from relay.pages.page import Nav, Routes
-from relay.pages.receiver_form import COMMON, shown, wanted_of
+from relay.pages.receiver_form import COMMON, credentials_of, given_anew, shown, wanted_of
 from relay.pages.receivers import host_of
 from relay.pages.render import duration
 from relay.pages.visit import Visit
@@ -131,7 +131,7 @@ class Receiver:
             return self._form(visit, it, form, ApiProblem(412, "changed-meanwhile", "Changed meanwhile", _CHANGED))
         headers = {"If-Match": f'"{it["etag"]}"', "Content-Type": "application/merge-patch+json"}
         try:
-            patch = wanted_of(form, it["settings"] or {}, COMMON)
+            patch = wanted_of(form, it["settings"] or {}, COMMON) | given_anew(form)
             await visit.api.call("PATCH", _route(name), body=patch, headers=headers)
         except ApiProblem as problem:
             if problem.status == 401:
@@ -159,8 +159,10 @@ class Receiver:
     ) -> web.Response:
         present = it["settings"] or {}
         values = {field.name: form.get(field.name, shown(present.get(field.name), field.kind)) for field in COMMON}
-        status = 200 if problem is None else problem.status
-        return visit.show("receiver_edit.html", status=status, it=it, fields=COMMON, values=values, problem=problem)
+        status, anew = 200 if problem is None else problem.status, credentials_of(problem)
+        return visit.show(
+            "receiver_edit.html", status=status, it=it, fields=COMMON, values=values, anew=anew, problem=problem
+        )
 
 
 def settings_of(it: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -44,6 +44,35 @@ NEW_FIELDS: Final = (
 )
 
 
+ANEW: Final = "anew:"
+"""Begins the name of a field for a credential, before its JSON pointer."""
+
+
+def credentials_of(problem: ApiProblem | None) -> list[Field]:
+    """Fields for those that the API wants anew; a client key has too many lines for one."""
+    if problem is None or problem.kind != "credentials-needed":
+        return []
+    places = (error["pointer"] for error in problem.errors)
+    return [Field(ANEW + place, ".".join(_steps(place))) for place in places if not place.startswith("/tls/")]
+
+
+def given_anew(form: Mapping[str, str]) -> dict[str, Any]:
+    """What was written in such fields, as a merge patch."""
+    patch: dict[str, Any] = {}
+    for name, text in form.items():
+        if name.startswith(ANEW) and text:
+            *outer, last = _steps(name.removeprefix(ANEW))
+            inner = patch
+            for step in outer:
+                inner = inner.setdefault(step, {})
+            inner[last] = text
+    return patch
+
+
+def _steps(pointer: str) -> list[str]:
+    return [step.replace("~1", "/").replace("~0", "~") for step in pointer.removeprefix("/").split("/")]
+
+
 def written_duration(seconds: float) -> str:
     """As the API reads it, too."""
     return f"{seconds:g}s"

@@ -78,6 +78,14 @@ async def test_an_owner_registers_changes_and_removes_receivers(owners: Owners) 
     assert len({line["who"] for line in lines}) == 1
 
 
+async def test_an_owner_does_not_have_kept_credentials_sent_elsewhere(owners: Owners) -> None:
+    await owners.create("admin", "ci", owner="alice", bearer_token="the relay's own")
+    elsewhere = {"post_endpoint": "https://elsewhere.example/"}
+    found = problem(await owners.ask("alice", "PATCH", "/v1/receivers/ci", elsewhere), 409, "credentials-needed")
+    assert [error["pointer"] for error in found["errors"]] == ["/bearer_token"]
+    assert (await owners.ask("alice", "PATCH", "/v1/receivers/ci", elsewhere | {"bearer_token": "hers"})).status == 200
+
+
 async def test_it_is_theirs_whatever_they_say(owners: Owners) -> None:
     for fields in ({"owner": "bob"}, {"owner": ""}, {"owner": 7}, {"owner": ["alice"]}):
         problem(await owners.create("alice", "ci", **fields), 403, "forbidden")

@@ -8,7 +8,7 @@ import pytest
 from relay.pages import spark
 from relay.pages.api_client import ApiProblem
 from relay.pages.receiver import settings_of
-from relay.pages.receiver_form import COMMON, shown, wanted_of
+from relay.pages.receiver_form import COMMON, credentials_of, given_anew, shown, wanted_of
 from relay.pages.receivers import host_of
 
 PRESENT: dict[str, Any] = {
@@ -48,6 +48,16 @@ def test_what_nobody_touched_is_not_sent_and_so_no_masked_secret_either() -> Non
 )
 def test_what_was_changed_is_a_merge_patch(changed: dict[str, str], patch: dict[str, Any]) -> None:
     assert wanted_of(form(**changed), PRESENT, COMMON) == patch
+
+
+def test_a_credential_that_is_wanted_anew_has_a_field_that_goes_along() -> None:
+    errors = [{"pointer": place, "detail": ""} for place in ("/bearer_token", "/headers/x~1y", "/tls/client_key")]
+    wanted = credentials_of(ApiProblem(409, "credentials-needed", "", "", errors))
+    assert [field.label for field in wanted] == ["bearer_token", "headers.x/y"]
+    written = {field.name: f"new {field.label}" for field in wanted} | {"rate_limit": "7"}
+    assert given_anew(written) == {"bearer_token": "new bearer_token", "headers": {"x/y": "new headers.x/y"}}
+    assert given_anew(dict.fromkeys(written, "")) == {}
+    assert credentials_of(ApiProblem(422, "invalid-receiver", "", "", errors)) == []
 
 
 @pytest.mark.parametrize("text", ["many", "1.5", "-1", "²"])

@@ -18,6 +18,7 @@ from relay.api.openapi.operation import (
 )
 from relay.api.problems import (
     CHANGED_MEANWHILE,
+    CREDENTIALS_NEEDED,
     DECLARED_IN_FILE,
     INVALID_RECEIVER,
     NO_SECRETS_KEY,
@@ -141,11 +142,12 @@ _REGISTRATION: Final = (
         id="changeReceiver",
         noun="receivers",
         summary="Change some settings of a receiver",
-        description="A JSON merge patch (RFC 7396): what it does not name stays, `null` brings the default back.",
+        description="A JSON merge patch (RFC 7396): what it does not name stays, `null` brings the default back. "
+        "Credentials stay with their origin: a URL of another one needs them anew.",
         parameters=(_NAME, _IF_MATCH),
         body=Body({"application/json": dict[str, Any], "application/merge-patch+json": dict[str, Any]}),
         answers=(Answer(200, "As it is now.", json_of(ReceiverView), _ETAG),),
-        problems=(INVALID_RECEIVER, NO_SECRETS_KEY, *_CHANGE),
+        problems=(INVALID_RECEIVER, NO_SECRETS_KEY, CREDENTIALS_NEEDED, *_CHANGE),
         example=Example(200, path={"name": "made"}, body={"rate_limit": 100, "retry": {"max_attempts": 5}}),
     ),
     Operation(

@@ -4,7 +4,14 @@ from typing import Any, Final, Literal
 
 from relay.api.openapi.of_receivers import ETag
 from relay.api.openapi.operation import SOURCE, Answer, Body, Example, Limit, Operation, Parameter, json_of
-from relay.api.problems import CHANGED_MEANWHILE, DECLARED_IN_FILE, INVALID_SOURCE, NO_SECRETS_KEY, SOURCE_EXISTS
+from relay.api.problems import (
+    CHANGED_MEANWHILE,
+    CREDENTIALS_NEEDED,
+    DECLARED_IN_FILE,
+    INVALID_SOURCE,
+    NO_SECRETS_KEY,
+    SOURCE_EXISTS,
+)
 from relay.api.sources import NewSourceView, SourcePage, SourceRemovalView, SourceView
 from relay.config.drafts import NewSource
 
@@ -75,7 +82,7 @@ OPERATIONS: Final = (
         parameters=(SOURCE, _IF_MATCH),
         body=Body({"application/json": dict[str, Any], "application/merge-patch+json": dict[str, Any]}),
         answers=(Answer(200, "As it is now.", json_of(SourceView), _ETAG),),
-        problems=(INVALID_SOURCE, NO_SECRETS_KEY, *_CHANGE),
+        problems=(INVALID_SOURCE, NO_SECRETS_KEY, CREDENTIALS_NEEDED, *_CHANGE),
         example=Example(200, path=_AT, body={"failures": False}),
     ),
     Operation(

@@ -1,0 +1,61 @@
+"""Credentials stay with their origin: which of them a change would send to another one, and has to give anew. Pure.
+
+Who may change where a receiver's requests go need not know what goes with them. What a receivers file declares has its
+credentials beside its URLs, and is not asked.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from relay.config.problems import Place
+from relay.config.receivers_file import Raw
+from relay.config.references import with_references_replaced
+from relay.domain.status import origin_of
+
+_POSTED_TO = ("post_endpoint", "status_endpoint", "url")
+_OAUTH2 = "oauth2"
+
+
+def needed_anew(before: Raw, after: Raw, given: object, variables: Mapping[str, str]) -> list[Place]:
+    """Places of the credentials that `after` has from `before`, for another origin. Both are entries of a receiver or
+    source in clear; `given`: the merge patch between them. `variables`: what their URLs may refer to."""
+    own = _of_endpoint(before, after, _mapping(given), variables)
+    was, will_be, anew = (_mapping(_mapping(each).get("callback")) for each in (before, after, given))
+    return [*own, *(("callback", *place) for place in _of_endpoint(was, will_be, anew, variables))]
+
+
+def _of_endpoint(
+    before: Mapping[str, object], after: Mapping[str, object], given: Mapping[str, object], variables: Mapping[str, str]
+) -> Iterator[Place]:
+    moves = bool(_origins(after, _POSTED_TO, variables) - _origins(before, _POSTED_TO, variables))
+    issuers = [_origins(_mapping(each.get(_OAUTH2)), ("token_url",), variables) for each in (after, before)]
+    places: list[Place] = []
+    if moves:
+        places += [("bearer_token",), *(("headers", name) for name in _mapping(after.get("headers")))]
+        places += [("tls", "client_key")]
+    if moves or issuers[0] - issuers[1]:
+        places += [(_OAUTH2, "client_secret")]
+    for place in places:
+        if _at(after, place) is not None and _at(given, place) is None:
+            yield place
+
+
+def _origins(endpoint: Mapping[str, object], fields: tuple[str, ...], variables: Mapping[str, str]) -> set[object]:
+    return {_origin(text, variables) for field in fields if isinstance(text := endpoint.get(field), str)}
+
+
+def _origin(url: str, variables: Mapping[str, str]) -> object:
+    url = with_references_replaced(url, lambda name: variables.get(name, f"${{{name}}}"))
+    try:
+        return origin_of(url)
+    except ValueError:
+        return url
+
+
+def _at(value: object, place: Place) -> object:
+    for step in place:
+        value = _mapping(value).get(str(step))
+    return value
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}

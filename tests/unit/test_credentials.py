@@ -1,0 +1,104 @@
+"""Whatever is changed, in whatever order: a credential is sent to no origin that it was not given for."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+
+from relay.config import credentials
+from relay.config.credentials import needed_anew
+from relay.config.drafts import merge_patch
+from relay.domain.status import origin_of
+
+ORIGINS = ["https://a.example", "https://a.example:443", "https://A.example", "https://b.example", "http://a.example"]
+VARIABLES = {"BASE": "https://b.example"}
+urls = st.builds(str.__add__, st.sampled_from([*ORIGINS, "${BASE}"]), st.sampled_from(["/", "/x", "/{message_id}"]))
+given_once = st.integers().map(lambda n: f"credential {n}")
+tokens = st.none() | given_once
+oauth2 = st.fixed_dictionaries({}, optional={"token_url": urls, "client_secret": tokens, "scope": st.just("s")})
+patches = st.fixed_dictionaries(
+    {},
+    optional={
+        "post_endpoint": urls,
+        "status_endpoint": st.none() | urls,
+        "bearer_token": tokens,
+        "headers": st.none() | st.fixed_dictionaries({}, optional={"x-a": tokens, "x-b": tokens}),
+        "oauth2": st.none() | oauth2,
+        "tls": st.none() | st.fixed_dictionaries({}, optional={"client_key": tokens, "ca": st.just("ca")}),
+        "rate_limit": st.integers(1, 9),
+    },
+)
+stories = st.lists(patches, min_size=1, max_size=6)
+FIRST = settings(max_examples=2_000, phases=[Phase.generate], database=None)
+Sent = set[tuple[str, object]]
+
+
+def sent(entry: Mapping[str, Any]) -> Sent:
+    """What such an entry sends: each credential, and the origins that it goes to."""
+    posted_to = {entry.get("post_endpoint"), entry.get("status_endpoint")}
+    oauth, values = entry.get("oauth2") or {}, [entry.get("bearer_token"), *(entry.get("headers") or {}).values()]
+    values += [oauth.get("client_secret"), (entry.get("tls") or {}).get("client_key")]
+    found = {(value, url) for value in values for url in posted_to}
+    found.add((oauth.get("client_secret"), oauth.get("token_url")))
+    return {(value, _origin(url)) for value, url in found if value is not None and url is not None}
+
+
+def _origin(url: str) -> object:
+    return origin_of(url.replace("${BASE}", VARIABLES["BASE"]))
+
+
+def leaks(story: list[dict[str, Any]]) -> Sent:
+    """What was sent to an origin that it was not given for, after any of the changes that pass."""
+    entry: Any = {}
+    allowed: Sent = set()
+    for patch in story:
+        wanted: Any = merge_patch(entry, patch)
+        if needed_anew(entry, wanted, patch, VARIABLES):
+            continue
+        named = {value for value, _ in sent({**wanted, **patch})} & _values(patch)
+        allowed |= {each for each in sent(wanted) if each[0] in named}
+        if found := sent(wanted) - allowed:
+            return found
+        entry = wanted
+    return set()
+
+
+def _values(patch: object) -> set[object]:
+    if isinstance(patch, dict):
+        return set().union(*map(_values, patch.values()))
+    return {patch}
+
+
+@settings(max_examples=300)
+@given(stories)
+def test_no_credential_goes_where_it_was_not_given_for(story: list[dict[str, Any]]) -> None:
+    assert leaks(story) == set()
+
+
+@settings(max_examples=100)
+@given(stories)
+def test_a_change_on_the_same_origins_needs_nothing(story: list[dict[str, Any]]) -> None:
+    entry: Any = {}
+    for patch in story:
+        entry = merge_patch(entry, patch)
+    assert needed_anew(entry, entry, {}, VARIABLES) == []
+    for field in ("post_endpoint", "status_endpoint"):
+        if entry.get(field):
+            patch = {field: entry[field] + "more"}
+            assert needed_anew(entry, merge_patch(entry, patch), patch, VARIABLES) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "planted"),
+    [
+        ("_POSTED_TO", ("post_endpoint", "url")),
+        ("_POSTED_TO", ("status_endpoint", "url")),
+        ("_OAUTH2", "oauth"),
+        ("_origin", lambda url, _variables: url.rpartition("//")[2].partition("/")[0]),
+    ],
+)
+def test_a_planted_hole_is_found(monkeypatch: pytest.MonkeyPatch, name: str, planted: object) -> None:
+    monkeypatch.setattr(credentials, name, planted)
+    find(stories, lambda story: bool(leaks(story)), settings=FIRST)  # raises NoSuchExample
