@@ -1,6 +1,6 @@
-"""Puts a row of every layout, and one of all else, into a Redis; or tells what is known of them.
+"""Makes a Redis ready; puts a row of every layout, and one of all else, into it; or tells what is known of them.
 
-As a script, on any release: `stored_state.py fill|tell URL PREFIX`.
+As a script, on any release: `stored_state.py begin|fill|tell URL PREFIX`.
 """
 
 import asyncio
@@ -30,8 +30,11 @@ ROWS: Final = [delivery_row(DeliveryId("ci", "github", f"m-{number}")) for numbe
 IDS: Final = [MessageId("github", f"m-{number}") for number in range(3)]
 
 
-async def fill(state: RedisState) -> None:
+async def begin(state: RedisState) -> None:
     await state.ready(sorted(await state.lost()), in_doubt_s=0)
+
+
+async def fill(state: RedisState) -> None:
     for settlement in _settlements():
         await answered(state.begin(of(LANE, [_ask(settlement.row, settlement.token)])))
         await answered(state.settle([settlement]))
@@ -106,7 +109,7 @@ async def main(what: str, url: str, prefix: str) -> None:
     state = RedisState(url, prefix=prefix, clock=lambda: NOW + (what == "tell"))
     await state.start()
     try:
-        await (fill(state) if what == "fill" else tell(state))
+        await {"begin": begin, "fill": fill, "tell": tell}[what](state)
     finally:
         await state.close()
 

@@ -32,9 +32,13 @@ def server() -> Iterator[ValkeyServer]:
     server.stop()
 
 
-def run(what: str, server: ValkeyServer, prefix: str, environ: dict[str, str]) -> list[str]:
+def ran(what: str, server: ValkeyServer, prefix: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, SCRIPT, what, server.url, prefix]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=server.directory, env=environ)
+    return subprocess.run(command, capture_output=True, text=True, cwd=server.directory, env=environ)
+
+
+def run(what: str, server: ValkeyServer, prefix: str, environ: dict[str, str]) -> list[str]:
+    done = ran(what, server, prefix, environ)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -75,8 +79,9 @@ def test_each_reads_what_the_other_has_written_and_writes_it_likewise(
     server: ValkeyServer, last_release: Release
 ) -> None:
     last, this = last_release.environ, {"PYTHONPATH": ROOT}
-    run("fill", server, "last.", last)
-    run("fill", server, "this.", this)
+    for prefix, writer in (("last.", last), ("this.", this)):
+        run("begin", server, prefix, last)
+        run("fill", server, prefix, writer)
     client = Redis.from_url(server.url)
     try:
         of_last, of_this = content(client, "last."), content(client, "this.")
@@ -88,3 +93,18 @@ def test_each_reads_what_the_other_has_written_and_writes_it_likewise(
         known = run("tell", server, "last.", reader)
         assert len(known) > 40
         assert run("tell", server, "this.", reader) == known
+
+
+def test_the_last_release_leaves_the_rows_of_a_new_installation_as_they_are(
+    server: ValkeyServer, last_release: Release
+) -> None:
+    for what in ("begin", "fill"):
+        run(what, server, "new.", {"PYTHONPATH": ROOT})
+    client = Redis.from_url(server.url)
+    try:
+        before = content(client, "new.")
+        refused = ran("fill", server, "new.", last_release.environ)
+        assert "data string too short" in refused.stderr
+        assert content(client, "new.") == before
+    finally:
+        client.close()

@@ -168,6 +168,48 @@ class TestNewerRelease:
             assert await state.lost() == frozenset()
 
 
+class TestKeys:
+    """Of tables: a process of release 0.1 cannot find rows there, so there are none while it may be there."""
+
+    @staticmethod
+    async def keyed(client: Redis) -> set[bool]:
+        return {(await client.get(key) or b"")[:1] == b"\2" for key in await client.keys("relay:{*}:tables")}
+
+    @pytest.mark.parametrize(("in_doubt_s", "keyed"), [(0, True), (DAY_S, False)])
+    async def test_a_new_installation_has_them_and_a_lost_memory_has_not(
+        self, start: Callable[..., ValkeyServer], in_doubt_s: float, keyed: bool
+    ) -> None:
+        server = start()
+        async with connected(server) as state, Redis.from_url(server.url) as client:
+            await state.ready(sorted(await state.lost()), in_doubt_s=in_doubt_s)
+            await answered(state.mark([Mark(row(1), 0, Stage.DONE)]))
+            assert await self.keyed(client) == {keyed}
+
+    async def test_they_come_a_day_after_the_last_process_of_release_0_1(
+        self, start: Callable[..., ValkeyServer]
+    ) -> None:
+        server, now = start(), [1e9]
+        before, after = [row(number) for number in range(300)], [row(number) for number in range(300, 600)]
+        async with connected(server, lambda: now[0]) as state, Redis.from_url(server.url) as client:
+            await recover(state)
+            await answered(state.mark([Mark(key, 0, Stage.DONE) for key in before]))
+            await state.attend(range(TAGS))
+            now[0] += DAY_S
+            for key in await client.keys("relay:{*}:there"):
+                stored = await client.get(key)
+                assert isinstance(stored, bytes)
+                await client.set(key, msgpack.encode(msgpack.decode(stored)[:2]))  # as such a process writes it
+            await state.attend(range(TAGS))
+            now[0] += DAY_S - 1
+            await state.attend(range(TAGS))
+            assert await self.keyed(client) == {False}
+            now[0] += 1
+            await state.attend(range(TAGS))
+            assert await self.keyed(client) == {True}
+            await answered(state.mark([Mark(key, 0, Stage.DONE) for key in after]))
+            assert {found.stage for found in await answered(state.peek([*before, *after]))} == {Stage.DONE}
+
+
 class TestSigns:
     async def test_releases_that_know_only_heads_read_them_and_are_read(
         self, start: Callable[..., ValkeyServer]

@@ -98,7 +98,7 @@ class Calls:
         Those of a server that is away are left out, as long as another one answers: nothing can be done for them yet,
         and the others need not wait. Whoever asks about them later is told StateRecovering, or StateUnavailable.
         """
-        mine = secrets.token_hex(8).encode()
+        mine = secrets.token_hex(16).encode()
         replies = await self.tell("lost", [(tag, mine) for tag in range(TAGS)], _decode_texts)
         found = {tag: reply for tag, reply in enumerate(replies) if isinstance(reply, list)}
         if not found:

@@ -56,12 +56,6 @@ local function finish_row(digest, row)
   T.rows[digest], T.packed[digest], T.changes[digest] = nil, nil, false
 end
 
-local function in_chunks(command, key, values)
-  for first = 1, #values, 2 * CHUNK do
-    call(command, key, unpack(values, first, math.min(first + 2 * CHUNK - 1, #values)))
-  end
-end
-
 -- To be called last, but for save_tables.
 local function save_rows()
   if not next(T.changes) then
@@ -80,7 +74,7 @@ local function save_rows()
     end
   end
   if #fields > 0 and not current.has_unfinished then
-    make_hash(current, unfinished_of(current), '', '')
+    make_hash(current, unfinished_of(current), EMPTY)
   end
   in_chunks('HSET', unfinished_of(current), fields)
   for home, digests in pairs(dropped) do

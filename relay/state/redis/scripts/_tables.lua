@@ -1,17 +1,31 @@
 -- Finished rows: 12-byte digest -> at most 16 bytes, in hashes small enough to stay listpacks, which expire whole.
 -- One table per half window; its number of buckets grows by linear hashing, so that buckets are well filled whatever
 -- the traffic. `tables` remembers every live table, newest first, so that a changed window loses nothing.
+-- A table with a key, four secret numbers, finds the bucket of a digest by a universal hash: senders choose the digests,
+-- but cannot choose those that fall into one bucket. Release 0.1 knows none: only where `tables` begins with KEYED new
+-- tables get one, and each entry ends with its key, zeros for none. A script of that release fails there, and nothing is
+-- changed.
 local HALF = math.floor(WINDOW / 2)
-local ENTRY = '>I6I6I4I6'
+local ENTRY, SIZE = '>I6I6I4I6', 22
+local KEY, KEY_SIZE = '>I3I3I3I3', 12
+local KEYED = '\2' -- in the other form there is a 0: no half window is as long as 2^40 ms
+local PRIME = 16777259 -- the first above 2^24: a sum of four products is far from the 2^53 that Lua counts exactly
 local CHUNK = 1000 -- rows a command: Lua's stack has room for some thousand values
 
-local function new_table(half, period, b, n)
+local function in_chunks(command, key, values)
+  for first = 1, #values, 2 * CHUNK do
+    call(command, key, unpack(values, first, math.min(first + 2 * CHUNK - 1, #values)))
+  end
+end
+
+-- `key`: four numbers below 2^24; nil: none.
+local function new_table(half, period, b, n, key)
   local _, exponent = math.frexp(b)
   local m = 2 ^ (exponent - 1) -- the highest power of two that is not above b
-  local name = half .. '.' .. period
+  local name = half .. '.' .. period .. (key and 'k' or '')
   return {
     name = name, half = half, period = period, b = b, n = n, m = m, expires = (period + 3) * half,
-    buckets = P .. 'f:' .. name .. ':',
+    buckets = P .. 'f:' .. name .. ':', key = key,
   }
 end
 
@@ -20,8 +34,11 @@ local function live_tables()
   if not tables then
     tables = {}
     local stored = T.stored_tables or call('GET', P .. 'tables') or ''
-    for at = 1, #stored, 22 do
-      local t = new_table(struct.unpack(ENTRY, stored, at))
+    T.keyed = string.sub(stored, 1, 1) == KEYED
+    for at = T.keyed and 2 or 1, #stored, T.keyed and SIZE + KEY_SIZE or SIZE do
+      local half, period, b, n, after = struct.unpack(ENTRY, stored, at)
+      local key = T.keyed and { struct.unpack(KEY, stored, after) } or nil
+      local t = new_table(half, period, b, n, key and key[1] + key[2] + key[3] + key[4] > 0 and key or nil)
       if t.expires > now then
         tables[#tables + 1] = t
       end
@@ -36,8 +53,19 @@ local function unfinished_of(t)
   return P .. 'u:' .. t.name
 end
 
+-- Whether new rows may be kept there, in its time.
+local function fits(t)
+  return t.half == HALF and (t.key ~= nil or not T.keyed)
+end
+
+-- Below PRIME.
+local function hash_of(key, digest)
+  local a, b, c, d = struct.unpack(KEY, digest)
+  return (a * key[1] + b * key[2] + c * key[3] + d * key[4]) % PRIME
+end
+
 local function bucket_of(t, digest)
-  local i = struct.unpack('>I4', digest) % (2 * t.m)
+  local i = (t.key and hash_of(t.key, digest) or struct.unpack('>I4', digest)) % (2 * t.m)
   return i < t.b and i or i - t.m
 end
 

@@ -5,7 +5,7 @@
 -- has nothing. nil: this is not the usual way, or a digest is there twice.
 local function newest_rows(list)
   local t, digests, once = live_tables()[1], {}, {}
-  if not t or t.half ~= HALF or t.period ~= math.floor(now / HALF) or #list > 12 * CHUNK then
+  if not t or not fits(t) or t.period ~= math.floor(now / HALF) or #list > 12 * CHUNK then
     return nil
   end
   for i = 1, #list / 12 do

@@ -1,6 +1,20 @@
---include _life _endpoints
+--include _life _tables _finished _endpoints
 -- No arguments, no reply: somebody is there to make attempts.
+local ALONE_MS = 86400 * 1000 -- so long after the last process of release 0.1 there is no way back to it
+
+-- Tables get keys when no process is there that cannot read them. One of release 0.1 writes `there` without a third item,
+-- every 2 s.
+local function use_keys(alone_since)
+  if now - alone_since >= ALONE_MS and live_tables() and not T.keyed then
+    T.keyed, T.unsaved = true, true
+    save_tables()
+  end
+end
+
 return serve_ready(function()
-  call('SET', P .. 'there', cmsgpack.pack({ now, absence() }))
+  local absent = absence()
+  local alone_since = math.min(T.there[3] or now, now)
+  call('SET', P .. 'there', cmsgpack.pack({ now, absent, alone_since }))
+  use_keys(alone_since)
   return NOTHING
 end)

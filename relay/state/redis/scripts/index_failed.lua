@@ -9,9 +9,10 @@ return serve_ready(function(arguments)
     call('HSET', entries, x[2], x[4])
     local surplus = call('ZCARD', order) - NEWEST
     if surplus > 0 then
-      local oldest = call('ZRANGE', order, 0, surplus - 1)
-      call('ZREM', order, unpack(oldest))
-      call('HDEL', entries, unpack(oldest))
+      for _, oldest in ipairs(call('ZRANGE', order, 0, surplus - 1)) do
+        call('ZREM', order, oldest)
+        call('HDEL', entries, oldest)
+      end
     end
     call('PEXPIRE', order, LIFE_MS)
     call('PEXPIRE', entries, LIFE_MS)

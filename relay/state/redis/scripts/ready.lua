@@ -1,4 +1,4 @@
---include _life _memory
+--include _life _memory _tables
 -- Arguments: MessagePack of {name of the recovery pass that has ended, ms for which missing rows prove nothing if
 -- memory was lost}.
 return serve(function(arguments)
@@ -16,6 +16,9 @@ return serve(function(arguments)
   if about.lossy then
     about.doubt = math.max(about.doubt or 0, now + doubt_ms)
     about.open = about.open and doubt_ms > 0 or nil
+  end
+  if about.lossy and doubt_ms == 0 and call('EXISTS', P .. 'tables') == 0 then
+    call('SET', P .. 'tables', KEYED) -- a new installation: no older release has to read it
   end
   about.seen = now
   write_life('ready', about)
