@@ -99,7 +99,7 @@ class Lanes:
         """Which lanes are served here; somebody has to run it."""
         self._topics = topics = Topics(settings.topic_prefix)
         effects = Effects(
-            log, state, outside.clock, patience, Holding(log, state, topics.receiver_config), topics.parked_messages
+            log, state, outside.clock, patience, Holding(log, state, topics.receiver_config), topics.parked()
         )
         self.pump = Pump(effects, outside.clock, outside.turnstile)
         """Runs the lanes; somebody has to run it."""

@@ -4,29 +4,43 @@ Each is safe to repeat as a whole, and each awaits in the order that a crash bet
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from relay.clock import Clock
 from relay.domain.errors import LogUnavailable, PartitionLost, PartlyAppended, RecordTooLarge, Unavailable
+from relay.domain.topics import TopicSpec
 from relay.engine.asks import Alone, Ask, Command
 from relay.engine.core import Lane
 from relay.engine.ending import TOO_LITTLE
 from relay.engine.intake import Found
-from relay.engine.parking import Became, NotParked, ParkedCopy, Stored, TakeUp, Took, parked_key, unwrap_ours, wrap
+from relay.engine.parking import (
+    Became,
+    NotParked,
+    ParkedCopy,
+    Stored,
+    TakeUp,
+    Took,
+    life_key,
+    parked_key,
+    second_copy,
+    unwrap_ours,
+    wrap,
+)
 from relay.engine.recovery import Holding
 from relay.engine.settling import ToSettle
 from relay.engine.slices import Slices, note_places, places_of
 from relay.engine.supervision import Patience
 from relay.engine.work import Call, Dead, Outcome, Seen, Unread, Work, mark_of, row_of
+from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, Log, NewRecord, Record
 from relay.state.attempts import Kind, Verdict
-from relay.state.port import Due, DueAsk, IntakeAsk, State
+from relay.state.port import Due, DueAsk, IntakeAsk, Life, State
 from relay.state.port import Parked as Reference
 from relay.state.replies import Refusal, answered, of
-from relay.state.rows import Row, RowKey
+from relay.state.rows import Row
 
 T = TypeVar("T")
 
@@ -36,17 +50,17 @@ ROOM_S: Final = 1.0
 
 
 class Effects:
-    """One for all lanes of a process. `parked_topic`: `parked_messages`."""
+    """One for all lanes of a process. `parked`: `parked_messages`."""
 
     def __init__(
-        self, log: Log, state: State, clock: Clock, patience: Patience, holding: Holding, parked_topic: str
+        self, log: Log, state: State, clock: Clock, patience: Patience, holding: Holding, parked: TopicSpec
     ) -> None:
         self._log = log
         self._state = state
         self._clock = clock
         self._patience = patience
         self._holding = holding
-        self._parked_topic = parked_topic
+        self._parked = parked
         self._one_suspect = asyncio.Lock()
         self._counted_at = -ROOM_S
         self._free = 0  # references that may be parked over all receivers
@@ -136,10 +150,12 @@ class Effects:
 
     async def _retire(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[bool]:
         stage, owned = lane.worker.stage, lane.setting.lane
-        rows = [(row_of(work), work.queue) for work in works]
-        tombstones = [NewRecord(self._parked_topic, parked_key(stage, row), None) for row, _ in rows]
+        lives = [Life(row_of(work), work.generation, work.queue) for work in works]
+        keys = [parked_key(stage, life.row) for life in lives]
+        keys += [life_key(stage, life.row, life.generation) for life in lives if life.generation]
+        tombstones = [NewRecord(self._parked.name, key, None) for key in keys]
         await self._append_all("append tombstones", tombstones)
-        return await self._answer("remove parked references", lambda: self._state.unpark(of(owned, rows)))
+        return await self._answer("remove parked references", lambda: self._state.unpark(of(owned, lives)))
 
     # parking
 
@@ -203,7 +219,7 @@ class Effects:
         now, wall = self._clock.monotonic(), self._clock.time()
         copies = [
             wrap(
-                self._parked_topic,
+                self._parked.name,
                 stage,
                 work,
                 row_of(work),
@@ -212,10 +228,16 @@ class Effects:
             )
             for work in works
         ]
+        copies += [
+            second_copy(copy, stage, row_of(work), work.generation)
+            for copy, work in zip(copies, works, strict=True)
+            if work.generation
+        ]
         at = await self._append_all("append parked copies", copies)
         now = self._clock.monotonic()  # the log may have been away for long
         references = [
-            _reference(work, where, max(0.0, work.due - now), poll=poll) for work, where in zip(works, at, strict=True)
+            _reference(work, where, max(0.0, work.due - now), poll=poll)
+            for work, where in zip(works, at[: len(works)], strict=True)
         ]
         put = await self._answer("park references", lambda: self._state.park(of(owned, references)))
         lane.setting.observer.parked(owned.topic, sum(put))
@@ -257,43 +279,38 @@ class Effects:
         """Their copies; and owners of whom something became due, because a left-over reference was removed."""
         if not taken:
             return [], []
-        keys = [parked_key(lane.worker.stage, due.row) for due in taken]
-        wanted = [(due.at, key) for due, key in zip(taken, keys, strict=True)]
-        records = await self._patience.until_done("read parked records", lambda: self._log.read(wanted))
-        newest = await self._newest(
-            {due.at.partition for due, record in zip(taken, records, strict=True) if not record}
-        )
         found: list[ParkedCopy] = []
-        gone: list[RowKey] = []
-        for due, key, record in zip(taken, keys, records, strict=True):
-            record = record or newest.get(key)
-            copy = None
-            with suppress(LogUnavailable):  # a newer release's: it is due again when its lease is over
-                copy = unwrap_ours(record) if record is not None else None
-            if copy is not None:
-                found.append(copy)
-            elif record is None:
-                gone.append(due.row)
+        missing: list[Due] = []
+        gone: list[Due] = []
+        wanted = [(due.at, parked_key(lane.worker.stage, due.row)) for due in taken]
+        records = await self._patience.until_done("read parked records", lambda: self._log.read(wanted))
+        for due, record in zip(taken, records, strict=True):
+            _sort(due, [record], found, missing)
+        if missing:
+            await self._search(lane.worker.stage, missing, found, gone)
         return found, await self._forget(lane, gone)
 
-    async def _newest(self, partitions: set[int]) -> dict[bytes, Record]:
-        """All living copies there, by key: rarely needed, when one was not where its reference says."""
+    async def _search(self, stage: str, missing: Sequence[Due], found: list[ParkedCopy], gone: list[Due]) -> None:
+        """Of all living copies: rarely needed, when one was not where its reference says."""
+        keys = [(parked_key(stage, due.row), life_key(stage, due.row, due.generation)) for due in missing]
+        partitions = {partition_of(key, self._parked.partitions) for both in keys for key in both}
         newest: dict[bytes, Record] = {}
-        for partition in partitions:
+        for partition in partitions | {due.at.partition for due in missing}:
             records = await self._patience.until_done(
-                "search parked records", partial(self._log.snapshot, self._parked_topic, partition)
+                "search parked records", partial(self._log.snapshot, self._parked.name, partition)
             )
             newest |= {record.key: record for record in records if record.key is not None}
-        return newest
+        for due, both in zip(missing, keys, strict=True):
+            _sort(due, map(newest.get, both), found, gone)
 
-    async def _forget(self, lane: AnyLane, rows: Sequence[RowKey]) -> list[str]:
+    async def _forget(self, lane: AnyLane, gone: Sequence[Due]) -> list[str]:
         """Their tombstones are on the log, so they are over, but somebody died before their references were removed.
         They would block their order keys for ever."""
-        if not rows:
+        if not gone:
             return []
-        left = of(lane.setting.lane, [(row, None) for row in rows])
+        left = of(lane.setting.lane, [Life(due.row, due.generation) for due in gone])
         promoted = await self._answer("remove left-over references", lambda: self._state.unpark(left))
-        return [row.owner for row, next_is_due in zip(rows, promoted, strict=True) if next_is_due]
+        return [due.row.owner for due, next_is_due in zip(gone, promoted, strict=True) if next_is_due]
 
     # after an abnormal end
 
@@ -327,6 +344,17 @@ class Effects:
                 await self._state.suspect(lane.setting.lane, offset, times)
             if not lane.leaves_suspects(self._clock.monotonic()):
                 await self._state.leave(lane.setting.lane)
+
+
+def _sort(due: Due, records: Iterable[Record | None], found: list[ParkedCopy], missing: list[Due]) -> None:
+    """What a newer release wrote, or is not one of ours, is neither: it is due again when its lease is over."""
+    with suppress(LogUnavailable):
+        copies = [unwrap_ours(record) for record in records if record is not None]
+        living = [copy for copy in copies if copy is not None and copy.generation >= due.generation]
+        if living:
+            found.append(living[0])
+        elif None not in copies:
+            missing.append(due)
 
 
 def _reference(work: Work, at: Coordinate, due_in_s: float, *, poll: bool) -> Reference:

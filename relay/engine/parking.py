@@ -18,6 +18,8 @@ from relay.state.rows import RowKey, tag_of
 _PREFIX = "relay-parked-"
 OWNER_HEADER = _PREFIX + "owner"
 """Whose it is: `r:<receiver>` or `s:<source_id>`."""
+_GENERATION: Final = _PREFIX + "generation"
+_LIFE: Final = _PREFIX + "life"
 FORM: Final = 1
 """Of the headers of a parked copy; `relay-parked-form` says which one it has, and a copy without that has form 1."""
 LIFE_KEY = b"life"
@@ -42,14 +44,25 @@ class ParkedCopy:
     due_ms: int
     poll: bool
 
+    @property
+    def is_second(self) -> bool:
+        """See `second_copy`."""
+        return not self.key.endswith(self.row.digest.hex().encode())
+
 
 def parked_key(stage: str, row: RowKey) -> bytes:
     """Delivery identity and stage: the key of a parked record, so that a newer copy replaces an older one."""
     return f"{stage}:{row.digest.hex()}".encode()
 
 
+def life_key(stage: str, row: RowKey, generation: int) -> bytes:
+    """The key of a second copy, from the second life on: no tombstone of an earlier life removes it, however late that
+    is written. The first copy is the one that processes of the last release know of."""
+    return parked_key(stage, row) + b":%d" % generation if generation else parked_key(stage, row)
+
+
 def wrap(topic: str, stage: str, work: W, row: RowKey, *, due_ms: int, poll: bool) -> NewRecord:
-    """The parked copy of the record that `work` came from."""
+    """The parked copy of the record that `work` came from; see `second_copy`."""
     record = work.record
     own = {
         "from": f"{record.topic}/{record.partition}/{record.offset}",
@@ -67,6 +80,13 @@ def wrap(topic: str, stage: str, work: W, row: RowKey, *, due_ms: int, poll: boo
     return NewRecord(
         topic, parked_key(stage, row), record.value if record.value is not None else b"", record.headers + headers
     )
+
+
+def second_copy(copy: NewRecord, stage: str, row: RowKey, generation: int) -> NewRecord:
+    """Under the key of its life, with that in another header: processes of an earlier release take it for none of
+    theirs, and would not know its key."""
+    headers = tuple((_LIFE if name == _GENERATION else name, value) for name, value in copy.headers)
+    return NewRecord(copy.topic, life_key(stage, row, generation), copy.value, headers)
 
 
 def unwrap(parked: Record) -> ParkedCopy:
@@ -94,7 +114,7 @@ def unwrap(parked: Record) -> ParkedCopy:
             parked.key or b"",
             original,
             RowKey(own["owner"], bytes.fromhex(own["row"])),
-            int(own["generation"]),
+            int(own["generation" if "generation" in own else "life"]),
             int(own["attempts"]),
             bytes.fromhex(own["queue"]) or None,
             int(own["due"]),

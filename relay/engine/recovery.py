@@ -78,6 +78,7 @@ class _Kept:
     key: bytes
     due_ms: int
     reference: Parked
+    is_second: bool
 
     @property
     def owner(self) -> str:
@@ -255,7 +256,7 @@ def _memory(tags: frozenset[int], forgotten: frozenset[int], *, was_alive: bool)
 def _would_be(copy: _Kept, row: Row | None) -> Restored:
     if row is None:
         return Restored.PUT_BACK
-    if row.stage >= Stage.DONE and row.generation >= copy.reference.generation:
+    if (row.generation, row.stage >= Stage.DONE) >= (copy.reference.generation, True):
         return Restored.FINISHED
     return Restored.THERE if row.kept else Restored.PUT_BACK
 
@@ -266,7 +267,7 @@ def _kept(record: Record) -> _Kept | None:
         return None
     lane = Lane(copy.record.topic, copy.record.partition, 0)
     reference = Parked(copy.row, copy.generation, copy.at, 0.0, copy.queue, copy.record.offset, copy.poll)
-    return _Kept(lane, copy.key, copy.due_ms, reference)
+    return _Kept(lane, copy.key, copy.due_ms, reference, copy.is_second)
 
 
 def _in_lane_order(copies: Iterable[_Kept]) -> Iterator[tuple[Lane, Sequence[_Kept]]]:
@@ -275,6 +276,6 @@ def _in_lane_order(copies: Iterable[_Kept]) -> Iterator[tuple[Lane, Sequence[_Ke
     for copy in copies:
         by_lane[copy.lane].append(copy)
     for lane, of_lane in by_lane.items():
-        of_lane.sort(key=lambda copy: copy.reference.order)
+        of_lane.sort(key=lambda copy: (copy.reference.order, copy.is_second))
         for batch in batches(of_lane, BATCH):
             yield lane, batch

@@ -82,7 +82,16 @@ class Due(NamedTuple):
     """A parked reference whose time has come, leased to the caller."""
 
     row: RowKey
+    generation: int
     at: Coordinate
+
+
+class Life(NamedTuple):
+    """What may be parked of one generation of a row. `queue`: its order key."""
+
+    row: RowKey
+    generation: int
+    queue: bytes | None = None
 
 
 class Counts(NamedTuple):
@@ -199,7 +208,7 @@ class State(Protocol):
 
     async def park(self, parked: Sequence[tuple[Lane, Parked]]) -> list[bool | Refusal]:
         """Put references to acknowledged parked copies into the due index and their queues, or renew them. False: not
-        this one, for its outcome is stored already (for a poll: its answer): there is nothing to wait for."""
+        this one, for its outcome is stored already (for a poll: its answer), or a later life is parked."""
         ...
 
     async def next_due(self, tags: Sequence[tuple[Lane, int]]) -> list[float | Refusal | None]:
@@ -212,9 +221,9 @@ class State(Protocol):
         unless renewed by `park` or removed by `unpark`."""
         ...
 
-    async def unpark(self, rows: Sequence[tuple[Lane, tuple[RowKey, bytes | None]]]) -> list[bool | Refusal]:
-        """Remove references and the intent of (row, queue), after the tombstone is acknowledged. True where the next
-        of the queue became due at once."""
+    async def unpark(self, lives: Sequence[tuple[Lane, Life]]) -> list[bool | Refusal]:
+        """Remove references and intents of these lives and earlier ones, after the tombstone is acknowledged; what a
+        later life has there stays. True where the next of the queue became due at once."""
         ...
 
     async def parked(self, owners: Sequence[str]) -> list[Counts | Refusal]: ...
@@ -275,8 +284,8 @@ class State(Protocol):
         ...
 
     async def restore(self, lane: Lane, parked: Sequence[Parked]) -> list[Restored]:
-        """In recovery: put back references that have no finished row (`epoch` of the lane is not looked at). Allowed
-        while the tag is not ready, and harmless when it is."""
+        """In recovery: put back references that have no finished row, nor a later life (`epoch` of the lane is not
+        looked at). Allowed while the tag is not ready, and harmless when it is."""
         ...
 
     async def ready(self, tags: Sequence[int], *, in_doubt_s: float) -> None:

@@ -8,7 +8,7 @@ from relay.domain.errors import PartitionLost, StateRecovering
 from relay.domain.identity import MessageId
 from relay.log.port import Coordinate
 from relay.state.attempts import Ambiguous, Change, Go, Kind, Wait
-from relay.state.port import Counts, Due, DueAsk, Gap, IntakeAsk, Lane, Parked, Restored
+from relay.state.port import Counts, Due, DueAsk, Gap, IntakeAsk, Lane, Life, Parked, Restored
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Arrival, Mark, Row, Stage, tag_of
 from tests.contract.state_contract import ANSWER, LANE, WINDOW_S, Rig, ask, begun, doubt_of, outcome, peeked, row
@@ -23,7 +23,7 @@ def parked(number: int, *, due_in_s: float = 0.0, queue: bytes | None = None, re
 
 
 def due(one: Parked) -> Due:
-    return Due(one.row, one.at)
+    return Due(one.row, one.generation, one.at)
 
 
 async def taken(rig: Rig, limit: int = 100, lane: Lane = LANE, *, token: bytes = b"") -> list[Due]:
@@ -52,7 +52,7 @@ class ParkingContract:
         assert await taken(rig, 9, token=b"take-1") == [due(second), due(first)]
         await rig.elapse(1)
         assert await taken(rig, 9, token=b"take-2") == [due(later)]
-        await answered(rig.state.unpark(of(LANE, [(later.row, None)])))
+        await answered(rig.state.unpark(of(LANE, [Life(later.row, 0)])))
         assert await taken(rig, 9, token=b"take-2") == []
         assert await taken(rig, 9, token=b"take-1") == [], "there was another since: its reply has come"
 
@@ -70,7 +70,7 @@ class ParkingContract:
         await answered(rig.state.park(of(LANE, [in_hand, put_back, over, replace(later, due_in_s=50)])))
         assert len(await taken(rig)) == 3
         await answered(rig.state.park(of(LANE, [replace(put_back, due_in_s=40)])))
-        await answered(rig.state.unpark(of(LANE, [(over.row, None)])))
+        await answered(rig.state.unpark(of(LANE, [Life(over.row, 0)])))
         assert await answered(rig.state.next_due(of(LANE, [TAG]))) == [30.0]
         assert await answered(rig.state.next_due(of(newer, [TAG]))) == [0.0]
         assert await taken(rig, 9, newer) == [due(in_hand)]
@@ -91,20 +91,20 @@ class ParkingContract:
         await answered(rig.state.park(of(LANE, [one])))
         await answered(rig.state.park(of(LANE, [replace(one, due_in_s=50)])))
         assert await answered(rig.state.next_due(of(LANE, [TAG]))) == [50.0]
-        assert await answered(rig.state.unpark(of(LANE, [(one.row, None)]))) == [False]
-        assert await answered(rig.state.unpark(of(LANE, [(one.row, None)]))) == [False]
+        assert await answered(rig.state.unpark(of(LANE, [Life(one.row, 0)]))) == [False]
+        assert await answered(rig.state.unpark(of(LANE, [Life(one.row, 0)]))) == [False]
         assert await answered(rig.state.next_due(of(LANE, [TAG]))) == [None]
 
     async def test_only_the_head_of_a_queue_is_due(self, rig: Rig) -> None:
         first, second, third = (parked(number, due_in_s=40, queue=QUEUE) for number in (1, 2, 3))
         await answered(rig.state.park(of(LANE, [second, replace(third, due_in_s=0), first])))
         assert await answered(rig.state.next_due(of(LANE, [TAG]))) == [40.0]
-        assert await answered(rig.state.unpark(of(LANE, [(second.row, QUEUE)]))) == [False]
+        assert await answered(rig.state.unpark(of(LANE, [Life(second.row, 0, QUEUE)]))) == [False]
         await rig.elapse(40)
         assert await taken(rig) == [due(first)]
-        assert await answered(rig.state.unpark(of(LANE, [(first.row, QUEUE)]))) == [True]
+        assert await answered(rig.state.unpark(of(LANE, [Life(first.row, 0, QUEUE)]))) == [True]
         assert await taken(rig) == [due(third)]
-        assert await answered(rig.state.unpark(of(LANE, [(third.row, QUEUE)]))) == [False]
+        assert await answered(rig.state.unpark(of(LANE, [Life(third.row, 0, QUEUE)]))) == [False]
 
     async def test_queues_and_lanes_do_not_hinder_each_other(self, rig: Rig) -> None:
         other = replace(parked(2, due_in_s=5, queue=b"other-queue-"), order=0)
@@ -118,7 +118,7 @@ class ParkingContract:
         asks = [IntakeAsk(row(1), 0, QUEUE), IntakeAsk(row(2), 0, QUEUE), IntakeAsk(row(3), 0, b"another-key-")]
         assert await answered(rig.state.intake(of(LANE, asks))) == [Row(kept=True), Row(behind=True), Row()]
         assert await answered(rig.state.intake(of(LANE._replace(partition=1), asks))) == [Row(), Row(), Row()]
-        await answered(rig.state.unpark(of(LANE, [(row(1), QUEUE)])))
+        await answered(rig.state.unpark(of(LANE, [Life(row(1), 0, QUEUE)])))
         assert await answered(rig.state.intake(of(LANE, asks))) == [Row(), Row(), Row()]
 
     async def test_the_intent_to_park_outlives_marks_until_unpark(self, rig: Rig) -> None:
@@ -128,7 +128,7 @@ class ParkingContract:
         await answered(rig.state.mark([Mark(row(), 0, Stage.DONE)]))
         assert await peeked(rig.state, row()) == Row(Stage.DONE, attempts=1, park_intent=True)
         assert await answered(rig.state.intake(of(LANE, [IntakeAsk(row(), 1, None)]))) == [Row(park_intent=True)]
-        await answered(rig.state.unpark(of(LANE, [(row(), None)])))
+        await answered(rig.state.unpark(of(LANE, [Life(row(), 0)])))
         assert await peeked(rig.state, row()) == Row(Stage.DONE, attempts=1)
 
     async def test_parked_references_are_counted_per_owner(self, rig: Rig) -> None:
@@ -141,7 +141,7 @@ class ParkingContract:
             Counts(0, 0),
         ]
         assert await rig.state.parked_total() == Counts(2, 1)
-        await answered(rig.state.unpark(of(LANE, [(row(1), None), (row(1), None), (row(2), None)])))
+        await answered(rig.state.unpark(of(LANE, [Life(row(1), 0), Life(row(1), 0), Life(row(2), 0)])))
         assert await answered(rig.state.parked(["r:ci"])) == [Counts(0, 0)]
         assert await rig.state.parked_total() == Counts(1, 0)
 
@@ -160,7 +160,7 @@ class ParkingContract:
         assert await answered(rig.state.parked(["r:ci"])) == [Counts(1, 0)]
         assert await rig.state.parked_total() == Counts(1, 0)
         assert await taken(rig) == [due(waits), due(poll)]
-        await answered(rig.state.unpark(of(LANE, [(one.row, one.queue) for one in (waits, poll, behind)])))
+        await answered(rig.state.unpark(of(LANE, [Life(one.row, 0, one.queue) for one in (waits, poll, behind)])))
         assert await answered(rig.state.parked(["r:ci"])) == [Counts(1, 0)]
         await rig.elapse(70)
         assert await taken(rig) == [due(parked(3))]
@@ -171,7 +171,7 @@ class ParkingContract:
         for one in (retry, poll, later):
             await answered(rig.state.settle([outcome(one.row, Change.ACCEPTED, b"", result=ANSWER)]))
         assert await answered(rig.state.park(of(LANE, [retry, poll, later]))) == [False, True, True]
-        await answered(rig.state.unpark(of(LANE, [(poll.row, None)])))
+        await answered(rig.state.unpark(of(LANE, [Life(poll.row, 0)])))
         await answered(rig.state.settle([outcome(poll.row, Change.RESULT, b"", result=ANSWER)]))
         assert await answered(rig.state.park(of(LANE, [poll]))) == [False]
         assert await answered(rig.state.parked(["r:ci"])) == [Counts(1, 0)]
@@ -182,10 +182,39 @@ class ParkingContract:
         pending = LANE._replace(topic="pending")
         await answered(rig.state.intend_to_park(of(LANE, [row()])))
         await answered(rig.state.intend_to_park(of(pending, [row()])))
-        await answered(rig.state.unpark(of(LANE, [(row(), None)])))
+        await answered(rig.state.unpark(of(LANE, [Life(row(), 0)])))
         assert await peeked(rig.state, row()) == Row(park_intent=True)
-        await answered(rig.state.unpark(of(pending, [(row(), None)])))
+        await answered(rig.state.unpark(of(pending, [Life(row(), 0)])))
         assert await peeked(rig.state, row()) == Row()
+
+    async def test_what_is_parked_of_a_later_life_is_not_removed_or_replaced_for_an_earlier_one(self, rig: Rig) -> None:
+        first = parked(1, due_in_s=50, queue=QUEUE)
+        later = replace(first, generation=1, at=first.at._replace(offset=2000), due_in_s=0.0, order=7)
+        await answered(rig.state.intend_to_park(of(LANE, [first.row])))
+        assert await answered(rig.state.park(of(LANE, [first, later, first]))) == [True, True, False]
+        assert await answered(rig.state.unpark(of(LANE, [Life(first.row, 0, QUEUE)]))) == [False]
+        assert await rig.state.restore(LANE, [first, later]) == [Restored.THERE] * 2
+        assert await rig.state.parked_total() == Counts(1, 0)
+        assert (await peeked(rig.state, first.row)).park_intent
+        assert await taken(rig) == [due(later)]
+        await answered(rig.state.unpark(of(LANE, [Life(first.row, 2, QUEUE)])))
+        assert await rig.state.parked_total() == Counts(0, 0)
+        assert await peeked(rig.state, first.row) == Row()
+
+    async def test_a_later_life_is_not_parked_where_an_earlier_one_is(self, rig: Rig) -> None:
+        """It would count as over when that one ends."""
+        await answered(rig.state.park(of(LANE, [parked(1)])))
+        asks = [IntakeAsk(row(1), generation, None) for generation in (0, 1)]
+        assert await answered(rig.state.intake(of(LANE, asks))) == [Row(kept=True), Row()]
+        assert await rig.state.restore(LANE, [replace(parked(1), generation=1)]) == [Restored.PUT_BACK]
+        assert await answered(rig.state.intake(of(LANE, asks))) == [Row(park_intent=True, kept=True)] * 2
+
+    async def test_what_a_later_life_has_outlived_is_not_put_back(self, rig: Rig) -> None:
+        await begun(rig.state, row(1), generation=1)
+        assert await rig.state.restore(LANE, [parked(1), replace(parked(1), generation=1)]) == [
+            Restored.FINISHED,
+            Restored.PUT_BACK,
+        ]
 
     async def test_a_newer_owner_fences_parking(self, rig: Rig) -> None:
         await answered(rig.state.park(of(LANE._replace(epoch=8), [parked(1)])))
@@ -193,6 +222,8 @@ class ParkingContract:
             await answered(rig.state.park(of(LANE, [parked(2)])))
         with pytest.raises(PartitionLost):
             await answered(rig.state.intend_to_park(of(LANE, [row(2)])))
+        with pytest.raises(PartitionLost):
+            await answered(rig.state.unpark(of(LANE, [Life(row(1), 0)])))
         with pytest.raises(PartitionLost):
             await taken(rig)
         assert await rig.state.parked_total() == Counts(1, 0)
@@ -256,7 +287,7 @@ class LifeContract:
         assert due(parked(1)) in await taken(rig)
         assert (await peeked(rig.state, row(2))).park_intent
         await answered(rig.state.mark([Mark(row(1), 0, Stage.DONE)]))
-        await answered(rig.state.unpark(of(LANE, [(row(1), QUEUE)])))
+        await answered(rig.state.unpark(of(LANE, [Life(row(1), 0, QUEUE)])))
         assert await rig.state.restore(LANE, [parked(1, queue=QUEUE)]) == [Restored.FINISHED]
         assert await answered(rig.state.parked(["r:ci"])) == [Counts(2, 0)]
 

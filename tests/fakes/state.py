@@ -125,10 +125,10 @@ class MemoryState(StatisticsKept, Records):
     def _restore(self, lane: Lane, one: Parked) -> Restored:
         tag = self._of(one.row.owner)
         row = tag.rows.load(one.row.digest, self.now)
-        if row is not None and row.stage >= Stage.DONE and row.generation >= one.generation:
+        if row is not None and (row.generation, row.stage >= Stage.DONE) >= (one.generation, True):
             return Restored.FINISHED
         tag.rows.intents[one.row.digest] = (lane.topic, lane.partition)
-        if one.row.digest in tag.lane(lane).references:
+        if tag.lane(lane).keeps(one.row.digest, one.generation):
             return Restored.THERE
         self._put(tag, lane, one)
         return Restored.PUT_BACK

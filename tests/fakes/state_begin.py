@@ -1,6 +1,6 @@
 """What the state's fake says to those who ask to begin an attempt."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from relay.state.attempts import Ambiguous, BeginAsk, Go, Have, Kind, Limits, LookedUp, Stale, Verdict, Wait
@@ -17,8 +17,8 @@ BACKLOG_WAIT_S = 1.0
 class Beginning:
     """What one begin call asks of one lane and tag, at one moment.
 
-    `kept`: digests that the lane holds references to; `has_queue`: whether anything of an order key is parked there;
-    `parked`: how many polls and retries of an owner are.
+    `keeps`: whether the lane holds a reference to a digest, of a generation or a later one; `has_queue`: whether
+    anything of an order key is parked there; `parked`: how many polls and retries of an owner are.
     """
 
     rows: Rows
@@ -26,7 +26,7 @@ class Beginning:
     doubt_until: float
     lost_at: float
     gap: bool
-    kept: Container[bytes]
+    keeps: Callable[[bytes, int], bool]
     has_queue: Callable[[bytes], bool]
     parked: Callable[[str], Counts]
     undecided: set[bytes] = field(default_factory=set)
@@ -53,7 +53,7 @@ class Beginning:
         digest = ask.row.digest
         if row is not None and row.generation == ask.generation and ask.token in (row.token, row.poll_token):
             return None
-        kept = digest in self.kept
+        kept = self.keeps(digest, ask.generation)
         behind = not kept and ask.queue is not None and self.has_queue(ask.queue)
         known = row if row is not None and row.generation >= ask.generation else None
         unclear = ask.queue in self.undecided or self.now < self.doubt_until or self.gap
@@ -63,7 +63,7 @@ class Beginning:
 
     def _have(self, ask: BeginAsk, row: StoredRow) -> Have:
         digest = ask.row.digest
-        return Have(self.rows.show(digest, row, self.now, kept=digest in self.kept))
+        return Have(self.rows.show(digest, row, self.now, kept=self.keeps(digest, ask.generation)))
 
     def _post(self, ask: BeginAsk, row: StoredRow) -> Verdict:
         if row.stage >= Stage.ACCEPTED:

@@ -81,6 +81,11 @@ class LaneIndex:
             self.counts[one.row.owner, one.poll] -= 1
         return one
 
+    def keeps(self, member: bytes, generation: int) -> bool:
+        """Whether that life of it is parked, or a later one."""
+        one = self.references.get(member)
+        return one is not None and one.generation >= generation
+
     def drop(self, member: bytes, queue: bytes | None, now: float) -> bool:
         one = self._leave_out(member)
         self.references.pop(member, None)
@@ -99,7 +104,8 @@ class LaneIndex:
             self.hand[member] = epoch
         if ripe:
             self.last_take, self.lent_last = ask.token, {member for _, member in ripe}
-        return [Due(self.references[member].row, self.references[member].at) for _, member in ripe]
+        lent = [self.references[member] for _, member in ripe]
+        return [Due(one.row, one.generation, one.at) for one in lent]
 
     def take_back(self, epoch: int, now: float) -> None:
         """What a former owner had in hand is due."""

@@ -5,7 +5,7 @@ from functools import partial
 
 from relay.domain.identity import MessageId
 from relay.state.attempts import BeginAsk, Settlement, Verdict
-from relay.state.port import Counts, Due, DueAsk, IntakeAsk, Lane, Parked
+from relay.state.port import Counts, Due, DueAsk, IntakeAsk, Lane, Life, Parked
 from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Row, RowKey, Stage, tag_of
 from tests.fakes.state_begin import Beginning
@@ -52,7 +52,7 @@ class Records(Memory):
         row = tag.rows.load(digest, self.now)
         if row is not None and row.generation < ask.generation:
             row = None
-        kept = digest in index.references
+        kept = index.keeps(digest, ask.generation)
         behind = not kept and ask.queue is not None and index.head(ask.queue) is not None
         return tag.rows.show(digest, row, self.now, kept=kept, behind=behind)
 
@@ -81,7 +81,7 @@ class Records(Memory):
             doubt_until=tag.doubt_until,
             lost_at=tag.lost_at,
             gap=tag.gap is not None,
-            kept=index.references,
+            keeps=index.keeps,
             has_queue=lambda queue: index.head(queue) is not None,
             parked=tag.parked,
         )
@@ -122,6 +122,8 @@ class Records(Memory):
         row, enough = tag.rows.load(one.row.digest, self.now), Stage.RESULT if one.poll else Stage.ACCEPTED
         if row is not None and row.generation >= one.generation and row.stage >= enough:
             return False
+        if tag.lane(lane).keeps(one.row.digest, one.generation + 1):
+            return False
         self._put(tag, lane, one)
         return True
 
@@ -148,14 +150,16 @@ class Records(Memory):
         index.take_back(lane.epoch, self.now)
         return index.lend(lane.epoch, self.now, ask, lease_s)
 
-    async def unpark(self, rows: Sequence[tuple[Lane, tuple[RowKey, bytes | None]]]) -> list[bool | Refusal]:
-        return [self._refused_owner(row.owner) or self._unpark(lane, row, queue) for lane, (row, queue) in rows]
+    async def unpark(self, lives: Sequence[tuple[Lane, Life]]) -> list[bool | Refusal]:
+        return [self._refused_owner(life.row.owner, lane) or self._unpark(lane, life) for lane, life in lives]
 
-    def _unpark(self, lane: Lane, row: RowKey, queue: bytes | None) -> bool:
-        tag = self._of(row.owner)
-        if tag.rows.intents.get(row.digest) == (lane.topic, lane.partition):
-            del tag.rows.intents[row.digest]
-        return tag.lane(lane).drop(row.digest, queue, self.now)
+    def _unpark(self, lane: Lane, life: Life) -> bool:
+        tag, digest = self._of(life.row.owner), life.row.digest
+        if tag.lane(lane).keeps(digest, life.generation + 1):
+            return False
+        if tag.rows.intents.get(digest) == (lane.topic, lane.partition):
+            del tag.rows.intents[digest]
+        return tag.lane(lane).drop(digest, life.queue, self.now)
 
     async def parked(self, owners: Sequence[str]) -> list[Counts | Refusal]:
         return [self._refused_owner(owner) or self._of(owner).parked(owner) for owner in owners]

@@ -20,6 +20,7 @@ from tests.fakes.world import Process, World, message, receiver
 from tests.faults.harness.planted import PLANTED
 from tests.faults.simulation.fates import CutOff
 from tests.faults.simulation.outside import Mishap, Wire
+from tests.faults.test_frozen_removals import calls_of_the_first_life, no_life_is_lost
 
 Experiment = Callable[[], Awaitable[None]]
 
@@ -191,12 +192,19 @@ async def a_response_that_comes_after_the_owner_has_changed() -> None:
     assert world.outside.arrived("/slow") == ["a-0"]
 
 
+async def a_removal_while_the_next_life_is_parked() -> None:
+    for freeze_at in (await calls_of_the_first_life()).removals:
+        await no_life_is_lost(freeze_at)
+
+
 CAUGHT_BY: dict[str, Experiment] = {
     "mark_before_produce": a_crash_at_each_append,
     "delete_at_done": an_id_sent_again_after_its_end,
     "commit_before_produce": a_kill_during_a_request,
     "skip_on_delivered": a_crash_at_each_append,
     "no_settle": a_request_that_outlives_its_process,
+    "no_life_in_removals": a_removal_while_the_next_life_is_parked,
+    "no_life_in_tombstones": a_removal_while_the_next_life_is_parked,
     "no_fence": an_owner_cut_off_from_the_log,
     "non_monotone_stage": a_mark_that_comes_late,
     "dlq_not_acked": a_crash_at_each_append,

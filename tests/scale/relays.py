@@ -182,7 +182,7 @@ class Process:
         outside = Outside(self.transport, clock, lambda: 0.5, "relay/0", turnstile=turnstile)
         worker = ToReceiver(TOPICS, Directory(), state, Letters(TOPICS, clock), outside)
         holding = Holding(log, state, TOPICS.receiver_config)
-        effects = Effects(log, state, clock, Patience(clock, observer), holding, TOPICS.parked_messages)
+        effects = Effects(log, state, clock, Patience(clock, observer), holding, TOPICS.parked())
         self.pump = Pump(effects, clock, turnstile)
         self.lanes = {number: self._lane(number, worker, observer, clock) for number in partitions}
 

@@ -134,7 +134,7 @@ class HotPath:
         letters = Letters(TOPICS, self._clock)
         log, patience = cast(Log, self.log), Patience(self._clock, self._observer)
         holding = Holding(log, state, TOPICS.receiver_config)
-        effects = Effects(log, state, self._clock, patience, holding, TOPICS.parked_messages)
+        effects = Effects(log, state, self._clock, patience, holding, TOPICS.parked())
         self.pump = Pump(effects, self._clock, turnstile)
         routing = FromSender if traces is None else TracedFromSender
         self.from_sender = self._lane(

@@ -1,12 +1,14 @@
 """A parked record gives the original back, byte for byte, whatever was in it."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
 from relay.domain.errors import InvalidRecord
-from relay.engine.parking import LIFE_KEY, parked_key, unwrap, wrap
+from relay.engine.parking import LIFE_KEY, life_key, parked_key, second_copy, unwrap, wrap
 from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
 from relay.state.rows import RowKey
@@ -52,6 +54,17 @@ def test_what_is_wrapped_comes_out_again(
     assert (copy.due_ms, copy.poll) == (due_ms, poll)
     assert copy.at == parked.coordinate
     assert copy.key == parked.key == parked_key("to_receiver", row)
+
+
+@given(records, rows, st.integers(1, 99))
+def test_a_second_copy_says_the_same_under_the_key_of_its_life(record: Record, row: RowKey, generation: int) -> None:
+    first = wrap("parked", "to_receiver", _work(record, row, None, generation), row, due_ms=1, poll=False)
+    second = second_copy(first, "to_receiver", row, generation)
+    one, other = unwrap(_appended(first)), unwrap(_appended(second))
+    assert replace(other, key=one.key) == one
+    assert other.key == life_key("to_receiver", row, generation) != life_key("to_receiver", row, generation + 1)
+    assert (one.is_second, other.is_second) == (False, True)
+    assert "relay-parked-generation" not in dict(second.headers), "no process of the last release takes it for its own"
 
 
 @given(records, rows)

@@ -26,7 +26,7 @@ from relay.state.attempts import (
     Wait,
     WaitReason,
 )
-from relay.state.port import Due, Parked
+from relay.state.port import Due, Life, Parked
 from relay.state.redis.values import EMPTY, ms, raw, seconds, text_bytes
 from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, Row, RowKey, Stage
 
@@ -244,16 +244,21 @@ def encode_parked(item: Parked) -> tuple[object, ...]:
     )
 
 
+def encode_life(life: Life) -> tuple[object, ...]:
+    return raw(life.row.digest), raw(life.queue or b""), life.generation
+
+
 class WireDue(msgspec.Struct, array_like=True):
     owner: str
     member: msgspec.Raw
     topic: str
     partition: int
     offset: int
+    generation: int
 
     def due(self) -> Due:
         at = Coordinate(self.topic, self.partition, self.offset)
-        return Due(RowKey(self.owner, text_bytes(self.member)), at)
+        return Due(RowKey(self.owner, text_bytes(self.member)), self.generation, at)
 
 
 decode_due: Final = msgspec.msgpack.Decoder(list[list[WireDue] | bool]).decode

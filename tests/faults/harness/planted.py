@@ -15,6 +15,8 @@ from unittest.mock import patch
 
 from msgspec import structs
 
+import relay.engine.effects
+import relay.engine.parking
 import relay.lanes
 import relay.state.redis.calls
 import tests.fakes.state_records
@@ -34,10 +36,12 @@ from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord
 from relay.state.attempts import BeginAsk, Go, Kind, Verdict
 from relay.state.port import Lane as LaneId
+from relay.state.port import Life
 from relay.state.port import Parked as Reference
 from relay.state.redis.script import Script, script
-from relay.state.replies import answered, of
-from relay.state.rows import Mark, Row, Stage
+from relay.state.replies import Refusal, answered, of
+from relay.state.rows import Mark, Row, RowKey, Stage
+from tests.fakes.state_records import Records
 from tests.fakes.state_rows import Rows, StoredRow
 from tests.fakes.state_rows import mark as mark_row
 from workers.from_sender import Incoming, MessageTable
@@ -140,6 +144,54 @@ def no_fence() -> Iterator[None]:
 
 
 @contextmanager
+def no_life_in_removals() -> Iterator[None]:
+    """Whoever removes a parked reference removes it for any life, and as any owner. In the state in memory, and in the
+    script that this process has Redis run."""
+
+    async def unpark(self: Records, lives: Sequence[tuple[LaneId, Life]]) -> list[bool | Refusal]:
+        return [self._refused_owner(life.row.owner) or self._unpark(lane, any_of(life)) for lane, life in lives]
+
+    def any_of(life: Life) -> Life:
+        return life._replace(generation=2**31)
+
+    with (
+        patch.object(Records, "unpark", unpark),
+        _script("unpark", (b"if not holds(lane, epoch) then", b"if false then"), (b"old[5] > generation", b"false")),
+    ):
+        yield
+
+
+@contextmanager
+def no_life_in_tombstones() -> Iterator[None]:
+    """All lives of a delivery are parked under the same key."""
+
+    def key(stage: str, row: RowKey, generation: int) -> bytes:
+        return parked_key(stage, row)
+
+    with patch.object(relay.engine.effects, "life_key", key), patch.object(relay.engine.parking, "life_key", key):
+        yield
+
+
+@contextmanager
+def _script(name: str, *changes: tuple[bytes, bytes]) -> Iterator[None]:
+    """A script as this process has Redis run it, with these places changed."""
+
+    def changed(asked: str) -> Script:
+        right = script(asked)
+        if asked != name:
+            return right
+        source = right.source
+        for rightly, wrongly in changes:
+            if rightly not in source:
+                raise AssertionError("the script has changed: this bug is not planted any more")
+            source = source.replace(rightly, wrongly)
+        return Script(source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
+
+    with patch.object(relay.state.redis.calls, "script", changed):
+        yield
+
+
+@contextmanager
 def non_monotone_stage() -> Iterator[None]:
     """A mark that comes late puts a row back. A rule of the state itself: broken in the one in memory, and in the
     script that this process has Redis run."""
@@ -151,18 +203,9 @@ def non_monotone_stage() -> Iterator[None]:
             rows.active[one.row.digest] = StoredRow(row.generation, attempts=row.attempts, expires=row.expires)
         mark_row(rows, one, now)
 
-    def lowering(name: str) -> Script:
-        right = script(name)
-        if name != "mark":
-            return right
-        source = right.source.replace(b"return row.s < stage", b"return true")
-        if source == right.source:
-            raise AssertionError("the script has changed: this bug is not planted any more")
-        return Script(source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
-
     with (
         patch.object(tests.fakes.state_records, "mark", mark),
-        patch.object(relay.state.redis.calls, "script", lowering),
+        _script("mark", (b"return row.s < stage", b"return true")),
     ):
         yield
 
@@ -201,7 +244,7 @@ def index_before_park() -> Iterator[None]:
     the newest record of its key is what counts.)"""
 
     async def store(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> list[Became]:
-        state, owned, stage, topic = self._state, lane.setting.lane, lane.worker.stage, self._parked_topic
+        state, owned, stage, topic = self._state, lane.setting.lane, lane.worker.stage, self._parked.name
         until_done, poll = self._patience.until_done, lane.worker.kind is Kind.POLL
         rows = of(owned, map(row_of, works))
         await until_done("mark the intent to park", lambda: answered(state.intend_to_park(rows)))
@@ -347,6 +390,8 @@ PLANTED: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
         skip_on_delivered,
         no_settle,
         no_fence,
+        no_life_in_removals,
+        no_life_in_tombstones,
         non_monotone_stage,
         dlq_not_acked,
         index_before_park,

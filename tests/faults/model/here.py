@@ -154,7 +154,7 @@ PATIENCE: Final = Patience(HERE, OBSERVER)
 
 def effects() -> Effects:
     """What carries a command out; made anew for each, as it remembers things for a second."""
-    return Effects(LOG, STATE, HERE, PATIENCE, Holding(LOG, STATE, TOPICS.receiver_config), TOPICS.parked_messages)
+    return Effects(LOG, STATE, HERE, PATIENCE, Holding(LOG, STATE, TOPICS.receiver_config), TOPICS.parked())
 
 
 class _Requests(Transport):

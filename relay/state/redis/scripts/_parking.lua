@@ -87,13 +87,18 @@ local function queue_key(lane, queue)
   return P .. 'q:' .. lane .. ':' .. queue
 end
 
+-- The reference that is there; nil: there is none.
+local function reference_of(lane, member)
+  local packed = call('HGET', P .. 'ref:' .. lane, member)
+  return packed and cmsgpack.unpack(packed) or nil
+end
+
 -- x: {member, owner, generation, topic, partition, offset, due in ms, queue or '', order, kind}
 local function put_reference(lane, x)
   local due, refs, member, queue = P .. 'due:' .. lane, P .. 'ref:' .. lane, x[1], x[8]
   call('HDEL', hand_key(lane), member)
-  local old = call('HGET', refs, member)
+  local old = reference_of(lane, member)
   if old then
-    old = cmsgpack.unpack(old)
     count(old[1], old[7], -1)
     if old[6] ~= '' and old[6] ~= queue then
       call('ZREM', queue_key(lane, old[6]), member)
@@ -128,22 +133,24 @@ end
 -- wait, and its room is another's.
 local function free_reference(member)
   local lane = call('HGET', P .. 'i', member)
-  local old = lane and call('HGET', P .. 'ref:' .. lane, member)
+  local old = lane and reference_of(lane, member)
   if not old then
     return
   end
-  old = cmsgpack.unpack(old)
   count(old[1], old[7], -1)
   old[7] = FREED
   call('HSET', P .. 'ref:' .. lane, member, cmsgpack.pack(old))
   due_again(P .. 'due:' .. lane, member)
 end
 
-local function drop_reference(lane, member, queue)
+-- Of this generation, or an earlier one: a later one's stays, with all that is there for it.
+local function drop_reference(lane, member, queue, generation)
   local due, refs = P .. 'due:' .. lane, P .. 'ref:' .. lane
-  local old = call('HGET', refs, member)
+  local old = reference_of(lane, member)
+  if old and old[5] > generation then
+    return false
+  end
   if old then
-    old = cmsgpack.unpack(old)
     count(old[1], old[7], -1)
     call('HDEL', refs, member)
     if old[6] ~= '' then

@@ -102,8 +102,9 @@ local function has_intent(digest)
   return T.any_intent and call('HEXISTS', P .. 'i', digest) == 1
 end
 
--- Whether the lane keeps a parked reference to the row; and whether it has others of the row's order key, and none to it.
-local function parked_there(lane, digest, queue)
+-- Whether the lane keeps a parked reference to this life of the row, or a later one; and whether it has others of the
+-- row's order key, and not that.
+local function parked_there(lane, digest, generation, queue)
   local refs = P .. 'ref:' .. lane
   if T.any_reference == nil then
     T.any_reference = lane ~= '' and call('EXISTS', refs) == 1
@@ -111,7 +112,8 @@ local function parked_there(lane, digest, queue)
   if not T.any_reference then
     return false, false
   end
-  local kept = call('HEXISTS', refs, digest) == 1
+  local reference = call('HGET', refs, digest)
+  local kept = reference and cmsgpack.unpack(reference)[5] >= generation
   return kept, not kept and queue ~= '' and call('EXISTS', P .. 'q:' .. lane .. ':' .. queue) == 1
 end
 

@@ -69,7 +69,7 @@ local function general()
   end
 
   local function have(ask, row)
-    return { HAVE, 0, 0, shown(ask.digest, row, parked_there(ask.lane, ask.digest, ''), false) }
+    return { HAVE, 0, 0, shown(ask.digest, row, parked_there(ask.lane, ask.digest, ask.generation, ''), false) }
   end
 
   -- What is told of one that nobody has looked up, and that is not to be begun without; nil: there is nothing to find.
@@ -77,7 +77,7 @@ local function general()
     if row and row.g == ask.generation and (row.k == ask.token or row.q == ask.token) then
       return nil -- the reply was lost
     end
-    local kept, behind = parked_there(ask.lane, ask.digest, ask.queue)
+    local kept, behind = parked_there(ask.lane, ask.digest, ask.generation, ask.queue)
     row = row and row.g >= ask.generation and row or nil
     if row or kept or behind or has_intent(ask.digest) or undecided[ask.queue] or may_lack_rows() then
       return { LOOKED_UP, 0, 0, shown(ask.digest, row, kept, behind) }

@@ -8,7 +8,7 @@ return serve_ready(function(arguments)
     local generation, queue
     generation, queue, at = struct.unpack('>I8Bc0', asks, at)
     local row = load_row(digest)
-    rows[i] = shown(digest, row and row.g >= generation and row, parked_there(lane, digest, queue))
+    rows[i] = shown(digest, row and row.g >= generation and row, parked_there(lane, digest, generation, queue))
   end
   return rows
 end)

@@ -5,11 +5,12 @@ local FINISHED, THERE, PUT_BACK = 0, 1, 2
 
 local function restored(lane, x)
   local row = load_row(x[1])
-  if row and row.s >= DONE and row.g >= x[3] then
+  if row and (row.g > x[3] or row.s >= DONE and row.g == x[3]) then
     return FINISHED
   end
   call('HSET', P .. 'i', x[1], lane)
-  if call('HEXISTS', P .. 'ref:' .. lane, x[1]) == 1 then
+  local there = reference_of(lane, x[1])
+  if there and there[5] >= x[3] then
     return THERE
   end
   put_reference(lane, x)

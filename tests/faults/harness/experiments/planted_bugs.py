@@ -2,9 +2,10 @@
 
 The processes run with the bug (planted.PLANTED) in force; the faults are those of the other experiments, aimed at
 where the bug hurts. A bug is caught when the checker, or the wait for quiet, finds anything wrong within a few trials.
-Passes: every bug is caught, and the same faults without the bug do no damage. Two are left to the experiments in
-memory: what `non_monotone_stage` does shows in a row alone, and where `no_fence` lets a former owner go on, the rows'
-attempt tokens still stop it, but for a moment that cannot be aimed at from outside.
+Passes: every bug is caught, and the same faults without the bug do no damage. Four are left to the experiments in
+memory: what `non_monotone_stage` does shows in a row alone; where `no_fence` lets a former owner go on, the rows'
+attempt tokens still stop it, but for a moment that cannot be aimed at from outside; and the two of `no_life_in_` need a
+process that is frozen at one call until a replay has failed.
 """
 
 import asyncio
