@@ -7,14 +7,16 @@ from pydantic import AfterValidator, Field, Tag, ValidationInfo, field_validator
 from relay.config.durations import PositiveDuration
 from relay.config.entry import TEXT_OR_LIST, Entry, ReceiverName, SomeText
 from relay.config.references import has_reference
+from relay.config.signature_entry import MAX_SECRET, MAX_SECRETS
 from relay.domain.headers import check_header_value, check_token
 from relay.domain.inbound import TIMED
 from relay.domain.message import MAX_RECEIVERS
 from relay.domain.signing import check_verifier
 
+_Secret = Annotated[SomeText, Field(max_length=MAX_SECRET)]
 _Secrets = Annotated[
-    Annotated[SomeText, Tag("(text)")]
-    | Annotated[tuple[SomeText, ...], Field(strict=False, min_length=1), Tag("(list)")],
+    Annotated[_Secret, Tag("(text)")]
+    | Annotated[tuple[_Secret, ...], Field(strict=False, min_length=1, max_length=MAX_SECRETS), Tag("(list)")],
     TEXT_OR_LIST,
 ]
 _Header = Annotated[str, AfterValidator(check_token)]

@@ -18,9 +18,13 @@ def _secret(value: str) -> str:
     return value
 
 
-Secret = Annotated[Text, AfterValidator(_secret)]
+MAX_SECRETS: Final = 16
+"""Each signs, or is tried, on its own."""
+MAX_SECRET: Final = 4_096
+Secret = Annotated[Text, Field(max_length=MAX_SECRET), AfterValidator(_secret)]
 Secrets = Annotated[
-    Annotated[Secret, Tag("(text)")] | Annotated[tuple[Secret, ...], Field(strict=False), Tag("(list)")],
+    Annotated[Secret, Tag("(text)")]
+    | Annotated[tuple[Secret, ...], Field(strict=False, max_length=MAX_SECRETS), Tag("(list)")],
     TEXT_OR_LIST,
 ]
 MAX_FORMER: Final = 3

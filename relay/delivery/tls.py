@@ -6,14 +6,20 @@ import os
 import ssl
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
 
 from relay.domain.egress import Tls
 from relay.domain.errors import UserError
+from relay.domain.key_material import clean_certificates, clean_private_key
 
 _CONTEXTS_KEPT: Final = 64
 """One with the system's authorities takes 1 MB, and 20 ms to make."""
+
+MAKERS: Final = 2
+"""Threads that make them."""
+MAKING_S: Final = 10.0
 
 
 class PinMismatch(Exception):
@@ -41,6 +47,7 @@ class Contexts:
     def __init__(self, ca_file: str | None) -> None:
         self.usual = client_context(ca_file)
         self._ca_file = ca_file
+        self._makers = ThreadPoolExecutor(MAKERS, thread_name_prefix="tls settings")
         self._kept: dict[Tls, asyncio.Task[ssl.SSLContext]] = {}
 
     async def of(self, tls: Tls | None) -> ssl.SSLContext:
@@ -51,14 +58,24 @@ class Contexts:
         if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
             if len(self._kept) >= _CONTEXTS_KEPT:
                 del self._kept[next(iter(self._kept))]
-            making = asyncio.create_task(asyncio.to_thread(_context_of, tls, self._ca_file))
+            making = asyncio.create_task(self._made(tls))
             making.add_done_callback(_retrieved)
         self._kept[tls] = making
         return await asyncio.shield(making)  # others may wait for it, too
 
+    async def _made(self, tls: Tls) -> ssl.SSLContext:
+        """Beside the event loop, some at a time; nobody waits longer for one than it may take."""
+        making = asyncio.get_running_loop().run_in_executor(self._makers, _context_of, tls, self._ca_file)
+        try:
+            async with asyncio.timeout(MAKING_S):
+                return await making
+        except TimeoutError:
+            raise ssl.SSLError(f"its certificates and key were not read within {MAKING_S:g} s") from None
+
     async def close(self) -> None:
         await asyncio.gather(*self._kept.values(), return_exceptions=True)
         self._kept.clear()
+        self._makers.shutdown(wait=False, cancel_futures=True)
 
 
 def check_pins(pinned: Sequence[bytes], certificate: bytes) -> None:
@@ -88,9 +105,15 @@ def _restricted(context: ssl.SSLContext) -> ssl.SSLContext:
 
 def _context_of(tls: Tls, ca_file: str | None) -> ssl.SSLContext:
     """Takes a while where the authorities of the system have to be read."""
-    context = client_context(ca_file) if tls.ca is None else _restricted(ssl.create_default_context(cadata=tls.ca))
-    if tls.client_certificate is not None:
-        with _as_file(f"{tls.client_certificate}\n{tls.client_key or ''}\n") as path:
+    try:
+        own = None if tls.ca is None else clean_certificates(tls.ca)
+        certificate = None if tls.client_certificate is None else clean_certificates(tls.client_certificate)
+        key = "" if certificate is None else clean_private_key(tls.client_key or "")
+    except ValueError as error:  # what is refused today may have been written before
+        raise ssl.SSLError(f"a certificate or key of this endpoint cannot be used: it {error}") from error
+    context = client_context(ca_file) if own is None else _restricted(ssl.create_default_context(cadata=own))
+    if certificate is not None:
+        with _as_file(certificate + key) as path:
             context.load_cert_chain(path, password=_no_passphrase)
     return context
 

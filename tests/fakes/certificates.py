@@ -11,7 +11,7 @@ from ipaddress import ip_address
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -28,7 +28,7 @@ class Issued:
     """A certificate with its key, and `issuer` None for one that has signed itself."""
 
     certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
+    key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
     @cached_property
     def pem(self) -> str:
@@ -74,8 +74,17 @@ def issued(by: Issued, name: str = LOOPBACK, *, days: int = 2) -> Issued:
     return _issued(name, by, days=days)
 
 
-def _issued(name: str, by: Issued | None, days: int) -> Issued:
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+def too_long(by: Issued) -> Issued:
+    """With a sound RSA key of 12,222 bits: its primes are two of Mersenne's, as to find others takes minutes."""
+    p, q, e = 2**9_941 - 1, 2**2_281 - 1, 65_537
+    d = pow(e, -1, (p - 1) * (q - 1))
+    parts = rsa.rsa_crt_dmp1(d, p), rsa.rsa_crt_dmq1(d, q), rsa.rsa_crt_iqmp(p, q)
+    numbers = rsa.RSAPrivateNumbers(p, q, d, *parts, rsa.RSAPublicNumbers(e, p * q))
+    return _issued("too-long.example", by, 2, numbers.private_key(unsafe_skip_rsa_key_validation=True))
+
+
+def _issued(name: str, by: Issued | None, days: int, own: rsa.RSAPrivateKey | None = None) -> Issued:
+    key, now = own or ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     builder = (
         x509.CertificateBuilder()

@@ -5,6 +5,7 @@ import inspect
 import pkgutil
 import re
 import signal
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
@@ -27,6 +28,7 @@ from relay.domain.coordinate import parse_coordinate
 from relay.domain.exchange import Response
 from relay.domain.failure import failure_detail
 from relay.domain.headers import MOST_HEADER, MOST_URL, check_header_value
+from relay.domain.key_material import clean_certificates, clean_private_key
 from relay.domain.receiver import Endpoint
 from relay.domain.schedule import parse_retry_after
 from relay.domain.secrecy import MASK, is_secret_name, looks_random, masked_url, redacted
@@ -44,6 +46,7 @@ MOST_CPU_S: Final = 20.0
 PIECES: Final = (
     "a", "/", "?", "&", "=", "${", "${enc:", "${file:", "{", "}", " ", "\t", "://", "[", "]", "@", "%", "%41", "a1",
     "a.", "a-", ":", "#", '"', "'", "\\", "`", "\x00", "\u202e", "é", ";", ",", "0", "0.", "~", "\r\n", "?a=b&", "-",
+    "-----BEGIN PRIVATE KEY-----\n", "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n", "0\x82\x10",
 )  # fmt: skip
 BEGINNINGS: Final = ("", "https://h/?", "https://", "https://h/", "${x}", '"')
 FUNCTIONS: Final[tuple[Callable[[str], object], ...]] = (
@@ -69,6 +72,9 @@ FUNCTIONS: Final[tuple[Callable[[str], object], ...]] = (
     parse_duration,
     parse_coordinate,
     parse_traceparent,
+    clean_private_key,
+    clean_certificates,
+    lambda text: clean_private_key(_pem(text)),
     idempotency_key,
     public_url,
     escape_control,
@@ -84,6 +90,11 @@ NOT_FOREIGN: Final = {
     "relay.api.openapi.schemas._CODE",  # our own docstrings
     "relay.domain.secrecy._URL",  # matches any text, so that nothing is tried twice
 }
+
+
+def _pem(text: str) -> str:
+    body = b64encode(text.encode(errors="replace")).decode()
+    return f"-----BEGIN PRIVATE KEY-----\n{body}\n-----END PRIVATE KEY-----\n"
 
 
 def received(headers: bytes) -> object:
