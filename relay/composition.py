@@ -6,7 +6,7 @@ from pathlib import Path
 
 from relay.config.settings import Settings
 from relay.log.kafka.log import MAX_MESSAGE_BYTES, KafkaLog
-from relay.log.kafka.settings import KafkaSecurity
+from relay.log.kafka.settings import Isolation, KafkaSecurity
 from relay.log.port import Log
 from relay.state.port import State
 from relay.state.redis.state import RedisState
@@ -22,6 +22,7 @@ def kafka_log(settings: Settings, *, repeat_s: float | None = None, gather_bytes
         session_timeout_ms=int(settings.kafka_session_timeout * 1000),
         repeat_s=repeat_s,
         gather_bytes=gather_bytes,
+        isolation=Isolation[settings.kafka_isolation.upper()],
         security=KafkaSecurity(
             protocol=settings.kafka_security_protocol,
             mechanism=settings.kafka_sasl_mechanism or "SCRAM-SHA-512",

@@ -89,6 +89,10 @@ class Settings(BaseSettings):
     """None: the broker's own default."""
     kafka_session_timeout: PositiveDuration = 15.0
     """After this long without a sign of life another process takes over the partitions of one."""
+    kafka_isolation: Annotated[Literal["read_committed", "read_uncommitted"], BeforeValidator(lowered)] = (
+        "read_committed"
+    )
+    """Of what transactional producers write: only committed transactions, or open and aborted ones, too."""
     kafka_wait: Duration = 60.0
     """How long `topics apply` and `receivers apply` wait for a cluster that answers and is not ready yet."""
     redis_url: Annotated[SecretStr, AfterValidator(check_redis_url)] = SecretStr("redis://localhost:6379/0")

@@ -177,7 +177,7 @@ def _next(backlog: Backlog) -> int:
 
 
 def _size(backlogs: Iterable[Backlog]) -> int:
-    return sum(max(0, each.end - _next(each)) for each in backlogs)
+    return sum(each.unread for each in backlogs)
 
 
 async def _oldest(log: Log, backlogs: Sequence[Backlog], now: float) -> dict[TopicPartition, float]:

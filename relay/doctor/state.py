@@ -113,7 +113,7 @@ async def _unread(case: Case, lanes: Sequence[LaneTopic]) -> Mapping[TopicPartit
         backlogs = await log.backlogs({lane.topic: case.topics.group(lane.role) for lane in lanes})
     except (LogUnavailable, UserError):
         return None
-    return {each.partition: max(0, each.end - max(each.first, each.committed or 0)) for each in backlogs}
+    return {each.partition: each.unread for each in backlogs}
 
 
 def judge_lanes(

@@ -76,12 +76,19 @@ class ConsumerClosed(RelayError):
 class OffsetMissing(RelayError):
     """The log does not hold the offset to read next, or the group never committed one: an alarm. Never "latest".
 
-    `partitions`: (topic, partition) of those concerned.
+    `partitions`: (topic, partition) of those concerned. `lost`: of those whose log has lost its end the offsets that
+    were read and are gone: the first, and the one behind the last.
     """
 
-    def __init__(self, message: str, partitions: Iterable[tuple[str, int]] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        partitions: Iterable[tuple[str, int]] = (),
+        lost: Mapping[tuple[str, int], tuple[int, int]] | None = None,
+    ) -> None:
         super().__init__(message)
         self.partitions = frozenset(partitions)
+        self.lost = dict(lost or {})
 
 
 class InvalidRecord(RelayError):

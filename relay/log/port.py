@@ -219,13 +219,25 @@ class TopicState(NamedTuple):
 
 class Backlog(NamedTuple):
     """Where a group stands in a partition. `first`: the oldest offset that is still there; `end`: behind the newest;
-    `committed`: the next to read, None where the group has no offset."""
+    `committed`: the next to read, None where the group has no offset. `stable`: a transaction of a sender is open from
+    this offset on, before whose end nothing behind it is read; None: none is."""
 
     group: str
     partition: TopicPartition
     first: int
     end: int
     committed: int | None
+    stable: int | None = None
+
+    @property
+    def readable(self) -> int:
+        """The offset before which all can be read now."""
+        return self.end if self.stable is None else self.stable
+
+    @property
+    def unread(self) -> int:
+        """Offsets that are there to be read, and not committed yet."""
+        return max(0, self.readable - max(self.first, self.committed or 0))
 
     @property
     def is_lost(self) -> bool:

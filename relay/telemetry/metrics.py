@@ -267,6 +267,11 @@ class Metrics:
             "Offsets of which nothing could be read (a damaged batch), passed over under a dead letter",
             "topic",
         )
+        self.log_truncated_offsets_total = self._counter(
+            "relay_log_truncated_offsets_total",
+            "Offsets that had been read and that the log has lost: it came back shorter",
+            "topic",
+        )
         self.lanes_fenced_total = self._counter(
             "relay_lanes_fenced_total", "Lanes taken over by a newer owner", "topic"
         )
@@ -283,8 +288,8 @@ class Metrics:
     def _define_watched(self) -> None:
         self.backlog_problem_partitions = self._gauge(
             "relay_backlog_problem_partitions",
-            "Partitions that a group cannot go on with (missing_offset, lost), or whose oldest unread record is older "
-            "than half of the retention (old)",
+            "Partitions that a group cannot go on with (missing_offset, lost), whose oldest unread record is older "
+            "than half of the retention (old), or that a producer's transaction holds back (open_transaction)",
             "problem",
         )
         self.history_records_total = self._counter(

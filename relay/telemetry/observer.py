@@ -36,6 +36,10 @@ _MISSING = (
     "it goes on with the first record that is there: what was finished is not sent again, but records that were "
     "deleted before they were read are lost"
 )
+_TRUNCATED = (
+    "the log has lost records that it had acknowledged; what takes their offsets is read, and what was finished is not "
+    "sent again: see docs/runbooks/RelayLogTruncated.md for what is gone"
+)
 _STALLED = "what comes behind it cannot be committed; a restart of this process helps, and nothing is lost by it"
 
 
@@ -267,11 +271,19 @@ class TelemetryObserver(Observer):
         event = "lane_anew" if isinstance(error, PartitionLost) else "consumer_broken"
         if isinstance(error, OffsetMissing):
             event = "offset_missing"
+            self._truncated(error)
             self._log.error(event, service=name, error=str(error), problem=_MISSING, again_in_s=again_in_s)
         else:
             tell = self._log.warning if self._is_news(event) else self._log.debug
             tell(event, service=name, error=str(error), again_in_s=again_in_s)
         self._metrics.services_restarted_total.labels(event).inc()
+
+    def _truncated(self, error: OffsetMissing) -> None:
+        for (topic, partition), (first, end) in sorted(error.lost.items()):
+            self._metrics.log_truncated_offsets_total.labels(topic).inc(end - first)
+            place = {"topic": topic, "partition": partition, "first": first, "last": end - 1}
+            self._log.critical("log_truncated", **place, problem=_TRUNCATED)
+            self._sentry.report_failure("-", "log_truncated", "system", topic, 0, None)
 
 
 def is_many(parked: int, cap: int) -> bool:

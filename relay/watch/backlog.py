@@ -13,7 +13,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.errors import Unavailable
 from relay.domain.topics import Topics
 from relay.log.checks import backlog_findings
-from relay.log.port import Backlog, Log
+from relay.log.port import Backlog, Log, TopicPartition
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
@@ -26,7 +26,7 @@ RISK: Final = 0.5
 """The part of the retention that an unread record may have lived through before somebody has to know."""
 
 _AT_ONCE: Final = 100
-_PROBLEMS: Final = ("missing_offset", "lost", "old")
+_PROBLEMS: Final = ("missing_offset", "lost", "old", "open_transaction")
 _log = get_logger("relay.backlog")
 
 
@@ -62,6 +62,8 @@ class BacklogWatch:
         self._clock = clock
         self._metrics = metrics
         self._owner = owner
+        self._stable: set[tuple[TopicPartition, int | None]] = set()
+        """Where transactions were open at the last look."""
 
     async def run(self) -> None:
         """For ever. While log or state are away there is nothing to be seen; others say that they are."""
@@ -81,11 +83,21 @@ class BacklogWatch:
         tell(backlog_findings(backlogs))
         old = await self._old(backlogs)
         _tell_old(old)
+        held_back = self._held_back(backlogs)
+        _tell_held_back(held_back)
         missing = sum(each.committed is None for each in backlogs)
-        self._count(Counter(missing_offset=missing, lost=sum(each.is_lost for each in backlogs), old=len(old)))
+        lost = sum(each.is_lost for each in backlogs)
+        self._count(Counter(missing_offset=missing, lost=lost, old=len(old), open_transaction=len(held_back)))
+
+    def _held_back(self, backlogs: Sequence[Backlog]) -> list[Backlog]:
+        """Partitions where the same transaction is open as at the last look."""
+        now = [each for each in backlogs if each.stable is not None]
+        held_back = [each for each in now if (each.partition, each.stable) in self._stable]
+        self._stable = {(each.partition, each.stable) for each in now}
+        return held_back
 
     async def _old(self, backlogs: Sequence[Backlog]) -> list[Old]:
-        unread = [b for b in backlogs if b.committed is not None and not b.is_lost and b.committed < b.end]
+        unread = [b for b in backlogs if b.committed is not None and not b.is_lost and b.unread]
         states = await self._log.describe(sorted({each.partition.topic for each in unread}))
         found = []
         for some in batches(unread, _AT_ONCE):
@@ -105,6 +117,20 @@ class BacklogWatch:
     def _count(self, partitions: Counter[str]) -> None:
         for problem in _PROBLEMS:
             self._metrics.backlog_problem_partitions.labels(problem).set(partitions[problem])
+
+
+def _tell_held_back(backlogs: Sequence[Backlog]) -> None:
+    for each in backlogs:
+        topic, partition = each.partition
+        _log.warning(
+            "transaction_open",
+            topic=topic,
+            partition=partition,
+            offset=each.stable,
+            records=each.end - each.readable,
+            problem="a producer's transaction is open since the last look: nothing behind it is read until it ends, at "
+            "the latest when its transaction.timeout.ms is over",
+        )
 
 
 def _tell_old(old: Sequence[Old]) -> None:

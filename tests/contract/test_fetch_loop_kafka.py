@@ -28,7 +28,7 @@ pytestmark = pytest.mark.kafka
 
 @asynccontextmanager
 async def fetching(log: KafkaLog) -> AsyncIterator[Reader]:
-    loop = FetchLoop(log._cluster, log._client.layout)
+    loop = FetchLoop(log._cluster, log._client.layout, log._client.epoch_ends)
     loop.start()
     try:
         yield Reader(loop)

@@ -13,12 +13,13 @@ from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
 
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka.layout import Layout, Leader
+from relay.log.kafka.trail import UNKNOWN, EpochAsked, EpochEnd
 from relay.log.port import TopicPartition
 from tests.fakes.raw_batches import RawBatch
 
 _FETCH, _VERSIONS = 1, 18
 _HEADER = struct.Struct(">hhi")
-_OUT_OF_RANGE, _UNKNOWN_SESSION, _WRONG_EPOCH = 1, 70, 71
+_OUT_OF_RANGE, _FENCED, _UNKNOWN_SESSION, _WRONG_EPOCH = 1, 74, 70, 71
 
 Row = tuple[int, int, int, int, int, list[tuple[int, int]], int, bytes]
 """Of an answer: partition, error, high watermark, last stable offset, log start, aborted, preferred, data."""
@@ -43,12 +44,31 @@ class Asking:
 
 @dataclass
 class FakeLog:
-    """Of one partition. `hidden`: records at its end that are above the high watermark."""
+    """Of one partition. `hidden`: records at its end that are above the high watermark. `epochs`: (first offset, leader
+    epoch), ascending. `aborted`: (producer, first offset)."""
 
     start: int = 0
     end: int = 0
     hidden: int = 0
     batches: list[tuple[int, bytes]] = field(default_factory=list)
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    aborted: list[tuple[int, int]] = field(default_factory=list)
+
+    def cut(self, end: int) -> None:
+        """It has lost what was from `end` on."""
+        self.batches = [(behind, data) for behind, data in self.batches if behind <= end]
+        self.end = end
+        self.epochs = [(first, epoch) for first, epoch in self.epochs if first < end]
+
+    def epoch_end(self, epoch: int) -> EpochEnd:
+        """As Kafka answers."""
+        known = [each for _, each in self.epochs]
+        if epoch == max(known, default=UNKNOWN):
+            return EpochEnd(epoch, self.end)
+        above = [first for first, each in self.epochs if each > epoch]
+        if not above:
+            return EpochEnd(UNKNOWN, UNKNOWN)
+        return EpochEnd(max((each for each in known if each <= epoch), default=epoch), above[0])
 
     def read(self, offset: int) -> bytes:
         """All from the batch on that has `offset`."""
@@ -73,6 +93,8 @@ class FakeBroker:
         self.throttle_ms = 0
         self.logs: dict[TopicPartition, FakeLog] = defaultdict(FakeLog)
         self.epochs: dict[TopicPartition, int] = {}
+        self.fenced: dict[TopicPartition, int] = {}
+        """Who asks with an older epoch than this one is refused."""
         self.sessions: dict[int, tuple[int, dict[TopicPartition, tuple[int, int]]]] = {}
         self.changed = asyncio.Condition()
         self.connections = 0
@@ -100,6 +122,8 @@ class FakeBroker:
         for batch in batches:
             size = len(batch.records)
             log.batches.append((log.end + size, encoded or batch.at(log.end).encoded()))
+            if batch.epoch > max((epoch for _, epoch in log.epochs), default=UNKNOWN):
+                log.epochs.append((log.end, batch.epoch))
             log.end += size
         await self.notify()
 
@@ -220,7 +244,9 @@ class FakeBroker:
         for at, (offset, most) in ask.all.items():
             log, error, data = self.logs[at], self.errors.get(at, 0), b""
             high = log.end - log.hidden
-            if not error and not log.start <= offset <= log.end:
+            if not error and self.epochs.get(at, -1) < self.fenced.get(at, -1):
+                error = _FENCED
+            elif not error and not log.start <= offset <= log.end:
                 error = _OUT_OF_RANGE
             elif not error:
                 data = log.read(offset)
@@ -233,7 +259,7 @@ class FakeBroker:
                         data = b""
                 first = first and not data
                 room = max(0, room - len(data))
-            rows[at] = (at.partition, error, high, high, log.start, [], -1, data)
+            rows[at] = (at.partition, error, high, high, log.start, log.aborted, -1, data)
         return rows
 
 
@@ -250,6 +276,8 @@ class FakeKafka:
         self.lookups: list[list[str]] = []
         self.away = False
         self.partitions: dict[str, int] = {}
+        self.unproved = False
+        self.proofs: list[dict[TopicPartition, EpochAsked]] = []
         self.changed = asyncio.Condition()
 
     async def until_looked_up(self, count: int) -> None:
@@ -257,6 +285,11 @@ class FakeKafka:
         number = len(self.lookups) + count
         async with self.changed:
             await self.changed.wait_for(lambda: len(self.lookups) >= number)
+
+    async def until_proved(self, count: int) -> None:
+        """So often, in all."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: len(self.proofs) >= count)
 
     async def layout(self, names: Sequence[str]) -> Layout:
         async with self.changed:
@@ -272,6 +305,20 @@ class FakeKafka:
             if self.leaders.get(at := TopicPartition(name, number), first) != -1
         }
         return Layout(leaders, {broker.node: ("127.0.0.1", broker.port) for broker in self.brokers})
+
+    async def epoch_ends(self, asked: Mapping[TopicPartition, EpochAsked]) -> dict[TopicPartition, EpochEnd]:
+        """Of those whose leader is as `asked` has it."""
+        async with self.changed:
+            self.proofs.append(dict(asked))
+            self.changed.notify_all()
+        if self.away or self.unproved:
+            raise LogUnavailable("Kafka: asking for leader epochs: no broker answers")
+        brokers = {broker.node: broker for broker in self.brokers}
+        return {
+            at: brokers[self.leaders.get(at, self.brokers[0].node)].logs[at].epoch_end(ask.written)
+            for at, ask in asked.items()
+            if ask.leader == self.epochs.get(at, 0)
+        }
 
 
 @contextlib.asynccontextmanager

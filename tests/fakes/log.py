@@ -5,6 +5,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
 from relay.domain.rights import Right
@@ -30,26 +31,54 @@ from relay.log.watchers import Watchers
 
 
 class _Partition:
-    """Every record ever appended; those before `first` count as gone. Compaction is done when reading."""
+    """Every record ever appended; those before `first` count as gone. Compaction is done when reading.
+
+    `hidden`: offsets that no one reads: markers, and what was written in transactions that are open or were aborted.
+    """
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.first = 0
+        self.hidden: set[int] = set()
+        self.open: set[int] = set()
+        """First offsets of transactions that have not ended."""
 
     @property
     def end(self) -> int:
         return len(self.records)
+
+    @property
+    def stable(self) -> int:
+        """The offset before which all can be read."""
+        return min(self.open, default=self.end)
+
+    def read(self, start: int, end: int, count: int | None = None) -> list[Record]:
+        """At most `count` of those from `start` on, before `end`, that can be read."""
+        there = self.records[max(start, self.first) : min(end, self.stable)]
+        return list(islice((record for record in there if record.offset not in self.hidden), count))
+
+    def behind_hidden(self, offset: int) -> int:
+        """The next offset from `offset` on that can be read, now or once it is written."""
+        while offset in self.hidden and offset < self.stable:
+            offset += 1
+        return offset
+
+    def put(self, new: NewRecord, at: TopicPartition, now_ms: int) -> Record:
+        record = Record(*at, self.end, new.key, new.value, new.headers, now_ms)
+        self.records.append(record)
+        return record
 
     def holds(self, position: int) -> bool:
         """Whether somebody can go on there."""
         return self.first <= position <= self.end
 
     def get(self, offset: int) -> Record | None:
-        return self.records[offset] if self.first <= offset < self.end else None
+        there = self.first <= offset < self.stable and offset not in self.hidden
+        return self.records[offset] if there else None
 
     def table(self) -> dict[bytes | None, Record]:
         """The newest record of each key, tombstones left out, in offset order."""
-        newest = {record.key: record for record in _readable(self.records)}
+        newest = {record.key: record for record in _readable(self.read(0, self.end))}
         kept = sorted((r for r in newest.values() if r.value is not None), key=lambda record: record.offset)
         return {record.key: record for record in kept}
 
@@ -82,7 +111,7 @@ class MemoryBroker:
 
     def records(self, topic: str) -> list[Record]:
         """All records of a topic that are still there, partition by partition."""
-        return [r for at in self.partitions_of(topic) for r in self[at].records[self[at].first :]]
+        return [r for at in self.partitions_of(topic) for r in self[at].read(0, self[at].end)]
 
     def drop_before(self, at: Coordinate) -> None:
         """Remove the records of that partition before `at`, as retention would."""
@@ -98,6 +127,9 @@ class MemoryBroker:
         self.watchers.notify({topic})
         return record
 
+    def transaction(self) -> "MemoryTransaction":
+        return MemoryTransaction(self)
+
     def spec(self, topic: str) -> TopicSpec:
         if topic not in self.specs:
             raise LogUnavailable(f"topic {topic} does not exist")
@@ -108,6 +140,40 @@ class MemoryBroker:
 
     def __getitem__(self, partition: TopicPartition) -> _Partition:
         return self._partitions[partition]
+
+
+class MemoryTransaction:
+    """A sender's, as of Kafka's transactional producers. Nothing behind its first record is read until it ends."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker = broker
+        self._written: dict[TopicPartition, list[int]] = {}
+
+    async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
+        found = []
+        for new in records:
+            at = TopicPartition(new.topic, place_of(new.key, 0, self._broker.spec(new.topic).partitions))
+            record = self._broker[at].put(new, at, self._broker.now_ms())
+            if not (written := self._written.setdefault(at, [])):
+                self._broker[at].open.add(record.offset)
+            written.append(record.offset)
+            found.append(record.coordinate)
+        return found
+
+    async def commit(self) -> None:
+        self._end(aborted=False)
+
+    async def abort(self) -> None:
+        self._end(aborted=True)
+
+    def _end(self, *, aborted: bool) -> None:
+        for at, offsets in self._written.items():
+            partition = self._broker[at]
+            marker = partition.put(NewRecord(at.topic, None, None), at, self._broker.now_ms())
+            partition.hidden.update([marker.offset, *(offsets if aborted else ())])
+            partition.open.discard(offsets[0])
+        self._broker.watchers.notify({at.topic for at in self._written})
+        self._written.clear()
 
 
 class MemoryLog:
@@ -159,10 +225,7 @@ class MemoryLog:
     def _append(self, new: NewRecord) -> Coordinate:
         spec = self._broker.spec(new.topic)
         at = TopicPartition(new.topic, place_of(new.key, new.spread, spec.partitions))
-        partition = self._broker[at]
-        record = Record(*at, partition.end, new.key, new.value, new.headers, self._broker.now_ms())
-        partition.records.append(record)
-        return record.coordinate
+        return self._broker[at].put(new, at, self._broker.now_ms()).coordinate
 
     def consumer(
         self,
@@ -203,7 +266,7 @@ class MemoryLog:
 
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         await self._turn()
-        return {at: self._broker[at].end for at in partitions}
+        return {at: self._broker[at].stable for at in partitions}
 
     async def snapshot(self, topic: str, partition: int) -> list[Record]:
         await self._turn()
@@ -214,31 +277,31 @@ class MemoryLog:
     ) -> AsyncIterator[Sequence[Record]]:
         await self._turn()
         at = self._broker[TopicPartition(topic, partition)]
-        position, stop = start, at.end if end is None else min(end, at.end)
+        position, stop = start, at.stable if end is None else min(end, at.stable)
         while (position := max(position, at.first)) < stop:
-            yield _readable(at.records[position : min(position + batch, stop)])
+            yield _readable(at.read(position, min(position + batch, stop)))
             position += batch
             await self._turn()
 
     async def follow(self, topic: str, *, start: int | None = None) -> AsyncIterator[Record | None]:
         await self._turn()
         partition = self._broker[TopicPartition(topic, 0)]
-        position = partition.end
+        position = partition.stable
         compact = self._broker.spec(topic).cleanup == "compact"
         if start is not None and not partition.holds(start):
             raise OffsetMissing(f"{topic} does not hold what came since {start}", [TopicPartition(topic, 0)])
         since = partition.first if start is None else start
         whole = compact and start is None
-        for record in partition.table().values() if whole else _readable(partition.records[since:]):
+        for record in partition.table().values() if whole else _readable(partition.read(since, position)):
             yield record
         yield None
         with self._broker.watchers.watching(topic) as wake:
             while True:
                 wake.clear()
-                while position < partition.end:
-                    position += 1
-                    if not partition.records[position - 1].is_gap:
-                        yield partition.records[position - 1]
+                while position < (stable := partition.stable):
+                    found, position = _readable(partition.read(position, stable)), stable
+                    for record in found:
+                        yield record
                 await wake.wait()
                 await self._turn()
 
@@ -263,16 +326,17 @@ class MemoryLog:
 
     async def lag(self, group: str, topic: str) -> int:
         await self._turn()
-        partitions = {at: self._broker[at] for at in self._broker.partitions_of(topic)}
-        return sum(p.end - self._broker.offsets.get((group, at), p.first) for at, p in partitions.items())
+        self._broker.spec(topic)
+        return sum(each.unread for each in await self.backlogs({topic: group}))
 
     async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
         await self._turn()
-        broker, there = self._broker, [topic for topic in groups if topic in self._broker.specs]
+        broker, there = self._broker, self._broker.specs
         return [
-            Backlog(groups[topic], at, broker[at].first, broker[at].end, broker.offsets.get((groups[topic], at)))
-            for topic in there
-            for at in broker.partitions_of(topic)
+            Backlog(group, at, log.first, log.end, broker.offsets.get((group, at)), log.stable if log.open else None)
+            for topic, group in groups.items()
+            if topic in there
+            for at, log in ((at, broker[at]) for at in broker.partitions_of(topic))
         ]
 
     async def about(self) -> str:
@@ -309,7 +373,7 @@ class MemoryLog:
             raise OffsetMissing(f"the log does not hold the next offset of {gone}", gone)
         for at, position in positions.items():
             partition = self._broker[at]
-            if records := partition.records[position : position + max_records]:
+            if records := partition.read(position, partition.end, max_records):
                 found[at] = records
                 max_records -= len(records)
         return found
@@ -319,7 +383,8 @@ class MemoryLog:
         for at, commit in commits.items():
             if self._broker.epochs[group, at] != commit.epoch:
                 raise PartitionLost(f"{group} has a newer owner of {at.topic}/{at.partition}")
-        self._broker.offsets |= {(group, at): commit.next_offset for at, commit in commits.items()}
+        for at, commit in commits.items():
+            self._broker.offsets[group, at] = self._broker[at].behind_hidden(commit.next_offset)
 
     async def confirm(self, group: str, epochs: Mapping[TopicPartition, int]) -> None:
         await self._turn()

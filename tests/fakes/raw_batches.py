@@ -55,7 +55,8 @@ class RawRecord:
 
 @dataclass(frozen=True)
 class RawBatch:
-    """`attributes`: in place of the codec's. `deltas`: offsets of the records, relative; None: one after the other."""
+    """`attributes`: in place of the codec's. `deltas`: offsets of the records, relative; None: one after the other.
+    `epoch`: of the leader that took it. `producer`: -1 for one without transactions."""
 
     records: Sequence[RawRecord]
     base: int = 0
@@ -66,6 +67,8 @@ class RawBatch:
     tail: bytes = b""
     deltas: Sequence[int] | None = None
     timestamp: int = field(default=1_700_000_000_000)
+    epoch: int = 0
+    producer: int = -1
 
     @property
     def body(self) -> bytes:
@@ -79,10 +82,12 @@ class RawBatch:
         last = len(self.records) - 1 if self.last_delta is None else self.last_delta
         count = len(self.records) if self.count is None else self.count
         latest = self.timestamp + max(0, last)
-        after_checksum = struct.pack(">hiqqqhii", attributes, last, self.timestamp, latest, -1, -1, -1, count)
+        after_checksum = struct.pack(
+            ">hiqqqhii", attributes, last, self.timestamp, latest, self.producer, -1, -1, count
+        )
         checksum = calc_crc32c(after_checksum + body)
         length = BODY_AT - 12 + len(body)
-        return struct.pack(">qiibI", self.base, length, 0, 2, checksum) + after_checksum + body
+        return struct.pack(">qiibI", self.base, length, self.epoch, 2, checksum) + after_checksum + body
 
     def at(self, base: int) -> "RawBatch":
         return replace(self, base=base)

@@ -140,3 +140,22 @@ async def test_while_the_log_is_away_nothing_is_said_and_it_goes_on_after() -> N
     await rig.clock.sleep(EVERY_S)
     assert (len(rig.said()), rig.count("missing_offset")) == (1, 1)
     running.cancel()
+
+
+@virtually
+async def test_a_transaction_that_is_open_at_two_looks_in_a_row_is_said() -> None:
+    rig = Rig()
+    await rig.start()
+    one, two = rig.broker.transaction(), rig.broker.transaction()
+    await one.append([NewRecord(TOPIC, b"k", b"v")])
+    await rig.watches[0].look()
+    assert (rig.said(), rig.count("open_transaction")) == ([], 0)
+    await rig.append()
+    await rig.watches[0].look()
+    [line] = rig.said()
+    assert (line["event"], line["topic"], line["offset"], line["records"]) == ("transaction_open", TOPIC, 0, 2)
+    assert (rig.count("open_transaction"), rig.count("old"), rig.count("lost")) == (1, 0, 0)
+    await two.append([NewRecord(TOPIC, b"k", b"v")])
+    await one.commit()
+    await rig.watches[0].look()
+    assert (rig.said(), rig.count("open_transaction")) == ([], 0), "another one is open now"

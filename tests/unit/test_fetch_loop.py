@@ -15,6 +15,7 @@ from relay.log.kafka.feed import Feed
 from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.fetch_wire import FetchAsk
 from relay.log.kafka.settings import FETCH_BYTES, GATHER_S, Cluster, KafkaSecurity
+from relay.log.kafka.trail import UNKNOWN, Trail
 from relay.log.port import Record, TopicPartition
 from tests.fakes.kafka_broker import Asking, FakeBroker, FakeKafka, fake_kafka
 from tests.fakes.raw_batches import RawBatch, RawRecord
@@ -37,11 +38,11 @@ class Reader:
         self.partitions: list[TopicPartition] = []
         self.records: list[Record] = []
 
-    def open(self, *partitions: TopicPartition, offset: int = 0) -> None:
+    def open(self, *partitions: TopicPartition, offset: int = 0, epoch: int = UNKNOWN) -> None:
         for at in partitions:
             if at not in self.partitions:
                 self.partitions.append(at)
-            self.loop.open(at, offset, self.arrived.set)
+            self.loop.open(at, Trail(offset, epoch), self.arrived.set)
 
     async def until(self, count: int, *, at_a_time: int = 100) -> list[bytes | None]:
         """The values of the first `count` records that come from now on."""
@@ -73,7 +74,7 @@ class Reader:
 async def fetching(
     kafka: FakeKafka, held_bytes: int = 2**23, opened_bytes: int = 2**25, cluster: Cluster = CLUSTER
 ) -> AsyncIterator[Reader]:
-    loop = FetchLoop(cluster, kafka.layout, held_bytes=held_bytes, opened_bytes=opened_bytes)
+    loop = FetchLoop(cluster, kafka.layout, kafka.epoch_ends, held_bytes=held_bytes, opened_bytes=opened_bytes)
     loop.start()
     try:
         yield Reader(loop)
@@ -550,7 +551,7 @@ async def test_a_broker_that_never_answers_holds_up_nobody_else_and_is_given_up(
         good, deaf = kafka.brokers
         kafka.leaders[B] = deaf.node
         deaf.deaf = True
-        loop = FetchLoop(cluster, kafka.layout)
+        loop = FetchLoop(cluster, kafka.layout, kafka.epoch_ends)
         loop.start()
         reader = Reader(loop)
         reader.open(A, B)
@@ -602,6 +603,82 @@ async def test_what_came_before_a_missing_offset_is_taken_first(reader: Reader, 
     await broker.notify()
     assert await reader.until(2, at_a_time=1) == [b"0", b"1"]
     await reader.until_raised(OffsetMissing)
+
+
+async def cut(kafka: FakeKafka, at: TopicPartition, end: int, *grown: bytes) -> None:
+    """Its broker comes back without what was behind `end`, leads in a new epoch, and takes more."""
+    broker = kafka.brokers[0]
+    broker.logs[at].cut(end)
+    epoch = kafka.epochs[at] = kafka.epochs.get(at, 0) + 2
+    broker.logs[at].epochs.append((end, epoch))
+    if grown:
+        await broker.append(at, replace(batch(*grown), epoch=epoch))
+    broker.fenced[at] = epoch
+    await broker.notify()
+
+
+async def test_a_log_that_came_back_shorter_and_grew_is_not_read_on(
+    reader: Reader, kafka: FakeKafka, broker: FakeBroker
+) -> None:
+    for number in range(30):
+        await broker.append(A, batch(b"%d" % number))
+    reader.open(A, offset=10, epoch=0)
+    await reader.until(20)
+
+    await cut(kafka, A, 20, *(b"new %d" % number for number in range(15)))
+
+    error = await reader.until_raised(OffsetMissing)
+    assert isinstance(error, OffsetMissing)
+    assert error.lost == {A: (20, 30)}
+    reader.open(A, offset=20, epoch=0)
+    assert await reader.until(15) == [b"new %d" % number for number in range(15)]
+
+
+async def test_a_committed_offset_is_proved_before_anything_is_read(
+    reader: Reader, kafka: FakeKafka, broker: FakeBroker
+) -> None:
+    for number in range(30):
+        await broker.append(A, batch(b"%d" % number))
+    await cut(kafka, A, 20, *(b"new %d" % number for number in range(15)))
+    reader.open(A, offset=30, epoch=0)
+    error = await reader.until_raised(OffsetMissing)
+    assert isinstance(error, OffsetMissing)
+    assert (error.lost, broker.asked) == ({A: (20, 30)}, [])
+
+
+async def test_what_was_fetched_of_a_lost_end_and_not_taken_is_fetched_again(
+    reader: Reader, kafka: FakeKafka, broker: FakeBroker
+) -> None:
+    for number in range(6):
+        await broker.append(A, batch(b"%d" % number))
+    reader.open(A)
+    assert await reader.until(2, at_a_time=1) == [b"0", b"1"]
+    await broker.until_asked()
+    await cut(kafka, A, 3, b"new 3", b"new 4", b"new 5")
+    await kafka.until_proved(1)
+    assert await reader.until(4) == [b"2", b"new 3", b"new 4", b"new 5"]
+
+
+async def test_a_new_leader_that_holds_all_is_read_on(reader: Reader, kafka: FakeKafka, broker: FakeBroker) -> None:
+    await broker.append(A, batch(b"0", b"1"))
+    reader.open(A)
+    await reader.until(2)
+    await cut(kafka, A, 2, b"2")
+    assert await reader.until(1) == [b"2"]
+    assert kafka.proofs == [{A: (2, 0)}]
+
+
+async def test_a_leader_that_cannot_be_asked_is_not_read_until_it_can(
+    reader: Reader, kafka: FakeKafka, broker: FakeBroker
+) -> None:
+    await broker.append(A, batch(b"0"))
+    await broker.append(B, batch(b"of B"))
+    kafka.unproved = True
+    reader.open(A, offset=0, epoch=0)
+    reader.open(B)
+    assert await reader.until(1) == [b"of B"]
+    kafka.unproved = False
+    assert await reader.until(1) == [b"0"]
 
 
 async def test_an_error_of_a_partition_that_does_not_pass_is_told_once_and_tried_again(

@@ -107,9 +107,9 @@ def test_no_private_part_is_used_that_is_not_listed() -> None:
 
 
 def _foreign(tree: ast.AST) -> Iterator[str]:
-    """Private attributes of other objects than our own."""
+    """Private attributes of other objects than our own; `_replace` of a named tuple is public."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             owner = node.value
-            if not (isinstance(owner, ast.Name) and owner.id in ("self", "cls")):
+            if node.attr != "_replace" and not (isinstance(owner, ast.Name) and owner.id in ("self", "cls")):
                 yield node.attr

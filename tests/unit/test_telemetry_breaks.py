@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from relay.domain.errors import OffsetMissing
 from relay.engine.intake import WorkerFault
 from relay.engine.observer import Observer
 from relay.engine.phases import Event, IllegalTransition, Phase, advance
@@ -83,3 +84,14 @@ def test_whatever_the_engine_tells_is_told_on() -> None:
     told = {name for name, what in vars(Observer).items() if callable(what) and not name.startswith("_")}
     assert len(told) > 20
     assert told <= vars(TelemetryObserver).keys()
+
+
+def test_a_log_that_came_back_shorter_is_an_alarm_that_names_what_is_lost(rig: Rig) -> None:
+    rig.observer.service_failed("to-receiver", OffsetMissing("no record", [LANE], {LANE: (20, 30)}), 1.0)
+    said = json.loads(rig.out.getvalue().splitlines()[0])
+    assert (said["event"], said["level"]) == ("log_truncated", "critical")
+    assert (said["topic"], said["partition"], said["first"], said["last"]) == (*LANE, 20, 29)
+    assert b'relay_log_truncated_offsets_total{topic="to_receiver_ci"} 10.0' in rig.metrics.render()
+    [event] = rig.sent.events
+    assert event["tags"]["reason"] == "log_truncated"
+    assert event["tags"] == {**event["tags"], "stage": "to_receiver_ci", "page": "yes"}

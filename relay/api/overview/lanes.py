@@ -48,8 +48,7 @@ class LaneNow:
     @property
     def lag(self) -> int:
         """Records that are not finished."""
-        at = self.backlog
-        return max(at.end - (at.first if at.committed is None else max(at.committed, at.first)), 0)
+        return self.backlog.unread
 
     @property
     def served(self) -> bool:

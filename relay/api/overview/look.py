@@ -75,8 +75,8 @@ def passed(lanes: Sequence[LaneNow], at: float) -> Passed:
     done: Counter[str] = Counter(dict.fromkeys(STAGES.values(), 0))
     for lane in lanes:
         ends[lane.stage] += lane.backlog.end
-        done[lane.stage] += lane.backlog.end - lane.lag
-    return Passed(at, ends, done, {lane.key: lane.backlog.end - lane.lag for lane in lanes})
+        done[lane.stage] += lane.backlog.readable - lane.lag
+    return Passed(at, ends, done, {lane.key: lane.backlog.readable - lane.lag for lane in lanes})
 
 
 def rates(before: Passed, now: Passed) -> Rates | None:

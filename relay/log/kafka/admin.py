@@ -117,7 +117,7 @@ class KafkaAdmin:
         found = await self.backlogs({topic: group})
         if not found:
             raise no_topic(topic)
-        return sum(max(0, each.end - max(each.first, each.committed or 0)) for each in found)
+        return sum(each.unread for each in found)
 
     async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
         found: list[Backlog] = []
@@ -130,9 +130,15 @@ class KafkaAdmin:
             for group in sorted({groups[name] for name in partitions}):
                 of_group = [p for name, of_one in partitions.items() if groups[name] == group for p in of_one]
                 committed |= await GroupOffsets(self._client, group).settled(of_group)
-            ends = await self._client.offsets(flat, "latest")  # last: so nobody has committed more than there is
+            ends = await self._client.offsets(flat, "end")  # after the commits, which are never beyond it
+            stable = await self._client.offsets(flat, "latest")  # after the ends: what it is below was open by then
             offsets = {partition: each.offset for partition, each in committed.items()}
-            found += [Backlog(groups[p.topic], p, firsts[p], ends[p], offsets.get(p)) for p in flat]
+            found += [
+                Backlog(
+                    groups[p.topic], p, firsts[p], ends[p], offsets.get(p), stable[p] if stable[p] < ends[p] else None
+                )
+                for p in flat
+            ]
         return found
 
     async def _create_some(self, admin: AIOKafkaAdminClient, specs: Sequence[TopicSpec]) -> list[str]:

@@ -5,7 +5,7 @@ Metadata requests of the library's clients create missing topics where the broke
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -24,15 +24,18 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
-from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
+from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka.closing import ends_within
+from relay.log.kafka.fetch_wire import Asked, FetchAnswer, FetchAsk
 from relay.log.kafka.layout import Layout, LayoutAsk, layout_of
+from relay.log.kafka.offset_wire import EpochEndAsk
 from relay.log.kafka.record_batches import Chunk, decode, whole_size
-from relay.log.kafka.settings import Cluster
+from relay.log.kafka.settings import Cluster, Isolation
+from relay.log.kafka.trail import EpochAsked, EpochEnd, Trail
 from relay.log.port import TopicPartition
 
 _RETRY_S: Final = 0.1
@@ -40,10 +43,14 @@ _CLOSE_S: Final = 2.0
 _PATIENCE_S: Final = 2.0
 """With a broker, where any other one can answer as well."""
 
-_READ_UNCOMMITTED: Final = 0
 _EARLIEST: Final = -2
 _LATEST: Final = -1
 _LARGEST_BATCH: Final = 256 * 1024**2
+_PARTITIONS_A_REQUEST: Final = 1_000
+
+LEADER_CHANGES: Final = frozenset({3, 5, 6, 7, 9, 56, 74, 75, 78, 100})
+"""Errors of a partition whose leader moved, or is about to: no topic, no leader, not the leader, too slow, no replica,
+storage, fenced and unknown leader epoch, offset not there yet, no topic of that id."""
 
 _NO_COORDINATOR: Final = (
     "the group's coordinator is not there yet (a fresh broker takes a moment; with fewer brokers than its "
@@ -118,22 +125,40 @@ class KafkaClient:
         return await self.asked("reading metadata", LayoutAsk(names), layout_of)
 
     async def offsets(
-        self, partitions: Iterable[TopicPartition], which: Literal["earliest", "latest"]
+        self, partitions: Iterable[TopicPartition], which: Literal["earliest", "latest", "end"]
     ) -> dict[TopicPartition, int]:
-        """The first offset that is still there, or the one that the next record will get."""
+        """The first offset that is still there, the one behind the last record that can be read, or the end of the log:
+        the offset that the next record will get. Open transactions are between the last two."""
         wanted = list(partitions)
         timestamp = _EARLIEST if which == "earliest" else _LATEST
-        return await self._repeated("asking for offsets", lambda client: self._list_offsets(client, wanted, timestamp))
+        isolation = Isolation.READ_UNCOMMITTED if which == "end" else self._cluster.isolation
+        return await self._repeated(
+            "asking for offsets", lambda client: self._list_offsets(client, wanted, timestamp, isolation)
+        )
 
-    async def fetch(self, partition: TopicPartition, offset: int, *, max_bytes: int, max_wait_ms: int = 0) -> Chunk:
+    async def epoch_ends(self, asked: Mapping[TopicPartition, EpochAsked]) -> dict[TopicPartition, EpochEnd]:
+        """What leaders say, without those partitions whose leader is changing."""
+        return await self._repeated(
+            "asking for leader epochs", lambda client: self._ask_epoch_ends(client, dict(asked))
+        )
+
+    async def fetch(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        max_wait_ms: int = 0,
+        trail: Trail | None = None,
+    ) -> Chunk:
         """Records from `offset` on: at least one if there is any, else none after `max_wait_ms`. What cannot be read
-        comes as a record with a flaw, and never stops whoever reads.
+        comes as a record with a flaw, and never stops whoever reads. `trail`: notes leader epochs.
 
         Raises the library's OffsetOutOfRangeError when `offset` is before the first record or behind the end.
         """
         return await self._repeated(
             f"reading {partition.topic}/{partition.partition} at {offset}",
-            lambda client: self._fetch(client, partition, offset, max_bytes, max_wait_ms),
+            lambda client: self._fetch(client, partition, Asked(offset, max_bytes), max_wait_ms, trail),
         )
 
     async def asked(self, doing: str, request: object, read: Callable[[Any], _T]) -> _T:
@@ -256,38 +281,60 @@ class KafkaClient:
         return self._leaders[partition]
 
     async def _list_offsets(
-        self, client: AIOKafkaClient, partitions: Sequence[TopicPartition], timestamp: int
+        self, client: AIOKafkaClient, partitions: Sequence[TopicPartition], timestamp: int, isolation: Isolation
     ) -> dict[TopicPartition, int]:
-        by_leader: dict[int, list[TopicPartition]] = {}
-        for partition in partitions:
-            by_leader.setdefault(await self._leader(client, partition), []).append(partition)
         offsets: dict[TopicPartition, int] = {}
-        for node, led in by_leader.items():
+        for node, led in (await self._by_leader(client, partitions)).items():
             topics = by_topic((partition, (partition.partition, timestamp)) for partition in led)
-            answer = await self._send(client, node, OffsetRequest(-1, _READ_UNCOMMITTED, topics))
+            answer = await self._send(client, node, OffsetRequest(-1, isolation, topics))
             for topic, rows in answer.topics:
                 for number, error, _, offset in rows:
                     check(error)
                     offsets[TopicPartition(topic, number)] = offset
         return offsets
 
+    async def _ask_epoch_ends(
+        self, client: AIOKafkaClient, asked: dict[TopicPartition, EpochAsked]
+    ) -> dict[TopicPartition, EpochEnd]:
+        found: dict[TopicPartition, EpochEnd] = {}
+        for node, led in (await self._by_leader(client, asked)).items():
+            for some in batches(led, _PARTITIONS_A_REQUEST):
+                ask = EpochEndAsk(by_topic((p, (p.partition, *asked[p])) for p in some))
+                for topic, rows in (await self._send(client, node, ask)).topics:
+                    for error, number, epoch, end in rows:
+                        if error in LEADER_CHANGES:
+                            self._leaders.pop(TopicPartition(topic, number), None)
+                        else:
+                            check(error)
+                            found[TopicPartition(topic, number)] = EpochEnd(epoch, end)
+        return found
+
+    async def _by_leader(
+        self, client: AIOKafkaClient, partitions: Iterable[TopicPartition]
+    ) -> dict[int, list[TopicPartition]]:
+        led: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            led.setdefault(await self._leader(client, partition), []).append(partition)
+        return led
+
     async def _fetch(
-        self, client: AIOKafkaClient, partition: TopicPartition, offset: int, max_bytes: int, max_wait_ms: int
+        self, client: AIOKafkaClient, partition: TopicPartition, asked: Asked, max_wait_ms: int, trail: Trail | None
     ) -> Chunk:
-        topics = [(partition.topic, [(partition.partition, offset, max_bytes)])]
-        request = FetchRequest(max_wait_ms, 1, max_bytes, _READ_UNCOMMITTED, topics)
+        isolation, most = self._cluster.isolation, self._cluster.max_record_bytes
+        request = FetchAsk({partition: asked}, max_wait_ms=max_wait_ms, max_bytes=asked.max_bytes, isolation=isolation)
         while True:
-            answer = await self._send(client, await self._leader(client, partition), request)
-            check(getattr(answer, "error_code", 0))
-            [(_, [(_, error, highwater, *_, data)])] = answer.topics
+            answer: FetchAnswer = await self._send(client, await self._leader(client, partition), request)
+            check(answer.error)
+            [(_, error, end, data, aborted, stable)] = answer.parts
             check(error)
-            data = data or b""
-            if len(data) < (size := whole_size(data)) and max_bytes < size <= _LARGEST_BATCH:
-                return await self._fetch(client, partition, offset, size, max_wait_ms)  # of a broker that cuts it
-            chunk = decode(partition, data, start=offset, end=highwater, max_bytes=self._cluster.max_record_bytes)
-            if chunk.next_offset > offset or not answer.throttle_time_ms:
-                return chunk
-            await asyncio.sleep(answer.throttle_time_ms / 1000)  # empty because of a quota: says nothing of the log
+            if len(data) < (size := whole_size(data)) and asked.max_bytes < size <= _LARGEST_BATCH:
+                larger = asked._replace(max_bytes=size)  # of a broker that cuts it
+                return await self._fetch(client, partition, larger, max_wait_ms, trail)
+            start = asked.offset
+            chunk = decode(partition, data, start=start, end=end, max_bytes=most, aborted=aborted, trail=trail)
+            if chunk.next_offset > start or not answer.throttle_ms:
+                return chunk._replace(end=stable) if isolation is Isolation.READ_COMMITTED and stable >= 0 else chunk
+            await asyncio.sleep(answer.throttle_ms / 1000)  # empty because of a quota: says nothing of the log
 
 
 def check(code: int) -> None:

@@ -36,6 +36,9 @@ _COMMIT_AGAIN_S: Final = 3_600.0
 """The broker forgets offsets to which nothing was committed for `offsets.retention`, unless members name their topics
 in a list of its own; ours would be too long."""
 
+Lost = Mapping[tuple[str, int], tuple[int, int]]
+"""As in OffsetMissing."""
+
 
 class KafkaConsumer:
     """As the port says. `client`: for requests that no other member's slowness may hold up; `fetching`: the process's
@@ -161,11 +164,15 @@ class KafkaConsumer:
     async def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         """As the port says; in bounded time, 10 s. What is still ours is committed also when another one is lost."""
         ours = self._holdings.of(next_offsets)
-        await self._member.commit({p: Committed(next_offsets[p], held.incarnation) for p, held in ours.items()})
-        for partition, held in ours.items():
-            held.offset = next_offsets[partition]
+        await self._commit({p: held.committed(next_offsets[p]) for p, held in ours.items() if not held.is_missing})
         if lost := sorted(next_offsets.keys() - ours.keys()):
             raise PartitionLost(f"{self._group}: {_named(lost)} went to another member")
+
+    async def _commit(self, commits: Mapping[TopicPartition, Committed]) -> None:
+        await self._member.commit(commits)
+        for partition, held in self._holdings.of(commits).items():
+            held.offset = commits[partition].offset
+            held.trail.forget_before(held.offset)
 
     async def close(self) -> None:
         self._closing = True
@@ -256,22 +263,35 @@ class KafkaConsumer:
     async def _assign(self, starts: Mapping[TopicPartition, Committed]) -> None:
         if not starts:
             return
-        begun = [Assignment(p, self._holdings.open(p, max(1, at.incarnation), at.offset)) for p, at in starts.items()]
+        begun = [Assignment(p, self._holdings.open(p, at)) for p, at in starts.items()]
         await self._told(self._on_assigned(sorted(begun)))
-        for partition in self._holdings.readable & starts.keys():
-            self._fetching.open(partition, starts[partition].offset, self._nudge)
+        for partition, held in self._holdings.of(self._holdings.readable & starts.keys()).items():
+            self._fetching.open(partition, held.trail, self._nudge)
         self._nudge()
 
-    async def _missed(self, partitions: Collection[TopicPartition]) -> OffsetMissing:
-        """To be raised. They begin anew with the first record that is there: rows absorb what comes again."""
+    async def _missed(self, partitions: Collection[TopicPartition], lost: Lost | None = None) -> OffsetMissing:
+        """To be raised. They begin anew where their log parts from what was read (`lost`), as far as that is known;
+        else with the first record that is there: rows absorb what comes again.
+
+        A log that ends before our offset has lost its end, and may have grown again since: without a leader epoch
+        nothing shows where its present end was before, so it is no place to go on from."""
         self._shut(partitions)
         self._holdings.miss(partitions)
+        found = dict(lost or {})
         try:
-            await self.commit(await self._client.offsets(partitions, "earliest"))
+            firsts = await self._client.offsets(partitions, "earliest")
+            ends = await self._client.offsets(partitions, "end")
+            begun: dict[TopicPartition, Committed] = {}
+            for at, held in self._holdings.of(partitions).items():
+                if at not in found and held.trail.position > ends[at]:
+                    found[at] = ends[at], held.trail.position
+                begun[at] = held.begun_at(max(firsts[at], found[at][0]) if lost and at in lost else firsts[at])
+            await self._commit(begun)
         except (LogUnavailable, PartitionLost):
             self._end(self.restart(partitions))  # it will be met there again
             raise
-        return OffsetMissing(f"{self._group} has no record to go on with on {_named(sorted(partitions))}", partitions)
+        message = f"{self._group} has no record to go on with on {_named(sorted(partitions))}"
+        return OffsetMissing(message, partitions, found)
 
     # giving up
 
@@ -321,6 +341,15 @@ class KafkaConsumer:
     # offsets
 
     async def _commit_again(self) -> None:
+        """What the broker would forget, and offsets behind which there are only markers, say: nothing that is finished
+        would have them committed."""
+        behind = {
+            p: offset
+            for p, held in self._holdings.of(self._holdings.readable).items()
+            if (offset := held.trail.behind(held.offset)) > held.offset
+        }
+        if behind:
+            await self.commit(behind)
         if _now() - self._committed_at >= _COMMIT_AGAIN_S:
             self._committed_at = _now()
             ours = self._holdings.of(self._holdings.readable)
@@ -336,7 +365,7 @@ class KafkaConsumer:
             return self._fetching.take(ready, max_records)
         except OffsetMissing as error:
             gone = [TopicPartition(*place) for place in error.partitions]
-            raise await self._missed([p for p in gone if p in ready]) from error
+            raise await self._missed([p for p in gone if p in ready], error.lost) from error
 
     def _shut(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:

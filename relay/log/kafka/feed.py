@@ -1,12 +1,13 @@
 """What comes of one partition: where it is read, what was fetched of it and not taken yet. Pure."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from relay.log.kafka.fetch_wire import Asked
+from relay.log.kafka.fetch_wire import Aborted, Asked
 from relay.log.kafka.record_batches import Unpacking, whole_size
 from relay.log.kafka.settings import FETCH_BYTES
+from relay.log.kafka.trail import UNKNOWN, Trail
 from relay.log.port import Record, TopicPartition
 
 _LARGEST_BATCH: Final = 256 * 1024**2
@@ -19,24 +20,26 @@ class Feed:
 
     `following`: the next offset to be fetched; None where only unpacking what was fetched tells it. `trouble`:
     what whoever takes is to be told when all that came before it has been taken. `strikes`: errors in a row.
-    `doubted_at`: when its offset was said not to be there; it may have been an old leader that said so.
+    `proved`: the last epoch in which a leader said that its log holds what was read. `doubted_at`: when its offset was
+    said not to be there; it may have been an old leader that said so.
     """
 
     __slots__ = (
-        *("at", "on_arrival", "position", "following", "held", "opened", "paused", "trouble", "strikes"),
-        *("struck_at", "leader_epoch", "doubted_at", "_max_bytes", "_cuts", "_max_record_bytes", "_chunks"),
+        *("at", "trail", "on_arrival", "position", "following", "held", "opened", "paused", "trouble", "strikes"),
+        *("struck_at", "leader_epoch", "proved", "doubted_at", "_max_bytes", "_cuts", "_max_record_bytes", "_chunks"),
     )
 
-    def __init__(self, at: TopicPartition, offset: int, on_arrival: Callable[[], None], max_record_bytes: int) -> None:
+    def __init__(self, at: TopicPartition, trail: Trail, on_arrival: Callable[[], None], max_record_bytes: int) -> None:
         self.at = at
+        self.trail = trail
         self.on_arrival = on_arrival
-        self.position = offset
-        self.following: int | None = offset
+        self.position = trail.position
+        self.following: int | None = trail.position
         self.held = 0
         self.opened = 0
         self.paused = False
         self.trouble: Exception | None = None
-        self.leader_epoch = -1
+        self.leader_epoch = self.proved = UNKNOWN
         self.doubted_at: float | None = None
         self.strikes = 0
         self.struck_at = float("-inf")
@@ -67,11 +70,14 @@ class Feed:
         """What has to be unpacked aside before more can be taken."""
         return self._chunks[0] if self._chunks and self._chunks[0].is_large else None
 
-    def accept(self, data: bytes, high_watermark: int) -> bool:
+    def accept(self, data: bytes, high_watermark: int, aborted: Sequence[Aborted] = ()) -> bool:
         """Take in the answer to what was `wanted`. False: nothing came of it that can be taken."""
         if self.following is None or not data:
             return False
-        chunk = Unpacking(self.at, data, start=self.following, end=high_watermark, max_bytes=self._max_record_bytes)
+        start, most = self.following, self._max_record_bytes
+        chunk = Unpacking(
+            self.at, data, start=start, end=high_watermark, max_bytes=most, aborted=aborted, trail=self.trail
+        )
         if chunk.behind == self.following and len(data) < (size := whole_size(data)) <= _LARGEST_BATCH:
             self._cuts += 1  # of a broker that cuts even the first batch, where it or the answer becomes too large
             if self._cuts <= _CUTS:
@@ -96,6 +102,7 @@ class Feed:
             self.held -= chunk.size
         if not self._chunks and self.following is None:
             self.following = self.position
+        self.trail.taken(found[-1].offset if found else None, self.position)
         return found
 
     def unpacked(self, chunk: Unpacking) -> bool:

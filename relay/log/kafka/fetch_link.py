@@ -131,7 +131,7 @@ class Link:
             least_bytes = self._cluster.gather_bytes if self._flowing else 1
             if least_bytes > 1:
                 wait_s = min(wait_s, GATHER_S)
-            request = self.session.request(round(wait_s * 1000), least_bytes)
+            request = self.session.request(round(wait_s * 1000), least_bytes, self._cluster.isolation)
             self._polling_until = now + wait_s
             answer = await self._answer("long", request, wait_s)
             self._polling_until = None
@@ -147,7 +147,12 @@ class Link:
             self._late.clear()
             while self._polling_until is not None and (late := self.session.late()):
                 wait_s = min(_SHORT_WAIT_S, max(0.0, self._polling_until - self._clock()))
-                request = FetchAsk(late, max_wait_ms=round(wait_s * 1000), max_bytes=most_bytes(late))
+                request = FetchAsk(
+                    late,
+                    max_wait_ms=round(wait_s * 1000),
+                    max_bytes=most_bytes(late),
+                    isolation=self._cluster.isolation,
+                )
                 answer = await self._answer("short", request, wait_s)
                 if answer is None:
                     break

@@ -5,20 +5,21 @@ partition until it is taken. Decoding waits until then, so that it is bounded by
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Final
 
 from aiokafka.errors import for_code
 
 from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, OffsetMissing
-from relay.log.kafka.client import described
+from relay.log.kafka.client import LEADER_CHANGES, described
 from relay.log.kafka.closing import ends_within
 from relay.log.kafka.feed import Feed
 from relay.log.kafka.fetch_link import Address, Link
 from relay.log.kafka.fetch_wire import Part
 from relay.log.kafka.layout import Layout
 from relay.log.kafka.settings import Cluster
+from relay.log.kafka.trail import UNKNOWN, EpochAsked, EpochEnd, Trail
 from relay.log.port import Record, TopicPartition
 
 HELD_BYTES: Final = 8 * 1024**2
@@ -31,10 +32,6 @@ OPENED_BYTES: Final = 32 * 1024**2
 _OUT_OF_RANGE: Final = 1
 _DOUBT_S: Final = 0.5
 """An offset that is not there is asked for again for so long: a broker that comes back leads what it led, it thinks."""
-
-_PASSING: Final = frozenset({3, 5, 6, 7, 9, 56, 74, 75, 78, 100})
-"""Errors of a partition whose leader moved, or is about to: no topic, no leader, not the leader, too slow, no replica,
-storage, fenced and unknown leader epoch, offset not there yet, no topic of that id."""
 
 _RETRY_S: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.0)
 _FORGIVEN_S: Final = 10.0
@@ -49,7 +46,7 @@ _CLOSE_S: Final = 2.0
 
 
 class FetchLoop:
-    """One for a process, for all roles. `layout`: KafkaClient's. Not to be used from other threads.
+    """One for a process, for all roles. `layout`, `epoch_ends`: KafkaClient's. Not to be used from other threads.
 
     What is not read on has to be paused: what was fetched of it would keep its memory, and others would wait for that.
     """
@@ -58,12 +55,14 @@ class FetchLoop:
         self,
         cluster: Cluster,
         layout: Callable[[Sequence[str]], Awaitable[Layout]],
+        epoch_ends: Callable[[Mapping[TopicPartition, EpochAsked]], Awaitable[Mapping[TopicPartition, EpochEnd]]],
         *,
         held_bytes: int = HELD_BYTES,
         opened_bytes: int = OPENED_BYTES,
     ) -> None:
         self._cluster = cluster
         self._layout = layout
+        self._epoch_ends = epoch_ends
         self._held_limit = held_bytes
         self._opened_limit = opened_bytes
         self._feeds: dict[TopicPartition, Feed] = {}
@@ -116,11 +115,11 @@ class FetchLoop:
         """Why something is not fetched at present, for people."""
         return self._problem if self._struck or self._homeless else None
 
-    def open(self, partition: TopicPartition, offset: int, on_arrival: Callable[[], None]) -> None:
-        """Fetch `partition` from `offset` on. `on_arrival` is called, from the event loop, when something came of it
-        that can be taken, be it an error."""
+    def open(self, partition: TopicPartition, trail: Trail, on_arrival: Callable[[], None]) -> None:
+        """Fetch `partition` from where `trail` is, which notes what is taken. `on_arrival` is called, from the event
+        loop, when something came of it that can be taken, be it an error."""
         self.shut(partition)
-        self._feeds[partition] = feed = Feed(partition, offset, on_arrival, self._cluster.max_record_bytes)
+        self._feeds[partition] = feed = Feed(partition, trail, on_arrival, self._cluster.max_record_bytes)
         self._seek(feed)
 
     def shut(self, partition: TopicPartition) -> None:
@@ -149,7 +148,8 @@ class FetchLoop:
         """What is there of `partitions`, at most `max_records` in all, each getting its share. Never waits.
 
         A call that returned `max_records` may have left more, of which nothing will tell. Raises OffsetMissing for
-        those that were asked for where their log has no records: each time, until they are opened anew or shut; and
+        those that were asked for where their log has no records, or another one than was read: each time, until they
+        are opened anew or shut; and
         LogUnavailable, once, for errors of partitions that do not pass by themselves, of which it names one: they are
         asked for again. The others lose nothing by that. Raises ConsumerBroken when nothing will ever come again,
         ConsumerClosed when this is closed.
@@ -195,7 +195,13 @@ class FetchLoop:
         missing = sorted(feed.at for feed in over if isinstance(feed.trouble, OffsetMissing))
         if missing:
             names = ", ".join(f"{at.topic}/{at.partition} at {self._feeds[at].position}" for at in missing)
-            raise OffsetMissing(f"Kafka: there is no record to go on with: {names}", missing)
+            lost = {
+                at: span
+                for feed in over
+                if isinstance(feed.trouble, OffsetMissing)
+                for at, span in feed.trouble.lost.items()
+            }
+            raise OffsetMissing(f"Kafka: there is no record to go on with: {names}", missing, lost)
         troubles = [feed.trouble for feed in over if feed.trouble is not None]
         for feed in over:  # all at once: told one by one, the last would be asked for again long after it is well
             feed.trouble = None
@@ -220,7 +226,7 @@ class FetchLoop:
         feed = self._feeds[at]
         if part.error == 0:
             feed.strikes = 0
-            if not feed.accept(part.data, part.high_watermark):
+            if not feed.accept(part.data, part.high_watermark, part.aborted):
                 return
             self._held += len(part.data)
             feed.doubted_at = None
@@ -230,7 +236,7 @@ class FetchLoop:
             feed.doubted_at = feed.doubted_at or _now()
             self._strike(feed, f"{at.topic}/{at.partition}: offset {feed.following} is said not to be there")
         else:
-            if part.error not in _PASSING:
+            if part.error not in LEADER_CHANGES:
                 where = f"{at.topic}/{at.partition}"
                 feed.trouble = LogUnavailable(f"Kafka: {where} cannot be read: {described(for_code(part.error)())}")
             self._strike(feed, f"{at.topic}/{at.partition}: {for_code(part.error).__name__} ({part.error})")
@@ -312,14 +318,52 @@ class FetchLoop:
                 self._seeking.set()
 
     def _settle(self, layout: Layout) -> None:
+        unproved: dict[Link, list[Feed]] = {}
         for at in [at for at in self._homeless if at in layout.leaders]:
             (node, epoch), feed = layout.leaders[at], self._feeds[at]
             if node in layout.brokers and epoch >= feed.leader_epoch:  # else it is news of yesterday
                 del self._homeless[at]
                 feed.leader_epoch = epoch
-                link = self._homes[at] = self._link(node, Address(*layout.brokers[node]))
-                link.session.feeds[at] = feed
-                link.changed(at)
+                link = self._link(node, Address(*layout.brokers[node]))
+                if feed.proved == epoch or feed.trail.epoch_before(feed.position) == UNKNOWN:
+                    self._move_in(feed, link)
+                else:
+                    unproved.setdefault(link, []).append(feed)
+        for link, feeds in unproved.items():
+            if self._tasks is not None:
+                self._tasks.create_task(self._prove(link, feeds))
+
+    def _move_in(self, feed: Feed, link: Link) -> None:
+        self._homes[feed.at] = link
+        link.session.feeds[feed.at] = feed
+        link.changed(feed.at)
+
+    async def _prove(self, link: Link, feeds: Sequence[Feed]) -> None:
+        """Before it is asked for more, a leader says whether its log holds what was read: after an unclean election, or
+        a crash, it may have lost its end, and grown again since."""
+        for feed in feeds:  # what was not taken is fetched again: it may be of the lost end
+            trouble = feed.trouble
+            self._drop(feed)
+            if trouble is not None:
+                feed.trouble, self._ready[feed.at] = trouble, feed
+        asked = {feed.at: EpochAsked(feed.leader_epoch, feed.trail.epoch_before(feed.position)) for feed in feeds}
+        told: Mapping[TopicPartition, EpochEnd] = {}
+        problem = "its leader is changing"
+        try:
+            told = await self._epoch_ends(asked)
+        except LogUnavailable as error:
+            problem = str(error)
+        for feed in [feed for feed in feeds if self._feeds.get(feed.at) is feed]:
+            at = feed.at
+            if at not in told:
+                self._strike(feed, f"{at.topic}/{at.partition}: {problem}")
+            elif (offset := feed.trail.divergence(feed.position, told[at], feed.leader_epoch)) is None:
+                feed.proved = feed.leader_epoch
+                self._move_in(feed, link)
+            else:
+                feed.trouble = OffsetMissing("", [at], {at: (offset, feed.position)} if offset else None)
+                self._ready[at] = feed
+                feed.on_arrival()
 
     def _tell_unled(self) -> None:
         """Of partitions that the cluster told of for a long time, and not who leads them."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from relay.log.kafka.feed import Feed
 from relay.log.kafka.fetch_wire import NO_SESSION, Asked, FetchAnswer, FetchAsk
-from relay.log.kafka.settings import FETCH_ALL_BYTES
+from relay.log.kafka.settings import FETCH_ALL_BYTES, Isolation
 from relay.log.port import TopicPartition
 
 _FIRST_EPOCH: Final = 0
@@ -59,7 +59,7 @@ class Session:
         """Nothing is wanted."""
         return not self.late() and self.asked.keys() <= self._changed.keys()
 
-    def request(self, max_wait_ms: int, min_bytes: int) -> FetchAsk:
+    def request(self, max_wait_ms: int, min_bytes: int, isolation: Isolation) -> FetchAsk:
         """The next request, for all that is wanted."""
         late = self.late()
         forgotten = [at for at in self._changed if at not in late and self.asked.pop(at, None) is not None]
@@ -71,6 +71,7 @@ class Session:
             max_wait_ms=max_wait_ms,
             max_bytes=most_bytes(self.asked if anew else late),
             min_bytes=min_bytes,
+            isolation=isolation,
             forgotten=() if anew else forgotten,
             session=self._id,
             epoch=self._epoch,

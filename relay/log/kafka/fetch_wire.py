@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from aiokafka.protocol.api import Request
 from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
 
+from relay.log.kafka.settings import Isolation
 from relay.log.port import TopicPartition
 
 NO_SESSION: Final = 0
@@ -26,19 +27,29 @@ _SHORT: Final = struct.Struct(">h")
 _ANSWER: Final = struct.Struct(">ihii")  # throttle, error, session, topics
 _PART: Final = struct.Struct(">ihqqqi")  # partition, error, high watermark, last stable, log start, aborted
 _DATA: Final = struct.Struct(">ii")  # preferred replica, size
-_ABORTED_BYTES: Final = 16
+_ABORTED: Final = struct.Struct(">qq")  # producer, first offset
 _UNKNOWN: Final = -1
 _CONSUMER: Final = -1
-_READ_UNCOMMITTED: Final = 0
+
+
+class Aborted(NamedTuple):
+    """A transaction: who made it, and its first offset in a partition. It ends with that producer's next marker."""
+
+    producer_id: int
+    first_offset: int
 
 
 class Part(NamedTuple):
-    """What an answer says of one partition. `error`: a code, 0 for none."""
+    """What an answer says of one partition. `error`: a code, 0 for none. `aborted`: transactions that reach into `data`
+    and were aborted; none where the request asked for all records. `stable`: where open transactions begin; -1 where it
+    does not say."""
 
     at: TopicPartition
     error: int
     high_watermark: int
     data: bytes
+    aborted: Sequence[Aborted] = ()
+    stable: int = -1
 
 
 class Asked(NamedTuple):
@@ -75,18 +86,20 @@ class FetchAnswer(FetchResponse_v11):  # type: ignore[misc]  # the library is un
             [size] = _SHORT.unpack_from(buffer, place)
             place += _SHORT.size + size
             topic = str(buffer[place - size : place], "utf-8")
-            [count] = _COUNT.unpack_from(buffer, place)
+            [rows] = _COUNT.unpack_from(buffer, place)
             place += _COUNT.size
-            for _ in range(count):
-                number, code, high, _, _, aborted = _PART.unpack_from(buffer, place)
-                place += _PART.size + max(0, aborted) * _ABORTED_BYTES
+            for _ in range(rows):
+                number, code, high, stable, _, count = _PART.unpack_from(buffer, place)
+                behind = (place := place + _PART.size) + max(0, count) * _ABORTED.size
+                aborted = [Aborted(*pair) for pair in _ABORTED.iter_unpack(buffer[place:behind])] if count > 0 else ()
+                place = behind
                 _, size = _DATA.unpack_from(buffer, place)
                 place += _DATA.size
                 found = bytes(buffer[place : place + size]) if size > 0 else b""
                 place += len(found)
                 if len(found) < size:
                     raise ValueError(f"{topic}/{number} has {len(found)} of its {size} bytes")
-                parts.append(Part(TopicPartition(topic, number), code, high, found))
+                parts.append(Part(TopicPartition(topic, number), code, high, found, aborted, stable))
         return cls(throttle, error, session, parts)
 
 
@@ -106,7 +119,8 @@ class _Struct(FetchRequest_v11):  # type: ignore[misc]  # the library is untyped
 class FetchAsk(Request[_Struct]):  # type: ignore[misc]  # the library is untyped
     """A request for `wanted`, in this order; `forgotten`: of its session's partitions those that are left out now.
 
-    It is answered after `max_wait_ms`, or as soon as there are `min_bytes` of records, or an error.
+    It is answered after `max_wait_ms`, or as soon as there are `min_bytes` of records, or an error. `isolation`: a
+    broker that is asked for committed records sends none from the first open transaction on, and names aborted ones.
     """
 
     API_KEY = FetchRequest_v11.API_KEY
@@ -118,11 +132,12 @@ class FetchAsk(Request[_Struct]):  # type: ignore[misc]  # the library is untype
         max_wait_ms: int,
         max_bytes: int,
         min_bytes: int = 1,
+        isolation: Isolation = Isolation.READ_COMMITTED,
         forgotten: Iterable[TopicPartition] = (),
         session: int = NO_SESSION,
         epoch: int = NO_EPOCH,
     ) -> None:
-        out = [_HEAD.pack(_CONSUMER, max_wait_ms, min_bytes, max_bytes, _READ_UNCOMMITTED, session, epoch)]
+        out = [_HEAD.pack(_CONSUMER, max_wait_ms, min_bytes, max_bytes, isolation, session, epoch)]
         _by_topic(out, ((at, _wanted(at.partition, asked)) for at, asked in wanted.items()))
         _by_topic(out, ((at, _COUNT.pack(at.partition)) for at in forgotten))
         out.append(_SHORT.pack(0))  # no rack

@@ -1,9 +1,10 @@
 """What a member of a group holds, from when it is dealt until it is given up. Pure."""
 
 from collections.abc import Collection, Iterable, KeysView, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from relay.log.kafka.offsets import epoch
+from relay.log.kafka.offsets import Committed, epoch
+from relay.log.kafka.trail import UNKNOWN, Trail
 from relay.log.port import TopicPartition
 
 
@@ -22,6 +23,17 @@ class Held:
     """It was dealt the last time, too: what is given up to be begun anew may be meant for another by then."""
     is_missing: bool = False
     """The log does not hold its offset: that is told, and it waits to be begun anew."""
+    trail: Trail = field(default_factory=Trail)
+
+    def committed(self, offset: int) -> Committed:
+        """All before `offset` is finished: what is committed then."""
+        at = self.trail.behind(offset)
+        return Committed(at, self.incarnation, leader_epoch=self.trail.epoch_before(at))
+
+    def begun_at(self, offset: int) -> Committed:
+        """It is read anew from there on."""
+        epoch = self.trail.epoch_before(offset) if offset >= self.trail.start else UNKNOWN
+        return Committed(offset, self.incarnation, leader_epoch=epoch)
 
     @property
     def epoch(self) -> int:
@@ -81,10 +93,11 @@ class Holdings:
         """What was dealt and not begun."""
         return {p: each for p, each in self._held.items() if not (each.is_open or each.is_leaving or each.is_missing)}
 
-    def open(self, partition: TopicPartition, incarnation: int, offset: int) -> int:
+    def open(self, partition: TopicPartition, at: Committed) -> int:
         """Its epoch, with which it begins."""
         held = self._held[partition]
-        held.incarnation, held.offset, held.is_open = incarnation, offset, True
+        held.incarnation, held.offset, held.is_open = max(1, at.incarnation), at.offset, True
+        held.trail = Trail(at.offset, at.leader_epoch)
         self.readable.add(partition)
         return held.epoch
 

@@ -22,7 +22,8 @@ from relay.log.kafka.producer import KafkaProducer
 from relay.log.kafka.reader import KafkaReader
 from relay.log.kafka.releases import about
 from relay.log.kafka.rights import lacking
-from relay.log.kafka.settings import Cluster, GroupTiming, KafkaSecurity
+from relay.log.kafka.settings import Cluster, GroupTiming, Isolation, KafkaSecurity
+from relay.log.kafka.trail import Trail
 from relay.log.port import (
     Backlog,
     Coordinate,
@@ -51,7 +52,7 @@ class KafkaLog:
     `replication_factor` None: the broker's default. `request_timeout_ms`: so long an append tries (and 5 s more), and
     every other request, before LogUnavailable says that the cluster is away. `repeat_s`: for so long a request is
     repeated of which the cluster says that it cannot be answered just now; None: for as long as a request may take.
-    `gather_bytes`: see Cluster.
+    `gather_bytes`: see Cluster. `isolation`: of all that is read.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class KafkaLog:
         request_timeout_ms: int = 15_000,
         repeat_s: float | None = None,
         gather_bytes: int = 1,
+        isolation: Isolation = Isolation.READ_COMMITTED,
         security: KafkaSecurity | None = None,
     ) -> None:
         security = security or KafkaSecurity()
@@ -79,6 +81,7 @@ class KafkaLog:
             repeat_s,
             max_record_bytes=self.max_record_bytes,
             gather_bytes=gather_bytes,
+            isolation=isolation,
         )
         self._timing = GroupTiming(
             session_timeout_ms=session_timeout_ms,
@@ -86,7 +89,7 @@ class KafkaLog:
             commit_timeout_s=min(_COMMIT_S, request_timeout_ms / 1000),
         )
         self._client = KafkaClient(self._cluster)
-        self._fetching = [FetchLoop(self._cluster, self._client.layout)]
+        self._fetching = [FetchLoop(self._cluster, self._client.layout, self._client.epoch_ends)]
         self._fetched: list[dict[str, set[str]]] = [{}]
         """Of each loop: which topics it fetches for which group. A loop has a partition for one group only."""
         self._broken_off: set[asyncio.Task[None]] = set()
@@ -96,6 +99,8 @@ class KafkaLog:
         self._compacted: dict[str, bool] = {}
         self._consumers: WeakSet[KafkaConsumer] = WeakSet()
         self._followers: set[KafkaClient] = set()
+        self._followed: dict[str, Trail] = {}
+        """By topic: a follower that goes on where it was learns of a log that lost its end meanwhile."""
 
     async def start(self) -> None:
         """Raises LogUnavailable when no broker answers, UserError when one does not let us in, or the client library is
@@ -148,7 +153,7 @@ class KafkaLog:
             number += 1
             if number == len(self._fetched):
                 self._fetched.append({})
-                self._fetching.append(FetchLoop(self._cluster, self._client.layout))
+                self._fetching.append(FetchLoop(self._cluster, self._client.layout, self._client.epoch_ends))
                 self._fetching[number].start()
         self._fetched[number].setdefault(group, set()).update(topics)
         return number
@@ -159,7 +164,7 @@ class KafkaLog:
             closing = asyncio.create_task(self._fetching[number].close())
             self._broken_off.add(closing)
             closing.add_done_callback(self._broken_off.discard)
-            self._fetching[number] = FetchLoop(self._cluster, self._client.layout)
+            self._fetching[number] = FetchLoop(self._cluster, self._client.layout, self._client.epoch_ends)
             self._fetching[number].start()
         return self._fetching[number]
 
@@ -182,7 +187,9 @@ class KafkaLog:
         client = KafkaClient(self._cluster)
         self._followers.add(client)
         try:
-            async with aclosing(KafkaReader(client, self._is_compacted).follow(topic, start)) as records:
+            trail = self._followed.get(topic, Trail()) if start is not None else Trail()
+            self._followed[topic] = trail
+            async with aclosing(KafkaReader(client, self._is_compacted).follow(topic, trail, start)) as records:
                 async for record in records:
                     yield record
         finally:

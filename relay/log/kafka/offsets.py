@@ -11,16 +11,17 @@ from typing import Any, Final, NamedTuple
 
 from aiokafka.errors import KafkaError, NoError, UnknownTopicOrPartitionError, for_code
 from aiokafka.protocol.admin import DescribeGroupsRequest
-from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
 
 from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka.client import KafkaClient, by_topic, check
+from relay.log.kafka.offset_wire import CommitAsk, CommittedAsk
+from relay.log.kafka.trail import UNKNOWN
 from relay.log.port import TopicPartition
 
 _NO_OFFSET: Final = -1
-_OUTSIDE: Final = (OffsetCommitRequest.DEFAULT_GENERATION_ID, "")
+_OUTSIDE: Final = (-1, "")
 """Generation and member id of somebody who is no member."""
 
 _TAKEN: Final = "taken over"
@@ -35,11 +36,13 @@ Generation = tuple[int, str]
 
 class Committed(NamedTuple):
     """`incarnation` 0: of a release that knew none, whose epochs were mere generations. `taken`: another group goes on
-    from here."""
+    from here. `leader_epoch`: in which the record before `offset` was written; -1: of a release that did not commit it,
+    or there is no such record."""
 
     offset: int
     incarnation: int = 1
     taken: bool = False
+    leader_epoch: int = UNKNOWN
 
 
 class Begun(NamedTuple):
@@ -68,8 +71,7 @@ class GroupOffsets:
         """Why the group did not take all of these; None: it did. From outside only a group without members takes
         any."""
         for some in batches(list(offsets), _PARTITIONS_A_REQUEST):
-            rows = by_topic((p, (p.partition, offsets[p].offset, _metadata(offsets[p]))) for p in some)
-            request = OffsetCommitRequest(self._group, *member, OffsetCommitRequest.DEFAULT_RETENTION_TIME, rows)
+            request = CommitAsk(self._group, *member, by_topic((p, _row(p, offsets[p])) for p in some))
             doing = f"committing for {self._group}"
             refusal = await self._client.coordinated(self._group, doing, request, _refusal_of_commit)
             if refusal is not None:
@@ -80,7 +82,7 @@ class GroupOffsets:
         """Of those partitions that have an offset."""
         found: dict[TopicPartition, Committed] = {}
         for some in batches(list(partitions), _PARTITIONS_A_REQUEST):
-            request = OffsetFetchRequest(self._group, by_topic((p, p.partition) for p in some))
+            request = CommittedAsk(self._group, by_topic((p, p.partition) for p in some))
             doing = f"asking for the offsets of {self._group}"
             found |= await self._client.coordinated(self._group, doing, request, _committed)
         return found
@@ -157,33 +159,37 @@ class GroupOffsets:
     async def _take_over(
         self, source: "GroupOffsets", left: Mapping[TopicPartition, Committed], member: Generation, raised: int
     ) -> dict[TopicPartition, Committed]:
-        taken = {p: Committed(each.offset, max(1, each.incarnation + raised)) for p, each in left.items()}
+        taken = {
+            p: each._replace(incarnation=max(1, each.incarnation + raised), taken=False) for p, each in left.items()
+        }
         if taken:
             if (refusal := await self.commit(taken, member)) is not None:
                 raise LogUnavailable(f"Kafka: {self._group} does not take its offsets over: {refusal.__name__}")
-            await source.commit(
-                {partition: Committed(each.offset, each.incarnation, taken=True) for partition, each in left.items()}
-            )
+            await source.commit({partition: each._replace(taken=True) for partition, each in left.items()})
         return taken
+
+
+def _row(partition: TopicPartition, at: Committed) -> tuple[int, int, int, str]:
+    return partition.partition, at.offset, at.leader_epoch, _metadata(at)
 
 
 def _metadata(committed: Committed) -> str:
     return _TAKEN if committed.taken else f"incarnation={committed.incarnation}"
 
 
-def _read(offset: int, metadata: str | None) -> Committed:
+def _read(offset: int, leader_epoch: int, metadata: str | None) -> Committed:
     found = _INCARNATION.match(metadata or "")
-    return Committed(offset, int(found[1]) if found else 0, taken=metadata == _TAKEN)
+    return Committed(offset, int(found[1]) if found else 0, metadata == _TAKEN, leader_epoch)
 
 
 def _committed(answer: Any) -> dict[TopicPartition, Committed]:
     check(getattr(answer, "error_code", 0))
     found: dict[TopicPartition, Committed] = {}
     for topic, rows in answer.topics:
-        for partition, offset, metadata, error in rows:
+        for partition, offset, leader_epoch, metadata, error in rows:
             check(error)
             if offset != _NO_OFFSET:
-                found[TopicPartition(topic, partition)] = _read(offset, metadata)
+                found[TopicPartition(topic, partition)] = _read(offset, leader_epoch, metadata)
     return found
 
 

@@ -1,5 +1,6 @@
 """Reading Kafka outside of any group: records by coordinate, a compacted topic as a whole, a topic as it grows."""
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final
@@ -10,6 +11,7 @@ from relay.domain.errors import LogUnavailable, OffsetMissing
 from relay.log.kafka.client import KafkaClient
 from relay.log.kafka.record_batches import Chunk
 from relay.log.kafka.settings import FETCH_BYTES
+from relay.log.kafka.trail import UNKNOWN, EpochAsked, Trail
 from relay.log.port import Coordinate, Record, TopicPartition
 
 _RECORD_BYTES: Final = 16_384
@@ -19,6 +21,7 @@ _BULK_BYTES: Final = 1_048_576
 _FOLLOWED_BYTES: Final = 131_072
 """Some thousand small records when they are unpacked: to take more at a time would hold up the event loop."""
 _WAIT_MS: Final = 5_000
+_LOOK_S: Final = 0.1
 _TOLD: Final = 1_000
 """Gaps in the log that one reader tells about."""
 
@@ -63,9 +66,7 @@ class KafkaReader:
             for record in chunk.records:
                 if record.offset < end:
                     newest[record.key] = record
-            if chunk.next_offset == position:
-                break  # what was between here and the end has been compacted away
-            position = chunk.next_offset
+            position = chunk.next_offset if chunk.next_offset > position else await self._behind(place, end, chunk)
         alive = [record for record in newest.values() if record.value is not None]
         return sorted(alive, key=lambda record: record.offset)
 
@@ -89,12 +90,11 @@ class KafkaReader:
             records = [record for record in chunk.records if record.offset < stop]
             for at in range(0, len(records), batch):
                 yield records[at : at + batch]
-            if chunk.next_offset == position:
-                return  # what was between here and the end has been compacted away
-            position = chunk.next_offset
+            position = chunk.next_offset if chunk.next_offset > position else await self._behind(place, stop, chunk)
 
-    async def follow(self, topic: str, start: int | None = None) -> AsyncGenerator[Record | None, None]:
-        """As the port says. Waiting fetches occupy the client: give each follower one of its own.
+    async def follow(self, topic: str, trail: Trail, start: int | None = None) -> AsyncGenerator[Record | None, None]:
+        """As the port says. Waiting fetches occupy the client: give each follower one of its own. `trail`: of what was
+        followed before `start`, and from here on.
 
         Tombstones stay for `delete.retention.ms`, a day by default: so long ago may be what was there before `start`.
         """
@@ -102,6 +102,7 @@ class KafkaReader:
         first = (await self._client.offsets([place], "earliest"))[place]
         end = (await self._client.offsets([place], "latest"))[place]
         position = first if start is None else start
+        await self._prove(place, trail, position)
         if not first <= position <= end:
             raise OffsetMissing(f"{topic} does not hold what came since offset {position}", [place])
         caught_up = False
@@ -109,25 +110,64 @@ class KafkaReader:
             if not caught_up and position >= end:
                 caught_up = True
                 yield None
-            chunk = await self._next(place, position, max_wait_ms=_WAIT_MS if caught_up else 0)
+            before = trail.epoch_before(position)
+            chunk = await self._next(place, position, max_wait_ms=_WAIT_MS if caught_up else 0, trail=trail)
+            if not chunk.records or trail.epoch_before(chunk.next_offset) != before:
+                await self._prove(place, trail, position)
             for record in chunk.records:
                 if not caught_up and record.offset >= end:
                     caught_up = True
                     yield None
                 yield record
-            all_gone = chunk.next_offset == position and not caught_up  # compacted away, from here to the end
-            position = end if all_gone else chunk.next_offset
+            if chunk.next_offset > position or caught_up:
+                position = chunk.next_offset
+            else:
+                position = await self._behind(place, end, chunk)
 
-    async def _next(self, place: TopicPartition, position: int, *, max_wait_ms: int = 0) -> Chunk:
+    async def _behind(self, place: TopicPartition, end: int, empty: Chunk) -> int:
+        """Where to go on after an answer without records, on the way to `end`: what is between has been compacted away,
+        or is not told yet: the end that a new leader knows may grow for a moment."""
+        if empty.end >= end:
+            return end
+        latest = (await self._client.offsets([place], "latest"))[place]
+        if latest <= empty.next_offset:
+            raise LogUnavailable(f"Kafka: {place.topic}/{place.partition} ends at {latest} now, not at {end}")
+        await asyncio.sleep(_LOOK_S)
+        return empty.next_offset
+
+    async def _prove(self, place: TopicPartition, trail: Trail, position: int) -> None:
+        """Have the leader say that its log holds what was read before `position`. Raises OffsetMissing."""
+        asked = EpochAsked(UNKNOWN, trail.epoch_before(position))
+        while asked.written != UNKNOWN:
+            told = (await self._client.epoch_ends({place: asked})).get(place)
+            if told is None:
+                await asyncio.sleep(_LOOK_S)
+                continue
+            if (offset := trail.divergence(position, told, UNKNOWN)) is None:
+                return
+            where = f"{place.topic}/{place.partition}"
+            raise OffsetMissing(f"{where} lost its end from offset {offset} on", [place], {place: (offset, position)})
+
+    async def _next(
+        self, place: TopicPartition, position: int, *, max_wait_ms: int = 0, trail: Trail | None = None
+    ) -> Chunk:
         try:
-            return await self._fetch(place, position, max_bytes=_FOLLOWED_BYTES, max_wait_ms=max_wait_ms)
+            return await self._fetch(place, position, max_bytes=_FOLLOWED_BYTES, max_wait_ms=max_wait_ms, trail=trail)
         except OffsetOutOfRangeError as error:
             where = f"{place.topic}/{place.partition}"
             raise LogUnavailable(f"Kafka: {where} does not hold offset {position} any more: read it anew") from error
 
-    async def _fetch(self, place: TopicPartition, offset: int, *, max_bytes: int, max_wait_ms: int = 0) -> Chunk:
+    async def _fetch(
+        self,
+        place: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        max_wait_ms: int = 0,
+        trail: Trail | None = None,
+    ) -> Chunk:
         """Without those offsets of which nothing can be read; these are told, once."""
-        chunk = await self._client.fetch(place, offset, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
+        chunk = await self._client.fetch(place, offset, max_bytes=max_bytes, max_wait_ms=max_wait_ms, trail=trail)
         gaps = [record for record in chunk.records if record.is_gap]
         for gap in gaps:
             if gap.flaw is not None and gap.coordinate not in self._told and len(self._told) < _TOLD:
@@ -135,7 +175,7 @@ class KafkaReader:
                 _log.error("offsets_skipped", extra={"problem": gap.flaw.detail})
         if not gaps:
             return chunk
-        return Chunk([record for record in chunk.records if not record.is_gap], chunk.next_offset)
+        return chunk._replace(records=[record for record in chunk.records if not record.is_gap])
 
     async def _read_partition(self, place: TopicPartition, entries: Sequence[Wanted]) -> dict[Wanted, Record]:
         """`entries` are in offset order."""

@@ -14,7 +14,9 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from relay.log.kafka import codecs, salvage
 from relay.log.kafka.codecs import TooMuch
+from relay.log.kafka.fetch_wire import Aborted
 from relay.log.kafka.salvage import CODEC, FORMAT, HEADER, MAGIC_AT, Header, Unreadable, gap, header_of, oversized
+from relay.log.kafka.trail import Trail
 from relay.log.port import Record, TopicPartition
 
 UNPACKED_AT_ONCE: Final = 4 * 1024**2
@@ -29,10 +31,12 @@ _ALL: Final = 2**62
 
 
 class Chunk(NamedTuple):
-    """What one fetch gave. `next_offset`: where to go on; offsets below it that are not here are gone."""
+    """What one fetch gave. `next_offset`: where to go on; offsets below it that are not here are gone. `end`: before
+    which the broker would have given records, had there been any."""
 
     records: list[Record]
     next_offset: int
+    end: int = 0
 
 
 def whole_size(data: bytes) -> int:
@@ -40,14 +44,24 @@ def whole_size(data: bytes) -> int:
     return _FRAME.size + max(0, int(_FRAME.unpack_from(data)[1])) if len(data) >= _FRAME.size else _FRAME.size
 
 
-def decode(at: TopicPartition, data: bytes, *, start: int, end: int, max_bytes: int) -> Chunk:
+def decode(
+    at: TopicPartition,
+    data: bytes,
+    *,
+    start: int,
+    end: int,
+    max_bytes: int,
+    aborted: Sequence[Aborted] = (),
+    trail: Trail | None = None,
+) -> Chunk:
     """All records in `data`, and where to go on: as `Unpacking`."""
-    unpacking, records = Unpacking(at, data, start=start, end=end, max_bytes=max_bytes), []
+    unpacking = Unpacking(at, data, start=start, end=end, max_bytes=max_bytes, aborted=aborted, trail=trail)
+    records: list[Record] = []
     while not unpacking.done:
         records += unpacking.take(_ALL)
         if unpacking.is_large:
             unpacking.unpack()
-    return Chunk(records, unpacking.position)
+    return Chunk(records, unpacking.position, end)
 
 
 def offset_behind(data: bytes, start: int, end: int) -> int | None:
@@ -65,11 +79,30 @@ def offset_behind(data: bytes, start: int, end: int) -> int | None:
     return following
 
 
+def _aborted_batches(data: bytes, aborted: Sequence[Aborted]) -> frozenset[int]:
+    """Where in `data` the batches of `aborted` transactions begin. A producer's next marker behind the first offset of
+    such a transaction is the one that aborts it."""
+    found: set[int] = set()
+    coming, open_ = sorted(aborted, key=lambda each: each.first_offset, reverse=True), set[int]()
+    place = 0
+    while len(data) - place >= HEADER.size:
+        header = Header(*HEADER.unpack_from(data, place))
+        while coming and coming[-1].first_offset <= header.base_offset:
+            open_.add(coming.pop().producer_id)
+        if header.is_control:
+            open_.discard(header.producer_id)
+        elif header.is_transactional and header.producer_id in open_:
+            found.add(place)
+        place += max(_FRAME.size + header.length, HEADER.size)
+    return frozenset(found)
+
+
 class Unpacking:
     """The records in `data`, the answer to a fetch from offset `start` on. Nothing here raises.
 
     `end`: the log's high watermark, as the answer tells it, maybe a little behind its records. `max_bytes`: a larger
-    value cannot go on to any topic of ours, so it is not kept.
+    value cannot go on to any topic of ours, so it is not kept. `aborted`: transactions whose records are left out.
+    `trail`: notes the leader epochs of the batches.
     The last batch may be cut short, as a fetch does it: it comes again. At the end `position` is beyond `start`,
     unless there was nothing at all.
 
@@ -79,7 +112,17 @@ class Unpacking:
     `opened`: bytes that the batch which is being read has, uncompressed.
     """
 
-    def __init__(self, at: TopicPartition, data: bytes, *, start: int, end: int, max_bytes: int) -> None:
+    def __init__(
+        self,
+        at: TopicPartition,
+        data: bytes,
+        *,
+        start: int,
+        end: int,
+        max_bytes: int,
+        aborted: Sequence[Aborted] = (),
+        trail: Trail | None = None,
+    ) -> None:
         self.position = start
         self.behind = offset_behind(data, start, end)
         self.done = False
@@ -91,6 +134,8 @@ class Unpacking:
         self._start = start
         self._end = end
         self._max_bytes = max_bytes
+        self._aborted = _aborted_batches(data, aborted) if aborted else frozenset[int]()
+        self._trail = trail
         self._place = 0
         self._last = start
         self._packed: tuple[Header, bytes] | None = None
@@ -140,7 +185,7 @@ class Unpacking:
             if stop - self._place < _LEAST_BYTES or stop > len(data) or base > max(self.position, end):
                 break
             try:
-                yield from self._batch(data[self._place : stop])
+                yield from self._batch(data[self._place : stop], aborted=self._place in self._aborted)
             except Unreadable as error:
                 if self.position >= max(end, self._start + 1):
                     break  # all that the log is known to have is accounted for: what else is there comes again
@@ -159,13 +204,18 @@ class Unpacking:
         base = _FRAME.unpack_from(data, place)[0] if len(data) - place >= _FRAME.size else start
         return int(base) - 1 if start < base <= self._end else start
 
-    def _batch(self, batch: bytes) -> Iterator[Record | None]:
+    def _batch(self, batch: bytes, *, aborted: bool) -> Iterator[Record | None]:
         """The records of one batch from our position on. Raises Unreadable where it tells no offsets that can be."""
         if batch[MAGIC_AT] < FORMAT:
             yield from self._old_batch(batch)
             return
         header = header_of(batch, self.position, self._end)
         following = header.last_offset + 1
+        if self._trail is not None:
+            self._trail.written(header.base_offset, header.leader_epoch)
+        if aborted or header.is_control:
+            self.position = following
+            return
         try:
             plain = _plain(header, batch, min(UNPACKED_AT_ONCE, salvage.MAX_BATCH_BYTES))
         except TooMuch:
@@ -176,7 +226,7 @@ class Unpacking:
         if isinstance(plain, Unreadable):
             first, self.position = max(self.position, header.base_offset), following
             yield gap(self._at, first, header.last_offset, plain)
-        elif not header.is_control:
+        else:
             self.opened, self._last = len(plain), header.last_offset
             yield from self._parsed(header, plain)
         self.position = following

@@ -24,6 +24,7 @@ HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 MAGIC_AT: Final = 16
 FORMAT: Final = 2
 CODEC: Final = 0x07
+TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 _CHECKED_FROM: Final = 21  # the checksum covers what is behind it
 _APPEND_TIME: Final = 0x08
@@ -62,6 +63,10 @@ class Header(NamedTuple):
         if self.last_delta < 0 or self.last_offset < start:
             return False
         return self.last_offset < end or (self.is_dense and self.base_offset <= max(start, end))
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:

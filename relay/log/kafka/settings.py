@@ -1,6 +1,7 @@
 """How to reach a Kafka cluster, and the limits of time and size that every client of it keeps to."""
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from ssl import SSLContext
 from typing import Final, Literal, TypedDict
 
@@ -16,6 +17,14 @@ FETCH_ALL_BYTES: Final = 1_048_576
 
 GATHER_S: Final = 0.25
 """For which a broker gathers `Cluster.gather_bytes`, at most."""
+
+
+class Isolation(IntEnum):
+    """Which records of transactional producers are read, as the protocol has it: those of transactions that are open or
+    were aborted, too, or neither."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,7 @@ class Cluster:
     repeat_s: float | None = None
     """For how long a request is repeated whose error is a passing one; None: as long as it may take in all."""
     max_record_bytes: int = 2**31
+    isolation: Isolation = Isolation.READ_COMMITTED
     gather_bytes: int = 1
     """Once records have come, a broker is asked for so much at a time. For readers whom nobody waits for: each answer
     costs the broker more than what is in it."""

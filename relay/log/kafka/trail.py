@@ -1,0 +1,76 @@
+"""What is known of the offsets of a partition that were handed out: the leader epochs in which they were written, and
+those behind which there is nothing to be read. Pure.
+
+Source: KIP-320. An offset alone names another record once a log has lost its end and grown again; with the epoch of the
+record before it, the leader can say where the log that it knows parts from the one that was read.
+"""
+
+from bisect import bisect_left
+from typing import Final, NamedTuple
+
+UNKNOWN: Final = -1
+
+
+class EpochAsked(NamedTuple):
+    """A question to a leader of epoch `leader`: where did epoch `written` end?"""
+
+    leader: int
+    written: int
+
+
+class EpochEnd(NamedTuple):
+    """What a leader says of an epoch that it was asked for: the newest of its log that is not above it, and the offset
+    behind its last record. Either is -1 where it knows none."""
+
+    epoch: int
+    end: int
+
+
+class Trail:
+    """Of one partition, from offset `start` on. `epoch`: of the record before that, -1 where it is not known."""
+
+    def __init__(self, start: int = 0, epoch: int = UNKNOWN) -> None:
+        self.start = self.position = start
+        self._last = start  # behind the last record that was handed out
+        self._firsts = [UNKNOWN]
+        self._epochs = [epoch]
+
+    def written(self, offset: int, epoch: int) -> None:
+        """The batch that begins at `offset` was written in `epoch`. Called in the order of the batches."""
+        if epoch > self._epochs[-1]:
+            self._firsts.append(offset)
+            self._epochs.append(epoch)
+
+    def taken(self, last: int | None, position: int) -> None:
+        """Records up to offset `last` were handed out; None: none. There is nothing more before `position`."""
+        self.position = position
+        if last is not None:
+            self._last = last + 1
+
+    def behind(self, offset: int) -> int:
+        """Where to go on when all before `offset` is finished: behind markers, aborted and compacted records, too."""
+        return max(offset, self.position) if offset == self._last else offset
+
+    def epoch_before(self, offset: int) -> int:
+        """In which the record before `offset` was written."""
+        return self._epochs[max(0, bisect_left(self._firsts, offset) - 1)]
+
+    def forget_before(self, offset: int) -> None:
+        """Nothing before `offset` will be asked for."""
+        first = bisect_left(self._firsts, offset) - 1
+        if first > 0:
+            del self._firsts[:first], self._epochs[:first]
+
+    def divergence(self, offset: int, told: EpochEnd, leader_epoch: int) -> int | None:
+        """Where the log parts from what was read up to `offset`; None: it does not; 0: it was made anew. `told`: of the
+        epoch before `offset`, by a leader of `leader_epoch`."""
+        written = self.epoch_before(offset)
+        if told.end == UNKNOWN:  # it never heard of this epoch; or it keeps none
+            return 0 if written > leader_epoch else None
+        if written == leader_epoch and told.end < offset:
+            return 0  # a log loses its end with its leader only
+        end = told.end
+        for first, epoch in zip(self._firsts, self._epochs, strict=True):
+            if epoch > told.epoch and first != UNKNOWN:
+                end = min(end, first)  # of what was read from there on, this log has nothing
+        return end if end < offset else None

@@ -1,0 +1,77 @@
+"""Where a log parts from what was read of it: what the leader says, against what is known of the epochs."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.log.kafka.trail import UNKNOWN, EpochEnd, Trail
+from relay.log.port import TopicPartition
+from tests.fakes.kafka_broker import FakeLog
+
+AT = TopicPartition("topic", 0)
+
+
+def test_a_record_has_the_epoch_of_its_batch() -> None:
+    trail = Trail(5, 1)
+    for offset, epoch in ((5, 1), (8, 3), (9, 3), (12, 4)):
+        trail.written(offset, epoch)
+    assert [trail.epoch_before(offset) for offset in (5, 8, 9, 12, 13, 99)] == [1, 1, 3, 3, 4, 4]
+    trail.forget_before(10)
+    assert [trail.epoch_before(offset) for offset in (10, 12, 13)] == [3, 3, 4]
+
+
+def test_what_is_committed_reaches_beyond_what_nothing_is_read_of() -> None:
+    trail = Trail(3)
+    assert trail.behind(3) == 3
+    trail.taken(None, 6)
+    assert trail.behind(3) == 6
+    trail.taken(8, 9)
+    assert [trail.behind(offset) for offset in (7, 8, 9)] == [7, 8, 9]
+    trail.taken(None, 12)
+    assert [trail.behind(offset) for offset in (8, 9)] == [8, 12]
+
+
+@pytest.mark.parametrize(
+    ("told", "leader", "divergence"),
+    [
+        (EpochEnd(2, 30), 2, None),
+        (EpochEnd(2, 31), 3, None),
+        (EpochEnd(2, 20), 3, 20),
+        (EpochEnd(1, 20), 3, 10),  # of epoch 2, which began at 10, that log has nothing
+        (EpochEnd(UNKNOWN, UNKNOWN), 1, 0),  # no leader ever had our epoch: another log
+        (EpochEnd(2, 20), 2, 0),  # no leader loses what it has led: another log
+        (EpochEnd(UNKNOWN, UNKNOWN), 2, None),  # a broker that keeps no epochs
+    ],
+)
+def test_what_a_leader_says(told: EpochEnd, leader: int, divergence: int | None) -> None:
+    trail = Trail(0)
+    trail.written(0, 1)
+    trail.written(10, 2)
+    assert trail.divergence(30, told, leader) == divergence
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.booleans(), st.integers(0, 8)), min_size=1, max_size=8), st.data())
+def test_no_record_is_skipped_however_often_a_log_is_cut(
+    history: list[tuple[int, bool, int]], data: st.DataObject
+) -> None:
+    """A reader that is anywhere when the log is cut, and asks when it has grown again, goes on before the first record
+    that it has not read."""
+    log, written, read, trail = FakeLog(), list[str](), list[str](), Trail(0)
+    for epoch, (count, is_cut, lost) in enumerate(history):
+        if is_cut:
+            log.cut(max(0, log.end - lost))
+            del written[log.end :]
+        log.epochs.append((log.end, epoch))
+        for number in range(count):
+            written.append(f"{epoch}.{number}")
+            log.end += 1
+        at = len(read)
+        if at and (known := trail.epoch_before(at)) != UNKNOWN:
+            told = log.epoch_end(known)
+            if (divergence := trail.divergence(at, told, epoch)) is not None:
+                del read[divergence:]
+                trail = Trail(divergence, trail.epoch_before(divergence) if divergence else UNKNOWN)
+        assert read == written[: len(read)]
+        for offset in range(len(read), data.draw(st.integers(len(read), len(written)))):
+            trail.written(offset, int(written[offset].split(".")[0]))
+            read.append(written[offset])
