@@ -1,7 +1,7 @@
 """A relay in memory and everything that may befall it: messages, processes that come, go, die and freeze, losses."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +12,10 @@ from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.message import Message
 from relay.domain.receiver import Receiver
 from relay.log.port import Record
-from tests.fakes.world import Process, World, message, receiver
+from tests.fakes.world import World, message, receiver
 from tests.faults.simulation.checks import NOBODY, wrongs_at_rest, wrongs_now
 from tests.faults.simulation.fates import Fate
+from tests.faults.simulation.lacking import Configured
 from tests.faults.simulation.outside import PATIENCE_S, Mishap, Wire
 from tests.faults.simulation.story import Delivery, Sending, Story
 from tests.faults.simulation.watched_state import WatchedState
@@ -42,7 +43,7 @@ HELD = Settings(receivers_file="none", hold_max=5.0)
 
 @dataclass
 class _Member:
-    process: Process
+    process: Configured
     fate: Fate
     frozen_for_s: float = 0.0
 
@@ -114,11 +115,17 @@ class Scene:
 
     # processes
 
-    def join(self) -> None:
-        """One more process, if the log is there: without it a process waits with its start."""
+    def join(self, lacks: Collection[str] = ()) -> None:
+        """One more process, if the log is there: without it a process waits with its start. `lacks`: receivers whose
+        settings it cannot use yet."""
         if self.world.broker.available:
             fate = Fate()
-            self.crew.append(_Member(Process(self.world, fate), fate))
+            self.crew.append(_Member(Configured(self.world, fate, lacks), fate))
+
+    def learn(self) -> None:
+        """Every process can use all settings."""
+        for member in self.crew:
+            member.process.learn()
 
     async def leave(self, nth: int) -> None:
         """As at a SIGTERM."""
@@ -196,6 +203,7 @@ class Scene:
     async def wrongs_at_end(self) -> list[str]:
         """After the last fault: whatever is still wrong when all is quiet, or that it never becomes so."""
         self.thaw()
+        self.learn()
         self.wire.down.clear()
         self.wire.mishaps.clear()
         await self._rest()

@@ -6,19 +6,27 @@ RELAY_SIMULATION_EXAMPLES: so many stories, each time other ones; without it a f
 
 import asyncio
 import os
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from relay.domain.exchange import Response
+from relay.engine.work import Done, Later
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import VirtualLoop
 from tests.faults.simulation.outside import Mishap
 from tests.faults.simulation.scene import MOST_PROCESSES, RECEIVERS, Scene
+from workers.from_sender import FromSender, Incoming
 
 T = TypeVar("T")
 
@@ -119,9 +127,14 @@ class RelayMachine(RuleBasedStateMachine):
     # processes
 
     @precondition(lambda self: len(self.scene.crew) < MOST_PROCESSES)
+    @rule(lacks=st.just(()) | names)
+    def join(self, lacks: Collection[str]) -> None:
+        self.do(_now(lambda: self.scene.join(lacks)))
+
+    @precondition(lambda self: any(member.process.lacks for member in self.scene.crew))
     @rule()
-    def join(self) -> None:
-        self.do(_now(self.scene.join))
+    def learn(self) -> None:
+        self.do(_now(self.scene.learn))
 
     @precondition(lambda self: any(not member.fate.frozen for member in self.scene.crew))
     @rule(nth=nths)
@@ -184,6 +197,24 @@ def _pick(these: list[T], nth: int) -> T:
 
 async def _now(what: Any) -> None:
     what()
+
+
+@pytest.mark.slow
+def test_a_receiver_that_is_unknown_where_its_settings_cannot_be_used_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: what named it became a dead letter there."""
+    routed_rightly = FromSender._routed
+
+    def routed(self: FromSender, work: Incoming, names: Sequence[str]) -> Done | Later:
+        unknown = tuple(name for name in names if (one := self._directory.receiver(name)) and one.unusable is not None)
+        known = routed_rightly(self, work, [name for name in names if name not in unknown])
+        assert isinstance(known, Done)
+        work.unknown = unknown
+        return Done((*known.records, *(self._unknown(work, name) for name in unknown)))
+
+    monkeypatch.setattr(FromSender, "_routed", routed)
+    few = settings(TestRelay.settings, max_examples=400, phases=[Phase.generate])
+    with pytest.raises(AssertionError, match="instead of"):
+        run_state_machine_as_test(RelayMachine, settings=few)
 
 
 TestRelay = pytest.mark.timeout(0 if EXAMPLES else SHRINKING_S)(RelayMachine.TestCase)

@@ -1,0 +1,33 @@
+"""Processes that cannot use the settings of some receivers, as where a secret is not set, until they learn them."""
+
+from collections.abc import AsyncIterator, Collection
+from dataclasses import replace
+
+from relay.config.changes import Changes
+from tests.fakes.strikes import Fuse
+from tests.fakes.world import Known, Process, World
+
+
+class Configured(Process):
+    """`lacks`: names of receivers."""
+
+    def __init__(self, world: World, fuse: Fuse, lacks: Collection[str]) -> None:
+        receivers = world.known.receivers().values()
+        self._here = Known([replace(one, unusable="a secret") if one.name in lacks else one for one in receivers], ())
+        self._learnt = Changes()
+        self.lacks = frozenset(lacks)
+        super().__init__(world, fuse)
+
+    def learn(self) -> None:
+        """It can use all of them from now on."""
+        lacked, self.lacks = self.lacks, frozenset()
+        for name in lacked:
+            self._here.replace(self._world.known.receivers()[name])
+            self.resumed(f"r:{name}")
+        self._learnt.tell()
+
+    def _known(self) -> Known:
+        return self._here
+
+    def _changes(self) -> AsyncIterator[int]:
+        return self._learnt.follow()
