@@ -1,0 +1,39 @@
+"""Two processes of the relay, one of which lacks a variable that a receiver's secret is in."""
+
+import asyncio
+import json
+from dataclasses import replace
+from urllib.parse import quote
+
+import pytest
+from aiohttp import ClientSession
+
+from tests.integration.production import Rig
+from tests.integration.test_holds import ask, sent_to, started
+
+
+@pytest.mark.kafka
+async def test_a_receiver_s_messages_wait_for_the_process_that_has_its_secret(rig: Rig) -> None:
+    environ = {name: value for name, value in rig.environ.items() if name != "CIRCLECI_SECRET"}
+    held, others = sent_to("circleci", 8), sent_to("nostatus", 8)
+    async with replace(rig, environ=environ).relay("run", "--processes", "1") as without:
+        url = await started(without)
+        await rig.produce([*held, *others])
+        await rig.until(lambda: rig.answered() >= {one.message_id for one in others})
+        waits = f"/v1/sources/{quote(held[0].source)}/messages/{held[0].message_id}"
+        async with asyncio.timeout(60):
+            while True:
+                [delivery] = (await ask(url, waits))["deliveries"]
+                if (delivery["waiting_for"] or {}).get("kind") == "configuration":
+                    break
+                await asyncio.sleep(0.2)  # an API has no event to wait for
+        async with ClientSession(url) as session, session.get("/readyz?verbose") as response:
+            assert "[!]configuration warns: " in await response.text()
+        assert rig.sinks["circleci"].received == []
+        async with rig.relay("run", "--processes", "1") as able:
+            await rig.until(lambda: rig.answered() >= {one.message_id for one in held})
+            assert (await ask(await started(able), "/v1/failed"))["items"] == []
+    arrived = [json.loads(arrival.body)["n"] for arrival in rig.sinks["circleci"].received]
+    for source in {one.source for one in held}:
+        mine = [one.number for one in held if one.source == source]
+        assert [number for number in arrived if number in mine] == mine
