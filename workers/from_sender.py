@@ -21,7 +21,7 @@ from msgspec import structs
 
 from relay.domain.directory import Directory, Moves, NobodyMoves
 from relay.domain.errors import InvalidRecord
-from relay.domain.filters import Event
+from relay.domain.filters import UNDECIDED, Event
 from relay.domain.hop import encode_hop
 from relay.domain.identity import OWN_SOURCE, DeliveryId
 from relay.domain.message import Message, message_digest, parse_message, sender_headers
@@ -42,7 +42,7 @@ from workers.routing import first_hop, lane_record
 from workers.tables import LookedUpFirst
 
 NOBODY_MOVES: Final = NobodyMoves()
-UNROUTABLE: Final = Later(5.0, "the entry of a receiver cannot be read here, not even its lane")
+UNROUTABLE: Final = Later(5.0, "the entry of a receiver cannot be read here: its lane, or what it subscribes to")
 _KEPT_MS: Final = 7 * DAY_S * 1000
 """Retention of `from_sender`: no older record can be there, whatever its sender says."""
 
@@ -195,12 +195,14 @@ class FromSender:
         return names
 
     def _routed(self, work: Incoming, names: Sequence[str]) -> Done | Later:
-        if len(names) == 1 and (only := self._directory.receiver(names[0])) is not None:
+        if len(names) == 1 and (only := self._directory.receiver(names[0])) is not None and only.unusable is None:
             return Done((self._hop(work, Event(work.message), only, work.message.wait_s),))
         event = Event(work.message)
         found = [(name, self._directory.receiver(name)) for name in names]
         work.unknown = tuple(name for name, receiver in found if receiver is None)
         if any(self._directory.refusal(name) is not None for name in work.unknown):
+            return UNROUTABLE
+        if work.message.receivers is None and any(one is not None and one.filter is UNDECIDED for _, one in found):
             return UNROUTABLE
         # a request waits for one delivery only
         hops = [self._hop(work, event, receiver, 0) for _, receiver in found if receiver is not None]

@@ -11,14 +11,15 @@ from relay.config.receivers_file import Raw, check_entry, resolve, resolve_sourc
 from relay.config.references import references_in
 from relay.config.topic import ORIGIN, decode
 from relay.domain.errors import UserError
+from relay.domain.filters import UNDECIDED
 from relay.domain.receiver import Endpoint, LaneKind, Receiver, Source
 
 _NOWHERE: Final = "https://unusable.invalid"
 _SENT_WITH: Final = SECRET_FIELDS | {"signature", "signature_digest", "verification", "oauth2", "tls", "proxy"}
 """Fields of a receiver that only matter to a process that sends to it."""
-_ROUTED_BY: Final = frozenset(
-    {"ordering", "lane", "partitions", "sources", "event_types", "filter", "forward_headers", "enabled", "owner"}
-)
+_LANE: Final = frozenset({"lane", "partitions", "ordering", "enabled", "owner"})
+_SUBSCRIPTION: Final = frozenset({"sources", "event_types", "filter"})
+_ROUTED_BY: Final = _LANE | _SUBSCRIPTION | {"forward_headers"}
 
 
 def receiver_of(name: str, value: bytes, environ: Mapping[str, str], ring: KeyRing) -> Receiver:
@@ -30,16 +31,27 @@ def unusable_receiver(name: str, value: bytes, why: str) -> Receiver | None:
     """A receiver of which only the routing can be known here: `unusable` is `why`. As much is read of its record as a
     newer release, or references that mean nothing here, leave readable. None: not even its lane."""
     try:
-        raw = {field: each for field, each in decode(value).entry.items() if next(references_in(each), None) is None}
+        entry = decode(value).entry
     except UserError:
         return None
-    for fields in (ReceiverEntry.model_fields.keys() - _SENT_WITH, _ROUTED_BY, frozenset({"lane", "partitions"})):
+    raw = {field: each for field, each in entry.items() if next(references_in(each), None) is None}
+    if not entry.keys() & _SUBSCRIPTION <= raw.keys():
+        raw = {field: each for field, each in raw.items() if field not in _SUBSCRIPTION}
+    for fields in (ReceiverEntry.model_fields.keys() - _SENT_WITH, _ROUTED_BY, _ROUTED_BY - {"filter"}, _LANE):
         known: Raw = {"post_endpoint": _NOWHERE} | {field: each for field, each in raw.items() if field in fields}
         try:
-            return replace(resolve(name, _entry(name, known), {}, ORIGIN), unusable=why)
+            found = resolve(name, _entry(name, known), {}, ORIGIN)
         except UserError:
             continue
+        return replace(_with_subscription(found, entry), unusable=why)
     return None
+
+
+def _with_subscription(known: Receiver, entry: Raw) -> Receiver:
+    """`known`: as much of `entry` as can be read. What it subscribes to beyond that is left open."""
+    if entry.get("sources") and not known.sources:
+        return replace(known, sources=("*",), event_types=("*",), filter=UNDECIDED)
+    return known if entry.get("filter") is None or known.filter is not None else replace(known, filter=UNDECIDED)
 
 
 def unusable_source(source_id: str, value: bytes, why: str) -> Source:

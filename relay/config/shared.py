@@ -208,7 +208,7 @@ class SharedReceivers:
         entry = seen.entry
         if not entry.sources or "${" not in "".join((*entry.sources, *entry.event_types)):
             return seen
-        known = self._resolved(name, value)
+        known = self._resolved(name, value) or unusable_receiver(name, value, "")
         if known is None:
             return seen
         entry = msgspec.structs.replace(entry, sources=known.sources, event_types=known.event_types)

@@ -73,6 +73,10 @@ class Filter:
         return self.test(event) is True
 
 
+UNDECIDED: Final = Filter("undecided", lambda _event: True)
+"""Of a subscription that cannot be read here: nobody can say yet whether it takes a message."""
+
+
 def _headers(message: Message) -> dict[str, str]:
     optional = (("ce-type", message.event_type), ("ce-time", message.time), ("content-type", message.content_type))
     return {

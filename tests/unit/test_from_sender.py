@@ -11,7 +11,7 @@ from relay.config.routes import Routes
 from relay.domain.coordinate import Headers
 from relay.domain.directory import NobodyMoves
 from relay.domain.errors import InvalidRecord
-from relay.domain.filters import Filter
+from relay.domain.filters import UNDECIDED, Filter
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, message_headers
@@ -96,6 +96,14 @@ def test_a_message_waits_while_the_lane_of_one_of_its_receivers_cannot_be_told(r
     assert isinstance(step.step(work), Later)
     del rig.known.refused["cx"]
     assert isinstance(step.step(work), Done)
+
+
+def test_a_message_waits_while_nobody_can_say_whether_a_receiver_subscribes_to_it(rig: Rig) -> None:
+    rig.known.receivers["ci"] = replace(rig.known.receivers["ci"], unusable="not set", filter=UNDECIDED)
+    rig.known.subscribed = ("ci",)
+    step = worker(rig)
+    assert isinstance(step.step(step.admit(sent(structs.replace(PUSH, receivers=None)))), Later)
+    assert isinstance(step.step(step.admit(sent(PUSH))), Done)  # which names it
 
 
 def test_in_the_shared_lane_the_receiver_is_the_key(rig: Rig) -> None:

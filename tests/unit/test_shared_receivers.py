@@ -19,6 +19,7 @@ from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.registry import Registry
 from relay.config.topic import Declared
 from relay.domain.errors import InvalidRecord, LogUnavailable
+from relay.domain.filters import UNDECIDED
 from relay.domain.own_events import feed, hearers
 from relay.domain.route import Route, removed_key, route_key
 from relay.domain.topics import Topics
@@ -295,6 +296,30 @@ async def test_who_is_off_is_no_subscriber_but_who_lacks_a_secret_here_is_and_a_
     )
     async with following(log, {"WHO": "a"}) as registry:
         assert registry.subscribers("a", None) == ("by-reference", "many", "own", "refused")
+
+
+@pytest.mark.parametrize("lane", ["shared", "dedicated"])
+@pytest.mark.parametrize(
+    ("fields", "subscribed", "undecided"),
+    [
+        ({"sources": ["a"], "event_types": ["*"], "secret": "${ABSENT}"}, {"a"}, False),
+        ({"sources": ["a"], "event_types": ["*"], "of_a_newer_release": 1}, {"a"}, False),
+        ({"sources": ["${ABSENT}"], "event_types": ["*"]}, {"a", "b"}, True),
+        ({"sources": ["a"], "event_types": ["${ABSENT}"]}, {"a", "b"}, True),
+        ({"sources": ["a"], "event_types": ["*"], "filter": {"of_a_newer_release": 1}}, {"a"}, True),
+        ({"sources": {"of_a_newer_release": 1}, "event_types": ["*"]}, {"a", "b"}, True),
+    ],
+)
+async def test_what_cannot_be_used_here_is_routed_to_all_the_same(
+    log: _Log, lane: str, fields: dict[str, Any], subscribed: set[str], undecided: bool
+) -> None:
+    await log.say({"ci": entry(lane=lane, **fields)})
+    async with following(log) as registry:
+        assert {source for source in ("a", "b") if registry.subscribers(source, None) == ("ci",)} == subscribed
+        known = registry.receiver("ci")
+        assert known is not None
+        assert known.unusable == registry.refusal("ci")
+        assert (known.lane, known.filter is UNDECIDED) == (lane, undecided)
 
 
 async def test_who_has_a_filter_is_known_wherever_it_is_kept_and_as_it_changes(log: _Log) -> None:
