@@ -22,13 +22,15 @@ class Limits:
     """What begin has to keep to, of the endpoint that `row.owner` names.
 
     `interval_s`: least distance of two POST starts (0: no limit). `settle_s`: how long after its begin a POST may
-    still arrive. `probe_s`: how long the one probe of a half-open breaker may take until another may be sent.
+    still arrive. `probe_s`: how long after its begin a POST may be under way, as the one probe of a half-open breaker.
+    `max_in_flight`: POSTs that may be under way from all lanes; None: any number.
     """
 
     interval_s: float
     settle_s: float
     breaker: BreakerPolicy
     probe_s: float
+    max_in_flight: int | None = None
 
 
 class BeginAsk(Struct, frozen=True, gc=False):
@@ -50,6 +52,9 @@ class BeginAsk(Struct, frozen=True, gc=False):
     has a gap. Everywhere else the verdict is LookedUp.
     `queue`: digest of the order key, None where there is no order (as in `IntakeAsk`); looked at of the unseen only,
     and of what they come after.
+    `counted_s`: for so long, the lane's owner has known by itself that its POSTs, with those of the other lanes, keep to
+    `max_in_flight`. Where that began later than `probe_s` before a loss of memory, nothing is begun until `probe_s`
+    after it: what was under way then, and is not known any more, has ended.
     """
 
     row: RowKey
@@ -65,6 +70,7 @@ class BeginAsk(Struct, frozen=True, gc=False):
     room_to_retry: int | None = None
     unseen: bool = False
     queue: bytes | None = None
+    counted_s: float = 0.0
 
 
 class Go(NamedTuple):
@@ -77,13 +83,14 @@ class Go(NamedTuple):
     start_in_s: float
 
 
-WaitReason = Literal["rate", "pause", "breaker", "settling", "offline", "disabled", "backlog"]
+WaitReason = Literal["rate", "pause", "breaker", "settling", "offline", "disabled", "backlog", "max_in_flight"]
 
 
 class Wait(NamedTuple):
     """Not yet. Nothing was recorded, no attempt counted. `settling`: an earlier POST may still arrive. `offline`: as
     `breaker`, in a long outage; `disabled`: as `pause`, which such an outage ended in. `backlog`: there is no room for
-    its answer or its retry; `fresh`: then, no attempt was ever made, for sure."""
+    its answer or its retry; `fresh`: then, no attempt was ever made, for sure. `max_in_flight`: as many POSTs are under way
+    as may be, or other lanes have waited longer: those that keep asking get a turn, one after the other."""
 
     seconds: float
     why: WaitReason

@@ -20,6 +20,7 @@ from tests.contract.state_contract import (
 )
 from tests.contract.state_endpoints_contract import EndpointsContract, FailedContract
 from tests.contract.state_hints_contract import HintsContract
+from tests.contract.state_in_flight_contract import InFlightContract
 from tests.contract.state_key_use_contract import KeyUseContract
 from tests.contract.state_lanes_contract import LanesContract
 from tests.contract.state_onlooker_contract import OnlookerContract
@@ -44,6 +45,7 @@ class StateContract(
     RowsContract,
     EndpointsContract,
     RoomContract,
+    InFlightContract,
     FailedContract,
     ParkingContract,
     LifeContract,

@@ -74,7 +74,14 @@ lanes = st.builds(Lane, st.just("topic"), st.just(0), epochs)
 queues = st.sampled_from([None, b"queue-1-----", b"queue-2-----"])
 durations = st.sampled_from([0.0, 0.5, 5.0, 40.0])
 rooms = st.sampled_from([None, None, 0, 1, 2, 5_000])
-limits = st.builds(Limits, st.sampled_from([0.0, 0.4, 5.0]), st.just(10.0), st.just(BREAKER), st.just(15.0))
+limits = st.builds(
+    Limits,
+    st.sampled_from([0.0, 0.4, 5.0]),
+    st.just(10.0),
+    st.just(BREAKER),
+    st.just(15.0),
+    st.sampled_from([None, 0, 1, 1, 2]),
+)
 asks = st.builds(
     BeginAsk,
     rows,
@@ -90,6 +97,7 @@ asks = st.builds(
     room_to_retry=st.sampled_from([None, 0, 1]),
     unseen=st.booleans(),
     queue=queues,
+    counted_s=st.sampled_from([0.0, 5.0, 1e6]),
 )
 results = st.sampled_from([None, Result("answered", 200, "a/b", b"\xfe" * 40)])
 settlements = st.builds(

@@ -6,21 +6,24 @@ from dataclasses import dataclass, field
 from relay.state.attempts import Ambiguous, BeginAsk, Go, Have, Kind, Limits, LookedUp, Stale, Verdict, Wait
 from relay.state.port import Counts
 from relay.state.rows import Row, Stage
-from tests.fakes.state_endpoint import Endpoint
+from tests.fakes.state_endpoint import FULL_WAIT_S, Endpoint
 from tests.fakes.state_rows import Rows, StoredRow
 
 AHEAD_S = 1.0
 BACKLOG_WAIT_S = 1.0
+LONGEST_UNKNOWN_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
     """What one begin call asks of one lane and tag, at one moment.
 
-    `keeps`: whether the lane holds a reference to a digest, of a generation or a later one; `has_queue`: whether
-    anything of an order key is parked there; `parked`: how many polls and retries of an owner are.
+    `lane`: its topic and partition. `keeps`: whether the lane holds a reference to a digest, of a generation or a later
+    one; `has_queue`: whether anything of an order key is parked there; `parked`: how many polls and retries of an owner
+    are.
     """
 
+    lane: str
     rows: Rows
     now: float
     doubt_until: float
@@ -83,6 +86,11 @@ class Beginning:
         slot = max(self.now, endpoint.slot) if ask.limits.interval_s > 0 else self.now
         if slot - self.now > AHEAD_S:
             return Wait(slot - self.now - AHEAD_S, "rate")
+        unknown_s = self._unknown_in_flight(ask)
+        if unknown_s > 0:
+            return Wait(min(unknown_s, LONGEST_UNKNOWN_WAIT_S), "max_in_flight")
+        if not endpoint.take_place(self.now, self.lane, ask.token, ask.limits):
+            return Wait(FULL_WAIT_S, "max_in_flight")
         _reserve(endpoint, slot, self.now, ask.token, ask.limits)
         if ask.room is not None:
             self.rows.room(ask.row.owner).add(ask.row.digest)
@@ -122,6 +130,12 @@ class Beginning:
         if no_answer or (fresh and ask.room_to_retry is not None and parked.retries >= ask.room_to_retry):
             return Wait(BACKLOG_WAIT_S, "backlog", fresh and self.now >= self.doubt_until)
         return None
+
+    def _unknown_in_flight(self, ask: BeginAsk) -> float:
+        """For how long POSTs of before a loss may be under way that are not known."""
+        probe_s, counted_since = ask.limits.probe_s, self.now - ask.counted_s
+        lacking = ask.limits.max_in_flight is not None and self.now < self.doubt_until
+        return self.lost_at + probe_s - self.now if lacking and counted_since > self.lost_at - probe_s else 0.0
 
     def _paused(self, endpoint: Endpoint) -> Wait | None:
         left = endpoint.paused_until - self.now

@@ -1,7 +1,7 @@
 """An endpoint in the memory of the state's fake: its rate, pause and breaker."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from relay.domain.hold import Hold
@@ -13,11 +13,24 @@ from tests.fakes.breaker import Breaker, Closed, HalfOpen, Open, ask, record
 
 REMEMBERED_S = 7 * 86_400.0
 PROBE_WAIT_S = 1.0
+FULL_WAIT_S = 0.1
+GIVEN_UP_S = 0.3
+TURN_S = 1.0
+
+
+@dataclass(slots=True)
+class Place:
+    """Of a lane in the line for a place in flight. `since`: when it began to wait; None: it does not, its turn lasts."""
+
+    since: float | None = None
+    asked_at: float = 0.0
+    turn_until: float = -math.inf
 
 
 @dataclass(slots=True)
 class Endpoint:
-    """Rate, pause and breaker. `probe`: token of the one under way. `decided_at`: when it was held or resumed last."""
+    """Rate, pause, breaker, and what is in flight. `probe`: token of the one under way. `decided_at`: when it was held or
+    resumed last. `in_flight`: tokens, each until its POST cannot be under way any more. `line`: lanes."""
 
     slot: float = 0.0
     paused_until: float = 0.0
@@ -25,6 +38,34 @@ class Endpoint:
     decided_at: float = -math.inf
     breaker: Breaker = Closed()
     probe: bytes | None = None
+    in_flight: dict[bytes, float] = field(default_factory=dict)
+    line: dict[str, Place] = field(default_factory=dict)
+
+    def take_place(self, now: float, lane: str, token: bytes, limits: Limits) -> bool:
+        """Whether there is a place in flight for `lane`, which has it then."""
+        if limits.max_in_flight is None:
+            return True
+        self.in_flight = {each: until for each, until in self.in_flight.items() if until > now}
+        self._tidy(now)
+        own = self.line.get(lane, Place())
+        others = [(each.since, name) for name, each in self.line.items() if each.since is not None and name != lane]
+        ahead = sum(own.since is None or other < (own.since, lane) for other in others)
+        in_turn = own.turn_until > now
+        if limits.max_in_flight - len(self.in_flight) <= (0 if in_turn else ahead):
+            self.line[lane] = Place(now if own.since is None else own.since, now, own.turn_until)
+            return False
+        self.in_flight[token] = now + limits.probe_s
+        self.line.pop(lane, None)
+        if others:
+            self.line[lane] = Place(turn_until=own.turn_until if in_turn else now + TURN_S)
+        return True
+
+    def _tidy(self, now: float) -> None:
+        for name, each in list(self.line.items()):
+            if each.since is not None and now - each.asked_at > GIVEN_UP_S:
+                each.since = None
+            if each.since is None and each.turn_until <= now:
+                del self.line[name]
 
     def keep(self, hold: Hold, now: float) -> None:
         self.hold, self.paused_until, self.decided_at = hold, math.inf, now

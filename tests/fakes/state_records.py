@@ -76,6 +76,7 @@ class Records(Memory):
     def _beginning(self, lane: Lane, tag: Tag) -> Beginning:
         index = tag.lane(lane)
         return Beginning(
+            lane=f"{lane.topic}/{lane.partition}",
             rows=tag.rows,
             now=self.now,
             doubt_until=tag.doubt_until,

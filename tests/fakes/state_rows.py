@@ -150,6 +150,7 @@ def settle(rows: Rows, one: Settlement, now: float, free: Callable[[bytes], None
     first = not token or row is None or not (finished or token in row.settled)
     rows.count_absence(now)
     _take_health(rows.endpoint(one.row.owner), one, now, first=first)
+    rows.endpoint(one.row.owner).in_flight.pop(token, None)
     mine = row if row is not None and row.generation >= one.generation else StoredRow(one.generation)
     current = token != b"" and mine.token == token
     changed = mine.generation == one.generation and _apply(mine, one, now)

@@ -45,6 +45,8 @@ class Surroundings(Transport):
     """Requests now, by path."""
     most: Counter[str] = field(default_factory=Counter)
     """The most of them at once."""
+    starts: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """When each POST began that is no ping, by path."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def start(self) -> None:
@@ -66,6 +68,8 @@ class Surroundings(Transport):
         path = urlsplit(request.url).path
         self.under_way[path] += 1
         self.most[path] = max(self.most[path], self.under_way[path])
+        if request.method == "POST" and dict(request.headers).get("ce-type") != PING_TYPE:
+            self.starts[path].append(asyncio.get_running_loop().time())
         try:
             await asyncio.sleep(0.01)
             unsent = self.unsent.get("*") or self.unsent.get(path.split("/")[1])
@@ -157,3 +161,13 @@ class Surroundings(Transport):
 
     def _callbacks(self) -> list[tuple[str, Mapping[str, str], bytes]]:
         return [post for post in self.posts if post[0] == "/callback"]
+
+
+def most_in(starts: Sequence[float], window_s: float) -> int:
+    """How many of them, in order of time, there are in the busiest sliding window; at most."""
+    most = first = 0
+    for last, start in enumerate(starts):
+        while starts[first] <= start - window_s:
+            first += 1
+        most = max(most, last - first + 1)
+    return most

@@ -54,6 +54,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
+    def stand_still(self, seconds: float) -> None:
+        """As code that blocks the loop for so long, or a machine that gives it no time."""
+        self._jumping.now += seconds
+
     def call_at(  # type: ignore[override]  # as strict about the callback as needed here
         self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> TimerHandle:

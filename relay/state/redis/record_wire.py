@@ -137,7 +137,8 @@ def limits_of(ask: BeginAsk) -> tuple[object, ...]:
     limits = ask.limits
     interval_us = math.ceil(limits.interval_s * 1e6 - 1e-3)  # the tolerance: 0.01 s must not become 10,001 us
     times = ms(limits.settle_s), ms(limits.probe_s), ms(limits.breaker.offline.after)
-    return ask.row.owner, interval_us, *times, _count(ask.room), _count(ask.room_to_retry)
+    counts = _count(ask.room), _count(ask.room_to_retry), _count(limits.max_in_flight)
+    return ask.row.owner, interval_us, *times, *counts, ms(ask.counted_s)
 
 
 def _count(most: int | None) -> int:

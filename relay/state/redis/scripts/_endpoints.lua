@@ -4,7 +4,7 @@
 --   c length of the current run of failures, f its begin (ms), o when an open breaker may be probed (ms),
 --   s since when it fails without any success between (ms), m how often since, l when it did last (ms),
 --   z absence (ms) that there had been when it began to,
---   k token of the probe under way, q when another may be sent (ms)
+--   k token of the probe under way, q when another may be sent (ms), j lanes that wait for a place in flight (_in_line.lua)
 -- `held` is the set of those that are held.
 -- What happens to the breaker is written as pure steps in tests/fakes/breaker.py, which the contract tests compare with.
 local IDLE_MS = 7 * 86400 * 1000 -- an endpoint nobody used for so long is healthy

@@ -1,4 +1,4 @@
---include _life _tables _usual _forms _room
+--include _life _tables _usual _forms _room _in_flight
 -- Arguments: MessagePack of {policies {{owner, failures, window ms, open ms, offline after ms, ping every ms}, ...},
 -- row digests, settlements}, the last two one after the other; a settlement: generation, change, counted, last status
 -- or -1, healthy (1, 0, -1: says nothing), due ms, pause ms, index into policies, lengths of the token, the reason and
@@ -20,7 +20,7 @@ local function usual(policies, list, settlements)
     return nil
   end
   local digests, key, found = newest_rows(list)
-  local rows, fields, accepted, over, at = {}, {}, {}, {}, 1
+  local rows, fields, tokens, accepted, over, at = {}, {}, {}, {}, {}, 1
   for i, digest in ipairs(digests or NOTHING) do
     local generation, change, counted, status, healthy, _, pause_ms, _, token_size, reason_size, result_size, from =
       struct.unpack(FORM, settlements, at)
@@ -35,7 +35,7 @@ local function usual(policies, list, settlements)
       return nil
     end
     at = from + token_size + result_size
-    rows[i] = APPLIED
+    rows[i], tokens[i] = APPLIED, token
     table.insert(change == ACCEPTED and accepted or over, digest)
     fields[2 * i - 1] = digest
     fields[2 * i] = struct.pack(OUTCOME, change, attempts, generation, status + 1, token_size, token)
@@ -50,6 +50,7 @@ local function usual(policies, list, settlements)
   if noted and #over > 0 then
     call('SREM', room, unpack(over))
   end
+  call('ZREM', in_flight_key(policies[1][1]), unpack(tokens))
   call('HSET', key, unpack(fields))
   return rows
 end
@@ -135,6 +136,9 @@ local function general()
     local row, token = load_row(digest), x.token
     local first = token == '' or not row or not (row.f or was_settled(row, token))
     take_health(x.policy, token, x.healthy, x.pause_ms, first)
+    if token ~= '' then
+      call('ZREM', in_flight_key(x.policy[1]), token)
+    end
     local mine = row
     if not row or row.g < generation then
       mine = fresh_row(generation)

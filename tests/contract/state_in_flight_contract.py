@@ -1,0 +1,127 @@
+"""What every state has to do about POSTs in flight: never more than may be, over all lanes, and each lane gets its turn."""
+
+from dataclasses import replace
+
+from relay.state.attempts import Change, Go, Kind, Wait
+from relay.state.port import Lane
+from relay.state.replies import answered, of
+from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, begun, outcome, row
+
+TWO = replace(LIMITS, max_in_flight=2)
+OTHER = Lane("to_receiver_ci", 1, 7)
+THIRD = Lane("to_receiver_ci", 2, 7)
+FULL = Wait(0.1, "max_in_flight")
+GO = Go(1, 0.0)
+
+
+class InFlightContract:
+    """At most two."""
+
+    async def begin_some(self, rig: Rig, *numbers: int, lane: Lane = LANE, **changes: object) -> list[object]:
+        asks = [ask(row(number), b"t-%d" % number, **{"limits": TWO} | changes) for number in numbers]
+        return list(await answered(rig.state.begin(of(lane, asks))))
+
+    async def settle_some(self, rig: Rig, *numbers: int, change: Change = Change.RESULT) -> None:
+        await answered(
+            rig.state.settle([outcome(row(number), change, b"t-%d" % number, result=ANSWER) for number in numbers])
+        )
+
+    async def test_all_lanes_of_an_endpoint_share_its_places(self, rig: Rig) -> None:
+        assert await self.begin_some(rig, 1) == [GO]
+        assert await self.begin_some(rig, 2, 3, lane=OTHER) == [GO, FULL]
+        assert await self.begin_some(rig, 4) == [FULL]
+        assert await begun(rig.state, row(5, "another"), limits=TWO) == GO
+        assert await begun(rig.state, row(6), kind=Kind.POLL, limits=TWO) == GO, "a GET takes no place"
+        assert await begun(rig.state, row(7)) == GO, "where the number is not limited none is counted"
+
+    async def test_each_outcome_gives_its_place_back_once(self, rig: Rig) -> None:
+        for number, change in enumerate((Change.RELEASED, Change.RETRY, Change.DOUBT, Change.ACCEPTED, Change.RESULT)):
+            assert await self.begin_some(rig, number, number + 100) == [GO, GO]
+            await self.settle_some(rig, number, change=change)
+            await self.settle_some(rig, number, change=change)
+            assert await self.begin_some(rig, number + 200, number + 300) == [GO, FULL]
+            await self.settle_some(rig, number + 100, number + 200)
+
+    async def test_what_did_not_begin_takes_no_place(self, rig: Rig) -> None:
+        paced = replace(TWO, interval_s=10)
+        assert await self.begin_some(rig, 1, limits=paced) == [GO]
+        assert await self.begin_some(rig, 2, 3, limits=paced) == [Wait(9.0, "rate")] * 2
+        assert await self.begin_some(rig, 4) == [GO]
+
+    async def test_who_has_no_place_takes_no_slot_of_the_rate(self, rig: Rig) -> None:
+        paced = replace(TWO, interval_s=0.25)
+        assert await self.begin_some(rig, 1, 2, 3, limits=paced) == [GO, Go(1, 0.25), FULL]
+        await self.settle_some(rig, 1)
+        assert await self.begin_some(rig, 3, limits=paced) == [Go(1, 0.5)]
+
+    async def test_a_lost_reply_takes_no_second_place(self, rig: Rig) -> None:
+        assert await self.begin_some(rig, 1) == [GO]
+        assert await self.begin_some(rig, 1, 2, 3) == [GO, GO, FULL]
+
+    async def test_the_place_of_a_dead_process_is_free_when_its_request_cannot_be_under_way(self, rig: Rig) -> None:
+        assert await self.begin_some(rig, 1, 2) == [GO, GO]
+        await rig.elapse(TWO.probe_s - 0.1)
+        assert await self.begin_some(rig, 3, lane=OTHER) == [FULL]
+        await rig.elapse(0.1)
+        assert await self.begin_some(rig, 3, 4, 5, lane=OTHER) == [GO, GO, FULL]
+
+    async def test_an_outcome_of_a_former_attempt_frees_nothing_of_the_present_one(self, rig: Rig) -> None:
+        assert await self.begin_some(rig, 1, 2) == [GO, GO]
+        await rig.elapse(TWO.settle_s)
+        assert await self.begin_some(rig, 3, 4) == [GO, GO]
+        await self.settle_some(rig, 1, 2)
+        assert await self.begin_some(rig, 5) == [FULL]
+
+    async def test_a_lane_that_waits_has_the_next_place_and_a_turn(self, rig: Rig) -> None:
+        one = replace(LIMITS, max_in_flight=1)
+        assert await self.begin_some(rig, 1, limits=one) == [GO]
+        assert await self.begin_some(rig, 11, lane=OTHER, limits=one) == [FULL]
+        await rig.elapse(0.05)
+        await self.settle_some(rig, 1)
+        assert await self.begin_some(rig, 2, limits=one) == [FULL], "it is the other's, who asks again soon"
+        assert await self.begin_some(rig, 11, lane=OTHER, limits=one) == [GO]
+        for number in range(12, 16):
+            await rig.elapse(0.24)
+            await self.settle_some(rig, number - 1)
+            assert await self.begin_some(rig, number, lane=OTHER, limits=one) == [GO], "in its turn"
+            assert await self.begin_some(rig, 2, limits=one) == [FULL]
+        await rig.elapse(0.04)
+        await self.settle_some(rig, 15)
+        assert await self.begin_some(rig, 16, lane=OTHER, limits=one) == [FULL]
+        assert await self.begin_some(rig, 2, limits=one) == [GO]
+
+    async def test_places_go_to_lanes_in_the_order_in_which_they_began_to_wait(self, rig: Rig) -> None:
+        assert await self.begin_some(rig, 1, 2) == [GO, GO]
+        assert await self.begin_some(rig, 11, lane=OTHER) == [FULL]
+        await rig.elapse(0.05)
+        assert await self.begin_some(rig, 21, lane=THIRD) == [FULL]
+        await self.settle_some(rig, 1)
+        assert await self.begin_some(rig, 21, lane=THIRD) == [FULL]
+        await self.settle_some(rig, 2)
+        assert await self.begin_some(rig, 21, lane=THIRD) == [GO], "there is one for each of them"
+        assert await self.begin_some(rig, 11, lane=OTHER) == [GO]
+
+    async def test_a_lane_that_asks_no_more_holds_up_none(self, rig: Rig) -> None:
+        assert await self.begin_some(rig, 1, 2) == [GO, GO]
+        assert await self.begin_some(rig, 11, lane=OTHER) == [FULL]
+        await self.settle_some(rig, 1)
+        await rig.elapse(0.31)
+        assert await self.begin_some(rig, 3) == [GO]
+
+    async def test_after_a_loss_only_a_lane_that_knows_what_it_has_in_flight_goes_on(self, rig: Rig) -> None:
+        await self.begin_some(rig, 1, 2)
+        await rig.lose()
+        await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=100)
+        await rig.elapse(4)
+        wait = Wait(1.0, "max_in_flight")
+        assert await self.begin_some(rig, 3, counted_s=4 + TWO.probe_s - 1) == [wait]
+        assert await self.begin_some(rig, 3, counted_s=4 + TWO.probe_s) == [GO]
+        await rig.elapse(TWO.probe_s - 4 - 0.5)
+        assert await self.begin_some(rig, 4, counted_s=1) == [Wait(0.5, "max_in_flight")]
+        await rig.elapse(0.5)
+        assert await self.begin_some(rig, 4) == [GO]
+
+    async def test_where_nothing_was_lost_none_waits(self, rig: Rig) -> None:
+        await rig.lose()
+        await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=0)
+        assert await self.begin_some(rig, 1) == [GO]
