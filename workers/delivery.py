@@ -1,6 +1,7 @@
 """A delivery as work: one message on its way to one receiver, and what the engine keeps to on that way."""
 
 from functools import lru_cache
+from math import inf
 
 from msgspec import structs
 
@@ -14,8 +15,12 @@ from relay.log.port import Record
 from relay.state.attempts import Change, Limits
 from relay.state.rows import delivery_row
 
-RATE_SLACK = 1.03
-"""Starts are paced this much slower than the limit, so that jitter on the way does not let the endpoint see more."""
+RATE_SLACK = 0.05
+LEAST_RATE_SLACK_S = 0.02
+"""Starts are paced so much of a window slower than the limit, and at least so long, so that the endpoint does not see
+more although some start late, or are longer on their way."""
+LATE_SHARE = 0.6
+"""How much of that a start may be late; the rest is for the way."""
 
 MOST_OFFSETS = 10**12
 """A partition never has so many records."""
@@ -112,28 +117,41 @@ def can_be_asked(receiver: Receiver) -> bool:
 
 def rules_of(receiver: Receiver) -> GateRules:
     """What the engine keeps to when it sends to a receiver from one of its partitions."""
-    post = receiver.post
     asked = can_be_asked(receiver)
     once = not asked and receiver.on_ambiguous == "dead_letter"
-    return _rules(interval_s(post), post.settle_s, post.breaker, in_flight_per_lane(receiver), asked, once)
+    post, partitions = receiver.post, receiver.partitions
+    pace = post.rate_limit, post.window_size
+    return _rules(*pace, post.settle_s, post.breaker, post.max_in_flight, partitions, asked, once)
 
 
 @lru_cache(maxsize=4_096)
 def _rules(
-    interval_s: float, settle_s: float, breaker: BreakerPolicy, in_flight: int, asked: bool, once: bool
+    rate_limit: int | None,
+    window_s: float,
+    settle_s: float,
+    breaker: BreakerPolicy,
+    in_flight: int,
+    partitions: int,
+    asked: bool,
+    once: bool,
 ) -> GateRules:
     """Remembered: most receivers have the same ones."""
-    limits = Limits(interval_s, settle_s, breaker, settle_s)
-    return GateRules(limits, in_flight, ask_first=asked, at_most_once=once)
+    interval_s, late_s = pace_of(rate_limit, window_s)
+    limits = Limits(interval_s, settle_s, breaker, settle_s, in_flight)
+    share = in_flight_per_lane(in_flight, partitions)
+    return GateRules(limits, share, partitions <= in_flight, late_s, ask_first=asked, at_most_once=once)
 
 
-def in_flight_per_lane(receiver: Receiver) -> int:
-    return max(1, receiver.post.max_in_flight // receiver.partitions)
+def in_flight_per_lane(most: int, partitions: int) -> int:
+    return max(1, most // partitions)
 
 
-def interval_s(endpoint: Endpoint) -> float:
-    """Least distance of two POST starts; 0: no limit."""
-    return endpoint.window_size * RATE_SLACK / endpoint.rate_limit if endpoint.rate_limit else 0.0
+def pace_of(rate_limit: int | None, window_s: float) -> tuple[float, float]:
+    """Least distance of two POST starts, and how late each may be; in seconds."""
+    if not rate_limit:
+        return 0.0, inf
+    slack_s = max(window_s * RATE_SLACK, LEAST_RATE_SLACK_S)
+    return (window_s + slack_s) / rate_limit, slack_s * LATE_SHARE
 
 
 def order_key(receiver: Receiver, delivery: DeliveryId, order: str | None) -> bytes | None:

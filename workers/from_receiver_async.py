@@ -80,7 +80,7 @@ class Awaited(Work):
         """The receiver with its settings of now."""
         self.receiver = receiver
         limits = Limits(0.0, receiver.post.settle_s, receiver.post.breaker, receiver.post.settle_s)
-        self.rules = GateRules(limits, in_flight_per_lane(receiver))
+        self.rules = GateRules(limits, in_flight_per_lane(receiver.post.max_in_flight, receiver.partitions))
 
     @property
     def status_url(self) -> str | None:

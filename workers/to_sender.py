@@ -44,7 +44,7 @@ from relay.state.attempts import Kind, Limits
 from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, RowKey, Stage, callback_row, delivery_row
-from workers.delivery import interval_s, unusable_wait
+from workers.delivery import pace_of, unusable_wait
 from workers.journal import About
 from workers.letters import Letters
 from workers.outside import Outside
@@ -265,5 +265,6 @@ def _repeated(work: Callback, callback: Endpoint) -> Resend | Dead:
 
 def _rules_of(callback: Endpoint) -> GateRules:
     # No settling: a repeat of the same id is allowed, so there is nothing to wait for.
-    limits = Limits(interval_s(callback), 0.0, callback.breaker, callback.settle_s)
-    return GateRules(limits, callback.max_in_flight)
+    interval_s, late_s = pace_of(callback.rate_limit, callback.window_size)
+    limits = Limits(interval_s, 0.0, callback.breaker, callback.settle_s, callback.max_in_flight)
+    return GateRules(limits, callback.max_in_flight, late_s=late_s)

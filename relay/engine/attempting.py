@@ -42,11 +42,14 @@ WAITS_FOR: Final[Mapping[WaitReason, WaitFor]] = {
     "offline": "offline",
     "disabled": "paused",
     "backlog": "backlog",
+    "max_in_flight": "max_in_flight",
 }
-OUR_PACE: Final = frozenset[WaitReason]({"rate", "backlog"})
+OUR_PACE: Final = frozenset[WaitReason]({"rate", "backlog", "max_in_flight"})
 """Waits that say nothing against the endpoint."""
-RATE_PAUSE_S: Final = 0.25
-"""Least pause when the rate's slots are used up: they are given out up to 1 s ahead, so several become free at once."""
+LEAST_PAUSES: Final[Mapping[WaitReason, float]] = {"rate": 0.25, "backlog": 0.25}
+"""Slots of the rate are given out up to 1 s ahead, so several become free at once."""
+CALLS_KEPT: Final = 8
+"""Begins whose shortest tells how long one takes at the least."""
 CRASH_PAUSE_S: Final = 5.0
 NOT_SENT: Final = Later(0.0, "ping not sent", Change.RELEASED)
 
@@ -60,7 +63,8 @@ class Attempting(Settling[W]):
         self._seating = 0
         self._room = setting.bounds.parked_per_owner if setting.policy.capped else None
         self._room_to_retry = self._room if setting.policy.retries_need_room else None
-        self._asked_at = -inf
+        self._asked_at = self._first_asked_at = -inf
+        self._took: deque[float] = deque(maxlen=CALLS_KEPT)
         self._delayed: list[tuple[float, int, W]] = []
         self._numbers = count()
         self._in_line = 0  # works whose part of ours runs with nobody beside it, and those that keep their turn behind
@@ -102,16 +106,20 @@ class Attempting(Settling[W]):
     # begin
 
     def begin_asks(self, works: Sequence[W], now: float) -> list[BeginAsk]:
-        self._asked_at = now  # not when the verdict is read: the process may have slept on it
+        self._asked_at = now
+        if self._first_asked_at == -inf:
+            self._first_asked_at = now
         random = self._setting.random(TOKEN_BYTES * len(works))
         for n, work in enumerate(works):
             work.token = random[TOKEN_BYTES * n : TOKEN_BYTES * (n + 1)]
         kind, room, to_retry = self._worker.kind, self._room, self._room_to_retry
-        return [asked_for(work, kind, room=room, room_to_retry=to_retry) for work in works]
+        counted_s = now - self._first_asked_at
+        return [asked_for(work, kind, room=room, room_to_retry=to_retry, counted_s=counted_s) for work in works]
 
     def _begun(self, works: Sequence[W], verdicts: Sequence[Verdict], now: float) -> None:
         """A bug that one of them brings out is raised when each was told: what was begun, and is not released by the
         lane that broke, would be in doubt."""
+        self._took.append(now - self._asked_at)
         waiting: list[tuple[W, Wait]] = []
         bug: Exception | None = None
         for work, verdict in zip(works, verdicts, strict=True):
@@ -134,7 +142,7 @@ class Attempting(Settling[W]):
             case Ping(down_for_s, since):
                 advance(work, Event.VERDICT, Phase.PINGING)
                 self._observer.offline(work.gate, down_for_s, since)
-                work.pinging, work.down_for_s, work.begun_at = True, down_for_s, self._asked_at
+                work.pinging, work.down_for_s, work.start_by = True, down_for_s, self._start_by()
                 work.down_since = since
                 self._run(work)
             case Ambiguous(attempts, doubt):
@@ -155,7 +163,7 @@ class Attempting(Settling[W]):
             work.attempts = attempt
         else:
             work.polls, work.token = attempt, b""  # a GET leaves no intent behind: nothing to settle it with
-        work.begun_at = self._asked_at
+        work.start_by = min(self._start_by(), self._slot_by(start_in_s) + rules_of(work).late_s)
         work.sent, work.unseen = True, False
         work.in_doubt, work.resolved = False, None
         if start_in_s > 0 and not self.stopping:
@@ -165,6 +173,15 @@ class Attempting(Settling[W]):
         else:
             advance(work, Event.VERDICT, Phase.RUNNING)
             self._run(work)
+
+    def _start_by(self) -> float:
+        """Counted from when it was asked, not from when the verdict is read: the process may have slept on it."""
+        return self._asked_at + self._bounds.start_within_s
+
+    def _slot_by(self, start_in_s: float) -> float:
+        """When its slot of the rate was there at the earliest: the state gave it some time within the call, which took
+        what the quickest of late took, and the rest of the time before or after that."""
+        return self._asked_at + min(self._took) + start_in_s
 
     def _start_delayed(self, now: float) -> None:
         """Their turn at the rate has come; or, as the lane stops, they are released."""
@@ -179,7 +196,7 @@ class Attempting(Settling[W]):
         if wait.why == "settling":
             self._back(work, Event.VERDICT, now + wait.seconds, now)
             return
-        if wait.why != "rate":
+        if wait.why not in ("rate", "max_in_flight"):
             self._observer.held(work.gate, wait.why)
         if wait.why == "backlog":
             fate = self._policy.no_room_for_answer(attempted=work.sent or not wait.fresh)
@@ -191,9 +208,8 @@ class Attempting(Settling[W]):
             if fate is Fate.HOLD:
                 self._back(work, Event.VERDICT, now + wait.seconds, now)
                 return
-        down = wait.why not in OUR_PACE
-        least_s = 0.0 if down else RATE_PAUSE_S
-        self._close(work.gate, max(wait.seconds, least_s), now, WAITS_FOR[wait.why], down=down)
+        seconds = max(wait.seconds, LEAST_PAUSES.get(wait.why, 0.0))
+        self._close(work.gate, seconds, now, WAITS_FOR[wait.why], down=wait.why not in OUR_PACE)
         self._back(work, Event.VERDICT, now, now)
 
     def _have(self, work: W, row: Row, now: float) -> None:
@@ -285,7 +301,7 @@ class Attempting(Settling[W]):
             return self._crashed(work, error)
 
     def _is_too_late(self, work: W, now: float) -> bool:
-        return self.stopping or now - work.begun_at > self._bounds.start_within_s
+        return self.stopping or now > work.start_by
 
     def _understood(self, work: W, call: Call[Any], reply: object, now: float) -> Decision:
         try:
@@ -304,7 +320,9 @@ class Attempting(Settling[W]):
         return Later(CRASH_PAUSE_S, "step crashed", Change.DOUBT)
 
 
-def asked_for(work: Work, kind: Kind, *, room: int | None, room_to_retry: int | None) -> BeginAsk:
+def asked_for(
+    work: Work, kind: Kind, *, room: int | None, room_to_retry: int | None, counted_s: float = 0.0
+) -> BeginAsk:
     rules = rules_of(work)
     return BeginAsk(
         row_of(work),
@@ -320,4 +338,5 @@ def asked_for(work: Work, kind: Kind, *, room: int | None, room_to_retry: int | 
         room_to_retry=room_to_retry,
         unseen=work.unseen,
         queue=work.queue,
+        counted_s=counted_s if rules.has_share else 0.0,
     )

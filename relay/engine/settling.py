@@ -143,6 +143,8 @@ class Settling(Waiting[W]):
         work.due = 0.0
         if work.result is not None:
             self._resume(work, Event.SETTLED, now)
+        elif isinstance(decision, Later) and decision.change is Change.RELEASED and not decision.due_in_s:
+            self._again(work, Event.SETTLED, now, now)
         elif isinstance(decision, Later):
             self._later(work, Event.SETTLED, decision, now)
         else:

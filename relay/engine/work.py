@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
@@ -76,10 +77,16 @@ Step = Decision | Call[Any]
 
 @dataclass(frozen=True, slots=True)
 class GateRules:
-    """What the engine keeps to when it sends work to an endpoint from one lane."""
+    """What the engine keeps to when it sends work to an endpoint from one lane.
+
+    `max_in_flight`: of this lane. `has_share`: that is its share of the endpoint's, so that all lanes together keep to
+    that although none knows of the others. `late_s`: how much later than its slot of the rate a POST may start.
+    """
 
     limits: Limits
     max_in_flight: int
+    has_share: bool = True
+    late_s: float = inf
     ask_first: bool = False
     at_most_once: bool = False
     """Nobody can be asked about it, and what is in doubt may not be sent again."""
@@ -113,7 +120,6 @@ class Work:
 
     __slots__ = (
         "attempts",
-        "begun_at",
         "crashes",
         "doubt",
         "down_for_s",
@@ -141,6 +147,7 @@ class Work:
         "row",
         "rules",
         "sent",
+        "start_by",
         "suspect",
         "taken",
         "ticket",
@@ -164,7 +171,8 @@ class Work:
         self.token = b""
         self.requested = False
         """A request was made since it was last taken up."""
-        self.begun_at = 0.0
+        self.start_by = 0.0
+        """Of what is begun: monotonic time after which its request may not start any more."""
         self.due = 0.0
         """Monotonic time before which it is not taken up."""
         self.held_for: WaitFor = "retry"

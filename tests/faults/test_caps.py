@@ -45,7 +45,7 @@ async def test_what_a_former_owner_has_in_flight_counts_while_a_process_joins() 
     await first.ended(1)
     assert world.outside.under_way["/slow"] == 4
     second = Process(world)
-    await second.ended(300)
+    await second.ended(500)
     await asyncio.gather(first.stop(), second.stop())
     assert world.outside.most["/slow"] == 4
     assert len(world.outside.arrived("/slow")) == 2 * len(SOURCES)

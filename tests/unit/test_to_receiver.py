@@ -557,8 +557,11 @@ def test_order_is_kept_per_source_per_receiver_or_not_at_all(rig: Rig) -> None:
 def test_the_engine_is_told_the_limits() -> None:
     post = Endpoint(POST, rate_limit=10, window_size=2, max_in_flight=9, timeout=5)
     rules = rules_of(Receiver("ci", post, partitions=4))
-    assert rules.limits.interval_s == pytest.approx(0.206)
-    assert (rules.limits.settle_s, rules.limits.probe_s, rules.max_in_flight) == (15, 15, 2)
+    assert rules.limits.interval_s == pytest.approx(0.21)
+    assert rules.late_s == pytest.approx(0.06)
+    assert (rules.limits.settle_s, rules.limits.probe_s) == (15, 15)
+    assert (rules.limits.max_in_flight, rules.max_in_flight, rules.has_share) == (9, 2, True)
+    assert not rules_of(Receiver("ci", post, partitions=10)).has_share
     assert not rules.ask_first
     assert rules_of(ASKED).ask_first
     assert not rules_of(NEEDS_RESPONSE).ask_first

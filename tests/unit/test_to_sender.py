@@ -256,8 +256,9 @@ def test_a_callback_keeps_to_its_own_limits(rig: Rig) -> None:
     source = replace(CALLED, callback=replace(CALLED.callback, rate_limit=10, max_in_flight=5))
     rules = admitted(worker(rig, source)).rules
     assert rules is not None
-    assert rules.limits.interval_s == pytest.approx(0.103)
-    assert (rules.limits.settle_s, rules.max_in_flight, rules.ask_first) == (0, 5, False)
+    assert rules.limits.interval_s == pytest.approx(0.105)
+    assert (rules.limits.settle_s, rules.limits.max_in_flight, rules.max_in_flight) == (0, 5, 5)
+    assert not rules.ask_first
 
 
 # what is remembered

@@ -340,7 +340,7 @@ def begin_at_intake() -> Iterator[None]:
     def start(self: Attempting[AnyWork], work: AnyWork, now: float) -> None:
         if work.token in begun:
             begun.discard(work.token)
-            work.begun_at = now
+            work.start_by = now + self._bounds.start_within_s
             advance(work, Event.TAKEN, Phase.RUNNING)
             self._run(work)
         else:

@@ -34,6 +34,7 @@ _NO_MATTER: Final = frozenset({
     *("_setting", "_worker", "_policy", "_bounds", "_observer", "_seats", "_partition", "_tags", "role"),
     *("_asked_at", "_wary_until"),  # see `_owner`; how long a lane is wary, which harms nobody
     *("window_s", "there_at", "counted_at", "before_until", "failed"),
+    *("in_flight", "line", "_took", "_first_asked_at"),  # more may be in flight than there are messages, and none is paced
 })  # fmt: skip
 _OF_RECORDS: Final = frozenset({
     *("record", "row", "hop", "receiver", "rules", "queue", "gate", "message", "arrival", "source", "delivery_key"),
@@ -135,12 +136,12 @@ def _work(seen: _Seen, work: Work) -> Hashable:
     if number is not None:
         return "work", number
     attempting = work.phase in (Phase.BEGINNING, Phase.DELAYED, Phase.RUNNING, Phase.PINGING)
-    begun = seen.moment(work.begun_at) if attempting and work.begun_at else None
+    begun = seen.moment(work.start_by) if attempting and work.start_by else None
     due = seen.moment(work.due) if work.due > seen.now else None
     doubt = seen.one(work.doubt) if work.in_doubt else None
     kind = type(work)
     if kind not in _rest_of:
-        _rest_of[kind] = tuple(sorted(set(_names(kind)) - _OF_RECORDS - {"begun_at", "due", "doubt"}))
+        _rest_of[kind] = tuple(sorted(set(_names(kind)) - _OF_RECORDS - {"start_by", "due", "doubt"}))
     rest = seen.all([getattr(work, name) for name in _rest_of[kind]])
     return kind.__name__, work.record.offset, begun, due, doubt, rest
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from relay.domain.errors import PartitionLost
 from relay.domain.exchange import Exchange, Response
 from relay.engine.asks import STILL_COUNT, Ask, Command
+from relay.engine.policy import Bounds
 from relay.engine.work import Call, Work
 from tests.faults.model.here import CALLS, REQUESTS, Died, NextCall, effects, finished
 from tests.faults.model.world import Asked, Owner, Posted, UnderWay, World
@@ -137,7 +138,7 @@ def _ask(world: World, owner: Owner, work: Work, call: Call[Any]) -> None:
     number = int(headers["relay-message-id" if to_sender else "ce-id"].rsplit("-", 1)[1])
     asked = Asked(work, call)
     owner.asked.append(asked)
-    until = work.begun_at + (work.rules.limits.settle_s if work.rules is not None else 0.0)
+    until = work.start_by - Bounds().start_within_s + (work.rules.limits.settle_s if work.rules is not None else 0.0)
     world.wire.append(Posted(number, until, to_sender, owner, asked))
 
 
