@@ -52,9 +52,9 @@ class BeginAsk(Struct, frozen=True, gc=False):
     has a gap. Everywhere else the verdict is LookedUp.
     `queue`: digest of the order key, None where there is no order (as in `IntakeAsk`); looked at of the unseen only,
     and of what they come after.
-    `counted_s`: for so long, the lane's owner has known by itself that its POSTs, with those of the other lanes, keep to
-    `max_in_flight`. Where that began later than `probe_s` before a loss of memory, nothing is begun until `probe_s`
-    after it: what was under way then, and is not known any more, has ended.
+    `counted_s`: for so long, the lane's owner has counted its own POSTs, and kept them to its share of `max_in_flight`;
+    0 where it has none. If that is not since `probe_s` before a loss of memory, nothing is begun until `probe_s` after
+    it: until then what was under way, and was forgotten, may still be.
     """
 
     row: RowKey
@@ -89,8 +89,8 @@ WaitReason = Literal["rate", "pause", "breaker", "settling", "offline", "disable
 class Wait(NamedTuple):
     """Not yet. Nothing was recorded, no attempt counted. `settling`: an earlier POST may still arrive. `offline`: as
     `breaker`, in a long outage; `disabled`: as `pause`, which such an outage ended in. `backlog`: there is no room for
-    its answer or its retry; `fresh`: then, no attempt was ever made, for sure. `max_in_flight`: as many POSTs are under way
-    as may be, or other lanes have waited longer: those that keep asking get a turn, one after the other."""
+    its answer or its retry; `fresh`: then, no attempt was ever made, for sure. `max_in_flight`: as many POSTs are
+    under way as may be, or other lanes have waited longer: those that keep asking have their turns."""
 
     seconds: float
     why: WaitReason

@@ -179,9 +179,9 @@ class State(Protocol):
 
     async def begin(self, asks: Sequence[tuple[Lane, BeginAsk]]) -> list[Verdict | Refusal]:
         """Ask to start attempts, in order of importance: fence, generation, what is known, settling and doubt, pause,
-        breaker, room, rate, POSTs in flight. Go writes the intent, keeps room for an answer that comes later, and a place
-        among the POSTs in flight until the attempt is settled, or for `probe_s`; a half-open breaker gives one Go, in a
-        long outage one Ping, per probe. One that is `unseen` needs no intake before."""
+        breaker, room, rate, places in flight. Go writes the intent, and keeps room for an answer that comes later, and
+        a place in flight until the attempt is settled, or for `probe_s`; a half-open breaker gives one Go, in a long
+        outage one Ping, per probe. One that is `unseen` needs no intake before."""
         ...
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Row | Refusal | None]:

@@ -1,4 +1,4 @@
-"""What every state has to do about POSTs in flight: never more than may be, over all lanes, and each lane gets its turn."""
+"""What every state has to do about POSTs in flight: over all lanes never more than may be, and turns for each lane."""
 
 from dataclasses import replace
 

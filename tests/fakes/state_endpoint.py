@@ -20,7 +20,7 @@ TURN_S = 1.0
 
 @dataclass(slots=True)
 class Place:
-    """Of a lane in the line for a place in flight. `since`: when it began to wait; None: it does not, its turn lasts."""
+    """Of a lane in the line for a place in flight. `since`: when it began to wait; None: it is in its turn."""
 
     since: float | None = None
     asked_at: float = 0.0
@@ -29,8 +29,8 @@ class Place:
 
 @dataclass(slots=True)
 class Endpoint:
-    """Rate, pause, breaker, and what is in flight. `probe`: token of the one under way. `decided_at`: when it was held or
-    resumed last. `in_flight`: tokens, each until its POST cannot be under way any more. `line`: lanes."""
+    """Rate, pause, breaker, and what is in flight. `probe`: token of the one under way. `decided_at`: when it was held
+    or resumed last. `in_flight`: tokens, each until its POST cannot be under way any more. `line`: lanes."""
 
     slot: float = 0.0
     paused_until: float = 0.0

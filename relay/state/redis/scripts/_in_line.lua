@@ -5,15 +5,6 @@ local FULL_WAIT_MS = 100 -- a lane asks again so often, for a request may end at
 local GIVEN_UP_MS = 3 * FULL_WAIT_MS -- a lane that did not ask for so long waits no more
 local TURN_MS = 1000
 
-local function places_left(owner, most)
-  T.left = T.left or {}
-  if not T.left[owner] then
-    call('ZREMRANGEBYSCORE', in_flight_key(owner), '-inf', now)
-    T.left[owner] = most - call('ZCARD', in_flight_key(owner))
-  end
-  return T.left[owner]
-end
-
 local function tidy(line)
   for lane, place in pairs(line) do
     if place.f and now - place.a > GIVEN_UP_MS then
@@ -53,9 +44,8 @@ local function take_place(ask, e)
   tidy(line)
   local own = line[ask.lane] or {}
   local ahead, others = before(line, ask.lane, own)
-  local free = places_left(owner, most) > ahead
+  local free = enter(owner, most - ahead, ask.token, probe_ms)
   if free then
-    T.left[owner] = T.left[owner] - put_in_flight(owner, probe_ms, { ask.token })
     local turn = (own.u or 0) > now and own.u or now + TURN_MS
     line[ask.lane] = others and { u = turn } or nil
   else

@@ -33,14 +33,13 @@ end
 -- First attempts of one endpoint that takes them at once, as nearly all are. It takes half the time: 24 us less for one
 -- row, and 6 us less for each of 20.
 local function usual(lane, limits, list, asks)
-  local health = call('GET', P .. 'e:' .. limits[1][1])
-  health = health and cmsgpack.unpack(health)
+  local known = call('MGET', P .. 'e:' .. limits[1][1], in_flight_key(limits[1][1]))
+  local health, places = known[1] and cmsgpack.unpack(known[1]), known[2] or ''
   if limits[2] or limits[1][2] > 0 or health and (health.h or health.o or health.j) then
     return nil
   end
   local owner, _, _, probe_ms, _, room, room_to_retry, most, counted_ms = unpack(limits[1])
-  if most >= 0 and (unknown_in_flight(probe_ms, counted_ms) > 0
-      or call('ZCARD', in_flight_key(owner)) + #list / 12 > most) then
+  if most >= 0 and (unknown_in_flight(probe_ms, counted_ms) > 0 or #places / PLACE + #list / 12 > most) then
     return nil
   end
   local counted = false
@@ -55,7 +54,7 @@ local function usual(lane, limits, list, asks)
   if not digests or not all_unknown(digests, found) then
     return nil
   end
-  local verdicts, fields, tokens, at, unseen = {}, {}, {}, 1, false
+  local verdicts, fields, names, at, unseen = {}, {}, {}, 1, false
   for i, digest in ipairs(digests) do
     local flags, generation, attempts, _, queue_size, token_size, from = struct.unpack(ASK, asks, at)
     if flags ~= 0 and flags ~= UNSEEN or generation > 65535 or attempts > 254 then
@@ -63,9 +62,10 @@ local function usual(lane, limits, list, asks)
     end
     unseen, at = unseen or flags == UNSEEN, from + token_size + queue_size
     verdicts[i] = attempts + 1
-    tokens[i] = string.sub(asks, from, from + token_size - 1)
+    local token = string.sub(asks, from, from + token_size - 1)
+    names[i] = name_of(token)
     fields[2 * i - 1] = digest
-    fields[2 * i] = struct.pack(FIRST_SENDING, SENDING, attempts + 1, generation, now, now_us - now * 1000) .. tokens[i]
+    fields[2 * i] = struct.pack(FIRST_SENDING, SENDING, attempts + 1, generation, now, now_us - now * 1000) .. token
   end
   if unseen and (may_lack_rows() or call('EXISTS', P .. 'ref:' .. lane, P .. 'i') > 0) then
     return nil
@@ -74,7 +74,7 @@ local function usual(lane, limits, list, asks)
     call('SADD', room_key(owner), unpack(digests))
   end
   if most >= 0 then
-    put_in_flight(owner, probe_ms, tokens)
+    keep_places(owner, with_places(places, names, probe_ms), probe_ms)
   end
   call('HSET', key, unpack(fields))
   return verdicts
