@@ -3,14 +3,11 @@
 -- how many may wait for an answer or -1, how many for a retry or -1, how many may be in flight or -1, for how long (ms)
 -- the lane has counted its own}, ...}, row digests, asks}, the last two one after the other; an ask: flags, generation,
 -- attempts, index into limits, lengths of the order key's digest (0: none) and of the token, the token, the digest, with
--- RESOLVED the doubt, with AT_MOST_ONCE when it was recorded (ms). Reply: verdicts: the number of the attempt that may start at once, or {code, number, number, row}.
+-- RESOLVED the doubt, with AT_MOST_ONCE when it was recorded (ms). Reply: verdicts: the number of the attempt that may
+-- start at once, or {code, number, number, row}.
 local ASK, NUMBER = '>BI8I8I2BI2', '>I8'
 local GO, WAIT, AMBIGUOUS, HAVE, STALE, PING, LOOKED_UP = 1, 2, 3, 4, 5, 6, 7
-local RATE, PAUSE, BREAKER, SETTLING, OFFLINE, DISABLED, BACKLOG, MAX_IN_FLIGHT = 0, 1, 2, 3, 4, 5, 6, 7
 local POLL, RESOLVED, ASK_FIRST, AT_MOST_ONCE, UNSEEN = 1, 2, 4, 8, 16
-local AHEAD_US = 1000000 -- how far ahead a slot of the rate may be reserved
-local PROBE_WAIT_MS = 1000 -- others look again so often, for a probe may end long before its lease
-local BACKLOG_WAIT_MS = 1000 -- likewise, for an answer may come at any time
 local IN_FLIGHT = 1000 -- nobody has more POSTs under way: where so much is free and nothing waits, none need be counted
 
 -- Whether rows of this tag may be missing.
@@ -19,8 +16,8 @@ local function may_lack_rows()
   return now < (T.loss.doubt or 0) or T.loss.open
 end
 
--- ms for which POSTs of before a loss of memory may be under way that the set lacks; 0 where the lane has counted its own
--- for long enough, and so keeps to its share of them without the set.
+-- ms for which POSTs may be under way whose places a loss of memory took; 0 where the lane has counted its own for long
+-- enough, and so keeps to its share of them without places.
 local function unknown_in_flight(probe_ms, counted_ms)
   T.loss = T.loss or about_life(T.life)
   local since = T.loss.since or 0
@@ -82,6 +79,11 @@ end
 
 local function general()
 --include _finished _packing _rows _endpoints _in_line
+  local RATE, PAUSE, BREAKER, SETTLING, OFFLINE, DISABLED, BACKLOG, MAX_IN_FLIGHT = 0, 1, 2, 3, 4, 5, 6, 7
+  local AHEAD_US = 1000000 -- how far ahead a slot of the rate may be reserved
+  local PROBE_WAIT_MS = 1000 -- others look again so often, for a probe may end long before its lease
+  local BACKLOG_WAIT_MS = 1000 -- likewise, for an answer may come at any time
+
   local function go(number, start_in_us)
     return start_in_us == 0 and number or { GO, number, start_in_us }
   end
