@@ -85,7 +85,7 @@ class Delivery(Work):
     def sequence(self) -> int | None:
         """Grows along the order key, also over moves: the offset in the lane's topic; or what it was in the delivery's
         first life."""
-        if self.queue is None:
+        if self.queue is None and not self.out_of_order:
             return None
         if self.hop.sequence is not None:
             return self.hop.sequence
@@ -121,7 +121,8 @@ def rules_of(receiver: Receiver) -> GateRules:
     once = not asked and receiver.on_ambiguous == "dead_letter"
     post, partitions = receiver.post, receiver.partitions
     pace = post.rate_limit, post.window_size
-    return _rules(*pace, post.settle_s, post.breaker, post.max_in_flight, partitions, asked, once)
+    patience_s = inf if receiver.patience is None else receiver.patience
+    return _rules(*pace, post.settle_s, post.breaker, post.max_in_flight, partitions, asked, once, patience_s)
 
 
 @lru_cache(maxsize=4_096)
@@ -134,12 +135,21 @@ def _rules(
     partitions: int,
     asked: bool,
     once: bool,
+    patience_s: float,
 ) -> GateRules:
     """Remembered: most receivers have the same ones."""
     interval_s, late_s = pace_of(rate_limit, window_s)
     limits = Limits(interval_s, settle_s, breaker, settle_s, in_flight)
     share = in_flight_per_lane(in_flight, partitions)
-    return GateRules(limits, share, partitions <= in_flight, late_s, ask_first=asked, at_most_once=once)
+    return GateRules(
+        limits,
+        share,
+        partitions <= in_flight,
+        late_s,
+        ask_first=asked,
+        at_most_once=once,
+        patience_s=patience_s,
+    )
 
 
 def in_flight_per_lane(most: int, partitions: int) -> int:

@@ -175,6 +175,7 @@ class ToReceiver:
             work.record.value or b"",
             attempt=work.attempts,
             sequence=work.sequence,
+            out_of_order=work.out_of_order,
             now=outside.clock.wall(),
             answer_url=outside.answer_url(receiver, work.hop),
             user_agent=outside.user_agent,

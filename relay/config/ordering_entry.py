@@ -2,8 +2,9 @@
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Discriminator, PlainValidator, Tag, WithJsonSchema
+from pydantic import Discriminator, PlainValidator, Tag, ValidationInfo, WithJsonSchema, field_validator
 
+from relay.config.durations import PositiveDuration
 from relay.config.entry import Entry
 from relay.config.filter_entry import check_filter_header
 from relay.domain.json_pointer import check_pointer
@@ -33,6 +34,16 @@ class OrderingEntry(Entry):
     )
     """`source`, `receiver`, `none`; or a JSON pointer into the payload, or `header:NAME`: messages of a source are then
     in order with those that have the same value there."""
+    patience: PositiveDuration | None = None
+    """How long a message that fails may hold up those behind it. After that it is retried beside them, and marked
+    `relay-out-of-order: true`. Default: until it is delivered or given up."""
+
+    @field_validator("patience")
+    @classmethod
+    def _holds_up_others(cls, patience: float | None, info: ValidationInfo) -> float | None:
+        if patience is not None and info.data.get("by") == "none":
+            raise ValueError("nothing waits for another with 'by: none'; leave one of the two out")
+        return patience
 
 
 OrderingValue = Annotated[
@@ -44,3 +55,7 @@ OrderingValue = Annotated[
 def order_by(ordering: "str | OrderingEntry") -> str:
     """What the messages are in order by, in whichever form it was written."""
     return ordering if isinstance(ordering, str) else ordering.by
+
+
+def patience_of(ordering: "str | OrderingEntry") -> float | None:
+    return None if isinstance(ordering, str) else ordering.patience

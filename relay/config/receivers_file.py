@@ -14,7 +14,7 @@ from relay.config.egress_entry import egress_of
 from relay.config.encryption import NO_KEYS, KeyRing, open_all, secrets_of
 from relay.config.entries import CallbackEntry, EndpointEntry, ReceiverEntry, ReceiversModel, SourceEntry
 from relay.config.inbound_entry import InboundEntry
-from relay.config.ordering_entry import order_by
+from relay.config.ordering_entry import order_by, patience_of
 from relay.config.problems import SECRET_FIELDS, Place, dotted, explain, raise_all
 from relay.config.quota_text import quota_of
 from relay.config.references import SEALED_PREFIX, is_public, references_in, substitute, texts_in
@@ -155,6 +155,7 @@ def resolve(
         answer_deadline=known.answer_deadline,
         on_ambiguous=known.on_ambiguous,
         ordering=order_by(known.ordering),
+        patience=patience_of(known.ordering),
         lane=known.lane,
         partitions=known.partitions,
         sources=known.sources,

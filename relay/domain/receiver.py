@@ -155,6 +155,8 @@ class Receiver:
     on_ambiguous: Literal["resend", "dead_letter"] = "resend"
     ordering: str = "source"
     """`source`, `receiver`, `none`, a JSON pointer, or `header:NAME` (`relay/domain/ordering.py`)."""
+    patience: float | None = None
+    """Seconds after which a message that fails holds up no others any more; None: it does until it ends."""
     lane: LaneKind = "dedicated"
     partitions: int = 1
     sources: tuple[str, ...] = ()

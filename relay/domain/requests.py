@@ -53,11 +53,13 @@ def post_request(
     *,
     attempt: int,
     sequence: int | None,
+    out_of_order: bool = False,
     now: float,
     answer_url: str | None,
     user_agent: str,
 ) -> Request:
     """The POST of a delivery. `attempt`: 1-based. `sequence` None: order does not matter. `now`: Unix seconds.
+    `out_of_order`: later ones of its order key may have arrived before.
 
     Raises ValueError where a secret of the receiver cannot sign.
     """
@@ -79,6 +81,8 @@ def post_request(
         headers.append(("relay-deadline", str(int(hop.accepted_ms / 1000 + receiver.post.retry.max_age))))
     if sequence is not None:
         headers.append(("relay-sequence", str(sequence)))
+    if out_of_order:
+        headers.append(("relay-out-of-order", "true"))
     if answer_url is not None:
         headers.append((ANSWER_URL_HEADER, header_value(answer_url)))
     headers += trace_headers(hop.traceparent, hop.tracestate)

@@ -273,6 +273,9 @@ class Lane(Attempting[W]):
             if copy is not None:
                 read.parked_at = copy.at
                 read.attempts = max(read.attempts, copy.attempts)
+                read.failing_since = now - copy.failing_for_s if copy.failing_for_s else None
+                if copy.out_of_order:
+                    read.queue, read.out_of_order = None, True
             self._take_in(read, now)
 
     def _take_in(self, work: W, now: float) -> None:

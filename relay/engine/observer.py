@@ -69,6 +69,9 @@ class Observer:
     def attempt(self, stage: str, work: Work, decision: Decision) -> None:
         """An attempt ended, and what that means is stored."""
 
+    def held_up(self, work: Work, behind: int) -> None:
+        """An attempt of `work` failed once more, and at least `behind` later ones of its order key wait for it."""
+
     def duplicate(self, stage: str) -> None:
         """A record whose output was proved to be acknowledged already was skipped."""
 

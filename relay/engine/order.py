@@ -113,6 +113,16 @@ class Order(Generic[W]):
         if work.queue is not None:
             self._advance(work.queue, now)
 
+    def step_aside(self, work: W, now: float) -> None:
+        """A head that is in flight leaves its order key, and stays in flight: the next of the key may start."""
+        if work.queue is not None:
+            self._advance(work.queue, now)
+            work.queue = None
+
+    def behind(self, work: W) -> int:
+        """How many wait behind a head, of those in memory."""
+        return 0 if work.queue is None else len(self._keys.get(work.queue, (work,))) - 1
+
     def withdraw(self, work: W) -> list[W]:
         """Take out the whole order key of a waiting head, in order; the head first. Nothing of it is in flight."""
         line = [work] if work.queue is None else list(self._keys.pop(work.queue))

@@ -32,6 +32,7 @@ class ParkedCopy:
     recovery pass needs to put it back.
 
     `at`, `key`: of the parked record itself. `attempts`: POSTs begun when it was parked. `due_ms`: Unix milliseconds.
+    `failing_for_s`: since its first failure until it is due. `out_of_order`: it has stepped aside.
     """
 
     at: Coordinate
@@ -43,6 +44,8 @@ class ParkedCopy:
     queue: bytes | None
     due_ms: int
     poll: bool
+    failing_for_s: float = 0.0
+    out_of_order: bool = False
 
     @property
     def is_second(self) -> bool:
@@ -76,6 +79,10 @@ def wrap(topic: str, stage: str, work: W, row: RowKey, *, due_ms: int, poll: boo
         "poll": "1" if poll else "0",
         "key": record.key.hex() if record.key is not None else "-",
     }
+    if work.failing_since is not None:
+        own["failing-for"] = f"{max(0.0, work.due - work.failing_since):.3f}"
+    if work.out_of_order:
+        own["out-of-order"] = "1"
     headers = tuple((_PREFIX + name, value.encode()) for name, value in own.items())
     return NewRecord(
         topic, parked_key(stage, row), record.value if record.value is not None else b"", record.headers + headers
@@ -119,6 +126,8 @@ def unwrap(parked: Record) -> ParkedCopy:
             bytes.fromhex(own["queue"]) or None,
             int(own["due"]),
             own["poll"] == "1",
+            float(own.get("failing-for", 0)),
+            own.get("out-of-order") == "1",
         )
     except (KeyError, ValueError) as error:
         raise InvalidRecord("invalid", f"parked record at {parked.coordinate} is not one of ours: {error}") from error

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
+from msgspec import structs
+
 from relay.domain.hold import Hold, hold
 from relay.domain.receiver import BreakerPolicy
 from relay.engine.asks import Ask
 from relay.engine.ending import Setting
 from relay.engine.phases import Event, Phase, advance
-from relay.engine.waiting import Waiting
+from relay.engine.waiting import Waiting, patience_left_s
 from relay.engine.work import (
     Dead,
     Decision,
@@ -29,6 +31,8 @@ from relay.engine.work import (
 from relay.state.attempts import Change, Kind, Settlement
 from relay.state.rows import Result, Row, Stage
 
+HELD_UP_AFTER: Final = 3
+"""A head that has failed so often is reported, with how many wait behind it."""
 LONGEST_CLOSE_S: Final = 10.0
 """A closed endpoint is asked about again at least this often: somebody may have resumed it."""
 
@@ -97,7 +101,19 @@ class Settling(Waiting[W]):
         if later.change is Change.RELEASED and later.due_in_s:
             # It could not be sent, whatever it was: nor can what else waits for this endpoint.
             self._close(work.gate, later.due_in_s, now, "own_shortage", down=False)
-        self._settle(work, later)
+        self._settle(work, self._failed(work, later, now))
+
+    def _failed(self, work: W, later: Later, now: float) -> Later:
+        """An attempt that failed. A head makes the next one when its receiver's patience ends, at the latest, as that
+        may be the one that gets through."""
+        if later.change is Change.RELEASED or not later.counted:
+            return later
+        if work.failing_since is None:
+            work.failing_since = now
+        if work.attempts >= HELD_UP_AFTER and (behind := self._order.behind(work)):
+            self._observer.held_up(work, behind)
+        left_s = patience_left_s(work, now)
+        return structs.replace(later, due_in_s=left_s) if 0 < left_s < later.due_in_s else later
 
     def _settle(self, work: W, decision: Done | Dead | Later) -> None:
         advance(work, Event.DECIDED, Phase.SETTLING)

@@ -2,6 +2,7 @@
 What becomes of each is the policy's decision. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Final
 
 from relay.engine.asks import Ask
@@ -9,7 +10,7 @@ from relay.engine.ending import Ending
 from relay.engine.parking import ROOM_S, Became, NotParked, Stored
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
-from relay.engine.work import Dead, Later, Seen, W, row_of
+from relay.engine.work import Dead, Later, Seen, W, Work, row_of
 from relay.state.attempts import Change
 from relay.state.port import Due
 
@@ -48,6 +49,9 @@ class Waiting(Ending[W]):
         if self.left:
             return
         work.due = now + later.due_in_s
+        if not work.out_of_order and patience_left_s(work, now) <= 0:
+            work.out_of_order = True
+            self._order.step_aside(work, now)
         if self._is_to_be_parked(later.due_in_s) or (work.parked_at is not None and self._policy.parks):
             self._leave_line(work, event, self._park, now)
         else:
@@ -140,7 +144,8 @@ class Waiting(Ending[W]):
         refused: dict[bytes, NotParked] = {}
         for work, what in zip(works, became, strict=True):
             if what is Stored.PARKED:
-                self._due.expect(row_of(work).owner, work.due)
+                # The next of its order key is due where it has stepped aside.
+                self._due.expect(row_of(work).owner, 0.0 if work.out_of_order else work.due)
                 advance(work, Event.PARKED, Phase.OVER)
                 self._over(work, now)
             elif isinstance(what, NotParked):
@@ -253,3 +258,10 @@ class Waiting(Ending[W]):
         else:
             advance(work, Event.WITHDRAWN, Phase.OVER)
             self._over(work, now)
+
+
+def patience_left_s(work: Work, now: float) -> float:
+    """For how long a head may still hold up others of its order key; inf where it holds up none, or has not failed."""
+    if work.queue is None or work.rules is None or work.failing_since is None:
+        return inf
+    return work.failing_since + work.rules.patience_s - now

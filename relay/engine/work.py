@@ -90,6 +90,8 @@ class GateRules:
     ask_first: bool = False
     at_most_once: bool = False
     """Nobody can be asked about it, and what is in doubt may not be sent again."""
+    patience_s: float = inf
+    """A head that has failed for so long steps aside: others of its order key need not wait for it."""
 
 
 WaitFor = Literal[
@@ -126,6 +128,7 @@ class Work:
         "down_since",
         "due",
         "end",
+        "failing_since",
         "forms",
         "gate",
         "generation",
@@ -133,6 +136,7 @@ class Work:
         "in_doubt",
         "last_form",
         "out",
+        "out_of_order",
         "owes_tombstone",
         "parked_at",
         "phase",
@@ -177,6 +181,10 @@ class Work:
         """Monotonic time before which it is not taken up."""
         self.held_for: WaitFor = "retry"
         """Until then, why."""
+        self.failing_since: float | None = None
+        """Monotonic time of its first failure as far as this process knows; None: it has not failed."""
+        self.out_of_order = False
+        """It has stepped aside: its order key goes on without it."""
         self.in_doubt = False
         self.doubt = 0
         """Names the attempt that is in doubt (`relay.state.attempts.Ambiguous`)."""

@@ -7,6 +7,7 @@ EVENTS: Final[dict[str, str]] = {
     "attempt": "A request to a receiver or callback, and what follows. Only where `relay dev` tells them.",
     "poll": "A status GET, likewise.",
     "dead_letter": "A message was given up: `reason` and `detail` say why. It is on `failed_messages`.",
+    "held_up": "A message has failed three times or more, and `waiting_behind` later ones, or more, wait for it.",
     "endpoint_offline": "A receiver or callback has been down for `offline.after`: it is sent pings only.",
     "endpoint_back": "It answers again; what waited follows.",
     "endpoint_disabled": "It was down for `offline.disable_after`, and is paused until somebody resumes it.",

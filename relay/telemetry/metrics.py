@@ -119,6 +119,11 @@ class Metrics:
             "Events of the relay itself that are told to nobody, as too many wait for the log, by type",
             "type",
         )
+        self.held_up_total = self._counter(
+            "relay_held_up_total",
+            "Attempts after the second that failed while later messages of the same order key waited",
+            "receiver",
+        )
         self.failed_total = self._counter("relay_failed_total", "Dead letters", "receiver", "reason")
         self.end_to_end_seconds = self._histogram(
             "relay_end_to_end_seconds",

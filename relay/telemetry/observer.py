@@ -158,6 +158,13 @@ class TelemetryObserver(Observer):
             case "to_sender":
                 self._metrics.callback_attempts_total.labels(outcome).inc()
 
+    def held_up(self, work: Work, behind: int) -> None:
+        self._metrics.held_up_total.labels(_receiver_of(work.gate)).inc()
+        delivery = work.delivery
+        ids = {} if delivery is None else {"source_id": delivery.source_id, "message_id": delivery.message_id}
+        receiver = _receiver_of(work.gate)
+        self._log.warning("held_up", receiver=receiver, **ids, attempts=work.attempts, waiting_behind=behind)
+
     def duplicate(self, stage: str) -> None:
         if stage == "from_sender":
             self._metrics.duplicates_total.inc()

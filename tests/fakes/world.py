@@ -12,6 +12,7 @@ from relay.config.settings import Settings
 from relay.delivery.port import Transport
 from relay.domain.directory import NobodyMoves
 from relay.domain.errors import StateRecovering
+from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED, Topics, lane_of
@@ -87,6 +88,8 @@ class Told(Observer):
     def __init__(self) -> None:
         self.parked_records = 0
         self.crashed_steps = 0
+        self.held_up_by: list[tuple[DeliveryId | None, int, int]] = []
+        """Delivery, attempts, how many waited behind it."""
         self.broken_lanes: list[tuple[TopicPartition, str, int | None, int]] = []
         """Lane, what broke it, the offset of the record that did, how often that has done so."""
         self.wary_lanes: list[TopicPartition] = []
@@ -104,6 +107,9 @@ class Told(Observer):
 
     def attempt(self, stage: str, work: Work, decision: Decision) -> None:
         self.tried[stage, type(decision).__name__.lower()] += 1
+
+    def held_up(self, work: Work, behind: int) -> None:
+        self.held_up_by.append((work.delivery, work.attempts, behind))
 
     def parked(self, topic: str, count: int) -> None:
         self.parked_records += count
@@ -149,6 +155,7 @@ class _AskingObserver(Observer):
         self.recovery: Recovery | None = None
         self.attempt = told.attempt  # type: ignore[method-assign]
         self.parked = told.parked  # type: ignore[method-assign]
+        self.held_up = told.held_up  # type: ignore[method-assign]
         self.wary = told.wary  # type: ignore[method-assign]
         self.step_crashed = told.step_crashed  # type: ignore[method-assign]
         self.lane_broken = told.lane_broken  # type: ignore[method-assign]
@@ -406,6 +413,7 @@ def receiver(
     max_in_flight: int = 32,
     timeout: float = 15.0,
     failures: int = 10,
+    patience: float | None = None,
     **retry: Any,
 ) -> Receiver:
     """A receiver at one of the world's paths, with quick retries. `failures`: so many open its breaker."""
@@ -423,6 +431,7 @@ def receiver(
         ),
         status_endpoint=f"http://{name}{path}/{{message_id}}" if status else None,
         ordering=ordering,
+        patience=patience,
         lane=lane,
         on_ambiguous=on_ambiguous,
         partitions=partitions,

@@ -88,6 +88,11 @@ DELIVERY: Final = Sent(
         Header("relay-generation", "The delivery's life: 0, and one more for each replay."),
         Header("relay-deadline", "Unix seconds at which it is given up.", always=False),
         Header("relay-sequence", "Grows along what is kept in order.", always=False),
+        Header(
+            "relay-out-of-order",
+            "`true`: it failed for longer than `ordering.patience`; later ones came.",
+            always=False,
+        ),
         Header("relay-answer-url", "Where the answer may be POSTed to, where it comes later.", always=False),
         *_TRACE,
         _AGENT,

@@ -67,7 +67,7 @@ def commit_before_mark() -> Iterator[None]:
 @contextmanager
 def no_order() -> Iterator[None]:
     """Nothing of a source has to stay in order."""
-    with patch.object(workers.delivery, "order_key", lambda receiver, delivery: None):
+    with patch.object(workers.delivery, "order_key", lambda receiver, delivery, order: None):
         yield
 
 

@@ -30,6 +30,7 @@ _NO_MATTER: Final = frozenset({
     *("_appetite", "_full_since", "_relieved_at", "_to_append", "weight"),  # how full a lane is: here it never is
     "breaker",  # never opens for so few failures; what their times are is all the same
     *("attempts", "polls", "asked", "crashes", "said"),  # there is no limit that they could reach
+    "failing_since",  # patience does not end here
     *("last_status", "reason", "detail", "code", "at", "expires", "slot"),  # told to people; or far away
     *("_setting", "_worker", "_policy", "_bounds", "_observer", "_seats", "_partition", "_tags", "role"),
     *("_asked_at", "_wary_until"),  # see `_owner`; how long a lane is wary, which harms nobody

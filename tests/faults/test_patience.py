@@ -1,0 +1,121 @@
+"""A message that fails again and again holds up others of its order key for its receiver's patience, and no longer."""
+
+from typing import Any
+
+import pytest
+
+from relay.config.settings import Settings
+from relay.domain.exchange import Response
+from relay.domain.identity import DeliveryId
+from relay.domain.message import Message
+from tests.fakes.virtual_time import virtually
+from tests.fakes.world import Process, World, message, receiver
+
+BROKEN = Response(501, {}, b"")
+SHORT: dict[str, Any] = {"base": 5.0, "factor": 1.0, "cap": 5.0}
+LONG: dict[str, Any] = {"base": 400.0, "factor": 1.0, "cap": 400.0}
+"""Every wait is longer than what is held in memory."""
+MOST: dict[str, Any] = {"max_attempts": 1_000, "failures": 10_000}
+
+
+def stream(count: int, first: int = 0) -> list[Message]:
+    return [message(number, "a", "r") for number in range(first, first + count)]
+
+
+def ids(*numbers: int) -> list[str]:
+    return [f"a-{number}" for number in numbers]
+
+
+async def world_of(**policy: Any) -> World:
+    world = World([receiver("r", "/answer", **policy, **MOST)])
+    await world.create()
+    return world
+
+
+def marked(world: World) -> set[str]:
+    """Messages that came with the mark of being out of order."""
+    return {headers["ce-id"] for _, headers, _ in world.outside.posts if headers.get("relay-out-of-order") == "true"}
+
+
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+@pytest.mark.parametrize("waits", [SHORT, LONG], ids=["in memory", "parked"])
+@virtually
+async def test_it_steps_aside_and_is_delivered_later(lane: str, waits: dict[str, Any]) -> None:
+    world = await world_of(lane=lane, patience=600.0, **waits)
+    world.outside.troubles["a-1"] = [BROKEN] * 150
+    await world.send(*stream(5))
+    process = Process(world)
+    await process.ended(590)
+    assert world.outside.arrived("/answer") == ids(0)
+    await process.ended(20)
+    assert world.outside.arrived("/answer") == ids(0, 2, 3, 4)
+    await world.send(*stream(2, first=5))
+    await process.ended(5)
+    assert world.outside.arrived("/answer") == ids(0, 2, 3, 4, 5, 6)
+    world.outside.troubles.clear()
+    await process.ended(400)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ids(0, 2, 3, 4, 5, 6, 1)
+    assert marked(world) == {"a-1"}
+    sequences = [int(headers["relay-sequence"]) for path, headers, _ in world.outside.posts if path == "/answer"]
+    assert sequences == [0, 2, 3, 4, 5, 6, 1]
+    assert await world.is_at_rest()
+
+
+@pytest.mark.parametrize("waits", [SHORT, LONG], ids=["in memory", "parked"])
+@virtually
+async def test_without_patience_it_holds_up_the_others_until_it_ends(waits: dict[str, Any]) -> None:
+    world = await world_of(**waits)
+    world.outside.troubles["a-0"] = [BROKEN] * 150
+    await world.send(*stream(3))
+    process = Process(world)
+    await process.ended(700)
+    await process.stop()
+    assert world.outside.arrived("/answer") == []
+
+
+@virtually
+async def test_one_that_gets_through_in_time_keeps_the_order() -> None:
+    world = await world_of(patience=600.0, **LONG)
+    world.outside.troubles["a-0"] = [BROKEN]
+    await world.send(*stream(3))
+    process = Process(world)
+    await process.ended(410)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ids(0, 1, 2)
+    assert marked(world) == set()
+
+
+@pytest.mark.parametrize("at", [100.0, 599.9, 600.01, 700.0, 1_000.0])
+@virtually
+async def test_a_killed_process_loses_nothing_and_repeats_only_in_order(at: float) -> None:
+    """Its successor knows from the parked copy for how long the message has failed."""
+    world = World([receiver("r", "/answer", status=True, patience=600.0, **LONG, **MOST)], settings=_held(5.0))
+    await world.create()
+    world.outside.troubles["a-0"] = [BROKEN] * 4
+    await world.send(*stream(4))
+    first = Process(world)
+    await first.ended(at)
+    await first.kill()
+    second = Process(world)
+    await second.ended(4_000)
+    await second.stop()
+    assert world.outside.arrived("/answer") == ids(1, 2, 3, 0)
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_an_operator_hears_after_three_attempts_what_waits_behind_it() -> None:
+    world = await world_of(**SHORT)
+    world.outside.troubles["a-0"] = [BROKEN] * 4
+    await world.send(*stream(6))
+    process = Process(world)
+    await process.ended(30)
+    await process.stop()
+    failing = DeliveryId("r", "a", "a-0")
+    assert world.told.held_up_by == [(failing, 3, 5), (failing, 4, 5)]
+    assert world.outside.arrived("/answer") == ids(0, 1, 2, 3, 4, 5)
+
+
+def _held(seconds: float) -> Settings:
+    return Settings(receivers_file="none", hold_max=seconds)
