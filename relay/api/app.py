@@ -121,7 +121,7 @@ def create_app(
         return app
     reader = StatusReader(context.log, context.state, context.topics, context.directory, context.clock)
     waiters = Waiters(reader, context.state, context.limits)
-    tail = Tail(context.log, context.topics, context.directory, context.limits)
+    tail = Tail(context.log, context.topics, context.directory, context.limits, context.meter)
     app.on_startup.append(waiters.start)
     app.on_shutdown.extend((waiters.close, tail.close))
     app.on_startup.extend((trail.start, uses.start))

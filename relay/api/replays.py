@@ -16,9 +16,7 @@ from relay.api.problems import (
     NOT_FAILED,
     NOT_FOUND,
     NOT_REPLAYABLE,
-    RETRY_AFTER_S,
     TOO_MANY_JOBS,
-    UNAVAILABLE,
     Problem,
     invalid,
 )
@@ -34,22 +32,25 @@ from relay.api.replay_request import (
     selection_of,
 )
 from relay.api.replay_view import JobPage, JobView, OneView, job_view, preview_view
+from relay.api.shares import Shares, caller_of
 from relay.api.status import KnownMessage, StatusReader
 from relay.api.wait_asked import WAIT, wait_asked
 from relay.api.waiters import ASK_AGAIN_S, Waiters
 from relay.config.jobs import Job
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import DeliveryId, MessageId, is_receiver_name
-from relay.domain.replay_job import Action, Order
-from relay.replay.desk import Desk, Preview, TooMany
+from relay.domain.replay_job import Action
+from relay.replay.desk import Desk, TooMany
 from relay.replay.letter import Letter
 from relay.replay.plan import Plan
 from relay.state.rows import Row, Stage
 
 DRY_RUN_S: Final = 20.0
 """A count that takes longer tells what it has by then."""
-MOST_DRY_RUNS: Final = 2
+MOST_DRY_RUNS: Final = 8
 """At a time, in a process."""
+JOB_S: Final = 30
+"""After which it is worth asking again whether a job is over."""
 PAGES: Final = NewestFirst("[0-9a-f]{1,32}")
 _PLACE: Final = "/v1/failed/{partition:[^/]+}/{offset:[^/]+}"
 _UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
@@ -75,7 +76,7 @@ class ReplaysResource:
         self._desk = desk
         self._reader = reader
         self._waiters = waiters
-        self._counting = 0
+        self._counting = Shares("dry_run", "places for dry runs", MOST_DRY_RUNS, context.meter)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_post("/v1/replays", self.replay)
@@ -105,26 +106,22 @@ class ReplaysResource:
         selection = selection_of(asked, self._context.clock.time())
         check_own(request, selection.receivers)
         check_rate(asked.rate)
+        caller = caller_of(request)
         try:
-            order, gone = await self._desk.order(action, selection, only_failed=only_failed, rate=asked.rate)
+            order, gone = await self._desk.order(
+                action, selection, only_failed=only_failed, rate=asked.rate, by=caller.name
+            )
             if asked.dry_run:
                 changed_nothing(request)
-                return json_response(200, preview_view(order, await self._counted(order), gone))
-            job = await self._desk.submit(order)
+                async with self._counting.turn(caller):
+                    found = await self._desk.preview(order, seconds=DRY_RUN_S)
+                return json_response(200, preview_view(order, found, gone))
+            job = await self._desk.submit(order, unlimited=caller.is_admin)
         except TooMany as error:
-            raise Problem(TOO_MANY_JOBS, str(error)) from error
+            self._context.meter.over_share("replay")
+            raise Problem(TOO_MANY_JOBS, str(error), headers={"Retry-After": str(JOB_S)}) from error
         tell_audit(request, order.id, receivers=sorted(selection.receivers))
         return json_response(202, self._view(job), Location=f"/v1/replays/{order.id}")
-
-    async def _counted(self, order: Order) -> Preview:
-        if self._counting >= MOST_DRY_RUNS:
-            detail = "Others are being counted; repeat the request."
-            raise Problem(UNAVAILABLE, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
-        self._counting += 1
-        try:
-            return await self._desk.preview(order, seconds=DRY_RUN_S)
-        finally:
-            self._counting -= 1
 
     async def list(self, request: web.Request) -> web.Response:
         """Newest first. `cursor`: behind the last one that was seen, whatever came or went since."""

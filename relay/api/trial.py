@@ -22,13 +22,14 @@ from relay.api.exchange_shown import (
 from relay.api.json_body import json_response
 from relay.api.problems import INVALID_RECEIVER, NOT_FOUND, TOO_MANY, UNVERIFIED, Problem
 from relay.api.reading import query_of
+from relay.api.shares import Shares, caller_of
 from relay.delivery.port import Transport
 from relay.domain.receiver import Receiver
 from relay.domain.requests import ping_request, trial_body
 from relay.telemetry.logging import get_logger
 
 MOST_AT_ONCE: Final = 8
-"""Tests under way in one process."""
+"""Tests under way in one process, for all who ask."""
 LEAST_BETWEEN_S: Final = 1.0
 """From the end of a test of a receiver to the begin of the next one."""
 LONGEST_S: Final = 60.0
@@ -59,7 +60,7 @@ class Turns:
             del self._ended[first]
         if name in self._ended:
             return LEAST_BETWEEN_S - (now - self._ended[name])
-        if name in self._under_way or len(self._under_way) >= MOST_AT_ONCE:
+        if name in self._under_way:
             return LEAST_BETWEEN_S
         self._under_way.add(name)
         return 0.0
@@ -76,6 +77,7 @@ class TrialResource:
         self._context = context
         self._transport = transport
         self._turns = Turns()
+        self._shares = Shares("test", "places for tests", MOST_AT_ONCE, context.meter)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_post("/v1/receivers/{name}/test", self.test)
@@ -86,10 +88,11 @@ class TrialResource:
         receiver, clock = self._receiver(request.match_info["name"]), self._context.clock
         wait_s = self._turns.take(receiver.name, clock.monotonic())
         if wait_s > 0:
-            detail = "A test of this receiver is under way or just over, or too many of others are."
+            detail = "A test of this receiver is under way or just over."
             raise Problem(TOO_MANY, detail, headers={"Retry-After": str(ceil(wait_s))})
         try:
-            view = await self._tried(receiver)
+            async with self._shares.turn(caller_of(request)):
+                view = await self._tried(receiver)
         finally:
             self._turns.end(receiver.name, clock.monotonic())
         response, failure = view["response"], view["failure"]

@@ -8,6 +8,10 @@ whoever comes next still finds a seat.
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
+
+OF_RESERVE: Final = 8
+"""Where administrators have a reserve, it is one in so many seats."""
 
 Sit = Callable[[], bool]
 """Called when there is a seat; False: it is not wanted any more."""
@@ -26,6 +30,13 @@ class FairShare:
     @property
     def waiting(self) -> bool:
         return bool(self._waiting)
+
+    @property
+    def free(self) -> int:
+        return self._free
+
+    def has(self, party: str) -> bool:
+        return party in self._seated
 
     def take(self, party: str) -> bool:
         """Whether there is a seat for `party` now; then it has it."""
@@ -59,7 +70,7 @@ class FairShare:
             given += self._seat_next(next(iter(self._by_seats[seats])), seats)
 
     def _may_have_more(self, seats: int) -> bool:
-        return self._free > 0 if seats == 0 else seats < self._free - self._reserved
+        return may_have_one_more(seats, self._free, self._reserved)
 
     def _seat_next(self, party: str, seats: int) -> bool:
         line = self._waiting[party]
@@ -91,3 +102,8 @@ class FairShare:
         del line[party]
         if not line:
             del self._by_seats[seats]
+
+
+def may_have_one_more(seats: int, free: int, reserved: int) -> bool:
+    """Whether a party that has `seats` may take one of the `free` ones, `reserved` of which are for those with none."""
+    return free > 0 if seats == 0 else seats < free - reserved

@@ -39,7 +39,7 @@ class Order:
     seconds.
 
     `letters`: the spans of `failed_messages`. `lanes`: those of `to_receiver_*`, where deliveries that did not fail are
-    replayed, too.
+    replayed, too. `by`: whose share of the jobs it takes; empty: one that an older release has made.
     """
 
     id: str
@@ -49,6 +49,7 @@ class Order:
     letters: tuple[Span, ...]
     lanes: tuple[Span, ...] = ()
     rate: float | None = None
+    by: str = ""
 
     @property
     def only_failed(self) -> bool:
@@ -63,7 +64,7 @@ class Order:
             "letters": self.letters,
             "lanes": self.lanes,
             "rate": self.rate,
-        }
+        } | ({"by": self.by} if self.by else {})
         return json.dumps(known, sort_keys=True).encode()
 
 
@@ -149,6 +150,7 @@ def decode_order(value: bytes) -> Order:
             tuple(Span(*span) for span in known["letters"]),
             tuple(Span(*span) for span in known["lanes"]),
             known["rate"],
+            str(known.get("by", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidRecord("invalid", "a job's order that is none of ours") from error

@@ -12,6 +12,7 @@ from relay.clock import Clock
 from relay.config.jobs import Job, Jobs
 from relay.domain.directory import Directory, Moves
 from relay.domain.errors import NotYet
+from relay.domain.fair_share import OF_RESERVE, may_have_one_more
 from relay.domain.handover import Handover, from_code
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
@@ -105,19 +106,35 @@ class Desk:
     # jobs
 
     async def order(
-        self, action: Action, selection: Selection, *, only_failed: bool = True, rate: float | None = None
+        self,
+        action: Action,
+        selection: Selection,
+        *,
+        only_failed: bool = True,
+        rate: float | None = None,
+        by: str = "",
     ) -> tuple[Order, Gone]:
-        """Fix what a job is about, as of now. Raises TooMany."""
+        """Fix what a job is about, as of now. `by`: whose it is. Raises TooMany."""
         spans = await self._spans(selection, only_failed=only_failed)
         order = Order(
-            secrets.token_hex(8), action, selection, round(self._clock.time(), 3), spans.letters, spans.lanes, rate
+            secrets.token_hex(8), action, selection, round(self._clock.time(), 3), spans.letters, spans.lanes, rate, by
         )
         return order, spans.gone
 
-    async def submit(self, order: Order) -> Job:
-        """From now on it is done, whatever becomes of this process. Raises TooMany."""
-        if sum(not job.is_over for job in self.jobs.all()) >= MOST_OPEN:
+    async def submit(self, order: Order, *, unlimited: bool = True) -> Job:
+        """From now on it is done, whatever becomes of this process. `unlimited`: it may be the last one that there is
+        room for; else a reserve is left, and room for others. Raises TooMany."""
+        open_ones = [job for job in self.jobs.all() if not job.is_over]
+        if len(open_ones) >= MOST_OPEN:
             raise TooMany(f"{MOST_OPEN} jobs are not over yet: wait for them, or stop some")
+        if not unlimited:
+            own = sum(job.order.by == order.by for job in open_ones)
+            most = MOST_OPEN - MOST_OPEN // OF_RESERVE
+            if not may_have_one_more(own, most - len(open_ones), most // 2):
+                raise TooMany(
+                    f"This caller has {own} of the {len(open_ones)} jobs that are not over yet, which is its share: "
+                    "wait for them, or stop some"
+                )
         await self._say(NewRecord(self._topics.receiver_config, order_key(order.id), order.encode()))
         return self.jobs.get(order.id) or Job(order)
 

@@ -3,7 +3,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
@@ -84,8 +84,7 @@ class ReplayRunner:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 running = {id: task for id, task in running.items() if not task.done()}
-                waiting = [job for job in self._open() if job.order.id not in running]
-                for job in waiting[: AT_A_TIME - len(running)]:
+                for job in next_of(self._open(), running):
                     running[job.order.id] = tasks.create_task(self._do(job))
                 if not running:
                     return
@@ -236,6 +235,21 @@ class _UnderWay:
         self.gathered: Counter[str] = Counter()
         """Records for receivers in the shared lane since their backlog was looked at."""
         self.said_at = -inf
+
+
+def next_of(open_ones: Sequence[Job], running: Collection[str]) -> list[Job]:
+    """Those to begin now: of who has the fewest under way the oldest. The last place is for one who has none."""
+    has = Counter(job.order.by for job in open_ones if job.order.id in running)
+    waiting = [job for job in open_ones if job.order.id not in running]
+    found: list[Job] = []
+    while waiting and len(running) + len(found) < AT_A_TIME:
+        job = min(waiting, key=lambda job: has[job.order.by])
+        if has[job.order.by] >= AT_A_TIME - 1:
+            break
+        has[job.order.by] += 1
+        waiting.remove(job)
+        found.append(job)
+    return found
 
 
 def _further(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:

@@ -57,5 +57,11 @@ class MetricsMeter:
     def over_quota(self, of: str, messages: int) -> None:
         self._metrics.over_quota_total.labels(of).inc(messages)
 
+    def queued(self, what: str, seconds: float) -> None:
+        self._metrics.api_queue_seconds.labels(what).observe(seconds)
+
+    def over_share(self, what: str) -> None:
+        self._metrics.api_over_share_total.labels(what).inc()
+
     def _leg(self, receiver: str, leg: str, age_s: float) -> None:
         self._metrics.end_to_end_seconds.labels(receiver, leg).observe(max(0.0, age_s))  # clocks may differ

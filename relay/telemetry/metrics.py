@@ -111,6 +111,17 @@ class Metrics:
         self.over_quota_total = self._counter(
             "relay_over_quota_total", "Messages refused over HTTP for a quota: of a key, or of a source", "of"
         )
+        self.api_queue_seconds = self._histogram(
+            "relay_api_queue_seconds",
+            "How long requests waited for their caller's turn: a search, a test of a receiver, a dry run",
+            _HTTP_SECONDS,
+            "what",
+        )
+        self.api_over_share_total = self._counter(
+            "relay_api_over_share_total",
+            "Requests refused because their caller has its share: search, test, dry_run, tail or replay",
+            "what",
+        )
         self.own_events_total = self._counter(
             "relay_own_events_total", "Events of the relay itself that were put on from_sender, by type", "type"
         )

@@ -121,6 +121,12 @@ class CountingMeter:
     def over_quota(self, of: str, messages: int) -> None:
         self.told.append(("over_quota", of, messages))
 
+    def queued(self, what: str, seconds: float) -> None:
+        self.told.append(("queued", what, seconds))
+
+    def over_share(self, what: str) -> None:
+        self.told.append(("over_share", what))
+
 
 @dataclass
 class KnownOnes:

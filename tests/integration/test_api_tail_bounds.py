@@ -63,7 +63,7 @@ async def test_who_hangs_up_gives_the_place_back_and_then_nothing_is_read() -> N
 
 
 async def test_a_listener_that_takes_nothing_misses_some_and_is_told_how_many() -> None:
-    place = Place("me", lambda happening: happening, most_bytes=10)
+    place = Place(lambda happening: happening, most_bytes=10)
     for event in (b"1234", b"5678", b"9abc", b"d"):
         place.put(event)
     assert await place.take(1) == b'12345678event: skipped\ndata: {"count":2}\n\n'

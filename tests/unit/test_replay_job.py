@@ -1,8 +1,10 @@
 """A job's records on `receiver_config`, and what a selection takes."""
 
+from dataclasses import replace
+
 import pytest
 
-from relay.config.jobs import Jobs
+from relay.config.jobs import Job, Jobs
 from relay.config.topic import key_of
 from relay.domain.errors import InvalidRecord
 from relay.domain.replay_job import (
@@ -19,6 +21,7 @@ from relay.domain.replay_job import (
 )
 from relay.domain.selection import Facts, Selection
 from relay.log.port import Record
+from relay.replay.runner import next_of
 
 CHOSEN = Selection(frozenset({"ci"}), statuses=frozenset({500, 502}), since_ms=5, until_ms=9)
 ORDER = Order("ab12", "discard", CHOSEN, 1_700_000_000.5, (Span("f", 0, 1, 2),), (Span("l", 3, 4, 5),), 2.5)
@@ -106,3 +109,16 @@ def test_what_was_discarded_has_to_be_asked_for() -> None:
     discarded = FACTS._replace(reason="discarded")
     assert not Selection().takes(discarded)
     assert Selection(reasons=frozenset({"discarded"})).takes(discarded)
+
+
+def test_jobs_of_one_caller_leave_a_place_for_another() -> None:
+    def jobs(by: str, count: int) -> list[Job]:
+        return [Job(replace(ORDER, id=f"{by}{number}", by=by)) for number in range(count)]
+
+    def ids(found: list[Job]) -> list[str]:
+        return [job.order.id for job in found]
+
+    assert ids(next_of(jobs("a", 9), [])) == ["a0", "a1", "a2"]
+    assert ids(next_of(jobs("a", 9) + jobs("b", 1), ["a0", "a1", "a2"])) == ["b0"]
+    assert ids(next_of(jobs("a", 9) + jobs("b", 9), [])) == ["a0", "b0", "a1", "b1"]
+    assert next_of(jobs("a", 9) + jobs("b", 1), ["a0", "a1", "a2", "b0"]) == []

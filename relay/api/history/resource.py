@@ -1,6 +1,7 @@
 """`GET /v1/messages`, `.../attempts`, `.../payload` and `/v1/stats`: what happened, newest first."""
 
 from collections.abc import Awaitable, Callable
+from functools import wraps
 from typing import Final, TypeVar
 
 import msgspec
@@ -38,6 +39,7 @@ from relay.api.json_body import json_response
 from relay.api.paging import limit_in
 from relay.api.problems import NO_HISTORY, NOT_FOUND, Problem, invalid
 from relay.api.reading import MESSAGE_PATH, flag_in, message_in_path, query_of
+from relay.api.shares import Shares, caller_of
 from relay.api.status import StatusReader
 from relay.domain.attempt import AttemptKind
 from relay.history.port import AttemptFound, AttemptQuery, HistoryReader, MessageFound, Page, Visible
@@ -52,6 +54,8 @@ _NONE: Final = "This relay has no history: RELAY_HISTORY_URL says where there is
 _KEPT: Final = {"header": "headers", "payload": "bodies"}
 _KEPT_IF: Final = "(RELAY_HISTORY_BODIES is 0 for this process)."
 
+MOST_SEARCHES: Final = 8
+"""Of the history, at a time, in a process."""
 AT_ONCE: Final = 50
 """Messages, or attempts, that are in memory as the history has them."""
 MOST_BYTES: Final = 4 * 1024 * 1024
@@ -61,12 +65,27 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 
+Handler = Callable[["HistoryResource", web.Request], Awaitable[web.Response]]
+
+
+def _in_turn(handler: Handler) -> Handler:
+    """A search of the history, when it is the turn of its caller."""
+
+    @wraps(handler)
+    async def handle(self: "HistoryResource", request: web.Request) -> web.Response:
+        async with self.searches.turn(caller_of(request)):
+            return await handler(self, request)
+
+    return handle
+
+
 class HistoryResource:
     """The routes; see the module's first lines. Without a history only payloads are shown, as the log has them."""
 
     def __init__(self, context: ApiContext, reader: StatusReader) -> None:
         self._context = context
         self._reader = reader
+        self.searches = Shares("search", "places for searches", MOST_SEARCHES, context.meter)
         self._sight = Sight(context, reader, context.history)
         history = context.history
         self._behind = None if history is None else Behind(history, context.log, context.topics, context.clock)
@@ -79,6 +98,7 @@ class HistoryResource:
         router.add_get(r"/v1/attempts/{partition:\d{1,9}}/{offset:\d{1,18}}", self.one)
         router.add_get("/v1/stats", self.counts)
 
+    @_in_turn
     async def messages(self, request: web.Request) -> web.Response:
         """Of each, the deliveries that the caller may see."""
         query, history = query_of(request, *OF_MESSAGES), self._history()
@@ -99,6 +119,7 @@ class HistoryResource:
         behind_s = None if self._behind is None else await self._behind.seconds()
         return json_response(200, MessagePage(items=items, cursor=cursor, behind_s=behind_s))
 
+    @_in_turn
     async def of_message(self, request: web.Request) -> web.Response:
         """All exchanges about it, or those with receivers of the caller's."""
         query, history = query_of(request, "receiver", "behind", "limit", "cursor"), self._history()
@@ -115,6 +136,7 @@ class HistoryResource:
         wanted = AttemptQuery(visible, identity, receiver, AT_RECEIVERS, behind=behind)
         return json_response(200, await self._attempts(query, history, wanted))
 
+    @_in_turn
     async def one(self, request: web.Request) -> web.Response:
         """An attempt that the caller may see, with all of its headers that are kept."""
         query_of(request)
@@ -124,6 +146,7 @@ class HistoryResource:
             raise Problem(NOT_FOUND, f"There is no attempt at {at[0]}/{at[1]} (any more) that you may see.")
         return json_response(200, attempt_item(page.items[0], whole=True))
 
+    @_in_turn
     async def of_receiver(self, request: web.Request) -> web.Response:
         """All that was sent to it, and asked of it."""
         query, history = query_of(request, "failed", "limit", "cursor"), self._history()
@@ -141,6 +164,7 @@ class HistoryResource:
         seen = await self._sight.of_message(request, identity)
         return await payload_response(self._context.log, identity, seen)
 
+    @_in_turn
     async def counts(self, request: web.Request) -> web.Response:
         """Of POSTs, by minute or hour."""
         query, history = query_of(request, *OF_COUNTS), self._history()

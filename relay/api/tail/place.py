@@ -16,10 +16,9 @@ Shown = Callable[[Happening], Happening | None]
 
 
 class Place:
-    """`who`: the key of the caller, or else who it is. Only `close` wakes one who waits for what never comes."""
+    """Only `close` wakes one who waits for what never comes."""
 
-    def __init__(self, who: str, shown: Shown, most_bytes: int = MOST_BYTES) -> None:
-        self.who = who
+    def __init__(self, shown: Shown, most_bytes: int = MOST_BYTES) -> None:
         self.shown = shown
         self.closed = False
         self._most_bytes = most_bytes

@@ -13,6 +13,7 @@ from relay.api.connection import Connection
 from relay.api.context import ApiContext
 from relay.api.problems import Problem, invalid
 from relay.api.reading import flag_in, query_of
+from relay.api.shares import caller_of
 from relay.api.tail.happening import Happening, encoded_event
 from relay.api.tail.place import Place
 from relay.api.tail.tail import Tail
@@ -83,7 +84,7 @@ class TailResource:
             seen = _seen(request, happening)
             return seen if seen is not None and wanted.takes(seen) else None
 
-        with self._tail.listen(access_of(request), shown) as place:
+        with self._tail.listen(caller_of(request), shown) as place:
             response = web.StreamResponse(headers=_HEADERS)
             connection = request.protocol
             if isinstance(connection, Connection):

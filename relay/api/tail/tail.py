@@ -13,17 +13,18 @@ from aiohttp import web
 
 from relay.api.limits import ApiLimits
 from relay.api.problems import RETRY_AFTER_S, UNAVAILABLE, Problem
+from relay.api.shares import Caller, Shares
 from relay.api.tail.happening import Happening, encoded_event, readers
 from relay.api.tail.order import InOrder
 from relay.api.tail.place import Place, Shown
 from relay.api.tail.reading import Reading
 from relay.domain.directory import Directory
 from relay.domain.errors import Unavailable
-from relay.domain.scope import Access
 from relay.domain.topics import Topics
 from relay.engine.supervision import end
 from relay.log.port import Log
 from relay.telemetry.logging import get_logger
+from workers.meter import Meter
 
 LOOK_S: Final = 0.2
 REST: Final = 3
@@ -31,8 +32,6 @@ REST: Final = 3
 LONGEST_REST_S: Final = 1.0
 """... but where a look takes long only as others are at work: who listens wants to see what they do."""
 AWAY_S: Final = 1.0
-OF_ONE: Final = 4
-"""One key, with all that was made with it, takes at most one in so many of the places."""
 
 LISTENING: Final = encoded_event("listening", {})
 """What happens from now on is told."""
@@ -45,24 +44,21 @@ _log = get_logger("relay.api.tail")
 class Tail:
     """Of one process."""
 
-    def __init__(self, log: Log, topics: Topics, directory: Directory, limits: ApiLimits) -> None:
+    def __init__(self, log: Log, topics: Topics, directory: Directory, limits: ApiLimits, meter: Meter) -> None:
         self._log = log
         self._readers = readers(topics, directory)
-        self._most = limits.listeners
+        self._shares = Shares("tail", "places of the live tail", limits.listeners, meter, UNAVAILABLE)
         self._places: set[Place] = set()
         self._reading: asyncio.Task[None] | None = None
         self._listening = False
         self._closed = False
 
     @contextmanager
-    def listen(self, access: Access, shown: Shown) -> Iterator[Place]:
+    def listen(self, caller: Caller, shown: Shown) -> Iterator[Place]:
         """A place, as long as it is used. Raises a Problem where there is none."""
-        if self._closed or len(self._places) >= self._most:
-            raise _full("All places of the live tail are taken.")
-        who = access.key or access.who  # with a key, its sessions and links have no more places than itself
-        if sum(place.who == who for place in self._places) >= max(1, self._most // OF_ONE):
-            raise _full("This caller has as many places of the live tail as one may have.")
-        place = Place(who, shown)
+        if self._closed:
+            raise _full("The live tail ends: the process stops.")
+        leave, place = self._shares.take(caller), Place(shown)
         self._places.add(place)
         if self._listening:
             place.put(LISTENING)
@@ -72,6 +68,7 @@ class Tail:
             yield place
         finally:
             self._places.discard(place)
+            leave()
 
     async def close(self, _app: web.Application | None = None) -> None:
         """Send all home, and let nobody listen any more: the server stops."""
