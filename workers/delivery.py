@@ -92,15 +92,30 @@ class Delivery(Work):
         return self.hop.move * MOST_OFFSETS + self.record.offset
 
 
-def receiver_or_stand_in(directory: Directory, name: str) -> Receiver:
+def receiver_or_stand_in(directory: Directory, hop: Hop) -> Receiver:
     """The receiver; or one with nothing but its name, where it was removed since: `still_there` then ends the work in
     its own row, so that whoever looks at the delivery sees why."""
-    return directory.receiver(name) or Receiver(name, Endpoint(""))
+    return _of_its_life(directory.receiver(hop.delivery.receiver), hop) or Receiver(hop.delivery.receiver, Endpoint(""))
 
 
-def still_there(directory: Directory, name: str) -> Receiver | Dead:
+def still_there(directory: Directory, hop: Hop) -> Receiver | Dead:
     """The receiver with its settings of now, or how its deliveries end."""
-    return directory.receiver(name) or Dead("unknown_receiver", f"there is no receiver named {name!r} any more")
+    name = hop.delivery.receiver
+    receiver = directory.receiver(name)
+    if receiver is None:
+        return Dead("unknown_receiver", f"there is no receiver named {name!r} any more")
+    another = Dead("unknown_receiver", f"the receiver {name!r} was removed; another one has its name now")
+    return _of_its_life(receiver, hop) or another
+
+
+def removed(directory: Directory, hop: Hop) -> Receiver | None:
+    """The last settings of the receiver, where it was removed, and something of it is left."""
+    return _of_its_life(directory.removed(hop.delivery.receiver), hop)
+
+
+def _of_its_life(receiver: Receiver | None, hop: Hop) -> Receiver | None:
+    """None: another one has its name."""
+    return receiver if receiver is not None and receiver.life.has(hop.life, hop.origin) else None
 
 
 def not_sendable(receiver: Receiver) -> Later | None:

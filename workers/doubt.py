@@ -74,8 +74,8 @@ class Doubt:
 
 
 def _about(work: Delivery) -> About:
-    posts = work.attempts
-    return About("status", work.gate, work.receiver.post, work.delivery, work.generation, work.asked + 1, posts)
+    gate, post, asked = work.gate, work.receiver.post, work.asked + 1
+    return About("status", gate, post, work.delivery, work.generation, asked, work.attempts, work.hop.life)
 
 
 def _url(receiver: Receiver, work: Delivery) -> str:

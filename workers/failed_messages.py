@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from relay.domain.dead_letter import MOVED, DeadLetter, identity_of, original_headers, parse_dead_letter
-from relay.domain.hop import NO_RECEIVER, Hop, result_headers
+from relay.domain.hop import LIFE_HEADER, NO_RECEIVER, Hop, result_headers
 from relay.domain.identity import DeliveryId
 from relay.domain.notice import MEDIA_TYPE, notice_body
-from relay.domain.reasons import DISCARDED, reason_class
+from relay.domain.reasons import DISCARDED, is_of_callback, reason_class
 from relay.domain.topics import Topics
 from relay.domain.trace import read_tracestate
 from relay.engine.work import Dead, Done, Outcome, Seen, Work
@@ -158,7 +158,7 @@ class FailedMessages:
 
     def _on_the_way_back(self, letter: DeadLetter) -> bool:
         """Whether it was the sender's own callback that failed: a notice would take the same way, and fail there."""
-        return letter.reason.startswith("callback_") or letter.stage == self._topics.to_sender
+        return is_of_callback(letter.reason) or letter.stage == self._topics.to_sender
 
     def _notice(self, work: Failure, source_id: str, message_id: str) -> NewRecord:
         receiver = work.receiver or NO_RECEIVER
@@ -177,6 +177,7 @@ class FailedMessages:
             reason=letter.reason,
             traceparent=trace.get("traceparent", b"").decode("ascii", errors="replace") or None,
             tracestate=read_tracestate(trace.get("tracestate", b"")),
+            life=life_of(work.record),
         )
         body = notice_body(
             hop.delivery,
@@ -187,6 +188,11 @@ class FailedMessages:
             last_status=letter.last_status,
         )
         return NewRecord(self._topics.to_sender, source_id.encode(), body, result_headers(hop))
+
+
+def life_of(record: Record) -> str:
+    """The life of its receiver's name that a dead letter is of; empty where it does not say."""
+    return dict(record.headers).get(LIFE_HEADER, b"").decode(errors="replace")
 
 
 def generation_of(record: Record) -> int:

@@ -41,6 +41,7 @@ from workers.delivery import (
     in_flight_per_lane,
     not_sendable,
     receiver_or_stand_in,
+    removed,
     still_there,
     unusable_wait,
 )
@@ -143,15 +144,13 @@ class FromReceiverAsync:
 
     def admit(self, record: Record) -> Awaited:
         hop = decode_hop(record.headers)
-        name = hop.delivery.receiver
-        receiver = self._directory.removed(name) or receiver_or_stand_in(self._directory, name)
+        receiver = removed(self._directory, hop) or receiver_or_stand_in(self._directory, hop)
         work = Awaited(record, hop, receiver)
         work.due = self._outside.clock.monotonic() + self._first_wait_s(work)
         return work
 
     def overdue(self, work: Awaited) -> Dead | Done | Later | None:
-        name = work.receiver.name
-        receiver = self._directory.removed(name) or still_there(self._directory, name)
+        receiver = removed(self._directory, work.hop) or still_there(self._directory, work.hop)
         if isinstance(receiver, Dead):
             return receiver
         if receiver is not work.receiver:
@@ -167,7 +166,7 @@ class FromReceiverAsync:
         if url is None:
             return self._later(work, inf, "waiting for the receiver's callback")
         post, posts = work.receiver.post, work.attempts
-        about = About("status", work.gate, post, work.delivery, work.generation, work.polls, posts)
+        about = About("status", work.gate, post, work.delivery, work.generation, work.polls, posts, work.hop.life)
         return ask(self._outside, about, work.hop, work.receiver, url, partial(self._decide, work))
 
     def resume(self, work: Awaited, result: Result) -> Done | Dead:

@@ -195,10 +195,10 @@ class FromSender:
         return names
 
     def _routed(self, work: Incoming, names: Sequence[str]) -> Done | Later:
-        if len(names) == 1 and (only := self._directory.receiver(names[0])) is not None and only.unusable is None:
+        if len(names) == 1 and (only := self._receiver(work, names[0])) is not None and only.unusable is None:
             return Done((self._hop(work, Event(work.message), only, work.message.wait_s),))
         event = Event(work.message)
-        found = [(name, self._directory.receiver(name)) for name in names]
+        found = [(name, self._receiver(work, name)) for name in names]
         work.unknown = tuple(name for name, receiver in found if receiver is None)
         if any(self._directory.refusal(name) is not None for name in work.unknown):
             return UNROUTABLE
@@ -207,6 +207,13 @@ class FromSender:
         # a request waits for one delivery only
         hops = [self._hop(work, event, receiver, 0) for _, receiver in found if receiver is not None]
         return Done((*hops, *(self._unknown(work, name) for name in work.unknown)))
+
+    def _receiver(self, work: Incoming, name: str) -> Receiver | None:
+        """None: there is none, or its name was another owner's when the message that names it came."""
+        receiver = self._directory.receiver(name)
+        if receiver is None or receiver.owner is None or work.message.receivers is None:
+            return receiver
+        return receiver if receiver.life.began_before(work.record.coordinate) else None
 
     def _turned(self, work: Turn) -> Done | Dead:
         """From here on the receiver's messages take its new lane: known here at once, to others before the commit."""

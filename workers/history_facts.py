@@ -15,7 +15,7 @@ from relay.domain.route import marker_in
 from relay.domain.topics import Topics
 from relay.history.port import Arrival, Batch, Ending
 from relay.log.port import Record
-from workers.failed_messages import generation_of
+from workers.failed_messages import generation_of, life_of
 from workers.results import FOR_CONSUMER
 
 LATEST: Final = 4_102_444_800.0
@@ -82,6 +82,7 @@ class Facts:
             letter.last_status,
             letter.reason,
             letter.detail or None,
+            life_of(record),
         )
 
     def _posts(self, letter: DeadLetter, hop: Hop | None) -> int:
@@ -116,7 +117,7 @@ def _answer(record: Record) -> Ending | None:
     left = FOR_CONSUMER in record.headers
     status: Status = "response_delivered_to_sender" if left else "response_received_from_receiver"
     at, moment = record.coordinate, _moment(record.timestamp_ms)
-    return Ending(hop.delivery, hop.generation, at, moment, status, hop.attempt, hop.answer_status)
+    return Ending(hop.delivery, hop.generation, at, moment, status, hop.attempt, hop.answer_status, life=hop.life)
 
 
 def _hop(record: Record) -> Hop | None:

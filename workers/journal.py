@@ -28,7 +28,8 @@ _OF_CHANGE: Final[Mapping[Change, AttemptOutcome]] = {
 
 class About(Struct, frozen=True, gc=False):
     """Whom a request is made to, and what for. `gate`: the endpoint's name; `endpoint`: knows the secrets that may be
-    repeated. `delivery` None: a ping. `attempt`: 1-based, counted per kind. `posts`: of the delivery, before it."""
+    repeated. `delivery` None: a ping. `attempt`: 1-based, counted per kind. `posts`: of the delivery, before it.
+    `life`: of its receiver's name."""
 
     kind: AttemptKind
     gate: str
@@ -37,6 +38,7 @@ class About(Struct, frozen=True, gc=False):
     generation: int = 0
     attempt: int = 1
     posts: int = 0
+    life: str = ""
 
 
 class Journal(Protocol):
@@ -111,6 +113,7 @@ def attempt_of(made: Made) -> Attempt:
         later.detail or None if isinstance(later, Later | Dead) else None,
         _next_at(made),
         _code_class(exchange, about.endpoint) if about.kind == "post" else None,
+        about.life,
     )
 
 

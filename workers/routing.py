@@ -35,6 +35,7 @@ def first_hop(
         headers=message.headers if receiver.forward_headers else (),
         wait_s=wait_s,
         order=order_digest(receiver.ordering, event),
+        life=receiver.life.id,
     )
 
 

@@ -115,10 +115,10 @@ class ToReceiver:
         if record.value is None:
             raise InvalidRecord("invalid", "the record has no value")
         hop = decode_hop(record.headers)
-        return Delivery(record, hop, receiver_or_stand_in(self._directory, hop.delivery.receiver))
+        return Delivery(record, hop, receiver_or_stand_in(self._directory, hop))
 
     def overdue(self, work: Delivery) -> Dead | Later | None:
-        receiver = still_there(self._directory, work.receiver.name)
+        receiver = still_there(self._directory, work.hop)
         if isinstance(receiver, Dead):
             return receiver
         work.follow(receiver)
@@ -143,7 +143,7 @@ class ToReceiver:
         if (off := not_sendable(work.receiver)) is not None:
             return off
         if work.pinging:
-            return ping(self._outside, work.gate, work.receiver.post, work.token)
+            return ping(self._outside, work.gate, work.receiver.post, work.token, work.receiver.life.id)
         if work.in_doubt:
             return self._doubt.resolve(work)
         if work.hop.ask_first and not work.asked and can_be_asked(work.receiver):
@@ -182,7 +182,7 @@ class ToReceiver:
         )
         begun = outside.clock.monotonic()
         n = work.attempts
-        about = About("post", work.gate, receiver.post, work.delivery, work.generation, n, n - 1)
+        about = About("post", work.gate, receiver.post, work.delivery, work.generation, n, n - 1, work.hop.life)
         return outside.call(about, request, partial(self._heard, work, begun))
 
     def _heard(self, work: Delivery, begun: float, exchange: Exchange) -> Decision:

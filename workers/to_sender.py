@@ -211,7 +211,8 @@ class ToSender:
             attempt=work.attempts,
         )
         posts = work.hop.attempt
-        about = About("callback", work.gate, callback, work.delivery, work.generation, work.attempts, posts)
+        life, n = work.hop.life, work.attempts
+        about = About("callback", work.gate, callback, work.delivery, work.generation, n, posts, life)
         return outside.call(about, request, partial(self._heard, work, callback))
 
     def _heard(self, work: Callback, callback: Endpoint, exchange: Exchange) -> Decision:

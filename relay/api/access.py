@@ -6,13 +6,15 @@ tells nothing of what there is. Where its query or body says it, the handler ask
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from aiohttp import web
 
 from relay.api.front import ASYNCAPI, DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS, is_for_people
 from relay.api.problems import FORBIDDEN, Problem
 from relay.api.reading import source_in_path
+from relay.domain.coordinate import Coordinate
+from relay.domain.life import NO_LIFE, Life
 from relay.domain.scope import Access
 
 ANSWER_PATH: Final = "/v1/answers/{token}"
@@ -58,7 +60,7 @@ def _sees(access: Access, request: web.Request, receiver: str) -> bool:
 def _owns(access: Access, request: web.Request, receiver: str) -> bool:
     if not access.owners:
         return access.may("admin")
-    owner = request[_OWNER_OF](receiver)
+    owner = request[_TENANT_OF](receiver).owner
     is_meant = access.only is None or receiver in access.only
     return access.may("admin") or (is_meant and owner is not None and access.may("owner", owner))
 
@@ -157,10 +159,17 @@ ROUTES: Final[Mapping[tuple[str, str], Need]] = {
     ("GET", "/v1/lanes"): ADMIN,
 }
 
-OwnerOf = Callable[[str], str | None]
-"""Of a receiver, by its name; None: it has none, or nobody knows it."""
+
+class Tenant(NamedTuple):
+    """Of a receiver's name. `owner` None: it has none, or there is no such receiver."""
+
+    owner: str | None = None
+    life: Life = NO_LIFE
+
+
+TenantOf = Callable[[str], Tenant]
 _ACCESS: Final = web.RequestKey("access", Access)
-_OWNER_OF: Final[web.RequestKey[OwnerOf]] = web.RequestKey("owner_of", cast(type[OwnerOf], Callable))
+_TENANT_OF: Final[web.RequestKey[TenantOf]] = web.RequestKey("tenant_of", cast(type[TenantOf], Callable))
 
 
 def route_of(request: web.Request) -> tuple[str, str] | None:
@@ -195,9 +204,24 @@ def may_see(request: web.Request, receivers: Iterable[str]) -> bool:
     return access.may("admin") or (bool(names) and all(_sees(access, request, name) for name in names))
 
 
+def may_see_of(request: web.Request, receiver: str, life: str, origin: Coordinate | None = None) -> bool:
+    """Whether the caller may see a record about this receiver, and not about a former one of its name. `life`,
+    `origin`: the record's (see `Life.has`)."""
+    return may_see(request, [receiver]) and (is_admin(request) or life_of(request, receiver).has(life, origin))
+
+
+def is_admin(request: web.Request) -> bool:
+    return access_of(request).may("admin")
+
+
 def owner_of(request: web.Request, receiver: str) -> str | None:
     """None: it has none, or nobody knows it."""
-    return request[_OWNER_OF](receiver)
+    return request[_TENANT_OF](receiver).owner
+
+
+def life_of(request: web.Request, receiver: str) -> Life:
+    """The one that the receiver's name has now."""
+    return request[_TENANT_OF](receiver).life
 
 
 def may_read(request: web.Request, source_id: str | None) -> bool:
@@ -219,9 +243,9 @@ def check_own(request: web.Request, receivers: Iterable[str]) -> None:
         raise forbidden(OWN)
 
 
-def let_in(request: web.Request, access: Access, need: Need | None, owner_of: OwnerOf) -> None:
+def let_in(request: web.Request, access: Access, need: Need | None, tenant_of: TenantOf) -> None:
     """Raises a Problem where `access` lacks what is needed."""
-    request[_ACCESS], request[_OWNER_OF] = access, owner_of
+    request[_ACCESS], request[_TENANT_OF] = access, tenant_of
     if need is not None and not need.met(access, request):
         raise forbidden(need)
 

@@ -116,6 +116,7 @@ class AnswersResource:
         if known is None:
             return Hop(delivery, generation=generation)
         message = known.message
+        receiver = self._context.directory.receiver(delivery.receiver)
         return Hop(
             delivery,
             event_type=message.event_type,
@@ -126,6 +127,7 @@ class AnswersResource:
             traceparent=message.traceparent,
             tracestate=message.tracestate,
             wait_s=message.wait_s,
+            life=receiver.life.id if receiver is not None and receiver.life.has("", known.at) else "",
         )
 
 

@@ -10,9 +10,9 @@ from aiohttp import web
 
 from relay.api.access import ANSWER_PATH as ANSWER_PATH
 from relay.api.access import INBOUND_ROUTE as INBOUND_ROUTE
-from relay.api.access import MONITOR, OPEN, let_in, need_of
+from relay.api.access import MONITOR, OPEN, Tenant, let_in, need_of
 from relay.api.callers import MOST_FAILED as MOST_FAILED
-from relay.api.callers import Callers, owners_in
+from relay.api.callers import Callers, tenants_in
 from relay.api.context import ApiContext
 from relay.api.problems import Check
 from relay.domain.scope import Access, may_do_everything
@@ -22,18 +22,18 @@ _NOBODY: Final = Access("anybody", frozenset())
 
 def require_access(context: ApiContext, callers: Callers) -> Check:
     """Only who has what the route takes passes."""
-    owner_of = owners_in(context)
+    tenant_of = tenants_in(context)
 
     def check(request: web.Request) -> None:
         need = need_of(request)
         if need is OPEN or (need is MONITOR and not callers.is_closed):
-            let_in(request, _NOBODY, OPEN, owner_of)
+            let_in(request, _NOBODY, OPEN, tenant_of)
         else:
-            let_in(request, callers.caller(request).access, need, owner_of)
+            let_in(request, callers.caller(request).access, need, tenant_of)
 
     return check
 
 
 def require_no_key(request: web.Request) -> None:
     """Everybody passes: where only our own processes can reach us."""
-    let_in(request, may_do_everything("relay"), OPEN, lambda _name: None)
+    let_in(request, may_do_everything("relay"), OPEN, lambda _name: Tenant())

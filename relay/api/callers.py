@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from relay.api.access import OPEN, OwnerOf, let_in
+from relay.api.access import OPEN, Tenant, TenantOf, let_in
 from relay.api.context import ApiContext
 from relay.api.failed_keys import FailedKeys
 from relay.api.key_use import KeyUse
@@ -98,10 +98,10 @@ class Callers:
                 return Caller(may_do_everything("anybody"), NOBODY)
         raise self._refused(request, given=given)
 
-    def prove(self, request: web.Request, caller: Caller, owner_of: OwnerOf) -> None:
+    def prove(self, request: web.Request, caller: Caller, tenant_of: TenantOf) -> None:
         """Of a request that was let in without: now it is known who sent it."""
         request[_CALLER] = caller
-        let_in(request, caller.access, OPEN, owner_of)
+        let_in(request, caller.access, OPEN, tenant_of)
 
     @property
     def _may_be_open(self) -> bool:
@@ -170,18 +170,18 @@ class Callers:
         return Problem(TOO_MANY, "Too many wrong keys from this address.", headers={"Retry-After": str(wait_s)})
 
 
-def owners_in(context: ApiContext) -> OwnerOf:
+def tenants_in(context: ApiContext) -> TenantOf:
     """Whose a receiver is, also one that is refused here, or was removed."""
 
-    def owner_of(name: str) -> str | None:
+    def tenant_of(name: str) -> Tenant:
         receiver, registrar = context.directory.receiver(name), context.registrar
         is_refused = receiver is None or receiver.unusable is not None
-        if is_refused and registrar is not None and (declared := registrar.registry.owner_of(name)) is not None:
-            return declared  # of one that is refused here
+        if is_refused and registrar is not None and registrar.registry.is_declared(name):
+            return Tenant(registrar.registry.owner_of(name), registrar.registry.life_of(name))
         receiver = receiver or context.directory.removed(name)
-        return None if receiver is None else receiver.owner
+        return Tenant() if receiver is None else Tenant(receiver.owner, receiver.life)
 
-    return owner_of
+    return tenant_of
 
 
 def _access(session: Session, maker: Access) -> Access:

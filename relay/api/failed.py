@@ -7,7 +7,7 @@ from typing import Final, TypedDict
 
 from aiohttp import web
 
-from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see
+from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see, may_see_of
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
 from relay.api.paging import NewestFirst, Rank, cursor_at, limit_in
@@ -19,7 +19,7 @@ from relay.domain.hop import NO_RECEIVER
 from relay.domain.reasons import ReasonClass, reason_class
 from relay.log.port import Coordinate, Record
 from relay.log.slices import AT_ONCE
-from relay.replay.letter import read_letter
+from relay.replay.letter import Letter, read_letter
 from relay.replay.plan import is_open
 from relay.state.port import FailedEntry
 from relay.state.replies import answered
@@ -78,9 +78,9 @@ class FailedResource:
         records = await self._context.log.read([(entry.at, None) for entry in entries])
         size = sum(len(record.value or b"") for record in records if record is not None)
         letters = [
-            (_rank(entry), read_letter(record, self._context.topics))
+            (_rank(entry), letter)
             for entry, record in zip(entries, records, strict=True)
-            if record is not None and _sees_letter(request, record)
+            if record is not None and sees_letter(request, letter := read_letter(record, self._context.topics))
         ]
         own = list(dict.fromkeys(letter.delivery for _, letter in letters))
         peeked = await answered(self._context.state.peek(list(map(delivery_row, own)))) if own else []
@@ -96,7 +96,7 @@ class FailedResource:
             int(request.match_info["offset"]),
         )
         [record] = await self._context.log.read([(at, None)])
-        if not _sees_letter(request, record):
+        if not sees_letter(request, None if record is None else read_letter(record, self._context.topics)):
             raise forbidden(LETTERS)  # nor is it told that there is none
         if record is None:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {at.partition}/{at.offset} (any more).")
@@ -175,12 +175,20 @@ def _sees(request: web.Request, receiver: str, source_id: str | None) -> bool:
     return may_see(request, [receiver]) or may_read(request, source_id)
 
 
-def _sees_letter(request: web.Request, record: Record | None) -> bool:
+def sees_letter(request: web.Request, letter: Letter | None) -> bool:
     """By the letter itself: the index may be wrong. None: there is no letter."""
-    if record is None:
+    if letter is None:
         return may_see(request, [])
-    receiver, source_id, _ = identity_of(record.value, record.headers)
-    return _sees(request, receiver or NO_RECEIVER, source_id)
+    return may_read(request, letter.facts.source_id) or is_of_theirs(request, letter)
+
+
+def is_of_theirs(request: web.Request, letter: Letter) -> bool:
+    """Whether it is about a receiver of the caller's, in the life that its name has now, and no matter of its sender's:
+    for the way back it takes the right to read its source, too."""
+    receiver, source_id, *_ = letter.facts
+    if letter.is_of_sender and not may_read(request, source_id):
+        return False
+    return may_see_of(request, receiver or NO_RECEIVER, letter.life, letter.dead.origin)
 
 
 def letter_view(record: Record) -> LetterView:

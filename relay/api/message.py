@@ -4,7 +4,7 @@ from typing import Final
 
 from aiohttp import web
 
-from relay.api.access import MESSAGE, forbidden, may_read, may_see
+from relay.api.access import MESSAGE, forbidden, may_read, may_see_of
 from relay.api.json_body import json_response
 from relay.api.problems import NOT_FOUND, RETRY_AFTER_S, UNAVAILABLE, Problem, invalid
 from relay.api.reading import MESSAGE_PATH, message_in_path, message_location
@@ -74,7 +74,7 @@ class MessageResource:
         deliveries = self._reader.deliveries(known)
         if may_read(request, known.message.source_id):
             return deliveries
-        return [delivery for delivery in deliveries if may_see(request, [delivery.receiver])]
+        return [delivery for delivery in deliveries if may_see_of(request, delivery.receiver, "", known.at)]
 
 
 async def unseen(reader: StatusReader, identity: MessageId, *, whole: bool) -> Problem:

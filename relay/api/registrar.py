@@ -36,7 +36,9 @@ from relay.config.registry import Registry
 from relay.config.rotation import without_expired
 from relay.config.topic import Declared, decode
 from relay.domain.errors import LogUnavailable, RelayError, StateUnavailable, UserError
+from relay.domain.life import Life
 from relay.domain.topics import SHARED, Topics
+from relay.engine.recovery import Holding
 from relay.lease import keeping_lease, take_lease
 from relay.log.port import Log, NewRecord, TopicPartition
 from relay.state.port import State
@@ -119,6 +121,7 @@ class Registrar:
         self._clock = clock
         self._rules = rules
         self.ring = rules.ring
+        self._holding = Holding(log, state, topics.receiver_config)
         self._owner = f"{owner}-api"  # not who applies the file in this process
         self._turn = asyncio.Lock()
 
@@ -144,6 +147,9 @@ class Registrar:
                 await self._check_room(name, declared, behalf)
             if (there := self.registry.record(key)) is not None:
                 raise Taken(_taken(name, there, kind))
+            if kind is RECEIVER:
+                declared = replace(declared, life=await self._new_life())
+                await self._forget_former(name)
             value = await self._declare(key, declared, Diff(added=(key,)))
         return Written(name, value, secret)
 
@@ -181,6 +187,8 @@ class Registrar:
             there, now, key = self.own(name, tag, behalf, kind=kind), self._clock.time(), kind.key(name)
             entry = without_expired(opened(name, there.entry, self._rules, kind), now)
             declared = self._sealed(name, altered(entry, now), entry, behalf, kind)
+            is_anothers = _owner_in(there) not in (None, _owner_in(declared))
+            declared = replace(declared, life=await self._new_life() if is_anothers else there.life)
             value = await self._declare(key, declared, Diff(changed=(key,)))
         return Written(name, value)
 
@@ -236,6 +244,25 @@ class Registrar:
         if behalf is not None:
             behalf.check(former, entry)
         return Declared(API, encrypted(name, entry, self._rules, kind))
+
+    async def _new_life(self) -> Life:
+        """Of a name that is registered, or gets another owner: what came before is not for its owner to see."""
+        topics = (self._topics.receiver_config, self._topics.from_sender)
+        there = await self._log.describe(topics)
+        places = [TopicPartition(name, n) for name, state in there.items() for n in range(state.spec.partitions)]
+        ends = await self._log.ends(places)
+        begins = tuple(ends[place] for place in places if place.topic == self._topics.from_sender)
+        # its record will be behind that end: no other registration has the same
+        id = f"{ends[TopicPartition(self._topics.receiver_config, 0)]}-{int(self._clock.time())}"
+        return Life(id, self._topics.from_sender, begins)
+
+    async def _forget_former(self, name: str) -> None:
+        """How the endpoint was that had the name before, and who held it, and why."""
+        owner = f"r:{name}"
+        [health] = await self._state.endpoints([owner])
+        if health.hold is not None:
+            await self._holding.resume(owner)
+        await self._state.forget_endpoint(owner)
 
     async def _declare(self, key: str, declared: Declared, diff: Diff) -> bytes:
         try:

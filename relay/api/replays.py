@@ -1,15 +1,17 @@
 """Replay and discard: of many as a job, whose records are on the log; of one at once."""
 
 import re
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from aiohttp import web
 
-from relay.api.access import check_own, may_see
+from relay.api.access import OWN, access_of, check_own, forbidden, is_admin, life_of, may_read, may_see, may_see_of
 from relay.api.audited import changed_nothing, has_changed, tell_audit
 from relay.api.context import ApiContext
+from relay.api.failed import is_of_theirs
 from relay.api.json_body import json_response, read_json
 from relay.api.paging import NewestFirst
 from relay.api.problems import (
@@ -40,6 +42,7 @@ from relay.config.jobs import Job
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import DeliveryId, MessageId, is_receiver_name
 from relay.domain.replay_job import Action
+from relay.domain.selection import Selection
 from relay.replay.desk import Desk, TooMany
 from relay.replay.letter import Letter
 from relay.replay.plan import Plan
@@ -52,6 +55,7 @@ MOST_DRY_RUNS: Final = 8
 JOB_S: Final = 30
 """After which it is worth asking again whether a job is over."""
 PAGES: Final = NewestFirst("[0-9a-f]{1,32}")
+_NO_DELIVERY: Final = "No such delivery is known: it never came, is still on its way, or was long ago."
 _PLACE: Final = "/v1/failed/{partition:[^/]+}/{offset:[^/]+}"
 _UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
 
@@ -105,6 +109,7 @@ class ReplaysResource:
     async def _begin(self, request: web.Request, action: Action, asked: Discards, *, only_failed: bool) -> web.Response:
         selection = selection_of(asked, self._context.clock.time())
         check_own(request, selection.receivers)
+        selection = _within_rights(request, selection)
         check_rate(asked.rate)
         caller = caller_of(request)
         try:
@@ -126,7 +131,7 @@ class ReplaysResource:
     async def list(self, request: web.Request) -> web.Response:
         """Newest first. `cursor`: behind the last one that was seen, whatever came or went since."""
         query = query_of(request, "limit", "cursor")
-        own = (job for job in self._desk.jobs.all() if may_see(request, job.order.selection.receivers))
+        own = (job for job in self._desk.jobs.all() if _sees(request, job))
         page, cursor = PAGES.page(query, own, _rank)
         return json_response(200, JobPage(items=[self._view(job) for job in page], cursor=cursor))
 
@@ -156,6 +161,8 @@ class ReplaysResource:
         await self._read(request, Nothing)
         partition, offset = _place(request)
         letter = await self._desk.letter_at(partition, offset)
+        if letter is not None and not is_of_theirs(request, letter):
+            raise forbidden(OWN)
         check_own(request, [] if letter is None else [letter.facts.receiver or NO_RECEIVER])
         if letter is None:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {partition}/{offset} (any more).")
@@ -166,7 +173,9 @@ class ReplaysResource:
         query_of(request, WAIT)
         wait = wait_asked(request, self._context.limits.wait_s)
         asked, delivery = read_json(await read_body(request, MOST_BYTES), One), _delivery(request)
-        plan = await self.again(delivery, only_failed=asked.only_failed)
+        await self._check_own(request, delivery)
+        returns = may_read(request, delivery.source_id)
+        plan = await self.again(delivery, only_failed=asked.only_failed, returns=returns)
         told = self._told(_Told("replay", delivery, plan))
         has_changed(request)
         if wait is None:
@@ -182,21 +191,39 @@ class ReplaysResource:
     async def discard_one(self, request: web.Request) -> web.Response:
         await self._read(request, Nothing)
         delivery = _delivery(request)
-        row, letter = await self._row_and_letter(delivery)
+        await self._check_own(request, delivery)
+        row, letter = await self._row_and_letter(delivery, returns=may_read(request, delivery.source_id))
         if letter is not None:
             return await self._do("discard", letter, delivery)
         return await self._discard_waiting(delivery, row)
 
-    async def again(self, delivery: DeliveryId, *, only_failed: bool) -> Plan:
-        """Replay one, now. Raises a Problem where it did not fail, or its dead letter is gone."""
-        row, letter = await self._row_and_letter(delivery)
+    async def _check_own(self, request: web.Request, delivery: DeliveryId) -> None:
+        """Raises a Problem where the delivery was to a former receiver of that name."""
+        if is_admin(request):
+            return
+        row = (await self._desk.hands.rows([delivery]))[delivery]
+        letter = await self._desk.letter_of(delivery, row)
+        if letter is not None:
+            life, origin = letter.life, letter.dead.origin
+        else:
+            known = await self._reader.find(MessageId(delivery.source_id, delivery.message_id))
+            life, origin = "", None if known is None else known.at
+        if not may_see_of(request, delivery.receiver, life, origin):
+            raise Problem(NOT_FOUND, _NO_DELIVERY)
+
+    async def again(self, delivery: DeliveryId, *, only_failed: bool, returns: bool = True) -> Plan:
+        """Replay one, now. `returns`: also a result that did not come back to its sender. Raises a Problem where it did
+        not fail, or its dead letter is gone."""
+        row, letter = await self._row_and_letter(delivery, returns=returns)
         if letter is not None:
             return await self._desk.do("replay", letter)
         return await self._not_failed(delivery, row, only_failed=only_failed)
 
-    async def _row_and_letter(self, delivery: DeliveryId) -> tuple[Row, Letter | None]:
+    async def _row_and_letter(self, delivery: DeliveryId, *, returns: bool) -> tuple[Row, Letter | None]:
         row = (await self._desk.hands.rows([delivery]))[delivery]
         letter = await self._desk.letter_of(delivery, row)
+        if letter is not None and letter.is_of_sender and not returns:
+            return row, None
         if letter is None and row.stage is Stage.FAILED:
             raise Problem(NOT_FOUND, "Its dead letter is not in the log any more.")
         return row, letter
@@ -224,7 +251,7 @@ class ReplaysResource:
         """Its message. Raises a Problem where nobody knows of this delivery."""
         known = await self._reader.find(MessageId(delivery.source_id, delivery.message_id))
         if known is None or delivery not in self._reader.deliveries(known):
-            raise Problem(NOT_FOUND, "No such delivery is known: it never came, is still on its way, or was long ago.")
+            raise Problem(NOT_FOUND, _NO_DELIVERY)
         return known
 
     def _told(self, told: _Told) -> web.Response:
@@ -267,10 +294,28 @@ def _place(request: web.Request) -> tuple[int, int]:
 
 
 def _found(request: web.Request, job: Job | None) -> Job:
-    check_own(request, [] if job is None else job.order.selection.receivers)
+    if job is None or not _sees(request, job):
+        check_own(request, [])
     if job is None:
         raise Problem(NOT_FOUND, "There is no such job (any more).")
     return job
+
+
+def _sees(request: web.Request, job: Job) -> bool:
+    """Whether it is about receivers of the caller's, in the lives that their names have now."""
+    selection = job.order.selection
+    if not may_see(request, selection.receivers):
+        return False
+    return is_admin(request) or all(selection.has_life(name, life_of(request, name).id) for name in selection.receivers)
+
+
+def _within_rights(request: web.Request, selection: Selection) -> Selection:
+    """What the caller may have done of what it asks for."""
+    lives = {name: life_of(request, name).id for name in selection.receivers}
+    selection = replace(selection, lives=frozenset(f"{name}={id}" for name, id in lives.items() if id))
+    if is_admin(request):
+        return selection
+    return replace(selection, only_own=True, reads=access_of(request).named("read"))
 
 
 def _rank(job: Job) -> tuple[float, str]:

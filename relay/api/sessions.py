@@ -10,7 +10,7 @@ from aiohttp import web
 
 from relay.api.access import OWNERS, SESSION, SESSIONS, forbidden, owner_of
 from relay.api.audited import changed_nothing, tell_audit
-from relay.api.callers import Caller, Callers, bearer_in, caller_of, owners_in
+from relay.api.callers import Caller, Callers, bearer_in, caller_of, tenants_in
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response, read_json
 from relay.api.problems import FORBIDDEN, TOO_MANY, TOO_MANY_KEYS, UNKNOWN_RECEIVER, Problem, invalid
@@ -95,7 +95,7 @@ class SessionsResource:
     def __init__(self, context: ApiContext, callers: Callers) -> None:
         self._context = context
         self._callers = callers
-        self._owner_of = owners_in(context)
+        self._tenant_of = tenants_in(context)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_post(SESSIONS, self.create)
@@ -110,7 +110,7 @@ class SessionsResource:
         text = bearer_in(request) if wanted.key is None else wanted.key.strip()
         given = wanted.key is not None or "Authorization" in request.headers
         caller = self._callers.judged(request, text, given=given)
-        self._callers.prove(request, caller, self._owner_of)
+        self._callers.prove(request, caller, self._tenant_of)
         session = caller.session
         if session is not None and session.kind == "session":
             raise Problem(FORBIDDEN, "A session makes no session: send the key itself.")

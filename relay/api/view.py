@@ -46,10 +46,11 @@ class AnswerView:
 @dataclass(frozen=True, slots=True)
 class CallbackView:
     """How the result's way to the sender's callback is going; `attempts` of a finished one: at most 63 are counted.
-    `last_status`, `detail`: of what went wrong last; not kept of one that was delivered."""
+    `last_status`, `detail`: of what went wrong last; not kept of one that was delivered. A caller who may see the
+    receiver's side alone is shown the `status`."""
 
     status: CallbackStatus
-    attempts: int
+    attempts: int | None
     last_status: int | None = None
     detail: str | None = None
 
@@ -161,7 +162,8 @@ def message_view(
 
 
 def of_receivers(view: MessageView) -> MessageView:
-    """As those see it whose receivers its deliveries are for: how its answers come back is a matter of its sender."""
+    """As those see it whose receivers its deliveries are for: of the way back to the sender, whether it is under way or
+    has failed."""
     return replace(view, deliveries=tuple(map(_of_receiver, view.deliveries)))
 
 
@@ -169,7 +171,7 @@ def _of_receiver(view: DeliveryView) -> DeliveryView:
     on_the_way = view.status in _ON_THE_WAY
     return replace(
         view,
-        callback=None,
+        callback=None if view.callback is None else CallbackView(view.callback.status, None),
         waiting_for=view.waiting_for if on_the_way else None,
         advice=view.advice if on_the_way else advice_on_end(view.reason, view.last_status) or None,
     )

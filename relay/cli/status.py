@@ -166,6 +166,8 @@ def callback_text(callback: Any) -> str:
     """How the result's way to the sender is going, in a few words: state, calls, last HTTP status."""
     if not callback:
         return "-"
+    if callback["attempts"] is None:  # a key for the receiver sees no more
+        return str(callback["status"])
     calls = f", {callback['attempts']} calls" if callback["attempts"] != 1 else ", 1 call"
     last = f", last {callback['last_status']}" if callback["last_status"] else ""
     return f"{callback['status']}{calls}{last}"

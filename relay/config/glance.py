@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from relay.domain.life import NO_LIFE, Life
 from relay.domain.receiver import Endpoint, Receiver, RetryPolicy
 from relay.domain.topics import SHARED
 
@@ -37,6 +38,7 @@ class Glance(msgspec.Struct, frozen=True, gc=False):
 
     declared_by: str
     entry: _Entry
+    life: Life = NO_LIFE
 
     @property
     def is_shared(self) -> bool:

@@ -24,16 +24,18 @@ _ROUTED_BY: Final = _LANE | _SUBSCRIPTION | {"forward_headers"}
 
 def receiver_of(name: str, value: bytes, environ: Mapping[str, str], ring: KeyRing) -> Receiver:
     """In the lane that its entry says. Raises UserError."""
-    return resolve(name, _entry(name, decode(value).entry), environ, ORIGIN, ring)
+    declared = decode(value)
+    return replace(resolve(name, _entry(name, declared.entry), environ, ORIGIN, ring), life=declared.life)
 
 
 def unusable_receiver(name: str, value: bytes, why: str) -> Receiver | None:
     """A receiver of which only the routing can be known here: `unusable` is `why`. As much is read of its record as a
     newer release, or references that mean nothing here, leave readable. None: not even its lane."""
     try:
-        entry = decode(value).entry
+        declared = decode(value)
     except UserError:
         return None
+    entry = declared.entry
     raw = {field: each for field, each in entry.items() if next(references_in(each), None) is None}
     if not entry.keys() & _SUBSCRIPTION <= raw.keys():
         raw = {field: each for field, each in raw.items() if field not in _SUBSCRIPTION}
@@ -43,7 +45,7 @@ def unusable_receiver(name: str, value: bytes, why: str) -> Receiver | None:
             found = resolve(name, _entry(name, known), {}, ORIGIN)
         except UserError:
             continue
-        return replace(_with_subscription(found, entry), unusable=why)
+        return replace(_with_subscription(found, entry), unusable=why, life=declared.life)
     return None
 
 
@@ -85,12 +87,13 @@ def source_of(source_id: str, value: bytes, environ: Mapping[str, str], ring: Ke
 
 def last_settings(name: str, value: bytes, environ: Mapping[str, str], ring: KeyRing) -> Receiver:
     """Of a receiver that was removed; where a secret is not known any more it goes without. Raises UserError."""
-    raw = decode(value).entry
+    declared = decode(value)
     try:
-        return resolve(name, _entry(name, raw), environ, ORIGIN, ring)
+        last = resolve(name, _entry(name, declared.entry), environ, ORIGIN, ring)
     except UserError:
-        bare = {field: value for field, value in raw.items() if field not in SECRET_FIELDS}
-        return resolve(name, _entry(name, bare), environ, ORIGIN, ring)
+        bare = {field: value for field, value in declared.entry.items() if field not in SECRET_FIELDS}
+        last = resolve(name, _entry(name, bare), environ, ORIGIN, ring)
+    return replace(last, life=declared.life)
 
 
 def _entry(name: str, raw: object) -> ReceiverEntry:

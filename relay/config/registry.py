@@ -14,6 +14,7 @@ from relay.config.in_force import InForce
 from relay.config.receivers_file import ReceiversFile
 from relay.config.subscriptions import Subscriptions
 from relay.config.topic import SOURCE_PREFIX, Declarations, Topic
+from relay.domain.life import NO_LIFE, Life
 from relay.domain.receiver import LaneKind, Receiver, Source
 from relay.domain.route import Cut, Marker, Route
 from relay.domain.topics import SHARED, Topics
@@ -102,6 +103,12 @@ class Registry:
         value = self.record(name)
         seen = None if value is None else glance(value)
         return None if seen is None else seen.entry.owner
+
+    def life_of(self, name: str) -> Life:
+        """That of the receiver's name, likewise."""
+        value = self.record(name)
+        seen = None if value is None else glance(value)
+        return NO_LIFE if seen is None else seen.life
 
     def source_ids(self, after: str, most: int) -> list[str]:
         """Sources that are declared, in the order of their ids: the first `most` behind `after`."""

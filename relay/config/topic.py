@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from relay.config.glance import glance
 from relay.config.receivers_file import Raw
 from relay.config.routes import Routes, is_of_route
@@ -19,6 +21,7 @@ from relay.config.shared_index import Loading, SharedIndex
 from relay.domain.api_key import is_of_key
 from relay.domain.errors import UserError
 from relay.domain.hold import held_owner
+from relay.domain.life import NO_LIFE, Life
 from relay.domain.receiver import LaneKind
 from relay.domain.replay_job import is_of_job
 from relay.domain.topics import SHARED, Topics
@@ -40,9 +43,11 @@ class Declared:
 
     by: str
     entry: Raw
+    life: Life = NO_LIFE
 
     def encode(self) -> bytes:
-        return json.dumps({"declared_by": self.by, "entry": self.entry}, sort_keys=True).encode()
+        life = {"life": msgspec.to_builtins(self.life)} if self.life.id else {}
+        return json.dumps({"declared_by": self.by, "entry": self.entry, **life}, sort_keys=True).encode()
 
 
 _UNREADABLE: Final = Declared("", {})
@@ -52,8 +57,9 @@ def decode(value: bytes) -> Declared:
     """Raises UserError unless `value` is what `Declared.encode` makes."""
     try:
         known = json.loads(value)
-        return Declared(str(known["declared_by"]), dict(known["entry"]))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        life = msgspec.convert(known.get("life", {}), Life)
+        return Declared(str(known["declared_by"]), dict(known["entry"]), life)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{ORIGIN}: a record that is not JSON of declared_by and entry") from error
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from relay.domain.progress import WaitKind
+from relay.domain.reasons import is_of_callback
 
 
 class Cause(NamedTuple):
@@ -183,7 +184,7 @@ def advice_on_end(reason: str | None, last_status: int | None = None) -> str:
     if reason not in _TRIED_OUT:
         return usual
     cause = _met(None, last_status)
-    if reason.startswith("callback_"):
+    if is_of_callback(reason):
         cause = of_callback(cause)
     return " ".join(filter(None, (cause, usual)))
 

@@ -47,7 +47,7 @@ class Attempt(Struct, frozen=True, gc=False, omit_defaults=True):
 
     `headers`: of the request, in the order they were sent, secrets masked. One of `response` and `error` is there.
     `code_class`: of a POST to a receiver, what it came to. `reason`: why not `done`. `next_attempt_at`: when it goes on
-    at the earliest; None: it is over, or went on at once.
+    at the earliest; None: it is over, or went on at once. `life`: of the receiver's name (see `relay/domain/life.py`).
     """
 
     kind: AttemptKind
@@ -68,6 +68,7 @@ class Attempt(Struct, frozen=True, gc=False, omit_defaults=True):
     detail: str | None = None
     next_attempt_at: float | None = None
     code_class: CodeClass | None = None
+    life: str = ""
 
     @property
     def failed(self) -> bool:

@@ -21,6 +21,7 @@ NO_RECEIVER: Final = "-"
 FORM: Final = 1
 """Of the hop headers; FORM_HEADER says which one a record has, and a record without it has form 1."""
 FORM_HEADER: Final = "relay-form"
+LIFE_HEADER: Final = "relay-receiver-life"
 
 _OUTCOMES: Final[dict[bytes, Outcome]] = {b"answered": "answered", b"delivered": "delivered", b"failed": "failed"}
 _MAX_DIGITS: Final = 18  # fits 64 bits; int() is slow, and then refuses, on very long input
@@ -36,6 +37,8 @@ class Hop(Struct, frozen=True, gc=False):
     `ask_first`: of a replay, where an attempt in its former life may have arrived: see `ToReceiver`.
     `wait_s`: seconds for which a request waits for the answer; 0: none does.
     `headers`: the message's own, where its receiver wants any. `order`: digest of the value that it is in order by.
+    `headers`: the message's own, where its receiver wants any.
+    `life`: the id of the life of its receiver's name that it was routed in (see `relay/domain/life.py`).
     """
 
     delivery: DeliveryId
@@ -61,6 +64,7 @@ class Hop(Struct, frozen=True, gc=False):
     headers: Pairs = ()
     tracestate: str | None = None
     order: str | None = None
+    life: str = ""
 
 
 def encode_hop(hop: Hop) -> Headers:
@@ -114,6 +118,8 @@ def encode_hop(hop: Hop) -> Headers:
         headers.append(("relay-ask-first", b"true"))
     if hop.order is not None:
         headers.append(("relay-order-key", hop.order.encode(errors="replace")))
+    if hop.life:
+        headers.append((LIFE_HEADER, hop.life.encode(errors="replace")))
     if hop.headers:
         headers += as_record_headers(hop.headers)
     return tuple(headers)
@@ -250,5 +256,6 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "relay-ask-first": ("ask_first", _is_true),
     "relay-wait": ("wait_s", _number),
     "relay-order-key": ("order", bytes.decode),
+    LIFE_HEADER: ("life", bytes.decode),
 }
 """Which field of a hop a header is, and how it is read."""

@@ -48,6 +48,11 @@ REASON_CODES: Final[dict[str, int]] = {
 """How a finished row remembers its reason, in one byte. Rows live for days: a code is never given to another reason."""
 
 
+def is_of_callback(reason: str | None) -> bool:
+    """Whether it was the sender's callback that failed."""
+    return reason is not None and reason.startswith("callback_")
+
+
 def reason_class(reason: str) -> ReasonClass:
     """The class of `reason`; an unknown reason (a newer writer) counts as `system`, so that a person looks at it."""
     return REASONS.get(reason, "system")

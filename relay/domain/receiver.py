@@ -5,6 +5,7 @@ from typing import Literal
 
 from relay.domain.egress import Egress
 from relay.domain.filters import Filter
+from relay.domain.life import NO_LIFE, Life
 from relay.domain.quota import Quota
 
 LaneKind = Literal["dedicated", "shared"]
@@ -174,6 +175,7 @@ class Receiver:
     """How often it has changed its lane: `lane` is what the last move led to."""
     moving: bool = False
     """Its other lane has to finish first; until then this one only gathers (see `relay/domain/route.py`)."""
+    life: Life = NO_LIFE
 
 
 Redelivery = Literal["failed", "always", "never"]

@@ -14,7 +14,8 @@ def kept_message(message: MessageId) -> MessageId:
 def kept_visible(visible: Visible) -> Visible:
     if visible == Visible():
         return visible
-    return Visible(sorted(map(clean, visible.sources or ())), sorted(map(clean, visible.receivers or ())))
+    sources, receivers = sorted(map(clean, visible.sources or ())), sorted(map(clean, visible.receivers or ()))
+    return Visible(sources, receivers, visible.lives)
 
 
 def kept_query(query: MessageQuery) -> MessageQuery:

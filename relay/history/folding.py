@@ -13,6 +13,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import DeliveryId
 from relay.domain.progress import Status
+from relay.domain.reasons import is_of_callback
 from relay.domain.statistics import BOUNDS_S, NUMBERS, OUTCOMES
 from relay.history.port import Arrival, Batch, By, DeliveryFound, Ending
 from relay.history.text import clean
@@ -42,7 +43,7 @@ class Said(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A row. `progress`: index into PROGRESS."""
+    """A row. `progress`: index into PROGRESS. `life`: of the receiver's name; empty until one of them says."""
 
     source_id: str
     message_id: str
@@ -55,6 +56,7 @@ class Delivery(NamedTuple):
     reason: str | None
     detail: str | None
     updated_at: float
+    life: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -79,6 +81,7 @@ def join(one: Delivery, other: Delivery) -> Delivery:
         progress=max(one.progress, other.progress),
         attempts=max(one.attempts, other.attempts),
         updated_at=max(one.updated_at, other.updated_at),
+        life=max(one.life, other.life),
     )
 
 
@@ -93,6 +96,7 @@ def found_of(row: Delivery) -> DeliveryFound:
         row.reason,
         row.detail,
         row.updated_at,
+        row.life,
     )
 
 
@@ -117,12 +121,12 @@ def _of_attempt(at: Coordinate, attempt: Attempt) -> Delivery:
     ended_at = attempt.started_at + attempt.duration_ms / 1000
     if attempt.kind != "post":
         progress = PROGRESS.index("response_delivered_to_sender") if _was_taken(attempt) else 0
-        return Delivery(*key, attempt.generation, progress, 0, Said(), None, None, None, ended_at)
+        return Delivery(*key, attempt.generation, progress, 0, Said(), None, None, None, ended_at, attempt.life)
     progress = _AFTER_CODE.get(attempt.code_class or "", 0)
     said = Said(1, attempt.attempt, at.partition, at.offset)
     status = attempt.response.status if attempt.response is not None else None
     told = (status, _text(attempt.reason), _text(attempt.detail))
-    return Delivery(*key, attempt.generation, progress, attempt.attempt, said, *told, ended_at)
+    return Delivery(*key, attempt.generation, progress, attempt.attempt, said, *told, ended_at, attempt.life)
 
 
 def _was_taken(attempt: Attempt) -> bool:
@@ -134,13 +138,13 @@ def _of_ending(ending: Ending) -> Delivery:
     said = Said(_rank(ending), 0, ending.at.partition, ending.at.offset)
     told = (ending.last_status, _text(ending.reason), _text(ending.detail))
     key = _key(ending.delivery)
-    return Delivery(*key, ending.generation, progress, ending.attempts, said, *told, ending.happened_at)
+    return Delivery(*key, ending.generation, progress, ending.attempts, said, *told, ending.happened_at, ending.life)
 
 
 def _rank(ending: Ending) -> int:
     if ending.status != "failed":
         return 2
-    return 3 if (ending.reason or "").startswith("callback_") else 4
+    return 3 if is_of_callback(ending.reason) else 4
 
 
 def _key(delivery: DeliveryId) -> tuple[str, str, str]:
@@ -159,18 +163,19 @@ class Count(NamedTuple):
     at: int
     receiver: str
     source_id: str
+    life: str
     numbers: tuple[int, ...]
 
 
 def counts_of(attempts: Iterable[Attempt]) -> list[Count]:
     """Of the POSTs among them to a receiver, in the order of their keys."""
-    found: dict[tuple[By, int, str, str], list[int]] = {}
+    found: dict[tuple[By, int, str, str, str], list[int]] = {}
     for attempt in attempts:
         if attempt.kind != "post" or attempt.code_class is None or attempt.receiver is None:
             continue
         for by, span_s in SPAN_S.items():
             at = int(attempt.started_at // span_s) * span_s
-            key = (by, at, clean(attempt.receiver), clean(attempt.source_id or ""))
+            key = (by, at, clean(attempt.receiver), clean(attempt.source_id or ""), attempt.life)
             _count(found.setdefault(key, [0] * NUMBERS), attempt)
     return [Count(*key, tuple(found[key])) for key in sorted(found)]
 

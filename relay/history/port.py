@@ -14,6 +14,7 @@ from msgspec import Struct
 from relay.domain.attempt import Attempt, AttemptKind
 from relay.domain.coordinate import Coordinate
 from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.life import NO_LIFE, Life
 from relay.domain.progress import Status
 from relay.log.port import TopicPartition
 
@@ -44,7 +45,7 @@ class Ending(Struct, frozen=True, gc=False):
 
     `status`: `response_received_from_receiver`; `response_delivered_to_sender` where it was left for a consumer of the
     source's own; or `failed`, then with its `reason`, also where it was the sender's callback that failed. `attempts`:
-    POSTs to the receiver. `receiver` of what was never routed: empty.
+    POSTs to the receiver. `receiver` of what was never routed: empty. `life`: of the receiver's name, if it is known.
     """
 
     delivery: DeliveryId
@@ -56,6 +57,7 @@ class Ending(Struct, frozen=True, gc=False):
     last_status: int | None
     reason: str | None = None
     detail: str | None = None
+    life: str = ""
 
 
 class Batch(Struct, frozen=True):
@@ -70,10 +72,15 @@ class Batch(Struct, frozen=True):
 class Visible:
     """Of whom something may be shown. Both None: of all. `sources`: patterns as scopes have them. What is about one of
     `sources` is shown, and of the rest what is about one of `receivers`: a message with a delivery to one, without its
-    other deliveries, and attempts at it, but no callback. A None beside names stands for none of that kind."""
+    other deliveries, and attempts at it, but no callback. A None beside names stands for none of that kind. `lives`: of
+    the names of `receivers`, those that are not empty: of former lives of a name nothing is shown."""
 
     sources: Collection[str] | None = None
     receivers: Collection[str] | None = None
+    lives: Mapping[str, Life] = field(default_factory=dict)
+
+    def life(self, receiver: str) -> Life:
+        return self.lives.get(receiver, NO_LIFE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,8 @@ class AttemptQuery:
 
 class DeliveryFound(Struct, frozen=True, gc=False):
     """A delivery, as far as the newest of its generations has come. `reason`, `detail`: why it failed, or why its last
-    attempt did. `updated_at`: Unix seconds."""
+    attempt did. `updated_at`: Unix seconds. `life`: of the receiver's name, if it is known: until it is tried, or ends,
+    it is not."""
 
     receiver: str
     status: Status
@@ -128,6 +136,7 @@ class DeliveryFound(Struct, frozen=True, gc=False):
     reason: str | None
     detail: str | None
     updated_at: float
+    life: str = ""
 
 
 class MessageFound(Struct, frozen=True, gc=False):
@@ -146,7 +155,8 @@ class AttemptFound(Struct, frozen=True, gc=False):
 
 class Page(Struct, Generic[T], frozen=True):
     """`cursor`: what the next page is asked for with; None: this was the last one. A search by header or payload looks
-    at so many messages for a page and no more: it may then hold fewer than asked for, or none, and have a cursor."""
+    at so many messages for a page and no more, and one about receivers at what their names had in former lives: it may
+    then hold fewer than asked for, or none, and have a cursor."""
 
     items: list[T]
     cursor: str | None
@@ -206,9 +216,8 @@ class HistoryReader(Protocol):
 
 
 class History(HistoryReader, Protocol):
-    """A store. `start` connects and makes or moves up its tables, and is repeatable: one that an older version has made
-    is begun anew; where a newer one has made it, it raises HistoryUnavailable, and leaves it as it is. `close` releases
-    everything in bounded time."""
+    """A store. `start` connects and makes or moves up its tables, and is repeatable; where a newer version has made
+    them it raises HistoryUnavailable, and leaves them as they are. `close` releases everything in bounded time."""
 
     async def start(self) -> None: ...
 

@@ -17,6 +17,7 @@ from relay.history.positions import check_begin
 from relay.history.postgres_tables import (
     BY_DAY,
     CREATE,
+    FROM_1,
     SCHEMA,
     STAGING,
     TABLES,
@@ -113,7 +114,9 @@ class PostgresHistory(Searching):
             if await writer.fetchval("SELECT to_regclass($1)", f"{SCHEMA}.version") is not None:
                 version = await writer.fetchval(f"SELECT number FROM {SCHEMA}.version")
             check_not_newer(version or 0, VERSION, f"drop its schema {SCHEMA}")
-            if version != VERSION:
+            if version == 1:
+                await writer.execute(FROM_1)
+            elif version != VERSION:
                 await writer.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
                 await writer.execute(CREATE)
                 self._days.clear()

@@ -11,8 +11,8 @@ from relay.domain.topics import DAY_S
 from relay.history.sql import NUMBER
 
 SCHEMA: Final = "relay_history"
-VERSION: Final = 1
-"""Of the tables; what an older one has made is built anew, and what a newer one has made is left alone."""
+VERSION: Final = 2
+"""Of the tables; those of version 1 are moved up, and what a newer one has made is left alone."""
 DAYS_BACK: Final = 40
 DAYS_AHEAD: Final = 2
 BY_DAY: Final = {"messages": "received_at", "attempts": "started_at"}
@@ -44,7 +44,7 @@ CREATE TABLE deliveries (
     source_id {_TEXT} NOT NULL, message_id {_TEXT} NOT NULL, receiver {_TEXT} NOT NULL, generation bigint NOT NULL,
     progress smallint NOT NULL, attempts bigint NOT NULL, said_rank smallint NOT NULL, said_number bigint NOT NULL,
     said_partition bigint NOT NULL, said_offset bigint NOT NULL, last_status bigint, reason {_TEXT}, detail text,
-    updated_at double precision NOT NULL, received_at double precision,
+    updated_at double precision NOT NULL, received_at double precision, life {_TEXT} NOT NULL DEFAULT '',
     PRIMARY KEY (source_id, message_id, receiver)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX ON deliveries (received_at);
@@ -56,7 +56,7 @@ CREATE INDEX ON deliveries USING brin (updated_at);
 CREATE TABLE attempts (
     at_topic text NOT NULL, at_partition bigint NOT NULL, at_offset bigint NOT NULL,
     started_at double precision NOT NULL, kind text NOT NULL, receiver {_TEXT} NOT NULL, source_id {_TEXT} NOT NULL,
-    message_id {_TEXT} NOT NULL, well smallint NOT NULL, value bytea NOT NULL,
+    message_id {_TEXT} NOT NULL, well smallint NOT NULL, value bytea NOT NULL, life {_TEXT} NOT NULL DEFAULT '',
     PRIMARY KEY (started_at, at_partition, at_offset)
 ) PARTITION BY RANGE (started_at);
 CREATE INDEX ON attempts (source_id, message_id);
@@ -65,12 +65,20 @@ CREATE INDEX ON attempts (receiver, started_at) WHERE well = 0;
 CREATE TABLE attempts_other PARTITION OF attempts DEFAULT;
 CREATE TABLE counts (
     span bigint NOT NULL, begins_at double precision NOT NULL, receiver {_TEXT} NOT NULL, source_id {_TEXT} NOT NULL,
-    {", ".join(f"{name} bigint NOT NULL" for name in NUMBER)},
-    PRIMARY KEY (span, begins_at, receiver, source_id)
+    life {_TEXT} NOT NULL DEFAULT '', {", ".join(f"{name} bigint NOT NULL" for name in NUMBER)},
+    PRIMARY KEY (span, begins_at, receiver, source_id, life)
 );
 CREATE TABLE positions (
     topic text NOT NULL, partition bigint NOT NULL, next_offset bigint NOT NULL, PRIMARY KEY (topic, partition)
 );
+"""
+FROM_1: Final = f"""
+SET LOCAL search_path = {SCHEMA};
+ALTER TABLE deliveries ADD COLUMN life {_TEXT} NOT NULL DEFAULT '';
+ALTER TABLE attempts ADD COLUMN life {_TEXT} NOT NULL DEFAULT '';
+ALTER TABLE counts ADD COLUMN life {_TEXT} NOT NULL DEFAULT '', DROP CONSTRAINT counts_pkey,
+    ADD PRIMARY KEY (span, begins_at, receiver, source_id, life);
+UPDATE version SET number = {VERSION};
 """
 STAGING: Final = "".join(
     f"CREATE TEMPORARY TABLE new_{table} (LIKE {table}) ON COMMIT DELETE ROWS;" for table in STAGED

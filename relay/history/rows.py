@@ -49,12 +49,13 @@ def attempt_row(at: Coordinate, attempt: Attempt) -> tuple[Any, ...]:
         clean(attempt.message_id or ""),
         int(not attempt.failed),
         attempt_value(attempt),
+        attempt.life,
     )
 
 
 def count_row(count: Count) -> tuple[Any, ...]:
-    by, at, receiver, source_id, numbers = count
-    return SPAN_S[by], at, receiver, source_id, *numbers
+    by, at, receiver, source_id, life, numbers = count
+    return SPAN_S[by], at, receiver, source_id, life, *numbers
 
 
 def messages_in(deliveries: list[Delivery]) -> Iterator[tuple[str, str]]:

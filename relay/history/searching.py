@@ -1,13 +1,14 @@
 """A search on any store that understands SQL: its selects, put together to a page."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
+from msgspec import structs
 
-from relay.domain.attempt import decode_attempt
+from relay.domain.attempt import Attempt, decode_attempt
 from relay.domain.coordinate import Coordinate
 from relay.domain.identity import MessageId
 from relay.domain.scope import Scope
@@ -36,7 +37,7 @@ from relay.history.sql import (
     ids_beginning,
     types_beginning,
 )
-from relay.history.text import has_header, may_hold, payload_has
+from relay.history.text import clean, has_header, may_hold, payload_has
 
 Row = Sequence[Any]
 Fetch = Callable[[Sequence[Select]], Awaitable[list[list[Row]]]]
@@ -112,7 +113,10 @@ class Searching:
             found = await self._arrivals(search)
             arrivals = found[:limit]
             place = _after(arrivals[-1]) if len(found) > limit else None
-        items = await self._with_deliveries(arrivals, query.visible)
+        looked_at = await self._with_deliveries(arrivals, query.visible)
+        items = [
+            one for one in looked_at if one.deliveries or sees_source(query.visible, one.arrival.message.source_id)
+        ]
         return Page(items, None if place is None else write_cursor(place))
 
     async def _arrivals(self, search: MessageSearch) -> list[Arrival]:
@@ -158,11 +162,13 @@ class Searching:
 
     async def _with_deliveries(self, arrivals: Sequence[Arrival], visible: Visible) -> list[MessageFound]:
         rows: dict[MessageId, list[Delivery]] = {arrival.message: [] for arrival in arrivals}
+        places = {arrival.message: arrival.at for arrival in arrivals}
         parts = [arrivals[start : start + _PER_SELECT] for start in range(0, len(arrivals), _PER_SELECT)]
         for found in await self._fetch([deliveries_of(self._dialect, [one.message for one in part]) for part in parts]):
             for row in map(_delivery, found):
-                if sees_source(visible, row.source_id) or row.receiver in (visible.receivers or ()):
-                    rows[MessageId(row.source_id, row.message_id)].append(row)
+                message = MessageId(row.source_id, row.message_id)
+                if sees(visible, row.source_id, row.receiver, row.life, places[message]):
+                    rows[message].append(row)
         return [
             MessageFound(arrival, tuple(found_of(row) for row in sorted(rows[arrival.message]))) for arrival in arrivals
         ]
@@ -183,7 +189,8 @@ class Searching:
                 found[place] = AttemptFound(Coordinate(topic, partition, offset), decode_attempt(value))
         places = sorted(found, reverse=True)
         cursor = write_cursor(places[limit - 1]) if len(places) > limit else None
-        return Page([found[place] for place in places[:limit]], cursor)
+        page = [found[place] for place in places[:limit]]
+        return Page([one for one in page if sees_attempt(query.visible, one.attempt)], cursor)
 
     async def counted(
         self,
@@ -196,10 +203,11 @@ class Searching:
         source_id: str | None = None,
         most: int,
     ) -> list[SpanCount]:
+        visible = kept_visible(visible)
         select = count_select(
             self._dialect,
             SPAN_S[by],
-            kept_visible(visible),
+            visible,
             since=since,
             until=until,
             receiver=receiver,
@@ -207,7 +215,11 @@ class Searching:
             most=most,
         )
         [rows] = await self._fetch([select])
-        return [SpanCount(at, its_receiver, its_source, tuple(ns)) for _, at, its_receiver, its_source, *ns in rows]
+        return summed(
+            SpanCount(at, its_receiver, its_source, tuple(numbers))
+            for _, at, its_receiver, its_source, life, *numbers in rows
+            if sees(visible, its_source, its_receiver, life)
+        )
 
 
 def _after(arrival: Arrival) -> AfterMessage:
@@ -223,6 +235,28 @@ def _has(query: MessageQuery, arrival: Arrival) -> bool:
 def sees_source(visible: Visible, source_id: str) -> bool:
     """Whether all of what is about a source may be shown."""
     return visible == Visible() or any(Scope("read", one).covers("read", source_id) for one in visible.sources or ())
+
+
+def sees(visible: Visible, source_id: str, receiver: str, life: str, at: Coordinate | None = None) -> bool:
+    """Whether what is about a receiver may be shown: of this life of its name, or else of a message that came `at`."""
+    if sees_source(visible, source_id):
+        return True
+    return receiver in (visible.receivers or ()) and visible.life(receiver).has(life, at)
+
+
+def sees_attempt(visible: Visible, attempt: Attempt) -> bool:
+    source_id, receiver = clean(attempt.source_id or ""), clean(attempt.receiver or "")
+    of_receiver = attempt.kind != "callback" and sees(visible, source_id, receiver, attempt.life)
+    return of_receiver or sees_source(visible, source_id)
+
+
+def summed(counts: Iterable[SpanCount]) -> list[SpanCount]:
+    """Those of one span, receiver and source together, whichever lives of the receiver's name they are of."""
+    found: dict[tuple[float, str, str], tuple[int, ...]] = {}
+    for at, receiver, source_id, numbers in map(structs.astuple, counts):
+        before = found.get((at, receiver, source_id), (0,) * len(numbers))
+        found[at, receiver, source_id] = tuple(map(sum, zip(before, numbers, strict=True)))
+    return [SpanCount(*key, numbers) for key, numbers in found.items()]
 
 
 def _message(dialect: Dialect, message: MessageId) -> Select:

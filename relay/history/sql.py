@@ -29,11 +29,13 @@ MESSAGE: Final = (
 )
 DELIVERY: Final = (
     "source_id, message_id, receiver, generation, progress, attempts, said_rank, said_number, said_partition,"
-    " said_offset, last_status, reason, detail, updated_at"
+    " said_offset, last_status, reason, detail, updated_at, life"
 )
-ATTEMPT: Final = "at_topic, at_partition, at_offset, started_at, kind, receiver, source_id, message_id, well, value"
+ATTEMPT: Final = (
+    "at_topic, at_partition, at_offset, started_at, kind, receiver, source_id, message_id, well, value, life"
+)
 NUMBER: Final = tuple(f"n{place}" for place in range(NUMBERS))
-COUNT: Final = f"span, begins_at, receiver, source_id, {', '.join(NUMBER)}"
+COUNT: Final = f"span, begins_at, receiver, source_id, life, {', '.join(NUMBER)}"
 
 
 def _latest(column: str, *order: str) -> str:
@@ -47,13 +49,13 @@ JOIN_DELIVERY: Final = "ON CONFLICT (source_id, message_id, receiver) DO UPDATE 
     (
         "generation = CASE WHEN excluded.generation > deliveries.generation"
         " THEN excluded.generation ELSE deliveries.generation END",
-        *(_latest(column, "generation", column) for column in ("progress", "attempts", "updated_at")),
+        *(_latest(column, "generation", column) for column in ("progress", "attempts", "updated_at", "life")),
         *(_latest(column, "generation", *_SAID) for column in (*_SAID, "last_status", "reason", "detail")),
         "received_at = CASE WHEN deliveries.received_at IS NULL OR excluded.received_at < deliveries.received_at"
         " THEN excluded.received_at ELSE deliveries.received_at END",
     )
 )
-ADD_COUNT: Final = "ON CONFLICT (span, begins_at, receiver, source_id) DO UPDATE SET " + ", ".join(
+ADD_COUNT: Final = "ON CONFLICT (span, begins_at, receiver, source_id, life) DO UPDATE SET " + ", ".join(
     f"{name} = counts.{name} + excluded.{name}" for name in NUMBER
 )
 
@@ -148,6 +150,9 @@ class MessageSearch:
         writer.where("d.receiver = {}", receiver)
         if receivers and receiver is None:
             _where_receivers(writer, "d.receiver", receivers)
+        if receivers:
+            names = receivers if receiver is None else [receiver]
+            _where_lives(writer, "d.life", self.query.visible, names, or_unknown=True)
         same = [*writer.conditions]
         if self.query.status is not None:
             writer.where(f"d.progress = {_progress(self.query.status)}")
@@ -319,6 +324,15 @@ def _where_receivers(writer: _Writer, column: str, receivers: Sequence[str]) -> 
     writer.where(f"{column} {one_of}", *receivers)
 
 
+def _where_lives(
+    writer: _Writer, column: str, visible: Visible, receivers: Sequence[str], *, or_unknown: bool = False
+) -> None:
+    """That it is of the life that one of these names has; exact for a single one. Of a name that has no life, that the
+    row has none. `or_unknown`: a row of which that is not known yet may be, too."""
+    ids = {visible.life(name).id for name in receivers} | ({""} if or_unknown else set())
+    writer.where(f"{column} IN ({_marks(ids)})", *sorted(ids))
+
+
 def _marks(values: Collection[object]) -> str:
     return ", ".join(["{}"] * len(values))
 
@@ -335,6 +349,7 @@ def attempt_selects(dialect: Dialect, query: AttemptQuery, after: AfterAttempt |
         writer = _Writer(dialect)
         writer.where("kind <> 'callback'")
         _where_receivers(writer, "receiver", receivers)
+        _where_lives(writer, "life", query.visible, receivers)
         yield _attempts(writer, query, after, limit)
 
 
@@ -383,11 +398,9 @@ def count_select(
             _where_source(each, "source_id", source)
         if visible.receivers:
             each.where(f"receiver IN ({_marks(visible.receivers)})", *visible.receivers)
+            of_receivers = each.conditions.pop()
+            _where_lives(each, "life", visible, list(visible.receivers))
+            each.conditions[-1] = f"({of_receivers} AND {each.conditions[-1]})"
         if "*" not in (visible.sources or ()):
             writer.where(f"({' OR '.join(each.conditions) or 'FALSE'})")
     return writer.select(COUNT, "counts", "begins_at, receiver, source_id", most)
-
-
-def further(search: MessageSearch, after: AfterMessage) -> MessageSearch:
-    """The same, behind that place."""
-    return replace(search, after=after)

@@ -25,8 +25,8 @@ from relay.log.port import TopicPartition
 
 T = TypeVar("T")
 
-VERSION: Final = 1
-"""Of the tables; what an older one has made is built anew, and what a newer one has made is left alone."""
+VERSION: Final = 2
+"""Of the tables; those of version 1 are moved up, and what a newer one has made is left alone."""
 BUSY_S: Final = 5.0
 PRUNED_AT_ONCE: Final = 5_000
 """Rows that are deleted in one transaction: the writer has its turn in between."""
@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS deliveries (
     source_id TEXT NOT NULL, message_id TEXT NOT NULL, receiver TEXT NOT NULL, generation INTEGER NOT NULL,
     progress INTEGER NOT NULL, attempts INTEGER NOT NULL, said_rank INTEGER NOT NULL, said_number INTEGER NOT NULL,
     said_partition INTEGER NOT NULL, said_offset INTEGER NOT NULL, last_status INTEGER, reason TEXT, detail TEXT,
-    updated_at REAL NOT NULL, received_at REAL,
+    updated_at REAL NOT NULL, received_at REAL, life TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (source_id, message_id, receiver)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS deliveries_receiver ON deliveries (receiver, received_at);
@@ -60,7 +60,7 @@ CREATE INDEX IF NOT EXISTS deliveries_age ON deliveries (updated_at);
 CREATE TABLE IF NOT EXISTS attempts (
     at_topic TEXT NOT NULL, at_partition INTEGER NOT NULL, at_offset INTEGER NOT NULL, started_at REAL NOT NULL,
     kind TEXT NOT NULL, receiver TEXT NOT NULL, source_id TEXT NOT NULL, message_id TEXT NOT NULL,
-    well INTEGER NOT NULL, value BLOB NOT NULL,
+    well INTEGER NOT NULL, value BLOB NOT NULL, life TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (at_partition, at_offset)
 );
 CREATE INDEX IF NOT EXISTS attempts_time ON attempts (started_at);
@@ -69,13 +69,22 @@ CREATE INDEX IF NOT EXISTS attempts_receiver ON attempts (receiver, started_at);
 CREATE INDEX IF NOT EXISTS attempts_bad ON attempts (receiver, started_at) WHERE well = 0;
 CREATE TABLE IF NOT EXISTS counts (
     span INTEGER NOT NULL, begins_at INTEGER NOT NULL, receiver TEXT NOT NULL, source_id TEXT NOT NULL,
-    {", ".join(f"{name} INTEGER NOT NULL" for name in NUMBER)},
-    PRIMARY KEY (span, begins_at, receiver, source_id)
+    life TEXT NOT NULL DEFAULT '', {", ".join(f"{name} INTEGER NOT NULL" for name in NUMBER)},
+    PRIMARY KEY (span, begins_at, receiver, source_id, life)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS positions (
     topic TEXT NOT NULL, partition INTEGER NOT NULL, next_offset INTEGER NOT NULL, PRIMARY KEY (topic, partition)
 ) WITHOUT ROWID;
 """
+_FROM_1: Final = (
+    "ALTER TABLE deliveries ADD COLUMN life TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE attempts ADD COLUMN life TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE counts RENAME TO counts_1",
+)
+_COUNTS_FROM_1: Final = (
+    f"INSERT INTO counts ({COUNT.replace('life, ', '')}) SELECT {COUNT.replace('life, ', '')} FROM counts_1",
+    "DROP TABLE counts_1",
+)
 
 
 def _values(count: int, *, more: str = "") -> str:
@@ -96,12 +105,12 @@ _TIME: Final = (
     " AND (received_at IS NULL OR received_at > ?3)"
 )
 _DELIVERY: Final = (
-    f"INSERT INTO deliveries ({DELIVERY}, received_at) VALUES ({', '.join(f'?{place}' for place in range(1, 15))},"
+    f"INSERT INTO deliveries ({DELIVERY}, received_at) VALUES ({', '.join(f'?{place}' for place in range(1, 16))},"
     f" (SELECT received_at FROM messages WHERE source_id = ?1 AND message_id = ?2)) {JOIN_DELIVERY}"
 )
 _ROUTED: Final = "UPDATE messages SET routed = 1 WHERE source_id = ? AND message_id = ? AND routed = 0"
-_ATTEMPT: Final = f"INSERT INTO attempts ({ATTEMPT}) {_values(10)} ON CONFLICT DO NOTHING"
-_COUNT: Final = f"INSERT INTO counts ({COUNT}) {_values(4 + NUMBERS)} {ADD_COUNT}"
+_ATTEMPT: Final = f"INSERT INTO attempts ({ATTEMPT}) {_values(11)} ON CONFLICT DO NOTHING"
+_COUNT: Final = f"INSERT INTO counts ({COUNT}) {_values(5 + NUMBERS)} {ADD_COUNT}"
 _POSITION: Final = (
     "INSERT INTO positions VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET"
     " next_offset = max(next_offset, excluded.next_offset)"
@@ -226,12 +235,10 @@ def _prepare(database: sqlite3.Connection) -> None:
     with _transaction(database):
         [version] = database.execute("PRAGMA user_version").fetchone()
         check_not_newer(version, VERSION, "remove its file")
-        if version != VERSION:
-            for table in _TABLES:
-                database.execute(f"DROP TABLE IF EXISTS {table}")
-            database.execute(f"PRAGMA user_version = {VERSION}")
-        for statement in _SCHEMA.split(";"):
+        before, after = (_FROM_1, _COUNTS_FROM_1) if version == 1 else ((), ())
+        for statement in (*before, *_SCHEMA.split(";"), *after):
             database.execute(statement)
+        database.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _write(
@@ -262,7 +269,7 @@ def _skip(database: sqlite3.Connection, next_offsets: Mapping[TopicPartition, in
 
 def _delete(database: sqlite3.Connection, table: str, column: str, before: float) -> int:
     """How many rows it deleted."""
-    key = {"deliveries": "source_id, message_id, receiver", "counts": "span, begins_at, receiver, source_id"}
+    key = {"deliveries": "source_id, message_id, receiver", "counts": "span, begins_at, receiver, source_id, life"}
     name = key.get(table, "rowid")
     wanted = f"SELECT {name} FROM {table} WHERE {column} < ? LIMIT {PRUNED_AT_ONCE}"
     with _transaction(database):

@@ -317,6 +317,6 @@ def _home(callback: Value | None, when_there: str) -> Station:
             return Station("Sender", when_there, "good")
         case "failed":
             return Station("Sender", "its callback refused", "bad")
-        case "retrying":
+        case "retrying" if callback["attempts"] is not None:
             return Station("Sender", f"callback tried {callback['attempts']} times", "warn")
     return Station("Sender", "on its way back", "live")

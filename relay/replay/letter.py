@@ -8,11 +8,12 @@ from relay.domain.dead_letter import DeadLetter, identity_of, original_headers, 
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import NO_RECEIVER, Hop, decode_hop
 from relay.domain.identity import DeliveryId
+from relay.domain.reasons import is_of_callback
 from relay.domain.selection import Facts, Stage
 from relay.domain.topics import Topics
 from relay.log.port import Coordinate, Headers, Record
 from relay.state.port import FailedEntry
-from workers.failed_messages import generation_of
+from workers.failed_messages import generation_of, life_of
 
 NOBODY: Final = "\x01"
 """In place of a source: no id has a control character."""
@@ -42,6 +43,16 @@ class Letter:
     @property
     def place(self) -> tuple[int, int]:
         return self.record.partition, self.record.offset
+
+    @property
+    def life(self) -> str:
+        """Of its receiver's name."""
+        return self.facts.life
+
+    @property
+    def is_of_sender(self) -> bool:
+        """Whether it was on its way back to the sender."""
+        return self.stage == "to_sender" or is_of_callback(self.reason)
 
     @property
     def headers(self) -> Headers:
@@ -88,6 +99,7 @@ def read_letter(record: Record, topics: Topics) -> Letter:
         dead.last_status,
         stage,
         dead.first_failed_ms or record.timestamp_ms,
+        life_of(record),
     )
     hop = None if stage in (None, "from_sender") else _hop(original_headers(record.headers))
     generation = hop.generation if hop is not None else generation_of(record)

@@ -14,7 +14,7 @@ from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.filters import Event
 from relay.domain.handover import Handover, to_code
-from relay.domain.hop import NO_RECEIVER, Hop, encode_hop
+from relay.domain.hop import LIFE_HEADER, NO_RECEIVER, Hop, encode_hop
 from relay.domain.identity import DeliveryId, callback_id, webhook_id
 from relay.domain.message import Message, parse_message
 from relay.domain.reasons import DISCARDED, REASON_CODES
@@ -37,6 +37,7 @@ _OF_ONE_LIFE: Final = frozenset(
     {"relay-generation", "relay-attempt", "relay-move", "relay-reason", "relay-ask-first", "relay-wait"}
 )
 _OF_A_WAIT: Final = frozenset({"relay-status-url", "relay-ask-after", "relay-not-asked"})
+_OF_A_NAME: Final = frozenset({LIFE_HEADER})
 _AT_REST: Final = frozenset({Stage.NONE, Stage.PUBLISHED, Stage.DONE})
 _DELIVERED_AT: Final[Mapping[str | None, frozenset[Stage]]] = {
     "from_sender": frozenset({Stage.AWAITING, Stage.PUBLISHED, Stage.DONE}),
@@ -111,7 +112,8 @@ class Planner:
             return Plan(skip="unknown_receiver")
         value, dead = letter.record.value or b"", letter.dead
         if letter.stage == "pending" and letter.reason != "receiver_forgot":
-            headers = _headers(letter.headers, life, attempt=hop.attempt) + _where_to_ask(hop, receiver)
+            headers = _headers(letter.headers, life, attempt=hop.attempt, drop=_OF_A_NAME) + _of_name(receiver)
+            headers += _where_to_ask(hop, receiver)
             lane = lane_of(receiver)
             topic = self._topics.pending(lane)
             record = lane_record(topic, lane, receiver, hop.delivery.source_id, value, headers)
@@ -123,7 +125,7 @@ class Planner:
     def _to_receiver(
         self, receiver: Receiver, delivery: DeliveryId, value: bytes, former: Headers, life: int, *, ask_first: bool
     ) -> Out:
-        headers = _headers(former, life, drop=_OF_A_WAIT)
+        headers = _headers(former, life, drop=_OF_A_WAIT | _OF_A_NAME) + _of_name(receiver)
         if receiver.move:
             headers += (("relay-move", b"%d" % receiver.move),)
         if ask_first:
@@ -303,6 +305,11 @@ def _callback_marks(hop: Hop, life: int, row: Row, attempts: int) -> tuple[Mark,
     own = callback_row(hop.delivery, life, failed=hop.outcome == "failed")
     end = _still_failed(hop, life, row) or Mark(delivery_row(hop.delivery), life, Stage.DONE, row.at, code)
     return Mark(own, life, Stage.DONE, HERE, code), end
+
+
+def _of_name(receiver: Receiver) -> Headers:
+    """What is replayed goes to the receiver that has the name now."""
+    return ((LIFE_HEADER, receiver.life.id.encode()),) if receiver.life.id else ()
 
 
 def _where_to_ask(hop: Hop, receiver: Receiver) -> Headers:

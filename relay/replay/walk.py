@@ -107,7 +107,7 @@ class Walk:
             hop = decode_hop(record.headers)
         except InvalidRecord:
             return None  # what became of it is a dead letter
-        takes = self._order.selection.takes_delivery(*hop.delivery, record.timestamp_ms)
+        takes = self._order.selection.takes_delivery(*hop.delivery, record.timestamp_ms, hop.life)
         return hop if takes and record.value is not None else None
 
     async def _lives(self, group: int) -> dict[DeliveryId, int]:

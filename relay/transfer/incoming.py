@@ -8,7 +8,7 @@ and appends the others. Rows and entries are written again, which changes nothin
 import json
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from relay.clock import Clock
@@ -19,6 +19,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.errors import InvalidRecord, UserError
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.identity import MessageId
+from relay.domain.life import Life
 from relay.domain.topics import SHARED, Topics
 from relay.engine.slices import SLICE_BYTES
 from relay.log.partitioner import partition_of
@@ -146,8 +147,15 @@ class Import:
                 await self._create_lane(entry)
         topic = self._topics.receiver_config
         if fresh:
-            await self._log.append([NewRecord(topic, entry.key.encode(), entry.value.encode()) for entry in fresh])
+            await self._log.append([NewRecord(topic, entry.key.encode(), self._value(entry)) for entry in fresh])
         self._lanes = None
+
+    def _value(self, entry: Entry) -> bytes:
+        """A life of a name began somewhere on the former log, and before all that is on this one."""
+        value = entry.value.encode()
+        if ":" in entry.key or not (declared := decode(value)).life.id:
+            return value
+        return replace(declared, life=Life(declared.life.id, self._topics.from_sender)).encode()
 
     async def _create_lane(self, entry: Entry) -> None:
         raw = decode(entry.value.encode()).entry

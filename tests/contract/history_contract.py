@@ -9,6 +9,7 @@ from msgspec import structs
 
 from relay.domain.errors import HistoryMoved
 from relay.domain.identity import MessageId, webhook_id
+from relay.domain.life import Life
 from relay.domain.progress import Status
 from relay.domain.statistics import OUTCOMES, Counted
 from relay.domain.topics import DAY_S
@@ -150,6 +151,44 @@ class HistoryContract:
 
         found = await delivery(history, "m-1")
         assert (found.status, found.generation, found.attempts, found.reason) == ("delivered_to_receiver", 1, 1, None)
+
+    async def test_of_a_name_only_what_its_life_of_now_has_is_shown(self, history: History) -> None:
+        places = Life("new", FROM.topic, (3,))
+        seen = Visible((), ("ci",), {"ci": places})
+        await put(
+            history,
+            arrival(1, receivers=("ci",)),
+            arrival(2, receivers=("ci", "cd")),
+            arrival(3, receivers=("ci",)),
+            arrival(4, receivers=("ci",)),
+            attempt("m-1", offset=0, life="old"),
+            attempt("m-2", offset=1),
+            attempt("m-3", offset=2, life="new"),
+            attempt("m-3", offset=3, life="new", kind="callback"),
+            ending("m-1", offset=0, life="old"),
+            ending("m-2", offset=1, receiver="cd"),
+            ending("m-3", offset=2, life="new"),
+        )
+
+        assert await names(history, visible=seen) == ["m-4", "m-3"]
+        assert await names(history, visible=seen, receiver="ci") == ["m-4", "m-3"]
+        assert await names(history, visible=Visible((), ("ci", "cd"), {"ci": places})) == ["m-4", "m-3", "m-2"]
+        assert await names(history, visible=Visible(receivers=("ci",))) == ["m-4", "m-2"]
+        attempts = (await history.attempts(AttemptQuery(seen), limit=9)).items
+        assert [(each.attempt.message_id, each.attempt.kind) for each in attempts] == [("m-3", "post")]
+        spans: Any = {"since": NOON, "until": NOON + 3_600, "most": 9}
+        assert [Counted(each.counts).attempts for each in await history.counted("hour", visible=seen, **spans)] == [1]
+        assert [
+            Counted(each.counts).attempts for each in await history.counted("hour", visible=Visible(), **spans)
+        ] == [3]
+
+    async def test_a_replay_is_of_the_life_that_it_is_sent_in(self, history: History) -> None:
+        await put(history, arrival(1, receivers=("ci",)), ending("m-1", offset=0, status="failed", life="old"))
+
+        await put(history, attempt("m-1", offset=0, life="new", generation=1))
+        await put(history, attempt("m-1", offset=1, life="old"))
+
+        assert (await delivery(history, "m-1")).life == "new"
 
     async def test_an_attempt_before_its_message_is_found_with_it(self, history: History) -> None:
         await put(history, attempt("m-1", offset=0))

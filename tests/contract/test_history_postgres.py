@@ -7,8 +7,9 @@ import pytest
 import pytest_asyncio
 
 from relay.domain.errors import HistoryUnavailable
+from relay.domain.statistics import Counted
 from relay.domain.topics import DAY_S
-from relay.history.port import AttemptQuery
+from relay.history.port import AttemptQuery, Visible
 from relay.history.postgres import PostgresHistory
 from relay.history.postgres_tables import VERSION
 from tests.contract.history_contract import HistoryContract, everything, names
@@ -145,3 +146,27 @@ async def test_what_a_newer_release_has_made_is_left_as_it_is(server: PostgresSe
         async with history._connection() as writer:
             await writer.execute("UPDATE version SET number = $1", VERSION)
     assert await everything(history) == before
+
+
+async def test_what_the_release_before_lives_has_made_is_moved_up(
+    server: PostgresServer, history: PostgresHistory
+) -> None:
+    await put(history, arrival(1, receivers=("ci",)), attempt("m-1", offset=0))
+    async with history._connection() as writer:
+        await writer.execute(
+            "ALTER TABLE deliveries DROP COLUMN life; ALTER TABLE attempts DROP COLUMN life;"
+            "ALTER TABLE counts DROP COLUMN life, ADD PRIMARY KEY (span, begins_at, receiver, source_id);"
+            "UPDATE version SET number = 1"
+        )
+    newer = PostgresHistory(server.url, lambda: NOON)
+    try:
+        await newer.start()
+        await put(newer, attempt("m-1", offset=1, life="new"))
+        await newer.start()
+        found = (await newer.attempts(AttemptQuery(), limit=9)).items
+        [hour] = await newer.counted("hour", since=NOON, until=NOON + 3_600, visible=Visible(), most=9)
+    finally:
+        await newer.close()
+
+    assert [each.attempt.life for each in found] == ["new", ""]
+    assert Counted(hour.counts).attempts == 2

@@ -10,9 +10,11 @@ import pytest_asyncio
 
 from relay.domain.errors import HistoryUnavailable
 from relay.domain.identity import MessageId
+from relay.domain.statistics import Counted
+from relay.history.port import AttemptQuery, Visible
 from relay.history.sqlite import VERSION, SqliteHistory
 from tests.contract.history_contract import HistoryContract, everything
-from tests.contract.history_facts import arrival, attempt, put
+from tests.contract.history_facts import NOON, arrival, attempt, put
 
 
 class TestSqliteHistory(HistoryContract):
@@ -84,3 +86,29 @@ async def test_what_a_newer_release_has_made_is_left_as_it_is(tmp_path: Path) ->
     await older.close()
     with closing(sqlite3.connect(path)) as database:
         assert database.execute("SELECT message_id FROM messages").fetchall() == [("m-1",)]
+
+
+async def test_what_the_release_before_lives_has_made_is_moved_up(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    history = SqliteHistory(path)
+    await history.start()
+    await put(history, arrival(1, receivers=("ci",)), attempt("m-1", offset=0))
+    await history.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        for table in ("deliveries", "attempts"):
+            database.execute(f"ALTER TABLE {table} DROP COLUMN life")
+        database.execute("CREATE TABLE former AS SELECT * FROM counts")
+        database.execute("ALTER TABLE former DROP COLUMN life")
+        database.execute("DROP TABLE counts")
+        database.execute("ALTER TABLE former RENAME TO counts")
+        database.execute("PRAGMA user_version = 1")
+
+    newer = SqliteHistory(path)
+    await newer.start()
+    await put(newer, attempt("m-1", offset=1, life="new"))
+    await newer.start()
+
+    assert [each.attempt.life for each in (await newer.attempts(AttemptQuery(), limit=9)).items] == ["new", ""]
+    [hour] = await newer.counted("hour", since=NOON, until=NOON + 3_600, visible=Visible(), most=9)
+    assert Counted(hour.counts).attempts == 2
+    await newer.close()

@@ -39,6 +39,7 @@ from relay.history.port import (
     SpanCount,
     Visible,
 )
+from relay.history.searching import sees, sees_attempt, sees_source, summed
 from relay.history.taking import attempt_value, taken
 from relay.history.text import clean, has_header, payload_has
 from relay.log.port import TopicPartition
@@ -55,7 +56,7 @@ class MemoryHistory:
         self._arrivals: dict[tuple[str, str], Arrival] = {}
         self._deliveries: dict[tuple[str, str, str], Delivery] = {}
         self._attempts: dict[Coordinate, Attempt] = {}
-        self._counts: dict[tuple[By, int, str, str], tuple[int, ...]] = {}
+        self._counts: dict[tuple[By, int, str, str, str], tuple[int, ...]] = {}
         self._positions: dict[TopicPartition, int] = {}
 
     async def start(self) -> None:
@@ -91,7 +92,7 @@ class MemoryHistory:
             self._deliveries[row.key] = row if old is None else join(old, row)
         self._attempts |= {at: decode_attempt(attempt_value(one)) for at, one in batch.attempts}
         for *key, numbers in counts_of(attempt for _, attempt in batch.attempts):
-            span: tuple[By, int, str, str] = tuple(key)  # type: ignore[assignment]
+            span: tuple[By, int, str, str, str] = tuple(key)  # type: ignore[assignment]
             before = self._counts.get(span, (0,) * len(numbers))
             self._counts[span] = tuple(map(sum, zip(before, numbers, strict=True)))
         self._advance(next_offsets)
@@ -170,11 +171,12 @@ class MemoryHistory:
         return all(row.key[:2] != arrival.message for row in self._deliveries.values())
 
     def _may_be_shown(self, visible: Visible, arrival: Arrival) -> bool:
-        return _sees_source(visible, arrival.message.source_id) or bool(list(self._shown(arrival, visible)))
+        return sees_source(visible, arrival.message.source_id) or bool(list(self._shown(arrival, visible)))
 
     def _shown(self, arrival: Arrival, visible: Visible) -> Iterable[Delivery]:
         for row in self._deliveries.values():
-            if row.key[:2] == arrival.message and _sees(visible, row.source_id, row.receiver):
+            is_its = row.key[:2] == arrival.message
+            if is_its and sees(visible, row.source_id, row.receiver, row.life, arrival.at):
                 yield row
 
     def _found(self, arrival: Arrival, visible: Visible) -> MessageFound:
@@ -209,12 +211,12 @@ class MemoryHistory:
         self._look()
         visible = kept_visible(visible)
         found = []
-        for (span, at, its_receiver, its_source), numbers in sorted(self._counts.items()):
+        for (span, at, its_receiver, its_source, life), numbers in sorted(self._counts.items()):
             of_span = span == by and since <= at < until
             asked = receiver in (None, its_receiver) and source_id in (None, its_source)
-            if of_span and asked and _sees(visible, its_source, its_receiver):
+            if of_span and asked and sees(visible, its_source, its_receiver, life):
                 found.append(SpanCount(at, its_receiver, its_source, numbers))
-        return found[:most]
+        return summed(found[:most])
 
 
 def _place(arrival: Arrival) -> AfterMessage:
@@ -234,26 +236,11 @@ def _matches(pattern: str, text: str) -> bool:
     return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
 
 
-def _sees_source(visible: Visible, source_id: str) -> bool:
-    if visible == Visible():
-        return True
-    return any(_matches(pattern, source_id) for pattern in visible.sources or ())
-
-
-def _sees(visible: Visible, source_id: str, receiver: str) -> bool:
-    return _sees_source(visible, source_id) or receiver in (visible.receivers or ())
-
-
-def _sees_attempt(visible: Visible, attempt: Attempt) -> bool:
-    source_id, receiver = clean(attempt.source_id or ""), clean(attempt.receiver or "")
-    return _sees_source(visible, source_id) or (attempt.kind != "callback" and receiver in (visible.receivers or ()))
-
-
 def _is_wanted(query: AttemptQuery, at: Coordinate, attempt: Attempt) -> bool:
     return (
         (query.at is None or query.at == at[1:])
         and (query.behind is None or at.partition != query.behind[0] or at.offset > query.behind[1])
-        and _sees_attempt(query.visible, attempt)
+        and sees_attempt(query.visible, attempt)
         and (query.message is None or (attempt.identity and kept_message(attempt.identity)) == query.message)
         and (query.receiver is None or clean(attempt.receiver or "") == query.receiver)
         and (query.kinds is None or attempt.kind in query.kinds)

@@ -42,6 +42,7 @@ async def world() -> AsyncIterator[World]:
         made = {"name": "deploy", "post_endpoint": "https://deploy.example/", "owner": "alice", "signature": "none"}
         assert (await rig.request("POST", "/v1/receivers", json.dumps(made).encode(), _JSON | ADMIN)).status == 201
         rig.clock.now = NOON + 60
+        life = life_of(rig, "deploy")
         await put(
             history,
             came(rig, 1, source="github", event_type="push", receivers=("ci", "deploy"), **KEPT),
@@ -49,7 +50,8 @@ async def world() -> AsyncIterator[World]:
             came(rig, 3, source="other", event_type="push", receivers=("ci",), headers={"x-event": "push"}),
             came(rig, 4, source="other", event_type=None, content_type=None),
             attempt("m-1", source="github", offset=0, at=2, duration_ms=12.34),
-            attempt("m-1", source="github", offset=1, at=2.5, receiver="deploy", status=422, code="rejected"),
+            attempt("m-1", source="github", offset=1, at=2.5, receiver="deploy", status=422, code="rejected",
+                    life=life),
             attempt("m-1", source="github", offset=2, at=3, kind="callback"),
             attempt("m-3", source="other", offset=3, at=4, status=503, reason="not now", next_attempt_at=NOON + 6),
             attempt("m-3", source="other", offset=4, at=6, status=None, reason="timeout", attempt=2),
@@ -57,7 +59,7 @@ async def world() -> AsyncIterator[World]:
             pinged(offset=6, at=8),
             ending("m-1", source="github", offset=0, at=2.1),
             ending("m-1", source="github", offset=0, at=2.6, receiver="deploy", status="failed", reason="rejected",
-                   last_status=422, detail="it said no"),
+                   last_status=422, detail="it said no", life=life),
             ending("m-3", source="other", offset=1, at=9, status="failed", reason="exhausted", attempts=2),
         )  # fmt: skip
         yield World(rig, history)
@@ -66,6 +68,12 @@ async def world() -> AsyncIterator[World]:
 def came(rig: Rig, number: int, **more: Any) -> Arrival:
     """A message whose record is gone from the log."""
     return structs.replace(arrival(number, **more), at=Coordinate(rig.topics.from_sender, 9, number))
+
+
+def life_of(rig: Rig, name: str) -> str:
+    """Of a receiver that was registered over the API."""
+    assert rig.context.registrar is not None
+    return rig.context.registrar.registry.life_of(name).id
 
 
 def pinged(*, offset: int, at: float) -> tuple[Coordinate, Attempt]:

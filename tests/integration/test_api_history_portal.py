@@ -4,7 +4,7 @@ import json
 
 from tests.contract.history_facts import attempt, put
 from tests.integration.api_rig import document
-from tests.integration.history_world import came, world
+from tests.integration.history_world import came, life_of, world
 from tests.integration.test_api_keys import ADMIN, JSON, SETTING, bearer
 from tests.integration.test_api_sessions import portal
 
@@ -17,8 +17,10 @@ async def test_a_link_for_some_receivers_shows_their_history_alone() -> None:
         await put(
             at.history,
             came(rig, 5, source="github", receivers=("deploy", "other")),
-            attempt("m-5", source="github", offset=20, at=20, receiver="deploy", status=500),
-            attempt("m-5", source="github", offset=21, at=21, receiver="other"),
+            attempt(
+                "m-5", source="github", offset=20, at=20, receiver="deploy", status=500, life=life_of(rig, "deploy")
+            ),
+            attempt("m-5", source="github", offset=21, at=21, receiver="other", life=life_of(rig, "other")),
         )
         headers = bearer(await portal(rig, SETTING, owner="alice", receivers=["other"]))
 

@@ -70,6 +70,7 @@ HOP: Final = (
     Header("relay-ask-first", "Of a replay: an attempt of its former life may have arrived.", _TRUE),
     Header("relay-wait", "Seconds for which somebody waits for the answer.", _NUMBER),
     Header("relay-order-key", "Digest of the value that it is in order by.", {"pattern": "^[0-9a-f]{24}$"}),
+    Header("relay-receiver-life", "Which registration of the receiver's name it is for."),
 )
 RESULT: Final = (
     *HOP,

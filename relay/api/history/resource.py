@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 import msgspec
 from aiohttp import web
 
-from relay.api.access import may_read, may_see
+from relay.api.access import is_admin, may_read, may_see_of
 from relay.api.context import ApiContext
 from relay.api.history.ahead import brought_up
 from relay.api.history.asked import (
@@ -33,6 +33,7 @@ from relay.api.history.shapes import (
     attempt_item,
     counts_view,
     message_item,
+    of_receiver,
 )
 from relay.api.history.sight import Sight
 from relay.api.json_body import json_response
@@ -132,7 +133,7 @@ class HistoryResource:
                 await self._sight.of_message(request, identity)
             return json_response(200, page)
         seen = await self._sight.of_message(request, identity)
-        visible = Visible((), seen.receivers or ())
+        visible = self._sight.of_receivers(request, seen.receivers or ())
         wanted = AttemptQuery(visible, identity, receiver, AT_RECEIVERS, behind=behind)
         return json_response(200, await self._attempts(query, history, wanted))
 
@@ -151,7 +152,9 @@ class HistoryResource:
         """All that was sent to it, and asked of it."""
         query, history = query_of(request, "failed", "limit", "cursor"), self._history()
         name, failed = request.match_info["name"], flag_in(query, "failed") if "failed" in query else None
-        page = await self._attempts(query, history, AttemptQuery(receiver=name, kinds=AT_RECEIVERS, failed=failed))
+        visible = Visible() if is_admin(request) else self._sight.of_receivers(request, {name})
+        wanted = AttemptQuery(visible, receiver=name, kinds=AT_RECEIVERS, failed=failed)
+        page = await self._attempts(query, history, wanted)
         directory = self._context.directory
         if not page["items"] and directory.receiver(name) is None and directory.refusal(name) is None:
             raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}, and no attempt at one.")
@@ -235,5 +238,6 @@ def _seen(request: web.Request, found: MessageFound) -> MessageItem | None:
     """As the caller may see it; None where that is nothing. Judged by the message itself, whatever was asked for."""
     if may_read(request, found.arrival.message.source_id):
         return message_item(found.arrival, found.deliveries)
-    own = [each for each in found.deliveries if may_see(request, [each.receiver])]
+    at, deliveries = found.arrival.at, found.deliveries
+    own = [of_receiver(each) for each in deliveries if may_see_of(request, each.receiver, each.life, at)]
     return message_item(found.arrival, own) if own else None

@@ -4,11 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Final, Literal, TypedDict
 
+from msgspec import structs
+
 from relay.domain.attempt import AttemptKind
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import webhook_id
 from relay.domain.moment import rfc3339
 from relay.domain.progress import Status, least_advanced
+from relay.domain.reasons import is_of_callback
 from relay.domain.statistics import Counted, sum_of
 from relay.history.port import Arrival, AttemptFound, By, DeliveryFound, SpanCount
 
@@ -164,6 +167,11 @@ def message_item(arrival: Arrival, deliveries: Iterable[DeliveryFound]) -> Messa
         "content_type": arrival.content_type,
         "deliveries": shown,
     }
+
+
+def of_receiver(found: DeliveryFound) -> DeliveryFound:
+    """As its receiver may see it: of a callback that was given up, that it was, and no more."""
+    return structs.replace(found, last_status=None, detail=None) if is_of_callback(found.reason) else found
 
 
 def delivery_item(found: DeliveryFound) -> DeliveryItem:

@@ -1,15 +1,27 @@
 """What of the history a caller may see: all, what is about sources that they may read, or about their receivers."""
 
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from relay.api.access import OWNERS, READ, access_of, check_own, forbidden, may_read, may_see
+from relay.api.access import (
+    OWNERS,
+    READ,
+    access_of,
+    check_own,
+    forbidden,
+    life_of,
+    may_read,
+    may_see,
+    may_see_of,
+)
 from relay.api.context import ApiContext
 from relay.api.message import unseen
 from relay.api.problems import invalid
 from relay.api.status import KnownMessage, StatusReader
 from relay.domain.identity import MessageId
+from relay.domain.life import Life
 from relay.history.port import HistoryReader, MessageFound, Visible
 
 MOST_OWNED: Final = 10_000
@@ -18,7 +30,7 @@ MOST_OWNED: Final = 10_000
 
 class Seen(NamedTuple):
     """A message that the caller may see something of, as state and log know it, and as the history does. `receivers`
-    None: all of it; else its deliveries to these."""
+    None: all of it; else its deliveries to these, as far as they are of the lives that their names have now."""
 
     known: KnownMessage | None
     found: MessageFound | None
@@ -41,15 +53,30 @@ class Sight:
             if not access.may("owner", owner):
                 raise forbidden(OWNERS)
             names = self._owned([owner], access.only)
-            return Visible((), names if receiver is None else names & {receiver})
+            return self.of_receivers(request, names if receiver is None else names & {receiver})
         if access.may("admin"):
             return Visible()
         sources = access.named("read")
         if receiver is None:
-            return Visible(sources, access.named("receiver") | self._owned(sorted(access.owners), access.only))
+            names = access.named("receiver") | self._owned(sorted(access.owners), access.only)
+            return self.of_receivers(request, names, sources)
         if not sources:
             check_own(request, [receiver])
-        return Visible(sources, {receiver} if may_see(request, [receiver]) else ())
+        return self.of_receivers(request, {receiver} if may_see(request, [receiver]) else (), sources)
+
+    def of_receivers(
+        self, request: web.Request, names: Collection[str], sources: Collection[str] = frozenset()
+    ) -> Visible:
+        """What is about these sources, and about these receivers in the lives that their names have now."""
+        lives = {name: self._life(request, name) for name in names}
+        return Visible(sources, names, {name: life for name, life in lives.items() if life.id})
+
+    def _life(self, request: web.Request, name: str) -> Life:
+        """Without making it ready for use, where that can be: there may be thousands."""
+        registry = None if self._registrar is None else self._registrar.registry
+        if registry is not None and registry.is_declared(name):
+            return registry.life_of(name)
+        return life_of(request, name)
 
     def of_senders(self, request: web.Request, visible: Visible) -> Visible:
         """The part of it that is judged by headers of the sender's, which receivers may not get. Raises a Problem."""
@@ -65,15 +92,16 @@ class Sight:
         known = await self._reader.find(identity)
         found = None if self._history is None else await self._history.message(identity)
         whole = may_read(request, identity.source_id)
-        own = [] if whole else [name for name in self._names(known, found) if may_see(request, [name])]
+        own = [] if whole else self._names(request, known, found)
         if (known or found) is not None and (whole or own):
             return Seen(known, found, None if whole else own)
         raise await unseen(self._reader, identity, whole=whole)
 
-    def _names(self, known: KnownMessage | None, found: MessageFound | None) -> list[str]:
-        routed = [] if known is None else [delivery.receiver for delivery in self._reader.deliveries(known)]
-        ended = [] if found is None else [delivery.receiver for delivery in found.deliveries]
-        return sorted({*routed, *ended})
+    def _names(self, request: web.Request, known: KnownMessage | None, found: MessageFound | None) -> list[str]:
+        """Its receivers of whose deliveries the caller may see."""
+        routed = [] if known is None else [(each.receiver, "", known.at) for each in self._reader.deliveries(known)]
+        ended = [] if found is None else [(each.receiver, each.life, found.arrival.at) for each in found.deliveries]
+        return sorted({name for name, life, at in (*routed, *ended) if may_see_of(request, name, life, at)})
 
     def _owned(self, owners: list[str], only: frozenset[str] | None) -> frozenset[str]:
         """Receivers of these owners, and of them `only` those."""

@@ -14,7 +14,7 @@ import msgspec
 from relay.api.failed import LetterView, letter_view
 from relay.api.history.shapes import AttemptItem, DeliveryItem, MessageItem, attempt_item
 from relay.domain.attempt import Attempt, decode_attempt
-from relay.domain.coordinate import Headers
+from relay.domain.coordinate import Coordinate, Headers
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import NO_RECEIVER, decode_hop
@@ -25,6 +25,7 @@ from relay.domain.recipients import recipients
 from relay.domain.topics import Topics
 from relay.history.port import AttemptFound
 from relay.log.port import Record
+from relay.replay.letter import read_letter
 
 SHOWN_BODY: Final = 1_024
 """Bytes of an answer's body that are told."""
@@ -55,7 +56,8 @@ View = MessageItem | AttemptItem | AnswerItem | LetterView
 @dataclass(frozen=True, slots=True)
 class Happening:
     """`source_id` None: nobody knows of which source. `receivers`: whom it is about. `failed`: it went wrong.
-    `of_sender`: it is a matter of its sender alone, whose receivers are told nothing of it."""
+    `of_sender`: it is a matter of its sender alone, whose receivers are told nothing of it. `life`, `origin`: of the
+    receiver's name, and of the message, as `Life.has` takes them."""
 
     kind: Kind
     at_ms: int
@@ -65,6 +67,8 @@ class Happening:
     failed: bool
     view: View
     of_sender: bool = False
+    life: str = ""
+    origin: Coordinate | None = None
 
     @property
     def place(self) -> tuple[int, int]:
@@ -100,7 +104,7 @@ def readers(topics: Topics, directory: Directory) -> Mapping[str, Read]:
         topics.from_sender: lambda record: types.noted(_message(record, directory)),
         topics.delivery_attempts: lambda record: _attempt(record, types),
         topics.to_sender: _answer,
-        topics.failed_messages: _letter,
+        topics.failed_messages: lambda record: _letter(record, topics),
     }
 
 
@@ -134,7 +138,7 @@ def _attempt(record: Record, types: _Types) -> Happening | None:
     view, source_id = attempt_item(AttemptFound(record.coordinate, attempt)), attempt.source_id
     # Its record is written some time later. Rounded down, as the log's timestamps are: what it led to comes behind it.
     ended_ms = int(attempt.started_at * 1000 + attempt.duration_ms)
-    return Happening("attempt", ended_ms, source_id, about, event_type, failed, view, of_sender)
+    return Happening("attempt", ended_ms, source_id, about, event_type, failed, view, of_sender, attempt.life)
 
 
 def has_failed(attempt: Attempt) -> bool:
@@ -161,7 +165,8 @@ def _message(record: Record, directory: Directory) -> Happening | None:
         "content_type": message.content_type,
         "deliveries": _deliveries(to, record.timestamp_ms),
     }
-    return Happening("message", record.timestamp_ms, message.source_id, to, message.event_type, False, view)
+    at_ms, origin = record.timestamp_ms, record.coordinate
+    return Happening("message", at_ms, message.source_id, to, message.event_type, False, view, origin=origin)
 
 
 def _recipients(directory: Directory, message: Message) -> tuple[str, ...]:
@@ -207,16 +212,20 @@ def _answer(record: Record) -> Happening | None:
         "content_type": hop.content_type,
         "body": (record.value or b"")[:SHOWN_BODY].decode(errors="replace"),
     }
-    return Happening("answer", record.timestamp_ms, source_id, (receiver,), hop.event_type, False, view)
+    at_ms, own = record.timestamp_ms, (receiver,)
+    return Happening("answer", at_ms, source_id, own, hop.event_type, False, view, life=hop.life, origin=hop.origin)
 
 
-def _letter(record: Record) -> Happening:
-    view = letter_view(record)
+def _letter(record: Record, topics: Topics) -> Happening:
+    view, letter = letter_view(record), read_letter(record, topics)
     about = (view["receiver"],) if view["receiver"] != NO_RECEIVER else ()
     source_id, event_type = view["source_id"], _type_of(record.headers)
     failed_at = view["failed_at"]
     at_ms = record.timestamp_ms if failed_at is None else round(datetime.fromisoformat(failed_at).timestamp() * 1000)
-    return Happening("failed", at_ms, source_id, about, event_type, True, view)
+    origin = letter.dead.origin
+    return Happening(
+        "failed", at_ms, source_id, about, event_type, True, view, letter.is_of_sender, letter.life, origin
+    )
 
 
 def _type_of(headers: Headers) -> str | None:

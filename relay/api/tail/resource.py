@@ -7,7 +7,7 @@ from typing import Final, Literal, TypedDict
 
 from aiohttp import web
 
-from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see
+from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see_of
 from relay.api.callers import Callers, bearer_in
 from relay.api.connection import Connection
 from relay.api.context import ApiContext
@@ -149,5 +149,6 @@ def _seen(request: web.Request, happening: Happening) -> Happening | None:
     """As far as the caller may see it: all of it who reads its source, else what is about receivers of theirs."""
     if may_read(request, happening.source_id):
         return happening
-    own = [name for name in happening.receivers if may_see(request, [name])]
+    life, origin = happening.life, happening.origin
+    own = [name for name in happening.receivers if may_see_of(request, name, life, origin)]
     return happening.only_for(own) if own and not happening.of_sender else None
