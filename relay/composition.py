@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from relay.config.settings import Settings
+from relay.limits import fetch_budget
 from relay.log.kafka.log import MAX_MESSAGE_BYTES, KafkaLog
 from relay.log.kafka.settings import Isolation, KafkaSecurity
 from relay.log.port import Log
@@ -23,6 +24,7 @@ def kafka_log(settings: Settings, *, repeat_s: float | None = None, gather_bytes
         repeat_s=repeat_s,
         gather_bytes=gather_bytes,
         isolation=Isolation[settings.kafka_isolation.upper()],
+        fetch_budget=fetch_budget(settings),
         security=KafkaSecurity(
             protocol=settings.kafka_security_protocol,
             mechanism=settings.kafka_sasl_mechanism or "SCRAM-SHA-512",

@@ -46,7 +46,7 @@ class DeliveryPart:
             telemetry.events,
             process=context.owner,
         )
-        show_levels(telemetry.metrics, self.lanes.levels)
+        show_levels(telemetry.metrics, self.lanes.levels, self.lanes.memory)
 
     def _new_verifier(self) -> Verifier:
         context = self._context

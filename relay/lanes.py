@@ -15,12 +15,13 @@ from relay.engine.effects import Effects
 from relay.engine.ending import Setting
 from relay.engine.intake import Breaks
 from relay.engine.observer import Observer
-from relay.engine.policy import Bounds, Dedicated, Policy, Shared
+from relay.engine.policy import Bounds, BudgetShare, ByteBudget, Dedicated, Policy, Shared
 from relay.engine.pump import OpenLane, Pump
 from relay.engine.recovery import Holding
 from relay.engine.runner import Runner
 from relay.engine.supervision import OpenService, Patience
 from relay.engine.work import Worker
+from relay.limits import lanes_budget
 from relay.log.port import Assignment, Log
 from relay.plan import Plan
 from relay.state.port import Lane as LaneId
@@ -115,6 +116,8 @@ class Lanes:
             "from-receiver-async": FromReceiverAsync(topics, known, state, letters, outside),
         }
         self._breaks = Breaks()
+        self.memory = ByteBudget(lanes_budget(settings))
+        """What the lanes hold."""
         self._reading = {role: _Reading() for role in self._workers if role in plan.roles}
 
     def wanted(self) -> Mapping[str, OpenService]:
@@ -189,6 +192,7 @@ class Lanes:
             self._settings.shutdown_grace,
             self._observer,
             role,
+            self.memory,
         )
         reading.reader = runner
         return runner
@@ -219,4 +223,5 @@ class Lanes:
             random=secrets.token_bytes,
             wall=self._outside.clock.time,
             breaks=self._breaks,
+            memory=BudgetShare(self.memory),
         )

@@ -175,6 +175,9 @@ class Settings(BaseSettings):
     """Longest wait that is held in memory; a longer one is parked."""
     max_requests: Count | None = None
     """Requests to receivers and callbacks under way at a time, per process. None: as many as descriptors allow."""
+    memory_budget: Size | None = None
+    """Bytes of records that a process holds at a time (`64MiB`); what waits beyond stays in the log. None: a quarter of
+    what the process may have (its cgroup's limit, else the machine's memory), at most 512 MiB."""
     parked_per_receiver: Count = 100_000
     """Messages of a receiver that may wait parked."""
     parked_total: Count = 1_000_000

@@ -23,8 +23,8 @@ from relay.engine.order import Order
 from relay.engine.parking import ParkedCopy, TakeUp, Took
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.settling import Seats
-from relay.engine.work import Dead, Done, Seen, Unread, W, WaitFor, Worker, row_of
-from relay.log.port import Record, TopicPartition
+from relay.engine.work import Dead, Done, Seen, Unread, W, WaitFor, Worker
+from relay.log.port import Record, TopicPartition, size_of
 from relay.state.attempts import Kind
 from relay.state.port import Due
 
@@ -100,6 +100,11 @@ class Lane(Attempting[W]):
         return self._appetite.sated(self._order.waiting + len(self._inbox) + asked, now, crowded=crowded)
 
     @property
+    def room(self) -> int:
+        """Bytes of records that it may take up now."""
+        return self._memory.room
+
+    @property
     def idle(self) -> bool:
         """Nothing of it is under way but what will come by itself, if it is left alone. A reservation is not: it is to
         be taken back when the lane ends, or the next owner would suspect somebody."""
@@ -135,8 +140,12 @@ class Lane(Attempting[W]):
 
     def offer(self, records: Sequence[Record], now: float) -> None:
         """Take the next records of the partition, in order."""
+        held = 0
         for record in records:
-            self._watermark.add(record.offset)
+            size = size_of(record)
+            self._watermark.add(record.offset, size)
+            held += size
+        self._memory.take(held)
         self._inbox.put(Arrived(record) for record in records)
         self._appetite.offered(now)
 
@@ -221,6 +230,7 @@ class Lane(Attempting[W]):
     def abandon(self) -> None:
         """Nobody will say any more how its attempts end."""
         self._seats.leave_all()
+        self._memory.close()
 
     # commands
 
@@ -267,6 +277,8 @@ class Lane(Attempting[W]):
         if read is None:
             if copy is None:
                 self._done(record.offset, now)
+            else:
+                self._memory.take(-size_of(record))
         elif isinstance(read, Dead):
             self._bury(record, copy, read, now)
         else:
@@ -315,7 +327,7 @@ class Lane(Attempting[W]):
     def _is_twin(self, work: W) -> bool:
         if work.parked_at is not None and self._twins.has(work):
             advance(work, Event.LOOKED_UP, Phase.OVER)  # it comes again if the one that is here does not end it
-            self._due.put_down(row_of(work).digest)
+            self._put_back(work)
         elif self._twins.join(work):
             advance(work, Event.LOOKED_UP, Phase.TWIN)
         else:
@@ -345,4 +357,5 @@ class Lane(Attempting[W]):
             self._due.expect(owner, 0.0)
         for copy in took.copies:
             self._due.take_in_hand(copy.row.digest)
+            self._memory.take(size_of(copy.record))
         self._inbox.put(Arrived(copy.record, copy) for copy in took.copies)

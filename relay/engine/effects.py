@@ -31,11 +31,12 @@ from relay.engine.parking import (
 )
 from relay.engine.recovery import Holding
 from relay.engine.settling import ToSettle
-from relay.engine.slices import Slices, note_places, places_of
+from relay.engine.slices import SLICE_BYTES, Slices, note_places, places_of
 from relay.engine.supervision import Patience
 from relay.engine.work import Call, Dead, Outcome, Seen, Unread, Work, mark_of, row_of
 from relay.log.partitioner import partition_of
-from relay.log.port import Coordinate, Log, NewRecord, Record
+from relay.log.port import Coordinate, Log, NewRecord, Record, size_of
+from relay.log.slices import AT_ONCE
 from relay.state.attempts import Kind, Verdict
 from relay.state.port import Due, DueAsk, IntakeAsk, Life, State
 from relay.state.port import Parked as Reference
@@ -282,13 +283,29 @@ class Effects:
         found: list[ParkedCopy] = []
         missing: list[Due] = []
         gone: list[Due] = []
-        wanted = [(due.at, parked_key(lane.worker.stage, due.row)) for due in taken]
-        records = await self._patience.until_done("read parked records", lambda: self._log.read(wanted))
-        for due, record in zip(taken, records, strict=True):
-            _sort(due, [record], found, missing)
+        start, count, room = 0, AT_ONCE, lane.room
+        while some := taken[start : start + count]:
+            start += len(some)
+            read = await self._copies(lane, some, missing)
+            for copy in read:
+                if room > 0 or not found:
+                    found.append(copy)
+                    room -= size_of(copy.record)
+            if room <= 0:
+                break  # the others are due again when their leases are over
+            size = sum([size_of(copy.record) for copy in read])
+            count = max(1, len(read) * min(room, SLICE_BYTES) // max(1, size))
         if missing:
             await self._search(lane.worker.stage, missing, found, gone)
         return found, await self._forget(lane, gone)
+
+    async def _copies(self, lane: AnyLane, taken: Sequence[Due], missing: list[Due]) -> list[ParkedCopy]:
+        wanted = [(due.at, parked_key(lane.worker.stage, due.row)) for due in taken]
+        records = await self._patience.until_done("read parked records", lambda: self._log.read(wanted))
+        read: list[ParkedCopy] = []
+        for due, record in zip(taken, records, strict=True):
+            _sort(due, [record], read, missing)
+        return read
 
     async def _search(self, stage: str, missing: Sequence[Due], found: list[ParkedCopy], gone: list[Due]) -> None:
         """Of all living copies: rarely needed, when one was not where its reference says."""

@@ -15,8 +15,8 @@ from relay.engine.observer import Observer
 from relay.engine.order import Order, Twins, Watermark
 from relay.engine.parking import DueIndex, ParkedKeys
 from relay.engine.phases import Event, Phase, advance
-from relay.engine.policy import Appetite, Bounds, Policy, Standing
-from relay.engine.slices import SLICE_BYTES, weight_of
+from relay.engine.policy import Appetite, Bounds, BudgetShare, Policy, Standing
+from relay.engine.slices import SLICE_BYTES, held_by, weight_of
 from relay.engine.work import Dead, Done, Outcome, Unread, W, Work, Worker, is_awaited, row_of
 from relay.log.port import Coordinate, NewRecord, TopicPartition, size_of
 from relay.state.port import Lane as LaneId
@@ -60,6 +60,7 @@ class Setting:
     random: Callable[[int], bytes]
     wall: Callable[[], float]
     breaks: Breaks = field(default_factory=Breaks)
+    memory: BudgetShare = field(default_factory=BudgetShare)
 
     @property
     def partition(self) -> TopicPartition:
@@ -74,6 +75,7 @@ class Ending(Generic[W]):
         self._worker = worker
         self._policy = setting.policy
         self._bounds = setting.bounds
+        self._memory = setting.memory
         self._observer = setting.observer
         self._asks = Asks(WEIGHTS)
         self._to_append = 0
@@ -82,7 +84,7 @@ class Ending(Generic[W]):
         self._twins: Twins[W] = Twins()
         self._standing = Standing()
         self._keys: ParkedKeys[W] = ParkedKeys()
-        self._due = DueIndex(setting.tags, setting.bounds.due_in_hand)
+        self._due = DueIndex(setting.tags, setting.bounds.due_in_hand, setting.memory)
         self._appetite = Appetite(shared=setting.policy.clears_the_way, waits=setting.policy.parks)
         self._full_since: float | None = None
         self._to_mark: list[tuple[W, Outcome]] = []
@@ -113,7 +115,8 @@ class Ending(Generic[W]):
     @property
     def full(self) -> bool:
         """At the bound: intake has to stop until something ends."""
-        return len(self._watermark) >= self._bounds.window or self._watermark.span >= self._bounds.span
+        bounds, unfinished = self._bounds, self._watermark
+        return len(unfinished) >= bounds.window or unfinished.span >= bounds.span or self._memory.full
 
     # out: append
 
@@ -131,7 +134,13 @@ class Ending(Generic[W]):
         work.out, work.forms = records, None
         work.weight = weight_of(records)
         self._to_append += work.weight
+        self._holds(work, held_by(records, work.record.value))
         self._asks.put(Ask.APPEND, work)
+
+    def _holds(self, work: W, size: int) -> None:
+        """It has come to so much, beside its record."""
+        self._memory.take(size - work.held)
+        work.held = size
 
     @property
     def _backed_up(self) -> bool:
@@ -235,18 +244,24 @@ class Ending(Generic[W]):
         """It is in memory no more: finished, parked, or put down."""
         if work.taken:
             self._order.finish(work, now)
+        self._holds(work, 0)
         if work.parked_at is None:
             self._done(work.record.offset, now)
         else:
-            self._due.put_down(row_of(work).digest)
+            self._put_back(work)
         for twin in self._twins.leave(work):
             advance(twin, Event.TWIN_LEFT, Phase.OVER)
             self._done(twin.record.offset, now)
 
+    def _put_back(self, work: W) -> None:
+        """A parked copy is in memory no more."""
+        self._due.put_down(row_of(work).digest)
+        self._memory.take(-size_of(work.record))
+
     def _done(self, offset: int, now: float) -> None:
-        self._watermark.done(offset)
+        self._memory.take(-self._watermark.done(offset))
         self._appetite.ended(now)
-        if len(self._watermark) < self._bounds.window:
+        if self._full_since is not None and not self.full:
             self._full_since = None
 
 

@@ -340,16 +340,17 @@ class Watermark:
     """Which offset to commit, given which records are finished. Offsets are added in growing order, gaps allowed."""
 
     def __init__(self) -> None:
-        self._unfinished: dict[int, None] = {}  # insertion order is offset order, so the first key is the lowest
+        # With their sizes. Insertion order is offset order, so the first key is the lowest.
+        self._unfinished: dict[int, int] = {}
         self._seen_next: int | None = None
 
-    def add(self, offset: int) -> None:
-        self._unfinished[offset] = None
+    def add(self, offset: int, size: int = 0) -> None:
+        self._unfinished[offset] = size
         self._seen_next = offset + 1
 
-    def done(self, offset: int) -> None:
-        """Raises KeyError when `offset` is not unfinished: a record must be finished exactly once."""
-        del self._unfinished[offset]
+    def done(self, offset: int) -> int:
+        """Its size. Raises KeyError when `offset` is not unfinished: a record must be finished exactly once."""
+        return self._unfinished.pop(offset)
 
     def __len__(self) -> int:
         """Unfinished records."""

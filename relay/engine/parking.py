@@ -10,6 +10,7 @@ from math import inf
 from typing import Final, Generic
 
 from relay.domain.errors import InvalidRecord, LogUnavailable
+from relay.engine.policy import BudgetShare
 from relay.engine.work import Dead, W, Work
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.port import Due
@@ -322,11 +323,13 @@ class Took:
 
 
 class DueIndex:
-    """What is known here of one lane's part of the due index. `most`: parked records in hand at a time."""
+    """What is known here of one lane's part of the due index. `most`: parked records in hand at a time. One may always
+    be, however full the `memory` is: what fills it may wait for just that one."""
 
-    def __init__(self, tags: tuple[int, ...], most: int) -> None:
+    def __init__(self, tags: tuple[int, ...], most: int, memory: BudgetShare) -> None:
         self._tags = tags
         self._most = most
+        self._memory = memory
         self._in_hand: set[bytes] = set()
         self._next: dict[int, float] = {}
         self._news: dict[int, float] = {}  # what was heard about tags while the index was being asked
@@ -336,7 +339,7 @@ class DueIndex:
     @property
     def full(self) -> bool:
         """As many are in hand as may be."""
-        return len(self._in_hand) >= self._most
+        return len(self._in_hand) >= self._most or (self._memory.full and bool(self._in_hand))
 
     def next_look(self) -> float:
         """When to call `take_up` next."""

@@ -6,6 +6,7 @@ topic. In a *shared* one many are served, also sources with their callbacks: not
 *unparked* one has steps that are harmless to repeat, and nobody outside to wait for.
 """
 
+import sys
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
@@ -161,6 +162,53 @@ class Appetite:
         """`waiting`: records that are at hand and have not begun. `crowded`: the process has many, in all its lanes."""
         stalled_s = max(self._stalled_s, STALLED_IN_A_CROWD_S) if crowded else self._stalled_s
         return waiting >= ENOUGH and now - self._moved_at < stalled_s
+
+
+class ByteBudget:
+    """Bytes of records that all lanes of a process hold together: of those that are unfinished, and of what they have
+    come to, until the log has that. Above `limit` a lane gets one record more only where it has none, so that each has
+    something to work at."""
+
+    def __init__(self, limit: int = sys.maxsize) -> None:
+        self.limit = limit
+        self.used = 0
+
+    @property
+    def free(self) -> int:
+        return self.limit - self.used
+
+
+class BudgetShare:
+    """What one lane holds of it. A lane takes more while it holds less than is free: one alone comes to half of it, and
+    n that take what they get to 1/(n+1) each, so that there is always some left for another (dynamic thresholds,
+    Choudhury and Hahne, 1998)."""
+
+    __slots__ = ("_budget", "_closed", "held")
+
+    def __init__(self, budget: ByteBudget | None = None) -> None:
+        self._budget = budget or ByteBudget()
+        self._closed = False
+        self.held = 0
+
+    @property
+    def room(self) -> int:
+        """Bytes that it may take now."""
+        return max(0, (self._budget.free - self.held) // 2)
+
+    @property
+    def full(self) -> bool:
+        return self.held >= self._budget.free and self.held > 0
+
+    def take(self, size: int) -> None:
+        """Negative: give back."""
+        if not self._closed:
+            self.held += size
+            self._budget.used += size
+
+    def close(self) -> None:
+        """The lane is over: what it held is held no more."""
+        self.take(-self.held)
+        self._closed = True
 
 
 @dataclass(frozen=True, slots=True)

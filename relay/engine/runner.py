@@ -13,7 +13,7 @@ from typing import Protocol
 from relay.clock import Clock
 from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, PartitionLost, Unavailable
 from relay.engine.observer import Observer
-from relay.engine.policy import CROWDED
+from relay.engine.policy import CROWDED, ByteBudget
 from relay.engine.pump import LINGER_S, OpenLane
 from relay.engine.supervision import Broken, Patience, Restarts, Standstill, begin_anew, end, never_in_silence
 from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition
@@ -21,6 +21,8 @@ from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, 
 POLL_S = 1.0
 POLL_RECORDS = 100
 """For each of our partitions."""
+POLL_BYTES = 8 * 1024**2
+"""Of all of them."""
 LOOK_EVERY_S = 0.1
 """After progress: lanes that have room again get more, also while a poll is under way."""
 COMMIT_EVERY_S = 0.5
@@ -55,7 +57,7 @@ class Runner:
     """Runs one member of one consumer group until `stop` is set, then drains and leaves the group.
 
     `open_lane` makes the lane of an assigned partition. `grace_s`: how long what is in flight may take at a stop.
-    `name`: the role that it reads for, for people.
+    `name`: the role that it reads for, for people. `memory`: of the process's lanes.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Runner:
         grace_s: float,
         observer: Observer | None = None,
         name: str = "consumer",
+        memory: ByteBudget | None = None,
     ) -> None:
         self._consumer = open_consumer(self._assigned, self._revoked)
         self._open_lane = open_lane
@@ -75,6 +78,7 @@ class Runner:
         self._grace_s = grace_s
         self._observer = observer or Observer()
         self._name = name
+        self._memory = memory or ByteBudget()
         self._lanes: dict[TopicPartition, _Running] = {}
         self._paused: set[TopicPartition] = set()
         self._active: set[TopicPartition] = set()
@@ -136,8 +140,10 @@ class Runner:
         while not stop.is_set():
             try:
                 await self._look_around()
+                if self._memory.free <= 0:  # other lanes may have used it up since these were looked at
+                    self._throttle_all()
                 wanted = POLL_RECORDS * max(1, len(self._lanes))
-                batches = await self._consumer.poll(max_records=wanted, timeout_s=POLL_S)
+                batches = await self._consumer.poll(max_records=wanted, timeout_s=POLL_S, max_bytes=self._room)
             except LogUnavailable as error:
                 await self._patience.pause("poll", error)
                 continue
@@ -152,6 +158,10 @@ class Runner:
             for partition, records in batches.items():
                 self._offer(partition, records)
             self._throttle(batches.keys() | self._paused)  # no other lane has more than when all were looked at
+
+    def _room(self) -> int:
+        """Bytes of one poll: of what is free a part only, as it may all be for one lane."""
+        return min(POLL_BYTES, self._memory.free // 2)
 
     def _offer(self, partition: TopicPartition, records: Sequence[Record]) -> None:
         running = self._lanes.get(partition)

@@ -117,8 +117,10 @@ class Settling(Waiting[W]):
 
     def _settle(self, work: W, decision: Done | Dead | Later) -> None:
         advance(work, Event.DECIDED, Phase.SETTLING)
-        held = hold_of(decision, self._setting.wall())
-        self._asks.put(Ask.SETTLE, ToSettle(work, settlement_of(work, decision), held, decision))
+        held, settlement = hold_of(decision, self._setting.wall()), settlement_of(work, decision)
+        if settlement.result is not None:
+            self._holds(work, len(settlement.result.body))
+        self._asks.put(Ask.SETTLE, ToSettle(work, settlement, held, decision))
 
     def _settled(self, settled: Sequence[ToSettle], rows: Sequence[Row | None], now: float) -> None:
         for each, row in zip(settled, rows, strict=True):

@@ -15,6 +15,17 @@ LEAST_BYTES: Final = SLICE_BYTES // SLICE_RECORDS
 """What a record weighs at least: so one number bounds bytes and records."""
 
 
+def held_by(records: Sequence[NewRecord], shared: bytes | None) -> int:
+    """Bytes that are in memory for `records`. A value that several have counts once, and `shared`, which is counted
+    elsewhere, not at all."""
+    if len(records) == 1:
+        size, value = size_of(records[0]), records[0].value
+        return size if value is not shared else size - len(value or b"")
+    values = {id(record.value): len(record.value or b"") for record in records}
+    values.pop(id(shared), None)
+    return sum(values.values()) + sum([size_of(record) - len(record.value or b"") for record in records])
+
+
 def weight_of(records: Iterable[NewRecord | Record]) -> int:
     return sum([size if (size := size_of(record)) > LEAST_BYTES else LEAST_BYTES for record in records])
 

@@ -223,7 +223,7 @@ class Waiting(Ending[W]):
         if self._full_since is None:
             self._full_since = now
         if self._policy.clears_the_way and now - self._full_since >= CONGESTED_S:
-            enough = self._bounds.window // 2 - self._asks.waiting(Ask.PARK)
+            enough = min(self._bounds.window, len(self._watermark) + 1) // 2 - self._asks.waiting(Ask.PARK)
             self._park_all(self._order.withdraw_longest(enough), now)
 
     def _park_all(self, works: Sequence[W], now: float) -> None:

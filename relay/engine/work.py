@@ -132,6 +132,7 @@ class Work:
         "forms",
         "gate",
         "generation",
+        "held",
         "held_for",
         "in_doubt",
         "last_form",
@@ -215,6 +216,8 @@ class Work:
         """How it ends, once that is known: where it has broken its lane too often, from the beginning."""
         self.out: tuple[NewRecord, ...] = ()
         """The records that say so: its hop records, or its dead letter."""
+        self.held = 0
+        """Bytes of what it has come to, beside its record: its answer, then `out`."""
         self.weight = 0
         """Of `out` (`relay.engine.slices`)."""
         self.places: Mapping[int, Coordinate] | None = None

@@ -13,7 +13,18 @@ from typing import Final, NamedTuple, Protocol
 from relay.domain.errors import ConsumerClosed, OffsetMissing, PartitionLost
 from relay.log.dealing import Wish
 from relay.log.groups import Group
-from relay.log.port import Assignment, FormerGroup, OnAssigned, OnRevoked, Record, TopicPartition, no_former_group
+from relay.log.port import (
+    Assignment,
+    FormerGroup,
+    MaxBytes,
+    OnAssigned,
+    OnRevoked,
+    Record,
+    TopicPartition,
+    no_former_group,
+    no_limit,
+    size_of,
+)
 from relay.log.watchers import Watchers
 
 _CLOSE_TIMEOUT_S: Final = 20.0
@@ -49,11 +60,11 @@ class GroupStore(Protocol):
         ...
 
     async def fetch(
-        self, positions: Mapping[TopicPartition, int], max_records: int
+        self, positions: Mapping[TopicPartition, int], max_records: int, max_bytes: int
     ) -> dict[TopicPartition, list[Record]]:
         """What there is from these offsets on, the first partitions first; none without records, at most
-        `max_records` in all. Does not wait. Raises OffsetMissing, with the partitions, where the record at an offset
-        was removed, or the offset is behind the end."""
+        `max_records` in all, and not many more than have `max_bytes`. Does not wait. Raises OffsetMissing, with the
+        partitions, where the record at an offset was removed, or the offset is behind the end."""
         ...
 
     async def commit(self, group: str, commits: Mapping[TopicPartition, Commit]) -> None:
@@ -133,7 +144,9 @@ class GroupConsumer:
             self._topics, self._there = frozenset(topics), None
             self.wake()
 
-    async def poll(self, *, max_records: int, timeout_s: float) -> Mapping[TopicPartition, Sequence[Record]]:
+    async def poll(
+        self, *, max_records: int, timeout_s: float, max_bytes: MaxBytes = no_limit
+    ) -> Mapping[TopicPartition, Sequence[Record]]:
         if self._closing:
             raise ConsumerClosed(f"{self._group.name}: the consumer is closed")
         await asyncio.sleep(0)  # nothing below has to wait when records are at hand
@@ -145,7 +158,7 @@ class GroupConsumer:
                 await self._take_part()
                 if self._failures:
                     raise self._failures.pop(0)
-                records = await self._fetch(max_records)
+                records = await self._fetch(max_records, max_bytes)
                 if self._closing:
                     break
                 if records or loop.time() >= deadline:
@@ -289,7 +302,7 @@ class GroupConsumer:
             self._group.release(self, partitions)
             self.wake()  # the group does not, where it was put out
 
-    async def _fetch(self, max_records: int) -> dict[TopicPartition, list[Record]]:
+    async def _fetch(self, max_records: int, max_bytes: MaxBytes) -> dict[TopicPartition, list[Record]]:
         await self._refuse_missing()
         positions = {}
         for partition in self._readable():
@@ -298,12 +311,12 @@ class GroupConsumer:
         if not positions:
             return {}
         try:
-            fetched = await self._store.fetch(positions, max_records)
+            fetched = await self._store.fetch(positions, max_records, max_bytes())
         except OffsetMissing as error:
             await self._commit_first(error)
             raise
         asked_for = self._readable()  # as it is now, after the wait
-        records = {partition: found for partition, found in fetched.items() if partition in asked_for}
+        records = _upto(max_bytes(), {at: found for at, found in fetched.items() if at in asked_for})
         for partition, found in records.items():
             # Served partitions go to the end of the queue, so that a full one does not starve the others.
             self._owned[partition] = replace(self._owned.pop(partition), position=found[-1].offset + 1)
@@ -341,6 +354,19 @@ class GroupConsumer:
         self._owned.clear()
         self._group.leave(self)
         self._watchers.remove(self._watched, self._wake)
+
+
+def _upto(most: int, fetched: Mapping[TopicPartition, list[Record]]) -> dict[TopicPartition, list[Record]]:
+    """The first of them, at least one: none when those before it have `most` bytes."""
+    taken: dict[TopicPartition, list[Record]] = {}
+    left = max(1, most)
+    for partition, found in fetched.items():
+        for count, record in enumerate(found, 1):
+            left -= size_of(record)
+            if left <= 0:
+                return taken | {partition: found[:count]}
+        taken[partition] = found
+    return taken
 
 
 def _named(partition: TopicPartition) -> str:

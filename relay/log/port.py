@@ -4,6 +4,7 @@ Any method may raise LogUnavailable: then its effect is unknown, and it can be r
 leave a second copy; readers absorb it). Records are opaque bytes: nothing here decodes them.
 """
 
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple, Protocol
@@ -92,8 +93,13 @@ class Assignment(NamedTuple):
 
 OnAssigned = Callable[[Sequence[Assignment]], Awaitable[None]]
 OnRevoked = Callable[[Sequence[TopicPartition]], Awaitable[None]]
+MaxBytes = Callable[[], int]
 FormerGroup = Callable[[str], str | None]
 """Topic -> the group that read it in an earlier release, whose offsets are taken over; None: there was none."""
+
+
+def no_limit() -> int:
+    return sys.maxsize
 
 
 class Consumer(Protocol):
@@ -112,14 +118,17 @@ class Consumer(Protocol):
         revoked. A topic that does not exist is looked for again and again; `waits_for` says so."""
         ...
 
-    async def poll(self, *, max_records: int, timeout_s: float) -> Mapping[TopicPartition, Sequence[Record]]:
+    async def poll(
+        self, *, max_records: int, timeout_s: float, max_bytes: MaxBytes = no_limit
+    ) -> Mapping[TopicPartition, Sequence[Record]]:
         """The next records of the assigned, unpaused partitions; empty after `timeout_s` without any.
 
-        At most `max_records` in all. What cannot be read comes, too, in its place, as a record with a flaw: whoever
-        has finished that one is finished with all offsets that it stands for. Raises OffsetMissing when the log has no
-        record at the committed offset of some partitions (any more), or the group has none; by then the first record
-        that is there has been committed in its place, where they begin again: `restart` them. The others go on. Raises
-        ConsumerBroken when this consumer will never return anything again, and ConsumerClosed once it is closed.
+        At most `max_records` in all, and none when those before it have `max_bytes`, as of the return, or more. What
+        cannot be read comes, too, in its place, as a record with a flaw: whoever has finished that one is finished with
+        all offsets that it stands for. Raises OffsetMissing when the log has no record at the committed offset of some
+        partitions (any more), or the group has none; by then the first record that is there has been committed in its
+        place, where they begin again: `restart` them. The others go on. Raises ConsumerBroken when this consumer will
+        never return anything again, and ConsumerClosed once it is closed.
         `close` ends a call that is under way; one that was cancelled may only be followed by `close`. Each call gives
         other tasks a turn, also when records are at hand.
         """

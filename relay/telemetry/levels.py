@@ -4,14 +4,17 @@ from collections.abc import Callable, Mapping
 from typing import get_args
 
 from relay.engine.core import Levels
+from relay.engine.policy import ByteBudget
 from relay.engine.work import WaitFor
 from relay.telemetry.metrics import Metrics
 
 
-def show_levels(metrics: Metrics, look: Callable[[], Mapping[str, Levels]]) -> None:
+def show_levels(metrics: Metrics, look: Callable[[], Mapping[str, Levels]], memory: ByteBudget) -> None:
     """From now on. `look`: by role, of all lanes there are."""
+    metrics.memory_budget_bytes.set(memory.limit)
 
     def tell() -> None:
+        metrics.memory_held_bytes.set(memory.used)
         metrics.requests_in_flight.clear()
         metrics.waiting_records.clear()
         for role, levels in look().items():

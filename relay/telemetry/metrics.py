@@ -231,6 +231,12 @@ class Metrics:
             "waits for longer is parked",
             *("role", "reason"),
         )
+        self.memory_held_bytes = self._gauge(
+            "relay_memory_held_bytes", "Bytes of records, and of what they have come to, that the lanes have in hand"
+        ).labels()
+        self.memory_budget_bytes = self._gauge(
+            "relay_memory_budget_bytes", "At how many of them intake stops: what waits beyond stays in the log"
+        ).labels()
         self.history_behind_seconds = self._gauge(
             "relay_history_behind_seconds",
             "Age of the oldest record that the history has not taken, as one process of all sees it; there while there "

@@ -7,6 +7,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import pytest
@@ -15,7 +16,19 @@ from msgspec import structs
 from relay.domain.errors import ConsumerClosed, LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
 from relay.domain.topics import TopicSpec
 from relay.log.partitioner import partition_of
-from relay.log.port import Assignment, Backlog, Coordinate, Headers, Log, NewRecord, Record, TopicPartition
+from relay.log.port import (
+    Assignment,
+    Backlog,
+    Coordinate,
+    Headers,
+    Log,
+    MaxBytes,
+    NewRecord,
+    Record,
+    TopicPartition,
+    no_limit,
+    size_of,
+)
 
 PATIENCE_S = 60.0
 """Far beyond what any log needs: a log that hangs fails here instead of at the end of the run."""
@@ -94,8 +107,10 @@ class Member:
         read = ((TopicPartition(r.topic, r.partition), r.offset + 1) for r in self.records)
         return {partition: following for partition, following in read if partition in partitions}
 
-    async def poll(self, *, max_records: int = 1000, timeout_s: float = 0.05) -> Mapping[TopicPartition, list[Record]]:
-        batches = await self.consumer.poll(max_records=max_records, timeout_s=timeout_s)
+    async def poll(
+        self, *, max_records: int = 1000, timeout_s: float = 0.05, max_bytes: MaxBytes = no_limit
+    ) -> Mapping[TopicPartition, list[Record]]:
+        batches = await self.consumer.poll(max_records=max_records, timeout_s=timeout_s, max_bytes=max_bytes)
         for partition, records in batches.items():
             assert partition in self.owned, "a record came before its assignment, or after its revocation"
             self.records += records
@@ -343,6 +358,29 @@ class LogContract:
                 assert sum(map(len, batches.values())) <= 7
 
         assert sorted(int(r.value or b"") for r in member.records) == list(range(100))
+        await member.consumer.close()
+
+    async def test_a_poll_ends_with_the_record_with_which_there_are_enough_bytes(self, rig: LogRig) -> None:
+        """Of how many are enough, the last word is that of the return: memory may have been used up meanwhile."""
+        group = unique("group")
+        topic = await topic_for(rig.log, group, partitions=3)
+        sizes = [150_000 if n % 3 else 1_000 for n in range(60)]
+        records = [NewRecord(topic, b"%d" % (n % 20), b"%d " % n + bytes(size)) for n, size in enumerate(sizes)]
+        for start in range(0, 60, 10):
+            await rig.log.append(records[start : start + 10])
+        member = await started(Member(rig.log, group, topic))
+
+        async with asyncio.timeout(PATIENCE_S):
+            while len(member.records) < 60:
+                enough = 0 if len(member.records) < 10 else 250_000
+                batches = await member.poll(max_bytes=partial(int, enough))
+                came = [size_of(record) for records in batches.values() for record in records]
+                assert len(came) <= 1 or sum(came) - max(came) < enough
+
+        found = [int((record.value or b"").split()[0].decode()) for record in member.records]
+        assert sorted(found) == list(range(60))
+        for key in range(20):
+            assert (of := [n for n in found if n % 20 == key]) == sorted(of)
         await member.consumer.close()
 
     async def test_a_paused_partition_waits_and_the_others_go_on(self, rig: LogRig) -> None:

@@ -364,7 +364,7 @@ class MemoryLog:
         return {at: Taken(broker.epochs[group, at], broker.offsets.get((group, at))) for at in partitions}
 
     async def fetch(
-        self, positions: Mapping[TopicPartition, int], max_records: int
+        self, positions: Mapping[TopicPartition, int], max_records: int, max_bytes: int
     ) -> dict[TopicPartition, list[Record]]:
         await self._turn()
         found: dict[TopicPartition, list[Record]] = {}

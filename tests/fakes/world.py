@@ -280,6 +280,8 @@ class Process:
         self.fuse = fuse or Fuse()
         self.resumed: Callable[[str], None] = lambda _owner: None
         """To be called when an endpoint was resumed."""
+        self.lanes: Lanes | None = None
+        """Once it runs."""
         self._shared = SharedClock(clock, world.state) if clock is not None else None
         self._clock = self._shared or world.clock
         self._transport = transport or world.outside
@@ -391,6 +393,7 @@ class Process:
             SilentReporter(),
         )
         self.resumed = lanes.pump.resumed
+        self.lanes = lanes
         return lanes
 
 

@@ -10,7 +10,7 @@ from relay.engine.observer import Observer
 from relay.engine.pump import OpenLane
 from relay.engine.runner import Runner
 from relay.engine.supervision import FIRST_PAUSE_S, CallCancelled, Patience
-from relay.log.port import Assignment, OnAssigned, OnRevoked, Record, TopicPartition
+from relay.log.port import Assignment, MaxBytes, OnAssigned, OnRevoked, Record, TopicPartition, no_limit
 from tests.fakes.virtual_time import LoopClock, virtually
 
 
@@ -30,7 +30,9 @@ class _Consumer:
     async def start(self) -> None:
         return
 
-    async def poll(self, *, max_records: int, timeout_s: float) -> Mapping[TopicPartition, Sequence[Record]]:
+    async def poll(
+        self, *, max_records: int, timeout_s: float, max_bytes: MaxBytes = no_limit
+    ) -> Mapping[TopicPartition, Sequence[Record]]:
         self.polling.set()
         if self.failures:
             raise self.failures.pop(0)

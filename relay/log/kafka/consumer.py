@@ -20,7 +20,17 @@ from relay.log.kafka.offsets import Committed, GroupOffsets
 from relay.log.kafka.settings import Cluster, GroupTiming
 from relay.log.kafka.wanted_topics import WantedTopics
 from relay.log.kafka.watchdog import Watchdog
-from relay.log.port import Assignment, FormerGroup, OnAssigned, OnRevoked, Record, TopicPartition, no_former_group
+from relay.log.port import (
+    Assignment,
+    FormerGroup,
+    MaxBytes,
+    OnAssigned,
+    OnRevoked,
+    Record,
+    TopicPartition,
+    no_former_group,
+    no_limit,
+)
 
 _REVOKE_S: Final = 15.0
 """For `on_revoked` when we leave: requests in flight (5 s) and a last commit. Below the rebalance timeout."""
@@ -102,7 +112,9 @@ class KafkaConsumer:
         if self._wanted.change(topics):
             self._stir.set()
 
-    async def poll(self, *, max_records: int, timeout_s: float) -> Mapping[TopicPartition, Sequence[Record]]:
+    async def poll(
+        self, *, max_records: int, timeout_s: float, max_bytes: MaxBytes = no_limit
+    ) -> Mapping[TopicPartition, Sequence[Record]]:
         """As the port says."""
         if self._steward is None or self._closing:
             raise ConsumerClosed(f"Kafka: {self._group}: the consumer is closed")
@@ -115,7 +127,7 @@ class KafkaConsumer:
                 self._steward.result()  # raises what it died of
             self._watchdog.check(_now(), is_dead=self._member.is_dead, is_waiting=self._waits_for_others is not None)
             self._member.look()
-            records = await self._take(max_records)
+            records = await self._take(max_records, max_bytes())
             remaining = deadline - _now()
             if records or remaining <= 0:
                 return records
@@ -357,12 +369,12 @@ class KafkaConsumer:
 
     # records
 
-    async def _take(self, max_records: int) -> Mapping[TopicPartition, Sequence[Record]]:
+    async def _take(self, max_records: int, max_bytes: int) -> Mapping[TopicPartition, Sequence[Record]]:
         ready = self._holdings.readable
         if self._paused:
             ready = ready - self._paused
         try:
-            return self._fetching.take(ready, max_records)
+            return self._fetching.take(ready, max_records, max_bytes)
         except OffsetMissing as error:
             gone = [TopicPartition(*place) for place in error.partitions]
             raise await self._missed([p for p in gone if p in ready], error.lost) from error

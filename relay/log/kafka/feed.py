@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from relay.log.kafka.fetch_wire import Aborted, Asked
-from relay.log.kafka.record_batches import Unpacking, whole_size
+from relay.log.kafka.record_batches import AT_ONCE_BYTES, Unpacking, whole_size
 from relay.log.kafka.settings import FETCH_BYTES
 from relay.log.kafka.trail import UNKNOWN, Trail
 from relay.log.port import Record, TopicPartition
@@ -16,7 +16,8 @@ _CUTS: Final = 10
 
 
 class Feed:
-    """`position`: the next offset to be taken. `held`: bytes fetched and not taken, as they came.
+    """`position`: the next offset to be taken. `held`: bytes fetched and not taken, as they came. `taken`: bytes of the
+    records that the last `take` returned.
 
     `following`: the next offset to be fetched; None where only unpacking what was fetched tells it. `trouble`:
     what whoever takes is to be told when all that came before it has been taken. `strikes`: errors in a row.
@@ -27,6 +28,7 @@ class Feed:
     __slots__ = (
         *("at", "trail", "on_arrival", "position", "following", "held", "opened", "paused", "trouble", "strikes"),
         *("struck_at", "leader_epoch", "proved", "doubted_at", "_max_bytes", "_cuts", "_max_record_bytes", "_chunks"),
+        "taken",
     )
 
     def __init__(self, at: TopicPartition, trail: Trail, on_arrival: Callable[[], None], max_record_bytes: int) -> None:
@@ -37,6 +39,7 @@ class Feed:
         self.following: int | None = trail.position
         self.held = 0
         self.opened = 0
+        self.taken = 0
         self.paused = False
         self.trouble: Exception | None = None
         self.leader_epoch = self.proved = UNKNOWN
@@ -89,12 +92,15 @@ class Feed:
         self.following = chunk.behind if chunk.behind != self.following else None
         return True
 
-    def take(self, count: int) -> list[Record]:
-        """At most `count` records. Fewer, though there are more: see `large`."""
+    def take(self, count: int, max_bytes: int) -> list[Record]:
+        """At most `count` records, none behind those that have `max_bytes` or more. Fewer, though there are more: see
+        `large`."""
         found: list[Record] = []
-        while self._chunks and len(found) < count:
+        self.taken = 0
+        while self._chunks and len(found) < count and self.taken < max_bytes:
             chunk = self._chunks[0]
-            found += chunk.take(count - len(found))
+            found += chunk.take(count - len(found), min(max_bytes - self.taken, AT_ONCE_BYTES))
+            self.taken += chunk.taken
             self.position, self.opened = chunk.position, chunk.opened
             if not chunk.done:
                 break

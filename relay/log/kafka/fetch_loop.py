@@ -5,6 +5,7 @@ partition until it is taken. Decoding waits until then, so that it is bounded by
 """
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Final
@@ -144,8 +145,11 @@ class FetchLoop:
                 feed.paused = False
                 self._look_again(at)
 
-    def take(self, partitions: Collection[TopicPartition], max_records: int) -> dict[TopicPartition, list[Record]]:
-        """What is there of `partitions`, at most `max_records` in all, each getting its share. Never waits.
+    def take(
+        self, partitions: Collection[TopicPartition], max_records: int, max_bytes: int = sys.maxsize
+    ) -> dict[TopicPartition, list[Record]]:
+        """What is there of `partitions`, at most `max_records` in all, each getting its share. Never waits. None comes
+        when those before it have `max_bytes` or more; one at least does.
 
         A call that returned `max_records` may have left more, of which nothing will tell. Raises OffsetMissing for
         those that were asked for where their log has no records, or another one than was read: each time, until they
@@ -159,21 +163,22 @@ class FetchLoop:
         feeds = [feed for at, feed in self._ready.items() if at in among]
         self._tell_trouble(feeds)
         found: dict[TopicPartition, list[Record]] = {}
-        left = max_records
+        left, bytes_left = max_records, max(1, max_bytes)
         rest = feeds
-        while rest and left > 0:
+        while rest and left > 0 and bytes_left > 0:
             for others, feed in zip(range(len(rest), 0, -1), rest, strict=True):
-                if records := self._take(feed, -(-left // others)):
+                if bytes_left > 0 and (records := self._take(feed, -(-left // others), -(-bytes_left // others))):
                     found[feed.at] = found[feed.at] + records if feed.at in found else records
                     left -= len(records)
+                    bytes_left -= feed.taken
             rest = [feed for feed in rest if feed.at in self._ready and not feed.is_over]
         self._tell_next(feeds)
         return found
 
-    def _take(self, feed: Feed, count: int) -> list[Record]:
+    def _take(self, feed: Feed, count: int, max_bytes: int) -> list[Record]:
         at, held = feed.at, feed.held
         was_wanted = feed.wanted
-        records = feed.take(count)
+        records = feed.take(count, max_bytes)
         self._released(held - feed.held)
         del self._ready[at]
         if feed.large is not None:

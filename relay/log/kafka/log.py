@@ -17,7 +17,7 @@ from relay.log.kafka.admin import KafkaAdmin
 from relay.log.kafka.admission import refusal
 from relay.log.kafka.client import KafkaClient, no_topic
 from relay.log.kafka.consumer import KafkaConsumer
-from relay.log.kafka.fetch_loop import FetchLoop
+from relay.log.kafka.fetch_loop import HELD_BYTES, OPENED_BYTES, FetchLoop
 from relay.log.kafka.producer import KafkaProducer
 from relay.log.kafka.reader import KafkaReader
 from relay.log.kafka.releases import about
@@ -52,7 +52,8 @@ class KafkaLog:
     `replication_factor` None: the broker's default. `request_timeout_ms`: so long an append tries (and 5 s more), and
     every other request, before LogUnavailable says that the cluster is away. `repeat_s`: for so long a request is
     repeated of which the cluster says that it cannot be answered just now; None: for as long as a request may take.
-    `gather_bytes`: see Cluster. `isolation`: of all that is read.
+    `gather_bytes`: see Cluster. `isolation`: of all that is read. `fetch_budget`: bytes for what is fetched and not
+    taken.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class KafkaLog:
         repeat_s: float | None = None,
         gather_bytes: int = 1,
         isolation: Isolation = Isolation.READ_COMMITTED,
+        fetch_budget: int = 4 * OPENED_BYTES,
         security: KafkaSecurity | None = None,
     ) -> None:
         security = security or KafkaSecurity()
@@ -89,7 +91,8 @@ class KafkaLog:
             commit_timeout_s=min(_COMMIT_S, request_timeout_ms / 1000),
         )
         self._client = KafkaClient(self._cluster)
-        self._fetching = [FetchLoop(self._cluster, self._client.layout, self._client.epoch_ends)]
+        self._fetch_budget = fetch_budget
+        self._fetching = [self._new_fetching()]
         self._fetched: list[dict[str, set[str]]] = [{}]
         """Of each loop: which topics it fetches for which group. A loop has a partition for one group only."""
         self._broken_off: set[asyncio.Task[None]] = set()
@@ -146,6 +149,12 @@ class KafkaLog:
         self._consumers.add(consumer)
         return consumer
 
+    def _new_fetching(self) -> FetchLoop:
+        held, opened = min(HELD_BYTES, self._fetch_budget // 4), min(OPENED_BYTES, self._fetch_budget // 2)
+        return FetchLoop(
+            self._cluster, self._client.layout, self._client.epoch_ends, held_bytes=held, opened_bytes=opened
+        )
+
     def _loop_for(self, group: str, topics: Collection[str]) -> int:
         """The number of the first loop in which no other group reads any of `topics`."""
         number = 0
@@ -153,7 +162,7 @@ class KafkaLog:
             number += 1
             if number == len(self._fetched):
                 self._fetched.append({})
-                self._fetching.append(FetchLoop(self._cluster, self._client.layout, self._client.epoch_ends))
+                self._fetching.append(self._new_fetching())
                 self._fetching[number].start()
         self._fetched[number].setdefault(group, set()).update(topics)
         return number
@@ -164,7 +173,7 @@ class KafkaLog:
             closing = asyncio.create_task(self._fetching[number].close())
             self._broken_off.add(closing)
             closing.add_done_callback(self._broken_off.discard)
-            self._fetching[number] = FetchLoop(self._cluster, self._client.layout, self._client.epoch_ends)
+            self._fetching[number] = self._new_fetching()
             self._fetching[number].start()
         return self._fetching[number]
 

@@ -17,12 +17,12 @@ from relay.log.kafka.codecs import TooMuch
 from relay.log.kafka.fetch_wire import Aborted
 from relay.log.kafka.salvage import CODEC, FORMAT, HEADER, MAGIC_AT, Header, Unreadable, gap, header_of, oversized
 from relay.log.kafka.trail import Trail
-from relay.log.port import Record, TopicPartition
+from relay.log.port import Record, TopicPartition, size_of
 
 UNPACKED_AT_ONCE: Final = 4 * 1024**2
 """Bytes of a batch, uncompressed, that hold up nobody: some ten milliseconds with the slowest codec."""
 
-_VALUES_AT_ONCE: Final = 4 * 1024**2
+AT_ONCE_BYTES: Final = 4 * 1024**2
 _FRAME: Final = struct.Struct(">qi")  # base offset, bytes that follow
 _ATTRIBUTES: Final = struct.Struct(">h")
 _ATTRIBUTES_AT: Final = 21
@@ -108,7 +108,7 @@ class Unpacking:
 
     `position`: where to go on; offsets below it that were not returned are gone. `is_large`: the next batch is too
     large to be unpacked on the way: `unpack` comes first, in a thread if time matters. `size`: bytes as fetched.
-    `behind`: see `offset_behind`.
+    `taken`: bytes of the records that the last `take` returned. `behind`: see `offset_behind`.
     `opened`: bytes that the batch which is being read has, uncompressed.
     """
 
@@ -129,6 +129,7 @@ class Unpacking:
         self.is_large = False
         self.opened = 0
         self.size = len(data)
+        self.taken = 0
         self._at = at
         self._data = data
         self._start = start
@@ -142,10 +143,11 @@ class Unpacking:
         self._unpacked: bytes | Unreadable = b""
         self._coming = self._records()
 
-    def take(self, count: int) -> list[Record]:
-        """The next records, `count` at most, or fewer where they are large. None, though not done: see `is_large`."""
+    def take(self, count: int, max_bytes: int = AT_ONCE_BYTES) -> list[Record]:
+        """The next records, `count` at most; none behind those that have `max_bytes` or more. None, though not done:
+        see `is_large`."""
         found: list[Record] = []
-        size = 0
+        self.taken = 0
         if count <= 0 or self.is_large:
             return found
         for record in self._coming:
@@ -153,8 +155,8 @@ class Unpacking:
                 self.is_large = True
                 return found
             found.append(record)
-            size += len(record.value or b"")
-            if len(found) >= count or size > _VALUES_AT_ONCE:
+            self.taken += size_of(record)
+            if len(found) >= count or self.taken >= max_bytes:
                 self.done = self.position == self.behind
                 return found
         self.done = True

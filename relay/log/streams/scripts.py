@@ -107,15 +107,19 @@ local left, bytes, out = tonumber(ARGV[1]), tonumber(ARGV[2]), {}
 for k = 2, #KEYS do
   local position = tonumber(ARGV[2 * k])
   local stop = tonumber(redis.call('HGET', KEYS[1], ARGV[2 * k - 1]) or 0)
-  local found, missing = {}, position > stop and 1 or 0
+  local found, missing, some = {}, position > stop and 1 or 0, 1
   while missing == 0 and position < stop and left > 0 and bytes > 0 do
     local from = string.format('%.0f-0', position + 1)
-    local entries = redis.call('XRANGE', KEYS[k], from, '+', 'COUNT', math.min(left, 64))
+    local entries = redis.call('XRANGE', KEYS[k], from, '+', 'COUNT', math.min(left, some))
     if #entries == 0 or entries[1][1] ~= from then missing = 1; break end
+    local size = 0
     for _, entry in ipairs(entries) do
       found[#found + 1] = entry
-      bytes = bytes - #entry[2][4]
+      size = size + #entry[2][4]
     end
+    bytes = bytes - size
+    -- As many as fit if they are as large as these, and not many more than there were: they may be larger.
+    some = math.max(1, math.min(64, 4 * #entries, math.floor(bytes * #entries / size)))
     left = left - #entries
     position = position + #entries
   end

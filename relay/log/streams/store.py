@@ -164,9 +164,9 @@ class StreamStore:
         return cast(list[int], await self._call(self._append, keys, args))
 
     async def fetch(
-        self, positions: Mapping[TopicPartition, int], max_records: int
+        self, positions: Mapping[TopicPartition, int], max_records: int, max_bytes: int = _FETCH_BYTES
     ) -> dict[TopicPartition, list[Record]]:
-        keys, args = [self.keys.ends], list[Argument]([max_records, _FETCH_BYTES])
+        keys, args = [self.keys.ends], list[Argument]([max_records, max(1, min(max_bytes, _FETCH_BYTES))])
         for partition, position in positions.items():
             keys.append(self.keys.records(partition))
             args += [end_field(partition), position]

@@ -27,7 +27,8 @@ _MOMENT: Final = 1e9
 
 _NO_MATTER: Final = frozenset({
     *("_numbers", "_tickets", "ticket"),  # counters
-    *("_appetite", "_full_since", "_relieved_at", "_to_append", "weight"),  # how full a lane is: here it never is
+    *("_appetite", "_full_since", "_relieved_at"),  # how full a lane is: here it never is
+    *("_to_append", "weight", "_memory"),  # likewise
     "breaker",  # never opens for so few failures; what their times are is all the same
     *("attempts", "polls", "asked", "crashes", "said"),  # there is no limit that they could reach
     "failing_since",  # patience does not end here

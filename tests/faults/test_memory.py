@@ -1,0 +1,122 @@
+"""Memory is bounded in bytes: what a process holds of large records stays within its budget, the rest in the log."""
+
+from typing import Any
+
+import pytest
+
+from relay.config.settings import Settings
+from relay.domain.message import Message
+from relay.limits import lanes_budget
+from relay.log.port import TopicPartition, size_of
+from tests.fakes.strikes import Fuse
+from tests.fakes.surroundings import REFUSED
+from tests.fakes.virtual_time import virtually
+from tests.fakes.world import Process, World, receiver
+
+LARGE = 100_000
+BUDGET = 20 * LARGE
+SETTINGS = Settings.model_validate({"receivers_file": "none", "memory_budget": BUDGET, "hold_max": 60})
+DOWN: dict[str, Any] = {"base": 30.0, "factor": 1.0, "cap": 30.0, "max_attempts": 1_000}
+
+
+def _large(source: str, count: int, *names: str) -> list[Message]:
+    payload = bytes(LARGE)
+    return [Message(source, f"{source}-{n}", names, "push", None, "text/plain", payload) for n in range(count)]
+
+
+def held(world: World, process: Process) -> dict[TopicPartition, int]:
+    """Bytes of the records that the process has in memory, by lane: unfinished ones, and parked ones that it has taken
+    up again. Counted from what the log has, not from what the engine says."""
+    found: dict[TopicPartition, int] = {}
+    for lane in process.lanes.pump.lanes() if process.lanes else ():
+        records = world.broker[lane.partition].records
+        unfinished = sum(size_of(records[offset]) for offset in lane._watermark._unfinished)
+        found[lane.partition] = unfinished + sum(size_of(work.record) for work in lane.taken_up())
+    return found
+
+
+async def _most_held(world: World, process: Process, seconds: float) -> int:
+    most = 0
+    for _ in range(int(seconds / 0.05)):
+        await process.ended(0.05)
+        by_lane = held(world, process)
+        # The budget, and of each lane one record, and a parked one.
+        assert sum(by_lane.values()) <= lanes_budget(SETTINGS) + 2 * (LARGE + 2_000) * sum(map(bool, by_lane.values()))
+        most = max(most, sum(by_lane.values()))
+    return most
+
+
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+@virtually
+async def test_large_messages_for_a_receiver_that_is_down(lane: str) -> None:
+    world = World([receiver("r", "/answer", lane=lane, **DOWN)], settings=SETTINGS)
+    await world.create()
+    for number in range(100):
+        world.outside.troubles[f"a-{number}"] = [REFUSED] * 3
+    await world.send(*_large("a", 100, "r"))
+    process = Process(world)
+    assert await _most_held(world, process, 60) >= BUDGET // 4, "it takes what there is"
+    await process.stop()
+    for number in range(100):
+        world.outside.troubles.pop(f"a-{number}", None)
+    await world.run(Fuse(), 3_000, until=lambda: len(world.outside.results()) == 100)
+    assert world.outside.arrived("/answer") == [f"a-{number}" for number in range(100)]
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_one_lane_does_not_take_what_another_needs() -> None:
+    """A receiver that is down has filled its share before messages for another one come."""
+    world = World([receiver("down", "/down", **DOWN), receiver("well", "/answer")], settings=SETTINGS)
+    await world.create()
+    for number in range(100):
+        world.outside.troubles[f"a-{number}"] = [REFUSED] * 1_000
+    await world.send(*_large("a", 100, "down"))
+    process = Process(world)
+    await process.ended(20)
+    await world.send(*_large("b", 50, "well"))
+    most = await _most_held(world, process, 20)
+    await process.stop()
+    assert world.outside.arrived("/answer") == [f"b-{number}" for number in range(50)]
+    assert most <= lanes_budget(SETTINGS) + 2 * LARGE
+
+
+@virtually
+async def test_parked_records_come_back_within_the_budget() -> None:
+    """They are due all at once."""
+    parks = DOWN | {"base": 90.0, "cap": 90.0}
+    world = World([receiver("r", "/answer", ordering="none", failures=1_000, **parks)], settings=SETTINGS)
+    await world.create()
+    for number in range(60):
+        world.outside.troubles[f"a-{number}"] = [REFUSED]
+    await world.send(*_large("a", 60, "r"))
+    process = Process(world)
+    await _most_held(world, process, 300)
+    await process.stop()
+    await world.run(Fuse(), 3_000, until=lambda: len(world.outside.results()) == 60)
+    assert sorted(world.outside.arrived("/answer")) == sorted(f"a-{number}" for number in range(60))
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_a_message_larger_than_the_budget_goes_its_way() -> None:
+    settings = Settings.model_validate({"receivers_file": "none", "memory_budget": 1_000})
+    world = World([receiver("r", "/answer")], settings=settings)
+    await world.create()
+    await world.send(*_large("a", 10, "r"))
+    await world.run(Fuse(), 300, until=lambda: len(world.outside.results()) == 10)
+    assert world.outside.arrived("/answer") == [f"a-{number}" for number in range(10)]
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_nothing_is_counted_when_nothing_is_held() -> None:
+    world = World([receiver("r", "/answer"), receiver("x", "/fail", max_attempts=2, failures=1_000)], settings=SETTINGS)
+    await world.create()
+    await world.send(*_large("a", 40, "r", "x", "unknown"))
+    process = Process(world)
+    await process.ended(120)
+    assert not world.uncommitted()
+    assert process.lanes is not None
+    assert process.lanes.memory.used == 0
+    await process.stop()
