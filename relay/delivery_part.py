@@ -28,6 +28,7 @@ class DeliveryPart:
         """Raises UserError."""
         settings = context.settings
         self._context = context
+        self._observer = telemetry.observer
         self._answer_urls = answer_urls
         seats = requests_of(settings)
         self._turnstile = Turnstile(context.clock, telemetry.observer, seats)
@@ -88,4 +89,4 @@ class DeliveryPart:
 
     async def _attend(self) -> None:
         if self._context.plan.roles & {"to-receiver", "from-receiver-async", "to-sender"}:
-            await attend(self._context.state, self._context.clock, self._turnstile, range(TAGS))
+            await attend(self._context.state, self._context.clock, self._turnstile, range(TAGS), self._observer)

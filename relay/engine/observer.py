@@ -86,6 +86,9 @@ class Observer:
         """The lane's former owner ended abnormally: what it may have had in hand, records before this offset, is worked
         at one by one. `marked`: how many are suspected most."""
 
+    def state_clock_set_back(self, seconds: float) -> None:
+        """The clock of the state's server was set back by so much. What waits by it goes on as if it were not."""
+
     def parked(self, topic: str, count: int) -> None:
         """So many were parked."""
 

@@ -77,8 +77,13 @@ class _Kept:
     lane: Lane
     key: bytes
     due_ms: int
+    parked_ms: int
     reference: Parked
     is_second: bool
+
+    def due_in_s(self, now: float) -> float:
+        """At most as long as it was parked for, should a clock have been set back since."""
+        return max(0.0, self.due_ms / 1000 - max(now, self.parked_ms / 1000))
 
     @property
     def owner(self) -> str:
@@ -223,7 +228,7 @@ class Recovery:
 
     async def _restore_batch(self, lane: Lane, copies: Sequence[_Kept]) -> list[Restored]:
         now = self._clock.time()
-        references = [replace(copy.reference, due_in_s=max(0.0, copy.due_ms / 1000 - now)) for copy in copies]
+        references = [replace(copy.reference, due_in_s=copy.due_in_s(now)) for copy in copies]
         found = await self._state.restore(lane, references)
         over = [copy.key for copy, what in zip(copies, found, strict=True) if what is Restored.FINISHED]
         if over:
@@ -267,7 +272,7 @@ def _kept(record: Record) -> _Kept | None:
         return None
     lane = Lane(copy.record.topic, copy.record.partition, 0)
     reference = Parked(copy.row, copy.generation, copy.at, 0.0, copy.queue, copy.record.offset, copy.poll)
-    return _Kept(lane, copy.key, copy.due_ms, reference, copy.is_second)
+    return _Kept(lane, copy.key, copy.due_ms, record.timestamp_ms, reference, copy.is_second)
 
 
 def _in_lane_order(copies: Iterable[_Kept]) -> Iterator[tuple[Lane, Sequence[_Kept]]]:

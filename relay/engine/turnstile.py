@@ -5,6 +5,7 @@ endpoints, and none while the process is short of something of its own.
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any, Final
 
 from relay.clock import Clock
@@ -126,13 +127,21 @@ class LaneSeats:
 
 
 ATTEND_EVERY_S: Final = 2.0
+NOTEWORTHY_S: Final = 1.0
+"""By less a clock is set to keep it right."""
 
 
-async def attend(state: State, clock: Clock, turnstile: Turnstile, tags: Sequence[int]) -> None:
+async def attend(
+    state: State, clock: Clock, turnstile: Turnstile, tags: Sequence[int], observer: Observer | None = None
+) -> None:
     """Tell the state, for ever, that attempts are made, so that our own absence is no part of a receiver's outage; not
-    while this process sends nothing."""
+    while this process sends nothing. Reports to `observer` when the clock of the state was set back."""
+    before_s = inf
     while True:
         if not turnstile.shut:
             with suppress(Unavailable):
-                await state.attend(tags)
+                set_back_s = await state.attend(tags)
+                if observer is not None and set_back_s - before_s >= NOTEWORTHY_S:
+                    observer.state_clock_set_back(set_back_s - before_s)
+                before_s = set_back_s
         await clock.sleep(ATTEND_EVERY_S)

@@ -314,9 +314,10 @@ class State(Protocol):
     # endpoints
     async def endpoints(self, owners: Sequence[str]) -> list[EndpointHealth]: ...
 
-    async def attend(self, tags: Sequence[int]) -> None:
+    async def attend(self, tags: Sequence[int]) -> float:
         """Somebody is there to make attempts at the endpoints of `tags`; to be told every 2 s. Time in which nobody
-        said so, once somebody has, is no part of any outage."""
+        said so, once somebody has, is no part of any outage. Returns by how many seconds the server's clock was set
+        back, in all, since its memory began: the moments that it keeps are not affected, as their time goes on."""
         ...
 
     async def hold(self, owner: str, hold: Hold) -> None:

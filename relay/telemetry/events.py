@@ -30,6 +30,7 @@ EVENTS: Final[dict[str, str]] = {
     "shared_work_left": "This user may not do what one process does for all; others have to.",
     "clock_off": "This machine's clock and that of Redis are apart.",
     "clock_right": "They agree again.",
+    "state_clock_set_back": "Redis' clock was set back by `seconds`; rates, pauses and retries go on all the same.",
     # Redis has forgotten
     "state_not_ready": "Redis has lost its memory, or another server answers: the lanes concerned stand still.",
     "recovery_begun": "What was parked is put back from the log.",

@@ -183,6 +183,9 @@ class TelemetryObserver(Observer):
         told = self._log.warning if marked else self._log.info
         told("former_owner_died", topic=partition.topic, partition=partition.partition, before=before, marked=marked)
 
+    def state_clock_set_back(self, seconds: float) -> None:
+        self._log.warning("state_clock_set_back", seconds=round(seconds, 3))
+
     def parked(self, topic: str, count: int) -> None:
         self._metrics.parked_total.labels(topic).inc(count)
 

@@ -35,7 +35,7 @@ ANSWER = Result("answered", 200, "text/plain", b"\xff\x00" * 200, detail="d", as
 
 @dataclass(frozen=True)
 class Rig:
-    """A ready state with dedup window WINDOW_S; `elapse` ages it; `lose` takes its memory."""
+    """A ready state with dedup window WINDOW_S; `elapse` ages it, or sets its clock back; `lose` takes its memory."""
 
     state: State
     elapse: Callable[[float], Awaitable[None]]

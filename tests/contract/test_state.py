@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from relay.state.port import State
 from relay.state.redis.state import RedisState
 from relay.state.rows import TAGS
+from tests.contract.state_clock_contract import ClockContract
 from tests.contract.state_contract import (
     WINDOW_S,
     MessagesContract,
@@ -41,6 +42,7 @@ _numbers = count()
 
 class StateContract(
     TimeContract,
+    ClockContract,
     MessagesContract,
     RowsContract,
     EndpointsContract,
@@ -102,7 +104,7 @@ async def rig_on(url: str, servers: Sequence[ValkeyServer]) -> AsyncIterator[Rig
 
     async def elapse(seconds: float) -> None:
         clock.now += seconds
-        for client in clients:
+        for client in clients if seconds > 0 else ():
             await age_keys(client, seconds)
 
     async def lose() -> None:

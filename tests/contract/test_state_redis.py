@@ -615,7 +615,7 @@ class TestMemory:
             await state.tally("one", 1, [tally(1)])
             lasting = {key async for key in client.scan_iter(count=1000) if await client.pttl(key) < 0}
         kinds = {key.split(b"}:")[1].split(b":")[0] for key in lasting}
-        assert kinds == {b"life", b"tables", b"ep"}
+        assert kinds == {b"life", b"tables", b"clock", b"ep"}
         await client.aclose()
 
 

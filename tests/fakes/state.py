@@ -46,7 +46,7 @@ class MemoryState(StatisticsKept, Records):
         return "memory"
 
     async def time(self) -> float:
-        return self.now
+        return self.server_now
 
     async def close(self) -> None:
         return
@@ -170,30 +170,31 @@ class MemoryState(StatisticsKept, Records):
             self._of(owner).rows.count_absence(self.now)
         return [self._of(owner).rows.endpoint(owner).health(self.now) for owner in owners]
 
-    async def attend(self, tags: Sequence[int]) -> None:
+    async def attend(self, tags: Sequence[int]) -> float:
         for tag in tags:
             rows = self._tags[tag].rows
             rows.count_absence(self.now)
             rows.there_at = self.now
+        return self._ahead_s
 
     async def hold(self, owner: str, hold: Hold) -> None:
         endpoint = self._of(owner).rows.endpoint(owner)
         if endpoint.hold is not None and endpoint.hold.reason == hold.reason != "paused":
             hold = endpoint.hold
-        endpoint.keep(hold, max(self.now, hold.since))
+        endpoint.keep(hold, max(self.server_now, hold.since))
 
     async def hold_again(self, holds: Mapping[str, Hold], *, tags: Collection[int] = (), before: float = 0.0) -> None:
         for owner, hold in holds.items():
             endpoint = self._of(owner).rows.endpoint(owner)
-            if endpoint.decided(self.now) < hold.since:
+            if endpoint.decided(self.server_now) < hold.since:
                 endpoint.keep(hold, hold.since)
         for rows in (self._tags[tag].rows for tag in tags):
             for owner, endpoint in rows.endpoints.items():
-                if endpoint.hold is not None and owner not in holds and endpoint.decided(self.now) < before:
-                    endpoint.resume(self.now)
+                if endpoint.hold is not None and owner not in holds and endpoint.decided(self.server_now) < before:
+                    endpoint.resume(self.server_now)
 
     async def resume(self, owner: str) -> None:
-        self._of(owner).rows.endpoint(owner).resume(self.now)
+        self._of(owner).rows.endpoint(owner).resume(self.server_now)
 
     # what comes in
     async def charge(self, charges: Sequence[Charge]) -> list[Balance]:
@@ -202,13 +203,13 @@ class MemoryState(StatisticsKept, Records):
     def _charge(self, charge: Charge) -> Balance:
         key = (charge.name, charge.quota.window_s)
         used, ends = self._charged.get(key, (0, 0.0))
-        if ends <= self.now:
-            used, ends = 0, self.now + charge.quota.window_s
+        longest = self.server_now + charge.quota.window_s
+        used, ends = (0, longest) if ends <= self.server_now else (used, min(ends, longest))
         granted = used + charge.messages <= charge.quota.messages
         if granted:
             used += charge.messages
             self._charged[key] = (used, ends)
-        return Balance(granted, max(0, charge.quota.messages - used), ends - self.now)
+        return Balance(granted, max(0, charge.quota.messages - used), ends - self.server_now)
 
     # for those who only look
     @asynccontextmanager
@@ -230,19 +231,20 @@ class MemoryState(StatisticsKept, Records):
 
     async def use_keys(self, used: Mapping[str, float]) -> None:
         for id, ago_s in used.items():
-            self._key_uses[id] = max(self._key_uses.get(id, -math.inf), self.now - ago_s)
+            self._key_uses[id] = max(self._key_uses.get(id, -math.inf), self.server_now - ago_s)
 
     async def keys_used(self, ids: Sequence[str]) -> list[float | None]:
-        ago = [self.now - self._key_uses.get(id, -math.inf) for id in ids]
+        ago = [max(0.0, self.server_now - self._key_uses.get(id, -math.inf)) for id in ids]
         return [ago_s if ago_s < _KEY_USE_KEPT_S else None for ago_s in ago]
 
     async def sign(self, signs: Sequence[Sign]) -> None:
-        self._signs |= {TopicPartition(sign.topic, sign.partition): (self.now, sign) for sign in signs}
+        self._signs |= {TopicPartition(sign.topic, sign.partition): (self.server_now, sign) for sign in signs}
 
     async def signs(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:
         nobody = (-math.inf, Sign("", 0))
         found = [self._signs.get(lane, nobody) for lane in lanes]
-        return [Served(self.now - at, *sign[2:]) if self.now - at < _SIGN_KEPT_S else None for at, sign in found]
+        ago = [(max(0.0, self.server_now - at), sign) for at, sign in found]
+        return [Served(ago_s, *sign[2:]) if ago_s < _SIGN_KEPT_S else None for ago_s, sign in ago]
 
     async def parked_heads(self, lane: TopicPartition, queues: Sequence[tuple[str, bytes]]) -> list[ParkedHead | None]:
         self._reach_owners(owner for owner, _ in queues)

@@ -79,11 +79,14 @@ class Memory:
                 tag.ready = True
 
     def advance(self, seconds: float) -> None:
+        """Also backwards, as when the server's clock is set."""
         self._advanced_s += seconds
 
     def lose(self) -> None:
         """Lose everything, as FLUSHALL does."""
         self._tags = [Tag(Rows(self._window_s)) for _ in range(TAGS)]
+        self._ahead_s = 0.0
+        self._last = 0.0
         self._signs: dict[TopicPartition, tuple[float, Sign]] = {}
         self._key_uses: dict[str, float] = {}
         self._leases.clear()
@@ -93,8 +96,16 @@ class Memory:
         self._charged: dict[tuple[str, int], tuple[int, float]] = {}
 
     @property
-    def now(self) -> float:
+    def server_now(self) -> float:
+        """By its clock."""
         return self._clock() + self._advanced_s
+
+    @property
+    def now(self) -> float:
+        """The time of what it keeps, which never goes back."""
+        self._ahead_s += max(0.0, self._last - self.server_now - self._ahead_s)
+        self._last = self.server_now + self._ahead_s
+        return self._last
 
     def _reach(self, tags: Iterable[int]) -> None:
         refused = frozenset(tag for tag in tags if not self._tags[tag].ready)

@@ -15,7 +15,7 @@ class StatisticsKept(Memory):
     """The part of the port that is about statistics."""
 
     async def tally(self, teller: str, number: int, tallies: Sequence[Tally]) -> None:
-        until = self.now + _KEPT_S
+        until = self.server_now + _KEPT_S
         told = {(tag_of(one.owner), teller) for one in tallies}
         fresh = {key[0] for key in told if not self._was_told(key, number)}
         self._told |= dict.fromkeys([key for key in told if key[0] in fresh], (number, until))
@@ -25,23 +25,23 @@ class StatisticsKept(Memory):
 
     def _was_told(self, key: tuple[int, str], number: int) -> bool:
         known, until = self._told.get(key, (number, 0.0))
-        return known == number and self.now < until
+        return known == number and self.server_now < until
 
     def _with(self, tally: Tally) -> Statistics:
         hours, last = self._kept(tally.owner)
-        hour = int(self.now // 3600)
+        hour = int(self.server_now // 3600)
         known = [hours[hour]] if hour in hours else []
         newest = tally.last if last is None or last.at <= tally.last.at else last
         return Statistics({**hours, hour: sum_of([*known, tally.counted])}, newest)
 
     def _kept(self, owner: str) -> Statistics:
         known, until = self._statistics.get(owner, _NOTHING)
-        return known if self.now < until else _NOTHING[0]
+        return known if self.server_now < until else _NOTHING[0]
 
     async def statistics(self, owners: Sequence[str]) -> list[Statistics]:
         return [self._shown(owner) for owner in owners]
 
     def _shown(self, owner: str) -> Statistics:
         hours, last = self._kept(owner)
-        first = int(self.now // 3600) - HOURS
+        first = int(self.server_now // 3600) - HOURS
         return Statistics({hour: counted for hour, counted in sorted(hours.items()) if hour > first}, last)

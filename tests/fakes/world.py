@@ -183,7 +183,8 @@ class World:
         self.clock = clock
         self.settings = settings or Settings(receivers_file="none")
         self.topics = Topics()
-        self.broker = MemoryBroker(now_ms=lambda: int(clock.time() * 1000))
+        self.brokers_off_s = 0.0
+        self.broker = MemoryBroker(now_ms=lambda: int((clock.time() + self.brokers_off_s) * 1000))
         self.state = MemoryState(clock=clock.time, ready=False)
         self.state_available = True
         self.outside = Surroundings()

@@ -1,14 +1,23 @@
-"""Processes whose own clocks are off: nothing dies early, and nothing waits for as long as the clock is off."""
+"""Clocks of processes that are off, and one of the state that is set back: nothing dies early, and nothing waits for as
+long as the clock is off."""
 
+import asyncio
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
 from relay.domain.receiver import Receiver
+from relay.engine.observer import Observer
+from relay.engine.turnstile import Turnstile, attend
+from relay.state.rows import TAGS
 from tests.fakes.state import MemoryState
+from tests.fakes.state_memory import Memory
 from tests.fakes.strikes import Fuse
-from tests.fakes.virtual_time import OffClock, run_virtually
+from tests.fakes.virtual_time import OffClock, run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
+from tests.faults.simulation.scene import Scene
 
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 LONGEST_S = 1_800.0
@@ -68,3 +77,53 @@ def test_another_takes_over_what_it_has_begun(off_s: float, blow_at: int) -> Non
         assert await world.is_at_rest()
 
     run_virtually(main())
+
+
+@virtually
+async def test_the_clock_of_the_state_is_set_back_while_retries_wait() -> None:
+    world = await _world()
+    process = Process(world)
+    assert not await process.ended(AWAY_S / 2)
+    world.state.advance(-HOUR_S)
+    assert not await process.ended(3 * AWAY_S)
+    await process.kill()
+    world.state.lose()  # what is parked is put back by the due times of its copies
+    process = Process(world, clock=OffClock(0.0))
+    assert not await process.ended(3 * AWAY_S)
+    await process.stop()
+    assert world.told.dead_letters == {}
+    assert _all_answered(world)
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_a_state_whose_time_goes_back_is_found_by_the_simulation() -> None:
+    """Planted: moments are compared with the clock of the server as it is."""
+    for planted in (False, True):
+        with patch.object(Memory, "now", Memory.server_now) if planted else nullcontext():
+            scene = await Scene.opened()
+            await scene.produce("a", ["fail", "later"], 2)
+            await scene.run(5)
+            await scene.turn_clock(-HOUR_S)
+            stuck = [wrong for wrong in await scene.wrongs_at_end() if "stuck" in wrong]
+        assert bool(stuck) is planted
+
+
+async def test_that_it_was_set_back_is_reported_once() -> None:
+    state, told = MemoryState(clock=lambda: 1e9), list[float]()
+
+    class Noting(Observer):
+        def state_clock_set_back(self, seconds: float) -> None:
+            told.append(seconds)
+
+    class Stepping(OffClock):
+        async def sleep(self, seconds: float) -> None:
+            state.advance(-HOUR_S if len(steps) == 1 else seconds)
+            steps.append(seconds)
+            if len(steps) == 5:
+                raise asyncio.CancelledError
+
+    steps: list[float] = []
+    with suppress(asyncio.CancelledError):
+        await attend(state, Stepping(0.0), Turnstile(Stepping(0.0)), range(TAGS), Noting())
+    assert told == [HOUR_S]

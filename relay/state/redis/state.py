@@ -149,8 +149,9 @@ class RedisState(Records):
         parts = [(tag, encode(part)) for tag, part in batch.parts()]
         return batch.join(await self._calls.run("endpoints", parts, wire.decode_health), wire.WireHealth.health)
 
-    async def attend(self, tags: Sequence[int]) -> None:
-        await self._calls.run("attend", _to_each(tags, b""), numbers)
+    async def attend(self, tags: Sequence[int]) -> float:
+        found = await self._calls.run("attend", _to_each(tags, b""), numbers)
+        return max((ahead_ms for told in found for ahead_ms in told), default=0) / 1000
 
     async def hold(self, owner: str, hold: Hold) -> None:
         arguments = encode(([wire.encode_hold(owner, hold)], 0, 0))

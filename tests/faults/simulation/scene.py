@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from msgspec import structs
@@ -32,11 +32,12 @@ MOST_DAYS = 6.0
 _WAITS: dict[str, Any] = {"base": 8.0, "factor": 1.0, "cap": 8.0, "timeout": PATIENCE_S}
 RECEIVERS: Sequence[Receiver] = (
     receiver("answer", "/answer", status=True, max_attempts=10_000, **_WAITS),
-    receiver("later", "/later", status=True, max_attempts=10_000, **_WAITS),
+    replace(receiver("later", "/later", status=True, max_attempts=10_000, **_WAITS), answer_deadline=86_400.0),
     receiver("blind", "/blind", max_attempts=10_000, **_WAITS),
     receiver("fail", "/fail", max_attempts=2, failures=10_000, **_WAITS),
 )
-"""Each has its name for its path. One can be asked, one answers later, one cannot be asked, and one always fails."""
+"""Each has its name for its path. One can be asked, one answers later, one cannot be asked, and one always fails.
+No deadline is as short as the brokers' clocks are off: by these it is counted."""
 HELD = Settings(receivers_file="none", hold_max=5.0)
 """Every retry is parked."""
 
@@ -182,6 +183,11 @@ class Scene:
         if await self.world.is_at_rest() and self.days + days <= MOST_DAYS:
             self.days += days
             self.state.advance(days * 86_400)
+
+    async def turn_clock(self, seconds: float) -> None:
+        """Of the state: back at any moment; on while nothing is under way, for that may let waits end early."""
+        if seconds < 0 or await self.world.is_at_rest():
+            self.state.advance(seconds)
 
     # the relay's own infrastructure
 

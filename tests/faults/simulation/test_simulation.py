@@ -33,6 +33,7 @@ T = TypeVar("T")
 EXAMPLES = os.environ.get("RELAY_SIMULATION_EXAMPLES")
 STEPS = 25
 STRUCK_S = 0.1
+HOUR_S = 3600.0
 SHRINKING_S = 600
 """A story that fails is told again and again, ever shorter, which takes a while."""
 
@@ -123,6 +124,14 @@ class RelayMachine(RuleBasedStateMachine):
     @rule(days=st.sampled_from([0.5, 2.0]))
     def advance(self, days: float) -> None:
         self.do(self.scene.advance(days))
+
+    @rule(seconds=st.sampled_from([-HOUR_S, -60.0, HOUR_S]))
+    def turn_the_states_clock(self, seconds: float) -> None:
+        self.do(self.scene.turn_clock(seconds))
+
+    @rule(off_s=st.sampled_from([-HOUR_S, 0.0, HOUR_S]))
+    def turn_the_brokers_clock(self, off_s: float) -> None:
+        self.scene.world.brokers_off_s = off_s
 
     # processes
 

@@ -9,6 +9,7 @@ if now_us == 0 then
   now_us = clock[1] * 1000000 + clock[2]
 end
 local now = math.floor(now_us / 1000)
+local SERVER_US, SERVER_MS = now_us, now
 
 local NOT_READY, FENCED = false, true
 local NOTHING = {} -- the reply where there is nothing to say
@@ -16,10 +17,34 @@ local NOTHING = {} -- the reply where there is nothing to say
 local P -- the prefix of the tag being served
 local T -- what is known of that tag; a new table for each
 
+-- The time of a tag never goes back, so where the server's clock is set back by an hour nothing waits an hour longer.
+-- `clock`: when the tag was served last, to a second, and how far that is ahead of the server's clock (ms).
+local CLOCK = '>I6I6'
+local NOTED_MS = 1000
+
+local function note_time(ahead)
+  redis.pcall('SET', P .. 'clock', struct.pack(CLOCK, now, ahead)) -- a full server may still be read
+end
+
+-- Sets `now` and `now_us` to the time of the tag. `noted`: its `clock`.
+local function tell_time(noted)
+  local last, ahead = 0, 0
+  if noted then
+    last, ahead = struct.unpack(CLOCK, noted)
+  end
+  local set_back = last - SERVER_MS - ahead
+  ahead = ahead + math.max(0, set_back)
+  now, now_us = SERVER_MS + ahead, SERVER_US + ahead * 1000
+  if set_back > 0 or now - last >= NOTED_MS then
+    note_time(ahead)
+  end
+  return ahead
+end
+
 local function serve(work)
   local replies = {}
   for i, prefix in ipairs(KEYS) do
-    P, T = prefix, {}
+    P, T, now, now_us = prefix, {}, SERVER_MS, SERVER_US
     replies[i] = work(ARGV[1 + i])
   end
   return cmsgpack.pack(replies)
@@ -30,12 +55,12 @@ local READY = 'ready ' .. NODE .. '\n'
 
 local function serve_ready(work)
   return serve(function(arguments)
-    local found = call('MGET', P .. 'life', P .. 'tables')
+    local found = call('MGET', P .. 'life', P .. 'tables', P .. 'clock')
     local life = found[1]
     if not life or string.sub(life, 1, #READY) ~= READY then
       return NOT_READY
     end
-    T.life, T.stored_tables = life, found[2]
+    T.life, T.stored_tables, T.ahead = life, found[2], tell_time(found[3])
     return work(arguments)
   end)
 end

@@ -2,7 +2,7 @@
 --   pass name of the recovery pass, fsync whether every write is fsynced, lossy whether anything can be missing,
 --   since when its loss was noticed (ms), doubt until when a missing row proves nothing (ms), open whether finished rows
 --   may be missing that the log proves, kept those of what ended until then are there (ms), seen when it was last known
---   that this memory was read or written (ms), form version of all that is kept under this tag (missing: 1)
+--   that this memory was read or written (ms, by the server's own clock, as it is compared with the log), form version of all that is kept under this tag (missing: 1)
 -- From form 2 on, READY in _life.lua has the number behind the node: no script of an older release takes it for ready.
 local FORM = 1
 

@@ -1,5 +1,5 @@
 --include _life _tables _finished _endpoints
--- No arguments, no reply: somebody is there to make attempts.
+-- No arguments: somebody is there to make attempts. Reply: {ms by which the server's clock was set back, in all}.
 local ALONE_MS = 86400 * 1000 -- so long after the last process of release 0.1 there is no way back to it
 
 -- Tables get keys when no process is there that cannot read them. One of release 0.1 writes `there` without a third item,
@@ -12,9 +12,10 @@ local function use_keys(alone_since)
 end
 
 return serve_ready(function()
+  note_time(T.ahead)
   local absent = absence()
   local alone_since = math.min(T.there[3] or now, now)
   call('SET', P .. 'there', cmsgpack.pack({ now, absent, alone_since }))
   use_keys(alone_since)
-  return NOTHING
+  return { T.ahead }
 end)

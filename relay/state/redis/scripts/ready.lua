@@ -3,6 +3,7 @@
 -- memory was lost}.
 return serve(function(arguments)
   local pass, doubt_ms = unpack(cmsgpack.unpack(arguments))
+  tell_time(call('GET', P .. 'clock'))
   local state, node, about = read_life()
   if node ~= NODE then
     return NOT_READY
@@ -20,7 +21,7 @@ return serve(function(arguments)
   if about.lossy and doubt_ms == 0 and call('EXISTS', P .. 'tables') == 0 then
     call('SET', P .. 'tables', KEYED) -- a new installation: no older release has to read it
   end
-  about.seen = now
+  about.seen = SERVER_MS
   write_life('ready', about)
   return NOTHING
 end)

@@ -25,6 +25,7 @@ return serve(function(arguments)
       return NOT_READY
     end
   end
+  tell_time(call('GET', P .. 'clock'))
   want_rows(list)
   local codes = {}
   for i, reference in ipairs(references) do
