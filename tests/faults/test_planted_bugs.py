@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,8 +14,8 @@ from relay.domain.receiver import Receiver
 from relay.state.replies import answered
 from relay.state.rows import Stage, delivery_row
 from tests.fakes.strikes import Frost, Fuse
-from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import run_virtually
+from tests.fakes.surroundings import REFUSED, most_in
+from tests.fakes.virtual_time import VirtualLoop, run_virtually
 from tests.fakes.world import Process, World, message, receiver
 from tests.faults.harness.planted import PLANTED
 from tests.faults.simulation.fates import CutOff
@@ -197,6 +197,29 @@ async def a_removal_while_the_next_life_is_parked() -> None:
         await no_life_is_lost(freeze_at)
 
 
+async def a_receiver_with_fewer_places_than_partitions() -> None:
+    world = World([receiver("r", "/answer", partitions=8, max_in_flight=1)])
+    await world.create()
+    sources = [f"s{number}" for number in range(20)]
+    await world.send(*[message(0, source, "r") for source in sources])
+    await world.run(Fuse(), 20)
+    assert len(world.outside.arrived("/answer")) == len(sources)
+    assert world.outside.most["/answer"] == 1
+
+
+async def a_machine_that_stands_still_with_slots_in_hand() -> None:
+    world = World([receiver("r", "/answer", ordering="none", rate_limit=10)])
+    await world.create()
+    await world.send(*[message(number, "a", "r") for number in range(50)])
+    process = Process(world)
+    await process.ended(1.5)
+    cast(VirtualLoop, asyncio.get_running_loop()).stand_still(2.0)
+    await process.ended(10)
+    await process.stop()
+    assert len(world.outside.arrived("/answer")) == 50
+    assert most_in(world.outside.starts["/answer"], 1.0) <= 10
+
+
 CAUGHT_BY: dict[str, Experiment] = {
     "mark_before_produce": a_crash_at_each_append,
     "delete_at_done": an_id_sent_again_after_its_end,
@@ -213,6 +236,8 @@ CAUGHT_BY: dict[str, Experiment] = {
     "ready_before_recovery": a_crash_while_a_lost_state_is_recovered,
     "begin_at_intake": a_kill_at_a_receiver_that_wants_each_at_most_once,
     "fenced_outcome_dropped": a_response_that_comes_after_the_owner_has_changed,
+    "places_not_kept": a_receiver_with_fewer_places_than_partitions,
+    "missed_slots_made_up_for": a_machine_that_stands_still_with_slots_in_hand,
 }
 
 

@@ -19,6 +19,7 @@ from tests.faults.harness.history import (
     Fault,
     History,
     Key,
+    Peak,
     Ping,
     Promise,
     Record,
@@ -411,6 +412,29 @@ def test_the_gravest_damage_comes_first_and_verdicts_add_up() -> None:
 
 
 # --- the timeline of a counterexample ---
+
+
+CAPPED: Final = {"blind": replace(PROMISES["blind"], max_in_flight=2, rate_limit=3, window_s=1.0)}
+
+
+def test_more_posts_under_way_than_were_promised_are_found() -> None:
+    peaks = [Peak(float(number), "blind", number) for number in (1, 2)]
+    assert check(history_of(peaks), CAPPED).ok
+    verdict = check(history_of([*peaks, Peak(3.0, "blind", 3)]), CAPPED)
+    assert damage(verdict) == {"over_in_flight": 1}
+    assert check(history_of([Peak(3.0, "blind", 3)]), PROMISES).ok, "nothing was promised"
+
+
+@pytest.mark.parametrize(("late_s", "over"), [(0.0, 1), (0.04, 1), (0.06, 0)])
+def test_more_posts_within_a_window_are_found_unless_they_were_only_seen_together(late_s: float, over: int) -> None:
+    """The first of them came at most so long before it was seen: four within 0.95 s, of three in any second."""
+    told: list[Record] = []
+    for number, at in enumerate((10.0, 10.4, 10.8, 10.95, 12.0)):
+        key, digest = Key("a", f"m-{number}", "blind"), digest_of(b"%d" % number)
+        told.append(Sent(float(number), key.source, key.message_id, number, key.receiver, digest, acked=True))
+        told.append(Arrival(at, key.receiver, *key[:2], 1, 0, number, digest, 200, seen_late_s=late_s))
+        told += ending_of(key, digest, at + 0.1, dies=False)
+    assert damage(check(history_of(told), CAPPED)) == ({"over_rate": over} if over else {})
 
 
 def test_a_timeline_tells_what_happened_to_the_message_and_the_faults_around_it() -> None:

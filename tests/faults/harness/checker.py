@@ -29,7 +29,7 @@ _NOT_AN_END: Final = "id_conflict"
 
 DAMAGE: Final = (
     *("lost", "altered", "phantom", "doubled", "copies_over", "disordered", "contradicted", "unexpected_dead"),
-    *("results_over", "stuck"),
+    *("results_over", "over_in_flight", "over_rate", "stuck"),
 )
 """The fields of `Verdict` that count broken promises, the gravest first."""
 
@@ -54,7 +54,9 @@ class Verdict:
     `contradicted`: answered and failed in one life. `disordered`: behind a later message of its source. `altered`:
     with other bytes. `stuck`: uncommitted records, parked messages, and arrivals of unacknowledged messages that never
     ended. `phantom`: arrivals, results and deaths of what was never sent, and results of what never arrived.
-    `unexpected_dead`: dead for a reason that the promise does not allow. `first`: the gravest damage, its first case.
+    `over_in_flight`, `over_rate`: how often more POSTs than promised were under way at a receiver, or came within its
+    window. `unexpected_dead`: dead for a reason that the promise does not allow. `first`: the gravest damage, its first
+    case.
     """
 
     messages: int
@@ -70,6 +72,8 @@ class Verdict:
     stuck: int
     phantom: int
     unexpected_dead: int
+    over_in_flight: int
+    over_rate: int
     first: Counterexample | None
 
     @property
@@ -97,6 +101,8 @@ def check(history: History, promises: Mapping[str, Promise]) -> Verdict:
         "contradicted": list(_contradicted(facts)),
         "unexpected_dead": list(_unexpected_dead(facts)),
         "results_over": [_result_twice(result) for result, excused in results if not excused and not facts.harms],
+        "over_in_flight": list(_over_in_flight(facts)),
+        "over_rate": list(_over_rate(facts)),
         "stuck": list(_stuck(facts)),
     }
     counts = {kind: len(cases) for kind, cases in found.items()}
@@ -321,6 +327,28 @@ def _unexpected_dead(facts: _Facts) -> Iterator[Counterexample]:
         failed = any(each.outcome == "failed" for each in results)
         if failed and key not in facts.died and not allowed:
             yield Counterexample("unexpected_dead", (key,), f"{key}: a failure notice without a dead letter")
+
+
+def _over_in_flight(facts: _Facts) -> Iterator[Counterexample]:
+    for peak in facts.history.peaks:
+        promise = facts.promises.get(peak.receiver)
+        if promise is not None and promise.max_in_flight is not None and peak.under_way > promise.max_in_flight:
+            says = f"{peak.under_way} POSTs were under way at {peak.receiver}, which takes {promise.max_in_flight}"
+            yield Counterexample("over_in_flight", (), says)
+
+
+def _over_rate(facts: _Facts) -> Iterator[Counterexample]:
+    """Where even those that were seen late cannot have come further apart."""
+    for name, promise in facts.promises.items():
+        most = promise.rate_limit
+        if most is None:
+            continue
+        at = [each for each in facts.history.arrivals if each.receiver == name]
+        for first, last in zip(at, at[most:], strict=False):
+            apart_s = last.at - (first.at - first.seen_late_s)
+            if apart_s < promise.window_s:
+                says = f"{most + 1} POSTs came to {name} within {apart_s:.3f} s, of {most} in {promise.window_s:g} s"
+                yield Counterexample("over_rate", (first.key, last.key), says)
 
 
 def _stuck(facts: _Facts) -> Iterator[Counterexample]:

@@ -44,7 +44,7 @@ class Arrival:
     """A POST at a receiver. `status`: what it gets as an answer, None for nothing; `digest`: of its body.
 
     `processed`: whether the receiver did its work for it. A refusal (429, 500, 503) is not processed, and neither is
-    what a hanging receiver never looks at.
+    what a hanging receiver never looks at. `seen_late_s`: it came at most so long before `at`, when it was seen.
     """
 
     at: float
@@ -57,10 +57,20 @@ class Arrival:
     digest: str
     status: int | None
     processed: bool = True
+    seen_late_s: float = 0.0
 
     @property
     def key(self) -> Key:
         return Key(self.source, self.message_id, self.receiver)
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """More POSTs were under way at a receiver than ever before: so many."""
+
+    at: float
+    receiver: str
+    under_way: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +150,7 @@ class Fault:
     heals: bool = False
 
 
-Record = Sent | Arrival | Unheard | Asked | Ping | Returned | Died | Fault
+Record = Sent | Arrival | Peak | Unheard | Asked | Ping | Returned | Died | Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +160,8 @@ class Promise:
     `asked`: it has a status endpoint, so it gets each message once. `ordered`: messages of a source come in order.
     `in_doubt_per_fault`: at most so many copies for each harmful fault, where nobody can be asked.
     `deaths`: the reasons for which its messages may become dead letters. `generations`: how many lives a message may
-    have; replays make it more than one.
+    have; replays make it more than one. `max_in_flight`: POSTs under way at a time; `rate_limit`: POSTs within any
+    `window_s`. None: any number, or the receiver cannot tell.
     """
 
     asked: bool
@@ -158,6 +169,9 @@ class Promise:
     in_doubt_per_fault: int
     deaths: frozenset[str] = frozenset()
     generations: int = 1
+    max_in_flight: int | None = None
+    rate_limit: int | None = None
+    window_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +188,7 @@ class History:
     parked: int = 0
     unheard: tuple[Unheard, ...] = ()
     asked: tuple[Asked, ...] = ()
+    peaks: tuple[Peak, ...] = ()
 
     @classmethod
     def of(cls, records: Iterable[Record], *, unfinished: Mapping[str, int], parked: int) -> "History":
@@ -190,10 +205,11 @@ class History:
             parked=parked,
             unheard=_in_order(every, Unheard),
             asked=_in_order(every, Asked),
+            peaks=_in_order(every, Peak),
         )
 
 
-_Timed = TypeVar("_Timed", Sent, Arrival, Returned, Fault, Unheard, Asked)
+_Timed = TypeVar("_Timed", Sent, Arrival, Returned, Fault, Unheard, Asked, Peak)
 
 
 def _in_order(records: Iterable[Record], kind: type[_Timed]) -> tuple[_Timed, ...]:

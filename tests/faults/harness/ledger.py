@@ -12,11 +12,12 @@ from typing import Final, Self
 
 import msgspec
 
-from tests.faults.harness.history import Arrival, Asked, Died, Fault, Ping, Record, Returned, Sent, Unheard
+from tests.faults.harness.history import Arrival, Asked, Died, Fault, Peak, Ping, Record, Returned, Sent, Unheard
 
 _KINDS: Final[Mapping[str, type[Record]]] = {
     "sent": Sent,
     "arrival": Arrival,
+    "peak": Peak,
     "unheard": Unheard,
     "asked": Asked,
     "ping": Ping,

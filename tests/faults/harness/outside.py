@@ -25,7 +25,7 @@ import msgspec
 import uvloop
 
 from relay.domain.hop import NO_RECEIVER
-from tests.faults.harness.history import NOTHING, Arrival, Asked, Ping, Returned, Unheard, answer_to, digest_of
+from tests.faults.harness.history import NOTHING, Arrival, Asked, Peak, Ping, Returned, Unheard, answer_to, digest_of
 from tests.faults.harness.ledger import Ledger
 from tests.faults.harness.serving import Connection, Incoming, listen
 
@@ -34,6 +34,7 @@ CALLBACK: Final = "callback"
 """How the callback is called in the spec and in `PUT /control/<name>`: no receiver may have this name."""
 
 _PING: Final = "relay.ping"
+_BEAT_S: Final = 0.005
 
 
 class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,6 +117,20 @@ class Party:
         self._chance = chance
         self._pace = Pace()
         self._answers: dict[str, tuple[float, bytes]] = {}
+        self._under_way = self._peak = 0
+
+    def begun(self) -> None:
+        self._under_way += 1
+
+    def ended(self) -> None:
+        self._under_way -= 1
+
+    def new_peak(self) -> int | None:
+        """How many POSTs are under way, where those are more than ever before."""
+        if self._under_way <= self._peak:
+            return None
+        self._peak = self._under_way
+        return self._peak
 
     def meet(self, *, counts: bool) -> Reaction:
         """What the next POST meets. `counts`: towards the rate."""
@@ -141,13 +156,34 @@ class Party:
         return (404, b"") if ready_at == math.inf else (202, b"")
 
 
+class Pulse:
+    """Says since when this process may have stood still: what it reads now may have come right after that."""
+
+    def __init__(self) -> None:
+        self._last = self._before = time.monotonic()
+
+    def late_s(self) -> float:
+        """Since the beat before the last: after a standstill a loop has timers run before it reads."""
+        return time.monotonic() - self._before
+
+    async def run(self) -> None:
+        while True:
+            self._before, self._last = self._last, time.monotonic()
+            await asyncio.sleep(_BEAT_S)
+
+
 class Outside:
     """All parties, behind one port."""
 
     def __init__(self, spec: Mapping[str, Behaviour], ledger: Ledger, random_: random.Random) -> None:
         self._ledger = ledger
+        self._pulse = Pulse()
         self._parties = {name: Party(behaviour, random_.random) for name, behaviour in spec.items()}
         self._parties.setdefault(CALLBACK, Party(Behaviour(), random_.random))
+
+    async def beat(self) -> None:
+        """For ever."""
+        await self._pulse.run()
 
     def handle(self, request: Incoming, connection: Connection) -> None:
         """A request, whatever it wants."""
@@ -173,7 +209,10 @@ class Outside:
             self._ledger.write(Ping(time.time(), name, met.status))
             _react(met, b"", connection)
             return
-        arrival = _arrival(name, request, met)
+        party.begun()
+        connection.ended = party.ended
+        asyncio.get_running_loop().call_soon(self._note_peak, name)  # behind the ends that came together with it
+        arrival = _arrival(name, request, met, self._pulse.late_s())
         answer = answer_to(arrival.key, arrival.digest)
         self._ledger.write(arrival)
         if met.processed:
@@ -184,6 +223,11 @@ class Outside:
             self._ledger.write(Unheard(time.time(), *post))
 
         _react(met, answer if met.status == 200 else b"", connection, unheard)
+
+    def _note_peak(self, name: str) -> None:
+        peak = self._parties[name].new_peak()
+        if peak is not None:
+            self._ledger.write(Peak(time.time(), name, peak))
 
     def _take_back(self, request: Incoming, connection: Connection) -> None:
         """A result that is not processed is none; a ping of the callback neither."""
@@ -226,7 +270,7 @@ def _react(met: Reaction, body: bytes, connection: Connection, unheard: Callable
         answer()
 
 
-def _arrival(receiver: str, request: Incoming, met: Reaction) -> Arrival:
+def _arrival(receiver: str, request: Incoming, met: Reaction, late_s: float) -> Arrival:
     headers = request.headers
     sequence = headers.get("relay-sequence")
     return Arrival(
@@ -240,6 +284,7 @@ def _arrival(receiver: str, request: Incoming, met: Reaction) -> Arrival:
         digest=digest_of(request.body),
         status=met.status,
         processed=met.processed,
+        seen_late_s=late_s,
     )
 
 
@@ -277,10 +322,13 @@ class _Notice(msgspec.Struct):
 
 async def serve(spec: Mapping[str, Behaviour], ledger: Ledger, random_: random.Random) -> None:
     """Until this process is ended."""
-    server = await listen(Outside(spec, ledger, random_).handle)
+    outside = Outside(spec, ledger, random_)
+    server = await listen(outside.handle)
     sys.stdout.write(f'{{"port": {server.sockets[0].getsockname()[1]}}}\n')
     sys.stdout.flush()
-    await server.serve_forever()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(outside.beat())
+        tasks.create_task(server.serve_forever())
 
 
 def main() -> None:

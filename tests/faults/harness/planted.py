@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from math import inf
 from typing import Any
 from unittest.mock import patch
 
@@ -34,13 +35,14 @@ from relay.engine.settling import ToSettle
 from relay.engine.work import Dead, Done, Outcome, Seen, row_of
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord
-from relay.state.attempts import BeginAsk, Go, Kind, Verdict
+from relay.state.attempts import BeginAsk, Go, Kind, Limits, Verdict
 from relay.state.port import Lane as LaneId
 from relay.state.port import Life
 from relay.state.port import Parked as Reference
 from relay.state.redis.script import Script, script
 from relay.state.replies import Refusal, answered, of
 from relay.state.rows import Mark, Row, RowKey, Stage
+from tests.fakes.state_endpoint import Endpoint
 from tests.fakes.state_records import Records
 from tests.fakes.state_rows import Rows, StoredRow
 from tests.fakes.state_rows import mark as mark_row
@@ -372,6 +374,27 @@ def fenced_outcome_dropped() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def places_not_kept() -> Iterator[None]:
+    """Any lane may begin a request, however many are in flight. A rule of the state itself, as above."""
+
+    def take_place(self: Endpoint, now: float, lane: str, token: bytes, limits: Limits) -> bool:
+        return True
+
+    with (
+        patch.object(Endpoint, "take_place", take_place),
+        _script("begin", (b"#list / 12 > most", b"#list / 12 > 1e9"), (b"/ PLACE < most", b"/ PLACE < 1e9")),
+    ):
+        yield
+
+
+@contextmanager
+def missed_slots_made_up_for() -> Iterator[None]:
+    """A request starts although its slot of the rate has passed, as long as its begin counts."""
+    with patch.object(Attempting, "_slot_by", lambda self, start_in_s: inf):
+        yield
+
+
 def _is_over(decision: Done | Dead) -> bool:
     return isinstance(decision, Dead) or decision.stage >= Stage.DONE
 
@@ -399,6 +422,8 @@ PLANTED: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
         ready_before_recovery,
         begin_at_intake,
         fenced_outcome_dropped,
+        places_not_kept,
+        missed_slots_made_up_for,
     )
 }
 """By name. Each is a context manager: the bug is there from entering it to leaving it."""

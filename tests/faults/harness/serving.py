@@ -35,6 +35,9 @@ class Connection(asyncio.Protocol):
         self._transport: Transport | None = None
         self._start()
 
+    ended: Callable[[], None] | None = None
+    """Called when the request that came last is over: it is answered, or the connection is gone."""
+
     @property
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
@@ -43,6 +46,7 @@ class Connection(asyncio.Protocol):
         """To the request that came last. A body is JSON. Nothing happens when the connection is closed."""
         if self._transport is None or self._transport.is_closing():
             return
+        self._end()
         head = b"HTTP/1.1 %d %s\r\ncontent-length: %d\r\n" % (status, _PHRASES.get(status, b"-"), len(body))
         if body:
             head += b"content-type: application/json\r\n"
@@ -59,6 +63,11 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def _end(self) -> None:
+        ended, self.ended = self.ended, None
+        if ended is not None:
+            ended()
+
     # asyncio calls these
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -66,6 +75,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._end()
 
     def data_received(self, data: bytes) -> None:
         try:

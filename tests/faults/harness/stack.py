@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -62,8 +62,11 @@ MIX: Final[Mapping[str, ReceiverPlan]] = {
     "blind-slow": ReceiverPlan("slow", seconds=0.3, status=False),
     "shared-asked": ReceiverPlan(seconds=0.02, entry={"lane": "shared"}),
     "parts": ReceiverPlan(seconds=0.02, entry={"partitions": 3}),
+    "few": ReceiverPlan("slow", seconds=0.1, entry={"partitions": 3, "max_in_flight": 2}),
+    "paced": ReceiverPlan(seconds=0.02, status=False, entry={"partitions": 2, "rate_limit": 30, "window_size": 2}),
 }
-"""With and without a status endpoint, quick and slow, answering at once and later, in lanes of their own and shared."""
+"""With and without a status endpoint, quick and slow, answering at once and later, in lanes of their own and shared,
+with fewer places in flight than partitions, and with a rate that a backlog brings it to."""
 
 QUICK: Final[Mapping[str, object]] = {
     "secret": _SECRET,
@@ -123,8 +126,15 @@ class Stack:
     def _promise(self, name: str) -> Promise:
         plan = self.receivers[name]
         ordered = plan.entry.get("ordering") != "none"
-        in_doubt = int(str({**QUICK, **plan.entry}["max_in_flight"]))
-        return Promise(plan.status, ordered, in_doubt, plan.deaths, plan.generations)
+        entry = {**QUICK, **plan.entry}
+        in_flight = int(str(entry["max_in_flight"]))
+        promise = Promise(plan.status, ordered, in_flight, plan.deaths, plan.generations)
+        if self._wired:  # what was kept on the way comes whenever it comes
+            return promise
+        rate, window_s = entry.get("rate_limit"), float(str(entry.get("window_size", 1)))
+        return replace(
+            promise, max_in_flight=in_flight, rate_limit=None if rate is None else int(str(rate)), window_s=window_s
+        )
 
     # life
 

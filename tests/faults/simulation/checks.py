@@ -10,6 +10,7 @@ from relay.domain.message import parse_message
 from relay.engine.parking import parked_key
 from relay.log.port import Record
 from relay.state.rows import callback_row, delivery_row
+from tests.fakes.surroundings import most_in
 from tests.fakes.world import World
 from tests.faults.simulation.outside import Wire
 from tests.faults.simulation.story import Story
@@ -24,6 +25,7 @@ def wrongs_now(world: World, wire: Wire, story: Story) -> list[str]:
         *_commits(world, wire),
         *_arrivals(world, wire, story),
         *_order(world, wire),
+        *_caps(world, wire),
         *_letters(world, story),
         *_results(world, wire),
     ]
@@ -156,6 +158,19 @@ def _order(world: World, wire: Wire) -> Iterator[str]:
                 if number < newest.get(source, -1):
                     yield f"I4: {message} arrived at {name} after a later one of its source"
                 newest[source] = max(number, newest.get(source, -1))
+
+
+# I9: how many at a time, and how often
+
+
+def _caps(world: World, wire: Wire) -> Iterator[str]:
+    for name, one in world.known.receivers().items():
+        post, path = one.post, f"/{name}"
+        if wire.most[path] > post.max_in_flight:
+            yield f"I9: {wire.most[path]} POSTs were under way at {name}, which takes {post.max_in_flight}"
+        most = most_in(wire.starts[path], post.window_size)
+        if post.rate_limit is not None and most > post.rate_limit:
+            yield f"I9: {most} POSTs to {name} began within {post.window_size:g} s, of {post.rate_limit}"
 
 
 # I7 and I8: what comes back

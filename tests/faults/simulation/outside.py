@@ -26,11 +26,13 @@ class Mishap:
 
 @dataclass
 class Wire(Surroundings):
-    """`mishaps`: by message id, of its next POSTs to receivers."""
+    """`mishaps`: by message id, of its next POSTs to receivers. `busy_s`: how long a receiver takes for each."""
 
     mishaps: dict[str, deque[Mishap]] = field(default_factory=lambda: defaultdict(deque))
+    busy_s: float = 0.0
 
     async def _post(self, path: str, request: Request) -> Exchange:
+        await asyncio.sleep(self.busy_s if path != "/callback" else 0.0)
         message = dict(request.headers).get("ce-id", "")
         waiting = self.mishaps[message] if path != "/callback" else None
         if not waiting:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from msgspec import structs
 
@@ -12,6 +12,7 @@ from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.message import Message
 from relay.domain.receiver import Receiver
 from relay.log.port import Record
+from tests.fakes.virtual_time import VirtualLoop
 from tests.fakes.world import World, message, receiver
 from tests.faults.simulation.checks import NOBODY, wrongs_at_rest, wrongs_now
 from tests.faults.simulation.fates import Fate
@@ -30,14 +31,18 @@ MOST_DAYS = 6.0
 """Together less than the dedup window."""
 
 _WAITS: dict[str, Any] = {"base": 8.0, "factor": 1.0, "cap": 8.0, "timeout": PATIENCE_S}
+_BUSY_S = 0.3
 RECEIVERS: Sequence[Receiver] = (
-    receiver("answer", "/answer", status=True, max_attempts=10_000, **_WAITS),
-    replace(receiver("later", "/later", status=True, max_attempts=10_000, **_WAITS), answer_deadline=86_400.0),
-    receiver("blind", "/blind", max_attempts=10_000, **_WAITS),
-    receiver("fail", "/fail", max_attempts=2, failures=10_000, **_WAITS),
+    receiver("answer", "/answer", status=True, max_attempts=10_000, partitions=3, max_in_flight=1, **_WAITS),
+    replace(
+        receiver("later", "/later", status=True, max_attempts=10_000, rate_limit=2, **_WAITS), answer_deadline=86_400.0
+    ),
+    receiver("blind", "/blind", max_attempts=10_000, max_in_flight=1, **_WAITS),
+    receiver("fail", "/fail", max_attempts=2, failures=10_000, rate_limit=3, window_size=2.0, partitions=3, **_WAITS),
 )
-"""Each has its name for its path. One can be asked, one answers later, one cannot be asked, and one always fails.
-No deadline is as short as the brokers' clocks are off: by these it is counted."""
+"""Each has its name for its path. One can be asked, one answers later, one cannot be asked, and one always fails. What
+they may have in flight, and their rates, are less than what is sent to them at a time. No deadline is as short as the
+brokers' clocks are off: by these it is counted."""
 HELD = Settings(receivers_file="none", hold_max=5.0)
 """Every retry is parked."""
 
@@ -65,7 +70,7 @@ class Scene:
     async def opened(cls) -> "Scene":
         world = World(RECEIVERS, settings=HELD)
         state = WatchedState(clock=world.clock.monotonic, ready=False)
-        wire = Wire()
+        wire = Wire(busy_s=_BUSY_S)
         world.state, world.outside = state, wire
         await world.create()
         return cls(world, state, wire)
@@ -188,6 +193,10 @@ class Scene:
         """Of the state: back at any moment; on while nothing is under way, for that may let waits end early."""
         if seconds < 0 or await self.world.is_at_rest():
             self.state.advance(seconds)
+
+    def stand_still(self, seconds: float) -> None:
+        """Of the machine: nothing gets any time."""
+        cast(VirtualLoop, asyncio.get_running_loop()).stand_still(seconds)
 
     # the relay's own infrastructure
 

@@ -121,6 +121,13 @@ class RelayMachine(RuleBasedStateMachine):
     def run(self, seconds: float) -> None:
         self.do(self.scene.run(seconds))
 
+    @rule(source=sources, receivers=names, seconds=st.sampled_from([0.1, 0.7, 2.0, 8.0]))
+    def stand_still(self, source: str, receivers: list[str], seconds: float) -> None:
+        """While there is something to do."""
+        self.do(self.scene.produce(source, receivers, 3))
+        self.do(self.scene.run(STRUCK_S))
+        self.do(_now(lambda: self.scene.stand_still(seconds)))
+
     @rule(days=st.sampled_from([0.5, 2.0]))
     def advance(self, days: float) -> None:
         self.do(self.scene.advance(days))

@@ -194,6 +194,14 @@ async def one_joins(stack: Stack, killer: Killer, trial: int) -> None:
     await asyncio.sleep(8.0)
 
 
+async def stands_still(stack: Stack, killer: Killer, trial: int) -> None:
+    """For less than its session, with slots of the rate in hand; then a backlog goes on."""
+    for _ in range(2):
+        await asyncio.sleep(2.0)
+        await killer.freeze(stack.members["relay-1"], 1.0)
+    await asyncio.sleep(2.0)
+
+
 _PARKS: Final = {"RELAY_HOLD_MAX": "1"}
 _RETRY: Final = {"base": 2.5, "factor": 1, "cap": 2.5, "max_attempts": 1000}
 _NEVER_OPEN: Final = {"failures": 100_000, "window": 60, "open_for": 1}
@@ -233,6 +241,14 @@ HUNTS: Final[Mapping[str, Hunt]] = {
         members=2,
         sources=16,
         rate=2.0,
+    ),
+    "places_not_kept": Hunt(
+        nothing, {"few": ReceiverPlan("slow", seconds=0.2, entry={"partitions": 4, "max_in_flight": 1})}, rate=5.0
+    ),
+    "missed_slots_made_up_for": Hunt(
+        stands_still,
+        {"paced": ReceiverPlan(seconds=0.02, entry={"ordering": "none", "rate_limit": 20, "window_size": 2})},
+        rate=15.0,
     ),
 }
 
