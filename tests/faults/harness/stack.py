@@ -22,7 +22,7 @@ from aiokafka.errors import KafkaError
 from bench.children import Child, own_environ
 from relay.domain.topics import Topics
 from tests.faults.harness.following import Follower
-from tests.faults.harness.history import Asked, Died, Fault, History, Key, Ping, Promise, Record, Returned, Sent
+from tests.faults.harness.history import Asked, Died, Fault, History, Key, Peak, Ping, Promise, Record, Returned, Sent
 from tests.faults.harness.ledger import Ledger
 from tests.faults.harness.load import Load, Plan
 from tests.faults.harness.member import Member
@@ -389,7 +389,7 @@ class Stack:
 
 def _concerns(record: Record, ids: set[str], since: float, *, poisoned: bool) -> bool:
     """Whether a record belongs to the messages with these ids. A dead letter without an id belongs to every trial."""
-    if isinstance(record, Fault):
+    if isinstance(record, Fault | Peak):
         return record.at >= since
     if isinstance(record, Asked):
         return record.asked_for in ids
