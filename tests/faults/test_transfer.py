@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from relay.config.encryption import NO_KEYS
-from relay.config.topic import Declared
+from relay.config.topic import Declared, decode
+from relay.domain.coordinate import Coordinate
 from relay.domain.errors import UserError
+from relay.domain.life import Life
 from relay.domain.receiver import Receiver
 from relay.engine.observer import Observer
 from relay.engine.recovery import Holding, Recovery
@@ -262,6 +264,20 @@ async def test_secrets_go_over_only_when_asked_for() -> None:
     await former.append(former.topics.receiver_config, b"secret", Declared("api", entry).encode(), ())
     with pytest.raises(UserError, match="secret has secrets that are encrypted"):
         await exported(former)
+
+
+@virtually
+async def test_the_life_of_a_name_goes_over_and_all_of_the_new_log_is_behind_its_begin() -> None:
+    former = await _world()
+    entry: dict[str, object] = {"post_endpoint": "https://a.example/", "lane": "shared"}
+    value = Declared("api", entry, Life("7-1", former.topics.from_sender, (9, 9))).encode()
+    await former.append(former.topics.receiver_config, b"named", value, ())
+    world = await _world(former)
+    await imported(world, await exported(former))
+    [there] = [r for r in world.broker.records(world.topics.receiver_config) if r.key == b"named"]
+    life = decode(there.value or b"").life
+    assert life.id == "7-1"
+    assert life.began_before(Coordinate(world.topics.from_sender, 0, 0))
 
 
 @virtually

@@ -104,6 +104,8 @@ class Tenants:
     made: MemoryKeys
     client: ClientSession
     sent: list[str] = field(default_factory=list)
+    heard: dict[str, str] = field(default_factory=dict)
+    """What the live tail has said so far, by who listens."""
     _numbers: Iterator[int] = field(default_factory=count)
     _told: dict[TopicPartition, int] = field(default_factory=dict)
 
@@ -117,6 +119,14 @@ class Tenants:
         made = await self.made.create("", frozenset(map(parse_scope, scopes)), None, by="test", now=1.0)
         self.keys[who] = {"Authorization": f"Bearer {made.text}"}
 
+    async def listen(self, who: str) -> None:
+        """For ever."""
+        self.heard[who] = ""
+        while True:
+            async with self.client.get(f"{self.url}/v1/tail", headers=self.keys[who]) as response:
+                async for line in response.content:
+                    self.heard[who] += line.decode()
+
     # what happens
 
     async def register(self, who: str, name: str, kind: str = "answer", *, by: str | None = None, **more: Any) -> int:
@@ -126,6 +136,7 @@ class Tenants:
             "post_endpoint": f"http://{kind}/{canary(who)}",
             "signature": "none",
             "answer_deadline": 1,
+            "breaker": {"failures": 1_000},
             "retry": {"base": 0.01, "factor": 1, "cap": 0.01, "max_attempts": 2},
             **({} if by is None else {"owner": who}),
         }
@@ -207,7 +218,9 @@ class Tenants:
 
     def leak(self, reply: Reply, path: str, *own: str) -> str | None:
         """A canary in what the reply to `path` says beside it that is of none of these tenants; None: there is none."""
-        text = f"{reply.text}{reply.headers}".replace(path.partition("?")[0], "")
+        return self.leak_in(f"{reply.text}{reply.headers}".replace(path.partition("?")[0], ""), *own)
+
+    def leak_in(self, text: str, *own: str) -> str | None:
         others = [canary(who) for who in ("alice", "bob", "carol") if who not in own]
         return next((each for each in (*others, *(() if "sender" in own else (CALLBACK,))) if each in text), None)
 
@@ -273,7 +286,7 @@ async def tenants() -> AsyncIterator[Tenants]:
         replays=desk,
         keys=made,
         history=history,
-        limits=ApiLimits(wait_s=0.01, listen_s=5.0),
+        limits=ApiLimits(wait_s=0.01, listen_s=60.0),
     )
     runner = asyncio.create_task(ReplayRunner(log, world.state, topics, desk, clock, owner="runner").run())
     server = ApiServer(context)
@@ -286,7 +299,11 @@ async def tenants() -> AsyncIterator[Tenants]:
             await found.key("carol", "receiver:ci")
             await found.key("sender", f"ingest:{SOURCE}", f"read:{SOURCE}")
             await found.key(ADMIN, "admin")
+            ears = [asyncio.create_task(found.listen(who)) for who in ("alice", "bob", "carol")]
             yield found
+            for ear in ears:
+                ear.cancel()
+            await asyncio.gather(*ears, return_exceptions=True)
     finally:
         await server.stop()
         runner.cancel()
