@@ -181,7 +181,7 @@ class Settings(BaseSettings):
     parked_per_receiver: Count = 100_000
     """Messages of a receiver that may wait parked."""
     parked_total: Count = 1_000_000
-    """Of all of them."""
+    """Of all receivers and sources; none of them gets more than is left free for the others."""
     shutdown_grace: Duration = 30.0
     """For which a process that is to stop goes on with what it has begun."""
     rebuild_rate: Count = 5_000

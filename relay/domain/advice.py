@@ -151,8 +151,8 @@ ENDINGS: Final[Mapping[str, str]] = {
         "result is sent again."
     ),
     "callback_exhausted": (
-        "The sender's callback could not be reached for too long. Once it works, replay the dead letter: only "
-        "the result is sent again."
+        "The sender's callback could not be reached for too long, or too many results waited for it. Once it works, "
+        "replay the dead letter: only the result is sent again."
     ),
     "poison": (
         "The message could not be worked on, again and again. This is a fault of the relay: report it; a "

@@ -203,7 +203,7 @@ class Attempting(Settling[W]):
             if fate is Fate.BURY:
                 work.token = b""
                 advance(work, Event.VERDICT, Phase.RUNNING)
-                self._decided(work, Dead("backlog_full", NO_ROOM), now)
+                self._decided(work, NO_ROOM, now)
                 return
             if fate is Fate.HOLD:
                 self._back(work, Event.VERDICT, now + wait.seconds, now)

@@ -18,7 +18,6 @@ from relay.engine.ending import TOO_LITTLE
 from relay.engine.intake import Found
 from relay.engine.parking import (
     Became,
-    NotParked,
     ParkedCopy,
     Stored,
     TakeUp,
@@ -30,6 +29,7 @@ from relay.engine.parking import (
     wrap,
 )
 from relay.engine.recovery import Holding
+from relay.engine.room import Room, within
 from relay.engine.settling import ToSettle
 from relay.engine.slices import SLICE_BYTES, Slices, note_places, places_of
 from relay.engine.supervision import Patience
@@ -46,8 +46,6 @@ from relay.state.rows import Row
 T = TypeVar("T")
 
 AnyLane = Lane[Any]
-ROOM_S: Final = 1.0
-"""For so long a count of all that is parked counts."""
 
 
 class Effects:
@@ -63,8 +61,7 @@ class Effects:
         self._holding = holding
         self._parked = parked
         self._one_suspect = asyncio.Lock()
-        self._counted_at = -ROOM_S
-        self._free = 0  # references that may be parked over all receivers
+        self._room = Room(state, clock, patience)
         self._carry: Final[Mapping[Ask, Callable[[AnyLane, Sequence[Any]], Awaitable[Any]]]] = {
             Ask.LOOK_UP: self._look_up,
             Ask.BEGIN: self._begin,
@@ -98,7 +95,10 @@ class Effects:
         return await self._patience.until_done(Ask.LOOK_UP.value, lambda: table.intake(owned, works))
 
     async def _begin(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Verdict]:
+        share = await self._room.share_to_retry(lane.setting.bounds)
         owned, asks = lane.setting.lane, lane.begin_asks(works, self._clock.monotonic())
+        if share is not None:
+            asks = [within(ask, share) for ask in asks]
         return await self._answer(Ask.BEGIN.value, lambda: self._state.begin(of(owned, asks)))
 
     async def _settle(self, lane: AnyLane, settled: Sequence[ToSettle]) -> Sequence[Row | None]:
@@ -163,45 +163,10 @@ class Effects:
     async def _park(self, lane: AnyLane, works: Sequence[Work]) -> list[Became]:
         """Intent in the state, copy on the log, reference in the state: in this order, so that a crash between any two
         leaves the record either uncommitted or referenced, and a parked copy is always known to somebody."""
-        became = await self._without_room(lane, works)
+        became = await self._room.refusals(lane, works)
         allowed = [work for work, what in zip(works, became, strict=True) if what is None]
         stored = iter(await self._store_what_fits(lane, allowed) if allowed else [])
         return [next(stored) if what is None else what for what in became]
-
-    async def _without_room(self, lane: AnyLane, works: Sequence[Work]) -> list[NotParked | None]:
-        """Those there is no room for. Renewing a reference takes none."""
-        policy, fresh = lane.setting.policy, [work for work in works if work.parked_at is None]
-        if fresh:
-            await self._count_free(lane.setting.bounds.parked_total)
-        room = await self._room(lane, {work.gate for work in fresh if policy.counts_room(sent=work.sent)})
-        found: list[NotParked | None] = []
-        for work in works:
-            if work.parked_at is not None:
-                found.append(None)
-            elif self._free <= 0 or (policy.counts_room(sent=work.sent) and room[work.gate] <= 0):
-                found.append(NotParked(over_all=self._free <= 0))
-            else:
-                if work.gate in room:
-                    room[work.gate] -= 1
-                self._free -= 1
-                found.append(None)
-        return found
-
-    async def _room(self, lane: AnyLane, owners: set[str]) -> dict[str, int]:
-        """How many more retries each of them may have parked."""
-        if not owners:
-            return {}
-        asked, cap = sorted(owners), lane.setting.bounds.parked_per_owner
-        counts = await self._answer("count parked", lambda: self._state.parked(asked))
-        return {owner: cap - count.retries for owner, count in zip(asked, counts, strict=True)}
-
-    async def _count_free(self, most: int) -> None:
-        """What is free for all owners, as of the last second."""
-        now = self._clock.monotonic()
-        if now - self._counted_at >= ROOM_S:
-            self._counted_at = now
-            total = await self._patience.until_done("count all parked", self._state.parked_total)
-            self._free = most - total.retries - total.polls
 
     async def _store_what_fits(self, lane: AnyLane, works: Sequence[Work]) -> list[Became]:
         """A copy is a little larger than its record, and may be too large for its topic."""

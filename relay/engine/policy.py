@@ -44,17 +44,18 @@ class Policy:
         """Records of its order key are parked, and it may not overtake them."""
         return Fate.PARK
 
-    def no_room_to_park(self, *, over_all: bool) -> Fate:
-        """`over_all`: there is none for anybody; else only its owner has used up its own."""
+    def no_room_to_park(self, *, over_all: bool, full: bool) -> Fate:
+        """`over_all`: there is none for anybody; else only its owner has used up its own. `full`: the lane is at its
+        bound, so that what waits there is in the way of others."""
         return Fate.STOP_INTAKE
 
     def no_room_for_answer(self, *, attempted: bool) -> Fate:
         """As many of its receiver's messages as may wait for an answer or for a retry."""
         return Fate.STOP_INTAKE
 
-    def counts_room(self, *, sent: bool) -> bool:
-        """Whether its owner's own cap counts when it is parked."""
-        return self.capped
+    def counts_room(self, *, sent: bool, crowded: bool) -> bool:
+        """Whether it counts when it is parked how much its owner has. `crowded`: that may be more than its share."""
+        return self.capped or crowded
 
     def stands_still(self, *, down: bool) -> bool:
         """Intake stops: what would be taken in could only wait."""
@@ -86,15 +87,16 @@ class Shared(Policy):
     def waiting(self, wait_s: float, *, down: bool) -> Fate:
         return Fate.HOLD if wait_s <= self.hold_s else Fate.PARK
 
-    def no_room_to_park(self, *, over_all: bool) -> Fate:
-        return Fate.STOP_INTAKE if over_all else Fate.BURY
+    def no_room_to_park(self, *, over_all: bool, full: bool) -> Fate:
+        """Where owners have no cap, it is only given up where it is in the way."""
+        return Fate.BURY if not over_all and (self.capped or full) else Fate.STOP_INTAKE
 
     def no_room_for_answer(self, *, attempted: bool) -> Fate:
         return Fate.HOLD if attempted else Fate.BURY
 
-    def counts_room(self, *, sent: bool) -> bool:
-        """What was sent once is never given up for lack of room."""
-        return self.capped and not sent
+    def counts_room(self, *, sent: bool, crowded: bool) -> bool:
+        """What was sent once is never given up for lack of room, where that was looked at before it was sent."""
+        return not sent if self.capped else crowded
 
 
 class Standing:

@@ -14,7 +14,10 @@ from relay.engine.work import Dead, Later, Seen, W, Work, row_of
 from relay.state.attempts import Change
 from relay.state.port import Due
 
-NO_ROOM: Final = "as many of the receiver's messages wait for an answer, or for a retry, as may"
+NO_ROOM: Final = Dead("backlog_full", "as many of the receiver's messages wait for an answer, or for a retry, as may")
+NO_ROOM_FOR_RESULT: Final = Dead(
+    "callback_exhausted", "as many of the source's results wait for its callback as may, and others need the room"
+)
 STORED_S: Final = 1.0
 """How long whoever stored an outcome may take to publish it; if that takes longer, a second copy does no harm."""
 CLOSED_S: Final = 1.0
@@ -168,8 +171,8 @@ class Waiting(Ending[W]):
             self._no_room(work, refused[work.queue], now)
 
     def _no_room(self, work: W, what: NotParked, now: float) -> None:
-        if self._policy.no_room_to_park(over_all=what.over_all) is Fate.BURY:
-            self._publish(work, Event.NOT_PARKED, Dead("backlog_full", NO_ROOM), now)
+        if self._policy.no_room_to_park(over_all=what.over_all, full=self.full) is Fate.BURY:
+            self._publish(work, Event.NOT_PARKED, NO_ROOM if self._policy.capped else NO_ROOM_FOR_RESULT, now)
             return
         self._keys.refused(now)
         if self._keys.has_parked(work.queue) or self._keys.has_behind(work.queue):

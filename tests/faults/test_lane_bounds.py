@@ -314,12 +314,15 @@ async def test_beyond_its_cap_a_shared_receiver_gets_dead_letters_and_the_others
 
 @virtually
 async def test_at_the_global_cap_intake_stops_and_nothing_dies() -> None:
+    """For who has nothing parked yet; who has is over its share."""
     settings = _settings(window_records=20, window_offsets=200, parked_per_receiver=60, parked_total=60)
     world = _shared(settings, **PARKS)
-    world.known.replace(receiver("down", "/down", lane="shared", **PARKS))
+    names = [f"down-{number}" for number in range(80)]
+    for name in names:
+        world.known.replace(receiver(name, f"/{name}", lane="shared", **PARKS))
+        world.outside.troubles[f"{name}-0"] = [REFUSED]
     await world.create()
-    world.outside.troubles |= {"a-0": [REFUSED], "c-0": [REFUSED]}
-    await world.send(*_mixed(40), *_stream("c", 40, "down"))
+    await world.send(*_mixed(40), *(message(0, name, name) for name in names))
     process = Process(world)
     await process.ended(80)
     assert await world.parked_references() >= 60
@@ -327,9 +330,31 @@ async def test_at_the_global_cap_intake_stops_and_nothing_dies() -> None:
     assert world.uncommitted()
     await process.ended(200)
     await process.stop()
-    assert world.outside.arrived("/weak", "a") == _in_order("a", 40)
-    assert world.outside.arrived("/down", "c") == _in_order("c", 40)
+    assert [world.outside.arrived(f"/{name}") for name in names] == [[f"{name}-0"] for name in names]
     assert _all_fast_in_order(world, 40)
+    assert not world.uncommitted()
+
+
+@virtually
+async def test_near_the_global_cap_a_shared_receiver_with_more_than_its_share_stops_itself_only() -> None:
+    settings = _settings(window_records=20, window_offsets=200, parked_per_receiver=60, parked_total=60)
+    world = _shared(settings, **PARKS)
+    world.known.replace(receiver("down", "/down", lane="shared", **PARKS))
+    await world.create()
+    world.outside.down.add("down")
+    await world.send(*(message(0, f"d{number}", "down") for number in range(100)))
+    process = Process(world)
+    await process.ended(80)
+    assert await world.parked_references() < 60
+    world.outside.troubles["a-0"] = [REFUSED]
+    await world.send(*_mixed(10))
+    await process.ended(150)
+    assert world.outside.arrived("/weak", "a") == _in_order("a", 10)
+    assert set(world.told.dead_letters) == {"backlog_full"}
+    world.outside.down.clear()
+    await process.ended(400)
+    await process.stop()
+    assert len(world.outside.arrived("/down")) + world.told.dead_letters["backlog_full"] == 100
     assert not world.uncommitted()
 
 

@@ -1,0 +1,96 @@
+"""How much may still be parked: in all, and of each receiver or source.
+
+No owner gets more than is left free for all others. So one that takes all it can leaves half of the room free, two
+leave a third, and who has little always finds some: without a number of owners to be known, or a share to be set.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec import structs
+
+from relay.clock import Clock
+from relay.engine.core import Lane
+from relay.engine.parking import NotParked
+from relay.engine.policy import Bounds
+from relay.engine.supervision import Patience
+from relay.engine.work import Work
+from relay.state.attempts import BeginAsk, Kind
+from relay.state.port import State
+from relay.state.replies import answered
+
+COUNTED_FOR_S: Final = 1.0
+
+
+class Room:
+    """One for all lanes of a process."""
+
+    def __init__(self, state: State, clock: Clock, patience: Patience) -> None:
+        self._state = state
+        self._clock = clock
+        self._patience = patience
+        self._counted_at = -COUNTED_FOR_S
+        self._free = 0
+        self._most = 0
+
+    async def refusals(self, lane: Lane[Any], works: Sequence[Work]) -> list[NotParked | None]:
+        """Of those there is no room for. Renewing a reference takes none, and that of polls was kept at their begin."""
+        policy, fresh = lane.setting.policy, [work.parked_at is None for work in works]
+        if any(fresh):
+            await self._count(lane.setting.bounds)
+        polls, crowded = lane.worker.kind is Kind.POLL, self._crowded
+        counts = [
+            is_fresh and not polls and policy.counts_room(sent=work.sent, crowded=crowded)
+            for work, is_fresh in zip(works, fresh, strict=True)
+        ]
+        left = await self._left(lane, {work.gate for work, each in zip(works, counts, strict=True) if each})
+        found: list[NotParked | None] = []
+        for work, is_fresh, counted in zip(works, fresh, counts, strict=True):
+            if is_fresh and (self._free <= 0 or (counted and left[work.gate] <= 0)):
+                found.append(NotParked(over_all=not (counted and left[work.gate] < self._free)))
+                continue
+            if is_fresh:
+                self._free -= 1
+                if work.gate in left:
+                    left[work.gate] -= 1
+            found.append(None)
+        return found
+
+    async def share_to_retry(self, bounds: Bounds) -> int | None:
+        """Whose retries are more than that gets nothing sent for the first time that may need one. None: all may."""
+        if self._crowded:
+            await self._count(bounds)
+        return max(1, self._free) if self._crowded else None
+
+    async def _left(self, lane: Lane[Any], owners: set[str]) -> dict[str, int]:
+        """How many more each of them may have parked."""
+        if not owners:
+            return {}
+        asked, bounds = sorted(owners), lane.setting.bounds
+        cap = bounds.parked_per_owner if lane.setting.policy.capped else bounds.parked_total
+        counts = await self._patience.until_done("count parked", lambda: answered(self._state.parked(asked)))
+        return {
+            owner: min(cap - count.retries, self._free - count.retries - count.polls)
+            for owner, count in zip(asked, counts, strict=True)
+        }
+
+    async def _count(self, bounds: Bounds) -> None:
+        """What is free, as of the last second."""
+        now = self._clock.monotonic()
+        if now - self._counted_at >= COUNTED_FOR_S:
+            self._counted_at = now
+            total = await self._patience.until_done("count all parked", self._state.parked_total)
+            self._most = bounds.parked_total
+            self._free = self._most - total.retries - total.polls
+
+    @property
+    def _crowded(self) -> bool:
+        """An owner may have more parked than is free."""
+        return self._free < self._most // 2
+
+
+def within(ask: BeginAsk, share: int) -> BeginAsk:
+    """See `Room.share_to_retry`. Where a retry needs no room, it changes nothing."""
+    if ask.room_to_retry is None:
+        return ask
+    return structs.replace(ask, room_to_retry=min(ask.room_to_retry, share))
