@@ -13,7 +13,7 @@ from relay.domain.errors import PartitionLost
 from relay.domain.hold import Hold
 from relay.log.port import Coordinate
 from relay.state.attempts import Change, Go, Kind, Ping, Wait
-from relay.state.port import EndpointHealth, FailedEntry
+from relay.state.port import EndpointHealth, FailedEntry, Lane
 from relay.state.replies import answered, of
 from relay.state.rows import Row, tag_of
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, begun, outcome, peeked, row, settled
@@ -264,6 +264,24 @@ class EndpointsContract:
         found_again = await begun(rig.state, row(10), b"p2")
         assert isinstance(found_again, Ping)
         assert found_again.down_for_s == 660.0
+
+    async def test_who_has_just_taken_its_lane_over_pings_it_at_once_and_then_as_the_others(self, rig: Rig) -> None:
+        await self.long_outage(rig)
+        await self.ping(rig, 9, healthy=False)
+        assert await begun(rig.state, row(9), b"new") == Wait(60.0, "offline")
+        newer, older = LANE._replace(epoch=LANE.epoch + 3), LANE._replace(partition=1, epoch=LANE.epoch + 1)
+
+        async def begun_by(lane: Lane, token: bytes) -> object:
+            [verdict] = await answered(rig.state.begin(of(lane, [ask(row(9), token)])))
+            return verdict
+
+        assert isinstance(await begun_by(newer, b"at once"), Ping)
+        assert await begun_by(newer, b"another") == Wait(1.0, "offline"), "while one is under way"
+        await settled(rig.state, row(9), Change.RELEASED, b"at once", healthy=False)
+        for lane in (newer, older):
+            assert await begun_by(lane, b"later") == Wait(60.0, "offline")
+        await rig.elapse(60)
+        assert isinstance(await begun_by(older, b"in time"), Ping)
 
     async def test_a_ping_that_was_not_sent_makes_room_for_the_next(self, rig: Rig) -> None:
         await self.long_outage(rig)

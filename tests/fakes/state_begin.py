@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from relay.state.attempts import Ambiguous, BeginAsk, Go, Have, Kind, Limits, LookedUp, Stale, Verdict, Wait
+from relay.state.attempts import Ambiguous, BeginAsk, Go, Have, Kind, LookedUp, Stale, Verdict, Wait
 from relay.state.port import Counts
 from relay.state.rows import Row, Stage
 from tests.fakes.state_endpoint import FULL_WAIT_S, Endpoint
@@ -25,6 +25,7 @@ class Beginning:
 
     lane: str
     rows: Rows
+    epoch: int
     now: float
     doubt_until: float
     lost_at: float
@@ -80,7 +81,7 @@ class Beginning:
         hindrance = self._unresolved(ask, row) or self._paused(endpoint)
         if hindrance is not None:
             return hindrance
-        hindrance = endpoint.hindrance(self.now, ask.token, ask.limits) or self._crowded(ask, row)
+        hindrance = endpoint.hindrance(self.now, ask.token, ask.limits, self.epoch) or self._crowded(ask, row)
         if hindrance is not None:
             return hindrance
         slot = max(self.now, endpoint.slot) if ask.limits.interval_s > 0 else self.now
@@ -91,7 +92,7 @@ class Beginning:
             return Wait(min(unknown_s, LONGEST_UNKNOWN_WAIT_S), "max_in_flight")
         if not endpoint.take_place(self.now, self.lane, ask.token, ask.limits):
             return Wait(FULL_WAIT_S, "max_in_flight")
-        _reserve(endpoint, slot, self.now, ask.token, ask.limits)
+        _reserve(endpoint, slot, self.now, ask, self.epoch)
         if ask.room is not None:
             self.rows.room(ask.row.owner).add(ask.row.digest)
         return self._go(ask, row, slot)
@@ -155,7 +156,7 @@ class Beginning:
         return Go(row.polls, 0.0)
 
 
-def _reserve(endpoint: Endpoint, slot: float, now: float, token: bytes, limits: Limits) -> None:
-    if limits.interval_s > 0:
-        endpoint.slot = slot + limits.interval_s
-    endpoint.take_probe(now, token, limits)
+def _reserve(endpoint: Endpoint, slot: float, now: float, ask: BeginAsk, epoch: int) -> None:
+    if ask.limits.interval_s > 0:
+        endpoint.slot = slot + ask.limits.interval_s
+    endpoint.take_probe(now, ask.token, ask.limits, epoch)

@@ -29,8 +29,9 @@ class Place:
 
 @dataclass(slots=True)
 class Endpoint:
-    """Rate, pause, breaker, and what is in flight. `probe`: token of the one under way. `decided_at`: when it was held
-    or resumed last. `in_flight`: tokens, each until its POST cannot be under way any more. `line`: lanes."""
+    """Rate, pause, breaker, and what is in flight. `probe`: token of the one under way; `prober`: epoch of the newest
+    lane that has sent one. `decided_at`: when it was held or resumed last. `in_flight`: tokens, each until its POST
+    cannot be under way any more. `line`: lanes."""
 
     slot: float = 0.0
     paused_until: float = 0.0
@@ -38,6 +39,7 @@ class Endpoint:
     decided_at: float = -math.inf
     breaker: Breaker = Closed()
     probe: bytes | None = None
+    prober: int | None = None
     in_flight: dict[bytes, float] = field(default_factory=dict)
     line: dict[str, Place] = field(default_factory=dict)
 
@@ -75,34 +77,47 @@ class Endpoint:
 
     def resume(self, now: float) -> None:
         self.hold, self.paused_until, self.decided_at = None, 0.0, now
-        self.breaker, self.probe = Closed(), None
+        self.breaker, self.probe, self.prober = Closed(), None, None
 
-    def hindrance(self, now: float, token: bytes, limits: Limits) -> Wait | Ping | None:
-        """What the breaker says to an attempt; None: it may go, and is the probe where one is needed."""
+    def hindrance(self, now: float, token: bytes, limits: Limits, epoch: int) -> Wait | Ping | None:
+        """What the breaker says to an attempt of a lane; None: it may go, and is the probe where one is needed."""
+        is_new = self.probe is None and self.prober is not None and self.prober < epoch
+        if is_new and isinstance(self.breaker, Open) and self._is_offline(now, limits):
+            self.breaker = replace(self.breaker, until=min(self.breaker.until, now))
         after, verdict = ask(self.breaker, now, limits.breaker, limits.probe_s)
         if verdict == "go" or isinstance(self.breaker, Closed):
             return None
         down_for_s, since = self.breaker.outage.age_s(now), self.breaker.outage.since
-        offline = down_for_s >= limits.breaker.offline.after
+        offline = self._is_offline(now, limits)
         if isinstance(verdict, float):
             if offline and self.probe == token:
                 return Ping(down_for_s, since)
             return Wait(min(verdict, PROBE_WAIT_S) if self.probe else verdict, "offline" if offline else "breaker")
         if verdict == "ping":
-            self.breaker, self.probe = after, token
+            self.breaker = after
+            self._probed_by(token, epoch)
             return Ping(down_for_s, since)
         return None
 
-    def take_probe(self, now: float, token: bytes, limits: Limits) -> None:
+    def take_probe(self, now: float, token: bytes, limits: Limits, epoch: int) -> None:
         if not isinstance(self.breaker, Closed):
             self.breaker, _ = ask(self.breaker, now, limits.breaker, limits.probe_s)
-            self.probe = token
+            self._probed_by(token, epoch)
+
+    def _probed_by(self, token: bytes, epoch: int) -> None:
+        self.probe, self.prober = token, max(self.prober or 0, epoch)
+
+    def _is_offline(self, now: float, limits: Limits) -> bool:
+        outage = self.breaker.outage
+        return outage is not None and outage.age_s(now) >= limits.breaker.offline.after
 
     def record(self, now: float, token: bytes, healthy: bool | None, policy: BreakerPolicy) -> None:
         is_probe = token != b"" and self.probe == token
         self.breaker = record(self.breaker, now, policy, healthy, is_probe)
         if is_probe:
             self.probe = None
+        if isinstance(self.breaker, Closed):
+            self.prober = None
 
     def openings(self, now: float) -> Openings:
         probe_in_s = 0.0

@@ -113,6 +113,29 @@ async def test_a_restart_changes_nothing() -> None:
 
 
 @virtually
+async def test_after_a_restart_one_that_is_back_is_found_at_once() -> None:
+    rare = OfflinePolicy(after=AFTER, ping_every=3600.0)
+    world = await _down(_receiver(offline=rare))
+    await world.send(*_stream(SOURCES, 3))
+    process = Process(world)
+    await process.ended(300)
+    await process.stop()
+    pinged = len(world.outside.pings)
+    assert pinged > 0
+    process = Process(world)
+    await process.ended(60)
+    assert len(world.outside.pings) == pinged + 1, "one, and then as often as before"
+    await process.kill()
+    world.outside.down.clear()
+    process = Process(world)
+    await process.ended(5)
+    assert await _health(world) == EndpointHealth("closed", 0.0, 0)
+    await process.ended(650)  # what had been tried is parked
+    await process.stop()
+    assert _in_order_and_once(world, SOURCES, 3)
+
+
+@virtually
 async def test_that_the_relay_was_off_is_no_part_of_it() -> None:
     world = await _down(_receiver(base=2.0, cap=4.0))
 

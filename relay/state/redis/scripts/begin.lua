@@ -172,7 +172,7 @@ local function general()
   end
 
   local function take_probe(ask, e)
-    e.k, e.q = ask.token, now + ask.limits[4]
+    e.k, e.q, e.g = ask.token, now + ask.limits[4], math.max(e.g or 0, T.epoch)
     touch(ask.limits[1])
   end
 
@@ -183,6 +183,9 @@ local function general()
     end
     local left, down = (e.k and e.q or e.o) - now, outage(e)
     local offline = down >= ask.limits[5]
+    if offline and not e.k and e.g and e.g < T.epoch then
+      left = 0 -- who has just taken the lane over, as after a start, asks at once
+    end
     if left > 0 then
       if offline and e.k == ask.token then
         return { PING, down, e.s } -- the reply was lost
@@ -309,6 +312,7 @@ return serve_ready(function(arguments)
   if not holds(lane, epoch) then
     return FENCED
   end
+  T.epoch = epoch
   local said = usual(lane, limits, list, asks)
   if not said then
     otherwise = otherwise or general()
