@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +43,8 @@ class Plan:
     with_entries: Callable[[ReceiversFile | None], ReceiversFile | None] = field(default=lambda file: file)
     """Adds entries that no file on disk has (the demo's)."""
 
+    ping_every: float = inf
+    """Seconds between two pings of an offline endpoint, at most, whatever its own settings say."""
     data_dir: Path | None = None
     """Of an embedded relay."""
 

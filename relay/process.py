@@ -71,7 +71,7 @@ class Relay:
         variables = usable_variables(environ, settings.secrets_from)
         ring = KeyRing((*map(key_of, settings.secrets_key), *plan.secrets_keys))
         topics, owner = Topics(settings.topic_prefix), f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.registry = registry = Registry(topics, variables, self._resumed, ring=ring)
+        self.registry = registry = Registry(topics, variables, self._resumed, ring=ring, ping_every=plan.ping_every)
         self._clock = SharedClock(clock, state)
         self._context = context = ProcessContext(settings, plan, log, state, topics, self._clock, registry, owner)
         self._keeps = True

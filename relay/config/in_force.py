@@ -5,6 +5,7 @@ shared lane and may be millions: `shared.py` has them in a file, and makes ready
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from relay.config.changes import Changes
 from relay.config.encryption import KeyRing
@@ -42,8 +43,11 @@ class InForce:
     `unusable`. `resumed`: called with the owner of each hold that was ended, and of what can be used again.
     `ring`: what opens the secrets that are encrypted on the topic."""
 
-    def __init__(self, environ: Mapping[str, str], resumed: Callable[[str], None], ring: KeyRing) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], resumed: Callable[[str], None], ring: KeyRing, ping_every: float
+    ) -> None:
         self._resumed = resumed
+        self._ping_every = ping_every
         self._environ = dict(environ)
         self._ring = ring
         self.values: dict[str, bytes] = {}
@@ -287,12 +291,15 @@ class InForce:
             return
         if key.startswith(SOURCE_PREFIX):
             source_id = key.removeprefix(SOURCE_PREFIX)
-            for owner in self.sources.put(source_of(source_id, value, self._environ, self._ring)):
+            source = source_of(source_id, value, self._environ, self._ring)
+            if source.callback is not None:
+                source = replace(source, callback=source.callback.pinged(self._ping_every))
+            for owner in self.sources.put(source):
                 self._resumed(owner)
         else:
             self.wanted[key] = wanted_lane(key, value)
             former = self._declared.get(key)
-            self._declared[key] = receiver_of(key, value, self._environ, self._ring)
+            self._declared[key] = self._made(key, value, self._environ)
             self._put_in_force(key)
             if former is not None and former.unusable is not None:
                 self._resumed(f"r:{key}")
@@ -304,4 +311,8 @@ class InForce:
             self.receivers[name] = declared if route is None else route.applied_to(declared)
 
     def _shared_receiver(self, name: str, value: bytes, environ: Mapping[str, str]) -> Receiver:
-        return self.proofs.applied_to(receiver_of(name, value, environ, self._ring))
+        return self.proofs.applied_to(self._made(name, value, environ))
+
+    def _made(self, name: str, value: bytes, environ: Mapping[str, str]) -> Receiver:
+        found = receiver_of(name, value, environ, self._ring)
+        return replace(found, post=found.post.pinged(self._ping_every))

@@ -6,6 +6,7 @@ here; `apply.py` writes what a receivers file declares.
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from heapq import nsmallest
+from math import inf
 
 from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.following import Following
@@ -28,7 +29,7 @@ class Registry:
     in force; without one, its receiver or source is `unusable`. It is listed in `problems`, by key; one of the shared
     lane says so when it is asked for (`refusal`). `ready` is set once the topic has been read to its end. `resumed`:
     called with the owner of each hold that was ended, as often as the topic says so, and of what can be used again.
-    `ring`: what opens the secrets that are encrypted on the topic.
+    `ring`: what opens the secrets that are encrypted on the topic. `ping_every`: seconds between two pings at most.
     """
 
     def __init__(
@@ -38,8 +39,9 @@ class Registry:
         resumed: Callable[[str], None] = lambda _owner: None,
         *,
         ring: KeyRing = NO_KEYS,
+        ping_every: float = inf,
     ) -> None:
-        self._in_force = InForce(environ, resumed, ring)
+        self._in_force = InForce(environ, resumed, ring, ping_every)
         self._following = Following(topics.receiver_config, self._in_force)
         self.ready = self._following.ready
         self.proofs = self._in_force.proofs

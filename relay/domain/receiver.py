@@ -1,6 +1,6 @@
 """Receivers and sources as the workers see them: frozen values, durations in seconds, secrets resolved."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from relay.domain.egress import Egress
@@ -130,6 +130,13 @@ class Endpoint:
     def settle_s(self) -> float:
         """How long after its begin a POST may still arrive: then only is a 404 of the status endpoint conclusive."""
         return self.timeout + 10.0
+
+    def pinged(self, every: float) -> "Endpoint":
+        """The same, pinged no less often than `every` seconds while it is offline."""
+        offline = self.breaker.offline
+        if offline.ping_every <= every:
+            return self
+        return replace(self, breaker=replace(self.breaker, offline=replace(offline, ping_every=every)))
 
 
 @dataclass(frozen=True, slots=True)

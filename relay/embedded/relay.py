@@ -37,6 +37,8 @@ KEPT_BODY: Final = 65_536
 """Bytes of each body that its history keeps."""
 MIB: Final = 1024**2
 DISK_LOOK_S: Final = 1.0
+PING_EVERY_S: Final = 2.0
+"""Whoever has just started a receiver on this machine sees at once that it is back."""
 LOOPBACK: Final = tuple(ip_network(text) for text in ("127.0.0.0/8", "::1/128"))
 
 _log = get_logger("relay.process")
@@ -98,6 +100,7 @@ class EmbeddedRelay:
             tells_attempts=self._tells_attempts,
             own_key=self._own_key,
             data_dir=self._data_dir,
+            ping_every=PING_EVERY_S,
         )
         log, state = self._open_log(), self._open_state()
         self.relay = relay = Relay(

@@ -202,6 +202,23 @@ async def test_a_record_nobody_understands_stops_nothing(log: _TopicLog, value: 
         assert registry.problems["ci"].startswith(problem)
 
 
+async def test_a_process_may_ping_what_is_offline_more_often(log: _TopicLog) -> None:
+    entries: dict[str, dict[str, object]] = {
+        "usual": {"post_endpoint": "https://ci.example/"},
+        "often": {"post_endpoint": "https://ci.example/", "offline": {"ping_every": 1}},
+        "many": {"post_endpoint": "https://ci.example/", "lane": "shared"},
+        "source:s": {"callback": {"url": "https://sender.example/"}},
+    }
+    for key, entry in entries.items():
+        await log.declare(key, Declared("api", entry).encode())
+    registry = Registry(TOPICS, {}, ping_every=2.0)
+    async with _following(registry, log):
+        posts = [one.post for name in ("usual", "often", "many") if (one := registry.receiver(name)) is not None]
+        callback = registry.source("s").callback
+        assert callback is not None
+        assert [each.breaker.offline.ping_every for each in (*posts, callback)] == [2.0, 1.0, 2.0, 2.0]
+
+
 async def test_records_without_a_key_are_passed_over(log: _TopicLog) -> None:
     await log.create([TopicSpec(CONFIG, 1)], {})
     await log.append([NewRecord(CONFIG, None, b"x"), NewRecord(CONFIG, b"\xff", b"x")])
