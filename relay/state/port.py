@@ -334,6 +334,11 @@ class State(Protocol):
         """End its hold or pause, close its breaker, and forget its outage. Works while tags are not ready."""
         ...
 
+    async def probe_soon(self, owners: Sequence[str]) -> None:
+        """There is reason to think that these take something again: where a breaker is open, the next attempt may probe
+        it, unless a probe is under way. Works while tags are not ready."""
+        ...
+
     async def forget_endpoint(self, owner: str, lanes: Sequence[Lane] = ()) -> None:
         """Drop what is known of an endpoint that is no more: pauses, breaker, rate, room, statistics; and the fences of
         `lanes`, which are its own and have lost their topic. Rows and references stay."""

@@ -283,6 +283,19 @@ class EndpointsContract:
         await rig.elapse(60)
         assert isinstance(await begun_by(older, b"in time"), Ping)
 
+    async def test_what_there_is_reason_to_ask_is_pinged_at_the_next_attempt_and_once(self, rig: Rig) -> None:
+        await rig.state.probe_soon(["r:ci", "r:other"])
+        assert await begun(rig.state, row(50), b"t0") == Go(1, 0.0), "which are well"
+        await self.long_outage(rig)
+        await self.ping(rig, 9, healthy=False)
+        for _ in range(2):
+            await rig.state.probe_soon(["r:ci"])
+        assert isinstance(await begun(rig.state, row(9), b"soon"), Ping)
+        await rig.state.probe_soon(["r:ci"])
+        assert await begun(rig.state, row(10), b"other") == Wait(1.0, "offline"), "while one is under way"
+        await settled(rig.state, row(9), Change.RELEASED, b"soon", healthy=False)
+        assert await begun(rig.state, row(9), b"later") == Wait(60.0, "offline")
+
     async def test_a_ping_that_was_not_sent_makes_room_for_the_next(self, rig: Rig) -> None:
         await self.long_outage(rig)
         await self.ping(rig, 9, healthy=None)

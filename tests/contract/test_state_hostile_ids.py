@@ -192,6 +192,7 @@ def calls() -> Iterator[Call]:
     yield call("endpoints", owners)
     yield call("openings", owners)
     yield call("resume", owners[1])
+    yield call("probe_soon", owners)
     yield call("charge", [Charge(owner, 3, Quota(5, 60)) for owner in owners])
     used = {f"{number}|{SOURCE}": 1.0 for number in range(MANY // 10)}
     yield call("use_keys", used)

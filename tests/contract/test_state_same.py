@@ -230,6 +230,7 @@ calls = st.one_of(
     call("hold_again", st.dictionaries(st.sampled_from(OWNERS), holds, max_size=2)),
     call("hold_again", st.dictionaries(st.sampled_from(OWNERS), holds, max_size=1), named=all_there_are),
     call("resume", st.sampled_from(OWNERS)),
+    call("probe_soon", st.lists(st.sampled_from(OWNERS), max_size=2)),
     call("endpoints", st.just(OWNERS)),
     call("watch", st.lists(rows, max_size=4)),
     call("openings", st.just(OWNERS)),

@@ -196,6 +196,10 @@ class MemoryState(StatisticsKept, Records):
     async def resume(self, owner: str) -> None:
         self._of(owner).rows.endpoint(owner).resume(self.server_now)
 
+    async def probe_soon(self, owners: Sequence[str]) -> None:
+        for owner in owners:
+            self._of(owner).rows.endpoint(owner).probe_soon(self.now)
+
     # what comes in
     async def charge(self, charges: Sequence[Charge]) -> list[Balance]:
         return [self._charge(one) for one in charges]

@@ -79,11 +79,15 @@ class Endpoint:
         self.hold, self.paused_until, self.decided_at = None, 0.0, now
         self.breaker, self.probe, self.prober = Closed(), None, None
 
+    def probe_soon(self, now: float) -> None:
+        if isinstance(self.breaker, Open):
+            self.breaker = replace(self.breaker, until=min(self.breaker.until, now))
+
     def hindrance(self, now: float, token: bytes, limits: Limits, epoch: int) -> Wait | Ping | None:
         """What the breaker says to an attempt of a lane; None: it may go, and is the probe where one is needed."""
         is_new = self.probe is None and self.prober is not None and self.prober < epoch
-        if is_new and isinstance(self.breaker, Open) and self._is_offline(now, limits):
-            self.breaker = replace(self.breaker, until=min(self.breaker.until, now))
+        if is_new and self._is_offline(now, limits):
+            self.probe_soon(now)
         after, verdict = ask(self.breaker, now, limits.breaker, limits.probe_s)
         if verdict == "go" or isinstance(self.breaker, Closed):
             return None

@@ -169,6 +169,10 @@ class RedisState(Records):
     async def resume(self, owner: str) -> None:
         await self._calls.run("resume", [(tag_of(owner), owner.encode())], numbers)
 
+    async def probe_soon(self, owners: Sequence[str]) -> None:
+        parts = Batch(owners, [tag_of(owner) for owner in owners]).parts()
+        await self._calls.run("probe_soon", [(tag, encode(part)) for tag, part in parts], numbers)
+
     # what comes in
     async def charge(self, charges: Sequence[Charge]) -> list[Balance]:
         batch = Batch(charges, [tag_of(one.name) for one in charges])
