@@ -32,7 +32,7 @@ from relay.state.port import State
 from relay.telemetry.logging import get_logger
 from relay.telemetry_part import TelemetryPart
 from relay.watch.answer_urls import tell_answer_urls
-from relay.watch.known import NAMES_SHOWN, count_refused, follow_registry, tell_unknown
+from relay.watch.known import NAMES_SHOWN, MovedEndpoints, count_refused, follow_registry, tell_unknown
 from relay.watch.parked import ParkedWatch
 from relay.watch.parts import tell_draining, watch_part
 from relay.watch.receivers_file import FileWatch
@@ -71,7 +71,10 @@ class Relay:
         variables = usable_variables(environ, settings.secrets_from)
         ring = KeyRing((*map(key_of, settings.secrets_key), *plan.secrets_keys))
         topics, owner = Topics(settings.topic_prefix), f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.registry = registry = Registry(topics, variables, self._resumed, ring=ring, ping_every=plan.ping_every)
+        self._moved = MovedEndpoints(self._resumed)
+        self.registry = registry = Registry(
+            topics, variables, self._resumed, ring=ring, ping_every=plan.ping_every, moved=self._moved.note
+        )
         self._clock = SharedClock(clock, state)
         self._context = context = ProcessContext(settings, plan, log, state, topics, self._clock, registry, owner)
         self._keeps = True
@@ -210,6 +213,7 @@ class Relay:
         yield "stop watch", tell_draining(self._trouble, stop)
         yield "lane checks", self._topic_watch.run()
         yield "refused receivers", count_refused(self.registry, self.metrics)
+        yield "moved endpoints", self._moved.run(self._context.state, self._patience)
         yield "parked watch", self._parked_watch.run()
         yield from self._telemetry.parts()
         if self._keeps:

@@ -4,6 +4,7 @@ It goes out as every delivery does, and is none: nothing of it counts for breake
 """
 
 import secrets
+from contextlib import suppress
 from math import ceil
 from typing import Final, TypedDict
 
@@ -24,6 +25,7 @@ from relay.api.problems import INVALID_RECEIVER, NOT_FOUND, TOO_MANY, UNVERIFIED
 from relay.api.reading import query_of
 from relay.api.shares import Shares, caller_of
 from relay.delivery.port import Transport
+from relay.domain.errors import Unavailable
 from relay.domain.receiver import Receiver
 from relay.domain.requests import ping_request, trial_body
 from relay.telemetry.logging import get_logger
@@ -96,6 +98,9 @@ class TrialResource:
         finally:
             self._turns.end(receiver.name, clock.monotonic())
         response, failure = view["response"], view["failure"]
+        if response is not None and 200 <= response["status"] < 300:
+            with suppress(Unavailable):
+                await self._context.state.probe_soon([f"r:{receiver.name}"])
         status, kind = response and response["status"], failure and failure["kind"]
         _log.info("receiver_tested", receiver=receiver.name, status=status, failure=kind)
         return json_response(200, view)

@@ -31,7 +31,7 @@ from relay.config.topic import SOURCE_PREFIX, key_of
 from relay.domain.api_key import is_of_key
 from relay.domain.errors import UserError
 from relay.domain.hold import held_owner
-from relay.domain.receiver import LaneKind, Receiver
+from relay.domain.receiver import LaneKind, Receiver, Source
 from relay.domain.replay_job import is_of_job
 from relay.domain.verification import verified_receiver
 from relay.log.port import Record
@@ -40,13 +40,20 @@ from relay.log.port import Record
 class InForce:
     """Taken record by record, as `following.py` tells of them (its `Taker`). An entry that this process cannot use
     leaves the former one in force, and is listed in `problems`, by key; without a former one the receiver or source is
-    `unusable`. `resumed`: called with the owner of each hold that was ended, and of what can be used again.
+    `unusable`. `resumed`: called with the owner of each hold that was ended, and of what can be used again;
+    `moved`: of an endpoint that has another URL, or may have.
     `ring`: what opens the secrets that are encrypted on the topic."""
 
     def __init__(
-        self, environ: Mapping[str, str], resumed: Callable[[str], None], ring: KeyRing, ping_every: float
+        self,
+        environ: Mapping[str, str],
+        resumed: Callable[[str], None],
+        ring: KeyRing,
+        ping_every: float,
+        moved: Callable[[str], None],
     ) -> None:
         self._resumed = resumed
+        self._moved = moved
         self._ping_every = ping_every
         self._environ = dict(environ)
         self._ring = ring
@@ -61,7 +68,7 @@ class InForce:
         self.gone: set[str] = set()
         """Receivers that were removed, and of which something may be left."""
         self.proofs = Proofs()
-        self.shared = SharedReceivers(self._shared_receiver, self._environ, ring, resumed)
+        self.shared = SharedReceivers(self._shared_receiver, self._environ, ring, resumed, moved)
         self.jobs = Jobs()
         self.keys = Keys()
         self.sources = Sources()
@@ -294,8 +301,11 @@ class InForce:
             source = source_of(source_id, value, self._environ, self._ring)
             if source.callback is not None:
                 source = replace(source, callback=source.callback.pinged(self._ping_every))
+            former_url = _url_of(self.sources.all().get(source_id))
             for owner in self.sources.put(source):
                 self._resumed(owner)
+            if former_url not in (None, _url_of(source)):
+                self._moved(f"s:{source_id}")
         else:
             self.wanted[key] = wanted_lane(key, value)
             former = self._declared.get(key)
@@ -303,6 +313,8 @@ class InForce:
             self._put_in_force(key)
             if former is not None and former.unusable is not None:
                 self._resumed(f"r:{key}")
+            elif former is not None and former.post.url != self._declared[key].post.url:
+                self._moved(f"r:{key}")
 
     def _put_in_force(self, name: str) -> None:
         declared = self._declared.get(name)
@@ -316,3 +328,7 @@ class InForce:
     def _made(self, name: str, value: bytes, environ: Mapping[str, str]) -> Receiver:
         found = receiver_of(name, value, environ, self._ring)
         return replace(found, post=found.post.pinged(self._ping_every))
+
+
+def _url_of(source: Source | None) -> str | None:
+    return None if source is None or source.callback is None else source.callback.url

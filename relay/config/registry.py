@@ -30,6 +30,7 @@ class Registry:
     lane says so when it is asked for (`refusal`). `ready` is set once the topic has been read to its end. `resumed`:
     called with the owner of each hold that was ended, as often as the topic says so, and of what can be used again.
     `ring`: what opens the secrets that are encrypted on the topic. `ping_every`: seconds between two pings at most.
+    `moved`: called with the owner of an endpoint that has another URL, or may have.
     """
 
     def __init__(
@@ -40,8 +41,9 @@ class Registry:
         *,
         ring: KeyRing = NO_KEYS,
         ping_every: float = inf,
+        moved: Callable[[str], None] = lambda _owner: None,
     ) -> None:
-        self._in_force = InForce(environ, resumed, ring, ping_every)
+        self._in_force = InForce(environ, resumed, ring, ping_every, moved)
         self._following = Following(topics.receiver_config, self._in_force)
         self.ready = self._following.ready
         self.proofs = self._in_force.proofs

@@ -32,7 +32,8 @@ Resolve = Callable[[str, bytes, Mapping[str, str]], Receiver]
 class SharedReceivers:
     """Those that are in the lane that their entries say, as far as `index` goes. `environ`: what entries may refer to;
     `learned` has to be called when it changes. `ring`: what opens encrypted secrets. `resumed`: called with the owner
-    of what was asked for when it could not be used, and can be used now. Any method may raise IndexBroken.
+    of what was asked for when it could not be used, and can be used now; `moved`: of what is in use, and has another
+    record now. Any method may raise IndexBroken.
     """
 
     def __init__(
@@ -41,10 +42,12 @@ class SharedReceivers:
         environ: Mapping[str, str],
         ring: KeyRing = NO_KEYS,
         resumed: Callable[[str], None] = lambda _owner: None,
+        moved: Callable[[str], None] = lambda _owner: None,
     ) -> None:
         self._resolve = resolve
         self._environ = environ
         self._resumed = resumed
+        self._moved = moved
         self._keys = ring.beginnings
         self._index = SharedIndex()
         self._index.seal()
@@ -125,11 +128,13 @@ class SharedReceivers:
         row = self._index.get(name)
         if row is not None and row.value == value and not row.refused:
             return
-        former = self._former(row)
+        former, in_use = self._former(row), name in self._young or name in self._old
         refused = seen is None or lacks(value, self._variables)
         self._forget(name)
         told = NOTHING if seen is None else self._with_patterns(name, value, seen)
         self._index.put(Row(offset, name, value, former, refused), told)
+        if in_use and not refused:
+            self._moved(f"r:{name}")
         self.refused += refused - (row is not None and row.refused)
         if refused:
             self._tell(name, value)

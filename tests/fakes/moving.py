@@ -15,6 +15,9 @@ from relay.config.settings import Settings
 from relay.domain.errors import LogUnavailable
 from relay.domain.route import Route, route_key
 from relay.domain.topics import SHARED, TopicSpec
+from relay.engine.observer import Observer
+from relay.engine.supervision import Patience
+from relay.watch.known import MovedEndpoints
 from relay.watch.mover import Mover
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import Fuse
@@ -97,7 +100,10 @@ class MovingProcess(Process):
         moves: bool = True,
         environ: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.registry = deaf or Registry(world.topics, environ, lambda owner: self.resumed(owner))
+        self._moved = MovedEndpoints(lambda owner: self.resumed(owner))
+        self.registry = deaf or Registry(
+            world.topics, environ, lambda owner: self.resumed(owner), moved=self._moved.note
+        )
         self.hear = asyncio.Event()
         self._moves = moves
         if deaf is None:
@@ -115,7 +121,8 @@ class MovingProcess(Process):
         topics, owner = self._world.topics, f"process-{id(self)}"
         mover = Mover(log, state, topics, self.registry, self._clock, owner=owner, room=room)
         following = self._follow(_HardOfHearing(log, self.hear))
-        return (following, mover.run()) if self._moves else (following,)
+        beside = (following, self._moved.run(state, Patience(self._clock, Observer())))
+        return (*beside, mover.run()) if self._moves else beside
 
     async def _follow(self, log: Any) -> None:
         while True:

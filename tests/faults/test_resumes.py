@@ -63,6 +63,29 @@ async def test_one_that_was_down_is_tried_at_once() -> None:
     await process.stop()
 
 
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+@virtually
+async def test_one_that_is_offline_and_has_another_url_is_pinged_at_once(lane: LaneKind) -> None:
+    rare: dict[str, Any] = {
+        "lane": lane,
+        "breaker": {"failures": 2, "window": 60, "open_for": 5},
+        "offline": {"after": 60, "ping_every": 3600},
+        "retry": {"base": 1, "factor": 1, "cap": 1, "max_attempts": 99},
+    }
+    world, _ = await _world(lane, **{name: each for name, each in rare.items() if name != "lane"})
+    world.outside.down.add("answer")
+    await world.send(message(0, "a", "r"))
+    process = MovingProcess(world)
+    await process.ended(300)
+    pinged = len(world.outside.pings)
+    assert pinged > 0
+    await world.declare("r", "/blind", **rare)
+    await process.ended(SOON_S)
+    assert world.outside.arrived("/blind") == ["a-0"]
+    assert len(world.outside.pings) == pinged + 1
+    await process.stop()
+
+
 @virtually
 async def test_a_hold_that_follows_a_resume_holds() -> None:
     world, holding = await _world("dedicated")

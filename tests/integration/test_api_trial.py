@@ -20,6 +20,8 @@ from relay.domain.hold import Hold
 from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
 from relay.domain.signing import verify_standard
 from relay.sink import Sink
+from relay.state.attempts import Change
+from tests.contract.state_contract import outcome, row
 from tests.contract.transport_rig import LOOPBACK
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 
@@ -173,3 +175,13 @@ async def test_the_command_shows_both_and_ends_with_1_unless_it_is_a_2xx(
 async def command(rig: Rig, *words: str) -> Result:
     with capture_logs():  # of the API, which is in the same process: they are no output of the command
         return await asyncio.to_thread(CliRunner().invoke, receivers, [*words, "--api", rig.url])
+
+
+@pytest.mark.parametrize(("status", "probe_in_s"), [(204, 0.0), (500, 30.0)])
+async def test_one_that_takes_a_test_is_not_called_offline_for_long(rig: Rig, status: int, probe_in_s: float) -> None:
+    for number in range(3):
+        await rig.state.settle([outcome(row(number), Change.RETRY, b"", healthy=False)])
+    assert (await rig.state.openings(["r:ci"]))[0].probe_in_s == 30.0
+    rig.transport.reply = Response(status, {}, b"")
+    await rig.request("POST", PATH)
+    assert (await rig.state.openings(["r:ci"]))[0].probe_in_s == probe_in_s
