@@ -296,6 +296,15 @@ class EndpointsContract:
         await settled(rig.state, row(9), Change.RELEASED, b"soon", healthy=False)
         assert await begun(rig.state, row(9), b"later") == Wait(60.0, "offline")
 
+    async def test_one_that_answers_when_it_is_asked_about_a_message_is_pinged_at_the_next_attempt(
+        self, rig: Rig
+    ) -> None:
+        await self.long_outage(rig)
+        await self.ping(rig, 9, healthy=False)
+        await settled(rig.state, row(1), Change.RESULT, b"", healthy=True)
+        assert (await self.health(rig)).breaker == "half_open"
+        assert isinstance(await begun(rig.state, row(9), b"soon"), Ping)
+
     async def test_a_ping_that_was_not_sent_makes_room_for_the_next(self, rig: Rig) -> None:
         await self.long_outage(rig)
         await self.ping(rig, 9, healthy=None)

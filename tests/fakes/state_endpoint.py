@@ -117,6 +117,8 @@ class Endpoint:
 
     def record(self, now: float, token: bytes, healthy: bool | None, policy: BreakerPolicy) -> None:
         is_probe = token != b"" and self.probe == token
+        if token == b"" and healthy:
+            self.probe_soon(now)
         self.breaker = record(self.breaker, now, policy, healthy, is_probe)
         if is_probe:
             self.probe = None

@@ -94,7 +94,11 @@ end
 local function record_health(e, token, healthy, failures, window, open_for, offline_after, ping_every)
   if e.o then
     if token == '' or e.k ~= token then
-      return false
+      if token ~= '' or healthy ~= 1 or e.k or e.o <= now then
+        return false
+      end
+      e.o = now -- it answered somebody who asked it about a message: there is reason to probe it
+      return true
     end
     e.k, e.q = nil, nil
     if healthy == 1 then
