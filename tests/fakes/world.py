@@ -22,7 +22,7 @@ from relay.engine.supervision import Patience, Supervisor
 from relay.engine.turnstile import SEATS, Turnstile
 from relay.engine.work import Dead, Decision, Work
 from relay.lanes import Lanes
-from relay.log.port import Headers, NewRecord, Record, TopicPartition
+from relay.log.port import Headers, NewRecord, Record, TopicPartition, size_of
 from relay.plan import Plan
 from relay.telemetry.metrics import Metrics
 from relay.watch.attempt_log import AttemptLog
@@ -188,6 +188,8 @@ class World:
         self.state = MemoryState(clock=clock.time, ready=False)
         self.state_available = True
         self.outside = Surroundings()
+        self.make_log: Callable[[MemoryBroker], MemoryLog] = MemoryLog
+        """What makes the log of a process."""
         self.told = Told()
         self.seats = SEATS
         self.attempt_log = 0.0
@@ -287,9 +289,21 @@ class Process:
         self._clock = self._shared or world.clock
         self._transport = transport or world.outside
         self._world = world
-        self.log = MemoryLog(world.broker)
+        self.log = world.make_log(world.broker)
         self._stop = asyncio.Event()
         self._task = asyncio.create_task(self._run())
+
+    def held(self) -> dict[TopicPartition, list[int]]:
+        """Bytes of each record that it has in memory, by lane: unfinished ones, and parked ones that it has taken up
+        again. Counted from what the log has, not from what the engine says of it."""
+        found: dict[TopicPartition, list[int]] = {}
+        for lane in self.lanes.pump.lanes() if self.lanes else ():
+            records = self._world.broker[lane.partition].records
+            there = [records[offset] for offset in lane._watermark._unfinished]
+            there += [work.record for work in lane.taken_up()]
+            if there:
+                found[lane.partition] = [size_of(record) for record in there]
+        return found
 
     async def ended(self, seconds: float) -> bool:
         """Wait so long; True if it ended by itself."""

@@ -4,15 +4,22 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from relay.domain.errors import LogUnavailable, PartlyAppended
 from relay.domain.message import Message
 from relay.engine.pump import Pump
+from relay.engine.slices import Slices
 from relay.log.port import Coordinate, NewRecord
 from tests.fakes.log import MemoryBroker, MemoryLog
-from tests.fakes.virtual_time import virtually
+from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, receiver
+from tests.faults.simulation.watched_log import Troubles, WatchedLog
 from workers.from_sender import FromSender
 
 SUBSCRIBERS = 400
@@ -62,14 +69,14 @@ def counting_hops(most: list[int]) -> Iterator[None]:
         yield
 
 
-async def _fanned_out() -> World:
+async def _fanned_out(subscribers: int = SUBSCRIBERS, payloads: Sequence[bytes] = (PAYLOAD,) * MESSAGES) -> World:
     """Messages to many receivers wait on `from_sender`; no process here reads the receivers' own lanes."""
-    names = [f"r{number}" for number in range(SUBSCRIBERS)]
+    names = [f"r{number}" for number in range(subscribers)]
     world = World([receiver(name, "/answer") for name in names])
     world.served = frozenset()
     await world.create()
     await world.send(
-        *(Message("a", f"a-{n}", tuple(names), "push", None, "text/plain", PAYLOAD) for n in range(MESSAGES))
+        *(Message("a", f"a-{n}", tuple(names), "push", None, "text/plain", each) for n, each in enumerate(payloads))
     )
     return world
 
@@ -170,3 +177,36 @@ async def test_what_was_acknowledged_beside_a_record_that_is_too_large_is_not_ap
     assert _rest(world) == 0
     assert world.told.dead_letters == {"too_large": MESSAGES}
     assert set(log.acknowledged.values()) == {1}
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(
+    subscribers=st.sampled_from([1, 7, 200, 1_000]),
+    sizes=st.lists(st.sampled_from([0, 25_000, 1_000_000]), min_size=1, max_size=4),
+    partly=st.lists(st.tuples(st.integers(0, 999), st.booleans()), max_size=8),
+)
+def test_whatever_the_log_acknowledges_each_receiver_gets_each_message(
+    subscribers: int, sizes: list[int], partly: list[tuple[int, bool]]
+) -> None:
+    run_virtually(_each_gets_each(subscribers, sizes, partly))
+
+
+async def _each_gets_each(subscribers: int, sizes: list[int], partly: list[tuple[int, bool]]) -> None:
+    world, troubles = await _fanned_out(subscribers, [bytes(size) for size in sizes]), Troubles()
+    troubles.partly.extend(partly)
+    world.make_log = partial(WatchedLog, troubles=troubles)
+    process = Process(world)
+    await process.ended(300)
+    await process.stop()
+    assert _rest(world) == 0
+    assert troubles.wrongs == []
+    for name in world.known.receivers():
+        lane = world.broker.records(world.topics.to_receiver(name))
+        ids = [dict(record.headers)["ce_id"] for record in lane]
+        assert list(dict.fromkeys(ids)) == [b"a-%d" % number for number in range(len(sizes))]
+
+
+def test_an_append_that_forgets_what_was_acknowledged_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Slices, "partly", lambda _slices, _places: None)
+    with pytest.raises(AssertionError):
+        run_virtually(_each_gets_each(7, [0], [(3, False)]))

@@ -1,13 +1,16 @@
 """Memory is bounded in bytes: what a process holds of large records stays within its budget, the rest in the log."""
 
+import sys
 from typing import Any
 
 import pytest
 
 from relay.config.settings import Settings
 from relay.domain.message import Message
+from relay.engine.policy import BudgetShare
+from relay.engine.runner import Runner
 from relay.limits import lanes_budget
-from relay.log.port import TopicPartition, size_of
+from relay.log.port import TopicPartition
 from tests.fakes.strikes import Fuse
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import virtually
@@ -24,25 +27,18 @@ def _large(source: str, count: int, *names: str) -> list[Message]:
     return [Message(source, f"{source}-{n}", names, "push", None, "text/plain", payload) for n in range(count)]
 
 
-def held(world: World, process: Process) -> dict[TopicPartition, int]:
-    """Bytes of the records that the process has in memory, by lane: unfinished ones, and parked ones that it has taken
-    up again. Counted from what the log has, not from what the engine says."""
-    found: dict[TopicPartition, int] = {}
-    for lane in process.lanes.pump.lanes() if process.lanes else ():
-        records = world.broker[lane.partition].records
-        unfinished = sum(size_of(records[offset]) for offset in lane._watermark._unfinished)
-        found[lane.partition] = unfinished + sum(size_of(work.record) for work in lane.taken_up())
-    return found
+def _within(budget: int, held: dict[TopicPartition, list[int]]) -> bool:
+    """The budget, and of each lane one record, and a parked one."""
+    return sum(map(sum, held.values())) <= budget + sum(2 * max(sizes) for sizes in held.values())
 
 
-async def _most_held(world: World, process: Process, seconds: float) -> int:
+async def _most_held(process: Process, seconds: float) -> int:
     most = 0
     for _ in range(int(seconds / 0.05)):
         await process.ended(0.05)
-        by_lane = held(world, process)
-        # The budget, and of each lane one record, and a parked one.
-        assert sum(by_lane.values()) <= lanes_budget(SETTINGS) + 2 * (LARGE + 2_000) * sum(map(bool, by_lane.values()))
-        most = max(most, sum(by_lane.values()))
+        held = process.held()
+        assert _within(lanes_budget(SETTINGS), held)
+        most = max(most, sum(map(sum, held.values())))
     return most
 
 
@@ -55,7 +51,7 @@ async def test_large_messages_for_a_receiver_that_is_down(lane: str) -> None:
         world.outside.troubles[f"a-{number}"] = [REFUSED] * 3
     await world.send(*_large("a", 100, "r"))
     process = Process(world)
-    assert await _most_held(world, process, 60) >= BUDGET // 4, "it takes what there is"
+    assert await _most_held(process, 60) >= BUDGET // 4, "it takes what there is"
     await process.stop()
     for number in range(100):
         world.outside.troubles.pop(f"a-{number}", None)
@@ -75,10 +71,17 @@ async def test_one_lane_does_not_take_what_another_needs() -> None:
     process = Process(world)
     await process.ended(20)
     await world.send(*_large("b", 50, "well"))
-    most = await _most_held(world, process, 20)
+    most = await _most_held(process, 20)
     await process.stop()
     assert world.outside.arrived("/answer") == [f"b-{number}" for number in range(50)]
     assert most <= lanes_budget(SETTINGS) + 2 * LARGE
+
+
+def test_memory_without_a_budget_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BudgetShare, "full", False)
+    monkeypatch.setattr(Runner, "_room", lambda _: sys.maxsize)
+    with pytest.raises(AssertionError):
+        test_large_messages_for_a_receiver_that_is_down("dedicated")
 
 
 @virtually
@@ -91,7 +94,7 @@ async def test_parked_records_come_back_within_the_budget() -> None:
         world.outside.troubles[f"a-{number}"] = [REFUSED]
     await world.send(*_large("a", 60, "r"))
     process = Process(world)
-    await _most_held(world, process, 300)
+    await _most_held(process, 300)
     await process.stop()
     await world.run(Fuse(), 3_000, until=lambda: len(world.outside.results()) == 60)
     assert sorted(world.outside.arrived("/answer")) == sorted(f"a-{number}" for number in range(60))

@@ -8,10 +8,11 @@ from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import parse_message
 from relay.engine.parking import parked_key
+from relay.limits import lanes_budget
 from relay.log.port import Record
 from relay.state.rows import callback_row, delivery_row
 from tests.fakes.surroundings import most_in
-from tests.fakes.world import World
+from tests.fakes.world import Process, World
 from tests.faults.simulation.outside import Wire
 from tests.faults.simulation.story import Story
 
@@ -29,6 +30,13 @@ def wrongs_now(world: World, wire: Wire, story: Story) -> list[str]:
         *_letters(world, story),
         *_results(world, wire),
     ]
+
+
+def over_budget(world: World, process: Process) -> Iterator[str]:
+    """Memory: the budget, and of each lane one record, and a parked one."""
+    held, budget = process.held(), lanes_budget(world.settings)
+    if sum(map(sum, held.values())) > budget + sum(2 * max(sizes) for sizes in held.values()):
+        yield f"memory: {held} of {budget} bytes"
 
 
 # I2: what is committed has an acknowledged successor

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 from msgspec import structs
@@ -14,11 +15,12 @@ from relay.domain.receiver import Receiver
 from relay.log.port import Record
 from tests.fakes.virtual_time import VirtualLoop
 from tests.fakes.world import World, message, receiver
-from tests.faults.simulation.checks import NOBODY, wrongs_at_rest, wrongs_now
+from tests.faults.simulation.checks import NOBODY, over_budget, wrongs_at_rest, wrongs_now
 from tests.faults.simulation.fates import Fate
 from tests.faults.simulation.lacking import Configured
 from tests.faults.simulation.outside import PATIENCE_S, Mishap, Wire
 from tests.faults.simulation.story import Delivery, Sending, Story
+from tests.faults.simulation.watched_log import Troubles, WatchedLog
 from tests.faults.simulation.watched_state import WatchedState
 
 SESSION_S = 15.0
@@ -43,8 +45,8 @@ RECEIVERS: Sequence[Receiver] = (
 """Each has its name for its path. One can be asked, one answers later, one cannot be asked, and one always fails. What
 they may have in flight, and their rates, are less than what is sent to them at a time. No deadline is as short as the
 brokers' clocks are off: by these it is counted."""
-HELD = Settings(receivers_file="none", hold_max=5.0)
-"""Every retry is parked."""
+HELD = Settings(receivers_file="none", hold_max=5.0, memory_budget=2_000_000)
+"""Every retry is parked, and a few large messages are all that fits in memory."""
 
 
 @dataclass
@@ -61,6 +63,7 @@ class Scene:
     world: World
     state: WatchedState
     wire: Wire
+    troubles: Troubles
     story: Story = field(default_factory=Story)
     crew: list[_Member] = field(default_factory=list)
     numbers: int = 0
@@ -72,15 +75,19 @@ class Scene:
         state = WatchedState(clock=world.clock.monotonic, ready=False)
         wire = Wire(busy_s=_BUSY_S)
         world.state, world.outside = state, wire
+        troubles = Troubles()
+        world.make_log = partial(WatchedLog, troubles=troubles)
         await world.create()
-        return cls(world, state, wire)
+        return cls(world, state, wire, troubles)
 
     # what is sent
 
-    async def produce(self, source: str, receivers: Sequence[str], count: int) -> None:
+    async def produce(self, source: str, receivers: Sequence[str], count: int, size: int = 0) -> None:
+        """`size`: bytes of each payload, at least."""
         for _ in range(count):
             self.numbers += 1
-            await self._send(Sending(message(self.numbers, source, *receivers)))
+            one = message(self.numbers, source, *receivers)
+            await self._send(Sending(structs.replace(one, payload=one.payload.ljust(size))))
 
     async def resend(self, one: Message) -> None:
         await self._send(Sending(one, again=True))
@@ -210,10 +217,16 @@ class Scene:
         await self.run(seconds)
         self.world.state_available = self.world.broker.available = True
 
+    def partly(self, upto: int, *, arrives: bool) -> None:
+        """Of the next append with more records only so many are acknowledged."""
+        self.story.faults += arrives
+        self.troubles.partly.append((upto, arrives))
+
     # judgement
 
     def wrongs(self) -> list[str]:
-        return self.state.wrongs + wrongs_now(self.world, self.wire, self.story)
+        found = self.state.wrongs + self.troubles.wrongs + wrongs_now(self.world, self.wire, self.story)
+        return found + [wrong for member in self.crew for wrong in over_budget(self.world, member.process)]
 
     async def wrongs_at_end(self) -> list[str]:
         """After the last fault: whatever is still wrong when all is quiet, or that it never becomes so."""
@@ -221,6 +234,7 @@ class Scene:
         self.learn()
         self.wire.down.clear()
         self.wire.mishaps.clear()
+        self.troubles.partly.clear()
         await self._rest()
         wrong = self.wrongs()
         if not await self.world.is_at_rest():

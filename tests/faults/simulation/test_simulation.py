@@ -6,6 +6,7 @@ RELAY_SIMULATION_EXAMPLES: so many stories, each time other ones; without it a f
 
 import asyncio
 import os
+import sys
 from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -21,6 +22,9 @@ from hypothesis.stateful import (
 )
 
 from relay.domain.exchange import Response
+from relay.engine.policy import BudgetShare
+from relay.engine.runner import Runner
+from relay.engine.slices import Slices
 from relay.engine.work import Done, Later
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import VirtualLoop
@@ -38,7 +42,8 @@ SHRINKING_S = 600
 """A story that fails is told again and again, ever shorter, which takes a while."""
 
 sources = st.sampled_from(["a", "b"])
-names = st.lists(st.sampled_from([each.name for each in RECEIVERS]), min_size=1, max_size=2, unique=True)
+names = st.lists(st.sampled_from([each.name for each in RECEIVERS]), min_size=1, max_size=4, unique=True)
+sizes = st.sampled_from([0, 0, 0, 10_000, 300_000, 1_000_000])
 nths = st.integers(0, 30)
 calls = st.integers(1, 25)
 pauses = st.sampled_from([0.005, 0.015, 0.05, 0.2, 1.0, 5.0, 20.0, 60.0])
@@ -83,9 +88,9 @@ class RelayMachine(RuleBasedStateMachine):
 
     # what is sent
 
-    @rule(source=sources, receivers=names, count=st.integers(1, 3))
-    def produce(self, source: str, receivers: list[str], count: int) -> None:
-        self.do(self.scene.produce(source, receivers, count))
+    @rule(source=sources, receivers=names, count=st.integers(1, 3), size=sizes)
+    def produce(self, source: str, receivers: list[str], count: int, size: int) -> None:
+        self.do(self.scene.produce(source, receivers, count, size))
 
     @precondition(lambda self: self.firsts)
     @rule(nth=nths)
@@ -187,6 +192,13 @@ class RelayMachine(RuleBasedStateMachine):
     def lose_state(self) -> None:
         self.do(_now(self.scene.lose_state))
 
+    @rule(upto=st.integers(1, 3), arrives=st.booleans(), source=sources, receivers=names, size=sizes)
+    def partly(self, upto: int, arrives: bool, source: str, receivers: list[str], size: int) -> None:
+        """While there is something to be appended."""
+        self.scene.partly(upto, arrives=arrives)
+        self.do(self.scene.produce(source, receivers, 2, size))
+        self.do(self.scene.run(STRUCK_S))
+
     @rule(which=st.sampled_from(["state", "log", "both"]), seconds=pauses)
     def away(self, which: str, seconds: float) -> None:
         self.do(self.scene.away(state=which != "log", log=which != "state", seconds=seconds))
@@ -228,8 +240,25 @@ def test_a_receiver_that_is_unknown_where_its_settings_cannot_be_used_is_found(m
         return Done((*known.records, *(self._unknown(work, name) for name in unknown)))
 
     monkeypatch.setattr(FromSender, "_routed", routed)
+    _is_found("instead of")
+
+
+@pytest.mark.slow
+def test_memory_without_a_budget_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BudgetShare, "full", False)
+    monkeypatch.setattr(Runner, "_room", lambda _: sys.maxsize)
+    _is_found("memory: ")
+
+
+@pytest.mark.slow
+def test_an_append_that_forgets_what_was_acknowledged_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Slices, "partly", lambda _slices, _places: None)
+    _is_found("appended again")
+
+
+def _is_found(wrong: str) -> None:
     few = settings(TestRelay.settings, max_examples=400, phases=[Phase.generate])
-    with pytest.raises(AssertionError, match="instead of"):
+    with pytest.raises(AssertionError, match=wrong):
         run_state_machine_as_test(RelayMachine, settings=few)
 
 
