@@ -16,7 +16,7 @@ from relay.engine.order import Order, Twins, Watermark
 from relay.engine.parking import DueIndex, ParkedKeys
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Appetite, Bounds, BudgetShare, Policy, Standing
-from relay.engine.slices import SLICE_BYTES, held_by, weight_of
+from relay.engine.slices import SLICE_BYTES, measured
 from relay.engine.work import Dead, Done, Outcome, Unread, W, Work, Worker, is_awaited, row_of
 from relay.log.port import Coordinate, NewRecord, TopicPartition, size_of
 from relay.state.port import Lane as LaneId
@@ -132,9 +132,9 @@ class Ending(Generic[W]):
 
     def _append(self, work: W, records: tuple[NewRecord, ...]) -> None:
         work.out, work.forms = records, None
-        work.weight = weight_of(records)
+        work.weight, held = measured(records, work.record.value)
         self._to_append += work.weight
-        self._holds(work, held_by(records, work.record.value))
+        self._holds(work, held)
         self._asks.put(Ask.APPEND, work)
 
     def _holds(self, work: W, size: int) -> None:

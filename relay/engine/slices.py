@@ -15,15 +15,16 @@ LEAST_BYTES: Final = SLICE_BYTES // SLICE_RECORDS
 """What a record weighs at least: so one number bounds bytes and records."""
 
 
-def held_by(records: Sequence[NewRecord], shared: bytes | None) -> int:
-    """Bytes that are in memory for `records`. A value that several have counts once, and `shared`, which is counted
-    elsewhere, not at all."""
-    if len(records) == 1:
+def measured(records: Sequence[NewRecord], shared: bytes | None) -> tuple[int, int]:
+    """What `records` weigh, and how many bytes are in memory for them. There a value that several have counts once, and
+    `shared`, which is counted elsewhere, not at all."""
+    if len(records) == 1:  # nearly always
         size, value = size_of(records[0]), records[0].value
-        return size if value is not shared else size - len(value or b"")
+        return max(LEAST_BYTES, size), size if value is not shared else size - len(value or b"")
     values = {id(record.value): len(record.value or b"") for record in records}
     values.pop(id(shared), None)
-    return sum(values.values()) + sum([size_of(record) - len(record.value or b"") for record in records])
+    beside = sum([size_of(record) - len(record.value or b"") for record in records])
+    return weight_of(records), sum(values.values()) + beside
 
 
 def weight_of(records: Iterable[NewRecord | Record]) -> int:

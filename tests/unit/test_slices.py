@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.engine.asks import Ask, Asks
-from relay.engine.slices import LEAST_BYTES, SLICE_BYTES, SLICE_RECORDS, Slices, slices, weight_of
+from relay.engine.slices import LEAST_BYTES, SLICE_BYTES, SLICE_RECORDS, Slices, measured, slices, weight_of
 from relay.log.port import Coordinate, NewRecord, size_of
 
 WEIGHTS = st.lists(st.integers(LEAST_BYTES, 2 * SLICE_BYTES), max_size=40)
@@ -24,6 +24,16 @@ def at(offset: int) -> Coordinate:
 def test_a_records_size_is_what_it_carries() -> None:
     assert size_of(NewRecord("topic", b"key", b"value", (("name", b"12"), ("n", b"")))) == 3 + 5 + 4 + 2 + 1
     assert size_of(NewRecord("topic", None, None)) == 0
+
+
+def test_a_payload_that_many_records_share_is_in_memory_once() -> None:
+    payload, other = bytes(100_000), bytes(50_000)
+    one, more = NewRecord("t", b"k", payload), [NewRecord("t", b"key", payload, (("h", b"v"),))] * 30
+    assert measured([one], payload) == (100_001, 1)
+    assert measured([one], other) == (100_001, 100_001)
+    assert measured(more, payload) == (30 * 100_005, 30 * 5)
+    assert measured([*more, NewRecord("t", None, other)], None)[1] == 30 * 5 + 150_000
+    assert measured([], payload) == (0, 0)
 
 
 @given(WEIGHTS)
