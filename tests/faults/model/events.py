@@ -10,7 +10,7 @@ from functools import partial
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from relay.domain.exchange import Exchange, NoResponse
+from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.engine.recovery import Holding, Recovery
 from tests.faults.model.here import HERE, OBSERVER, PATIENCE, SETTINGS, TOPICS, Role, client, effects, finished
 from tests.faults.model.turns import YES, at_once, carry_on, hear, leave, told, turn
@@ -18,6 +18,7 @@ from tests.faults.model.world import Owner, Posted, World, sent
 
 FORMER: Final = "former"
 LOST: Final = NoResponse("disconnected", "the response was lost", sent=True)
+REJECTED: Final = Response(422, {}, b"")
 REFUSED: Final = NoResponse("refused", "nobody listens", sent=False)
 
 
@@ -40,6 +41,8 @@ def events(world: World) -> list[Event]:
     found += [Event("arrives", (number,)) for number in range(len(world.wire))]
     if world.former is not None:
         found += _of_former(world, world.former)
+    if world.faults.replays and world.letters:
+        found.append(Event("is replayed", ()))
     return found + list(_faults(world))
 
 
@@ -102,6 +105,8 @@ def _faults(world: World) -> Iterator[Event]:
             yield Event("is dropped", (number,), False)
         if left.refused and posted.by is not None:
             yield Event("is refused", (number,), False)
+        if left.rejected and posted.by is not None:
+            yield Event("is rejected", (number,), False)
     if left.crashes:
         yield from _crashes(world)
     if left.flushes and world.state.has_rows:
@@ -271,6 +276,8 @@ _HAPPENS: Final[Mapping[str, Callable[..., None]]] = {
     "takes too long": _takes_too_long,
     "is dropped": partial(_vanishes, answer=LOST),
     "is refused": partial(_vanishes, answer=REFUSED),
+    "is rejected": partial(_vanishes, answer=REJECTED),
+    "is replayed": World.replay,
     "crash": _crash,
     "makes a call twice": lambda world, who, number, _: carry_on(world, _owner(world, who), number, times=2),
     "flush": _flush,
@@ -283,6 +290,8 @@ _SPENT: Final = {
     "takes too long": "lost",
     "is dropped": "dropped",
     "is refused": "refused",
+    "is rejected": "rejected",
+    "is replayed": "replays",
     "crash": "crashes",
     "makes a call twice": "repeats",
     "flush": "flushes",

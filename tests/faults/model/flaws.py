@@ -135,6 +135,8 @@ FLAWS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
             "no_settle",
             "index_before_park",
             "tombstone_before_hop",
+            "no_life_in_removals",
+            "no_life_in_tombstones",
         )
     },
     **{

@@ -9,7 +9,7 @@ from tests.faults.model.events import after
 from tests.faults.model.flaws import FLAWS
 from tests.faults.model.here import Cast
 from tests.faults.model.search import Found, search
-from tests.faults.model.test_model import ASKED, ONE, PARKED
+from tests.faults.model.test_model import ASKED, ONE, PARKED, in_removal
 from tests.faults.model.world import MESSAGES, Faults, World, beginning
 
 
@@ -103,6 +103,13 @@ def _in_doubt() -> World:
     """A POST was dropped on its way."""
     start = beginning(ASKED, Faults(zombies=1, dropped=1, flushes=1), to_receiver=ONE)
     return after(start, "reads", "carries on", "hears the verdict", "is dropped")
+
+
+@pytest.mark.parametrize("flaw", ["no_life_in_removals", "no_life_in_tombstones"])
+def test_a_removal_that_names_no_life_loses_the_next_one_to_who_wakes_up_late(flaw: str) -> None:
+    assert search(in_removal()).first == {}
+    with FLAWS[flaw]():
+        assert "lost" in search(in_removal(), to_the_end=False).violations
 
 
 def test_without_order_one_overtakes_another_that_was_refused() -> None:

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 import pytest
 
+from relay.engine.asks import Ask
+from tests.faults.model.events import after, events, happen
 from tests.faults.model.here import Cast
 from tests.faults.model.search import Found, search
-from tests.faults.model.world import MESSAGES, Faults, beginning
+from tests.faults.model.world import MESSAGES, Faults, World, beginning
 
 ASKED = Cast()
 UNASKED = Cast(asked=False)
@@ -146,6 +148,30 @@ def test_what_was_parked_comes_in_its_turn(story: Story, told: Told) -> None:
     """What the receiver refuses has to wait for longer than anything is held in memory; its follower waits behind."""
     found = _seen(search(beginning(PARKED, story.faults, to_receiver=story.messages)), story, told)
     assert found.first == {}
+
+
+def test_whoever_removes_what_was_parked_leaves_the_next_life_alone(told: Told) -> None:
+    assert _seen(search(in_removal()), Story(Faults(), 100), told).first == {}
+
+
+def in_removal() -> World:
+    """A message was refused, parked, and rejected. Its owner froze right before it removed what was parked; another has
+    done that, and the message is replayed, and may be refused and parked once more."""
+    world = beginning(PARKED, Faults(refused=2, rejected=1, zombies=1, replays=1), to_receiver=ONE)
+    _until(world, "is refused")
+    _until(world, "is rejected")
+    while not any(each.command.ask is Ask.RETIRE for each in world.owners["to_receiver"].under_way):
+        happen(world, events(world)[0])
+    after(world, "freezes")
+    while own := [event for event in events(world) if event.of[:1] == ("to_receiver",) and event.progress]:
+        happen(world, own[0])
+    return after(world, "is replayed")
+
+
+def _until(world: World, wanted: str) -> None:
+    while not any(event.do == wanted for event in events(world)):
+        happen(world, events(world)[0])
+    after(world, wanted)
 
 
 @_stories(

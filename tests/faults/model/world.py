@@ -10,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from msgspec import structs
+
 from relay.domain.exchange import Request
-from relay.domain.hop import Hop
+from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Receiver, Source
@@ -58,7 +60,7 @@ _MINE: Final = {tag_of(f"s:{SOURCE}"), tag_of("r:r")}
 class Faults(NamedTuple):
     """How many of each may still happen. `lost`: responses that never come, or come too late. `repeats`: calls to the
     state or the log whose answer is lost, so that they are made twice. `moves`: lanes that are given up in order;
-    `zombies`: without their owner's knowledge."""
+    `zombies`: without their owner's knowledge. `rejected`: answers that end a life; each replay begins another."""
 
     crashes: int = 0
     lost: int = 0
@@ -69,6 +71,8 @@ class Faults(NamedTuple):
     repeats: int = 0
     moves: int = 0
     zombies: int = 0
+    rejected: int = 0
+    replays: int = 0
 
 
 class State(MemoryState):
@@ -205,6 +209,18 @@ class World:
     def append(self, records: list[NewRecord]) -> None:
         finished(client().append(records))
 
+    @property
+    def letters(self) -> list[Record]:
+        """Dead letters, of all partitions."""
+        return self.broker.records(TOPICS.failed_messages)
+
+    def replay(self) -> None:
+        """The first record of the receiver's lane once more, in its next life."""
+        first = self.records("to_receiver")[0]
+        hop = decode_hop(first.headers)
+        again = structs.replace(hop, generation=len(self.log("to_receiver")))
+        self.append([NewRecord(first.topic, first.key, first.value, encode_hop(again))])
+
     def open(self, role: Role, epoch: int) -> Owner:
         """A new owner, which begins where was committed."""
         worker = self.cast.workers[role]
@@ -233,7 +249,7 @@ class World:
         """Nobody owes anything any more."""
         idle = not any(owner.busy for owner in self.owners.values())
         read = all(owner.read == self.end(role) and not owner.core.unfinished for role, owner in self.owners.items())
-        return idle and read and not (self.wire or self.former or self.state.has_parked)
+        return idle and read and not (self.wire or self.former or self.state.has_parked or self.faults.replays)
 
 
 def beginning(cast: Cast, faults: Faults, **logs: tuple[int, ...]) -> World:
