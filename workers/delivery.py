@@ -32,8 +32,8 @@ UNVERIFIED = Later(OFF_S, "the receiver has yet to be verified", Change.RELEASED
 
 
 def unusable_wait(settings: Receiver | Source) -> Later | None:
-    """How long nothing is tried where this process cannot use the settings; None: it can. Whoever keeps them has what
-    waits resumed as soon as it can."""
+    """How long nothing is tried where this process cannot use the settings; None: it can. The registry resumes what
+    waits as soon as it can."""
     if settings.unusable is None:
         return None
     return Later(OFF_S, f"its settings cannot be used here: {settings.unusable}", Change.RELEASED, pause_s=OFF_S)

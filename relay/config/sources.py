@@ -46,7 +46,7 @@ class Sources:
         return own is None or own.unusable is not None
 
     def put(self, source: Source) -> list[str]:
-        """Owners of the callbacks that can be used from now on, as far as somebody has asked for them."""
+        """Put it in force; returns the owners of callbacks that could not be used before, and can now."""
         source_id, former = source.source_id, self._sources.get(source.source_id)
         waited = former is not None and former.unusable is not None and source.unusable is None
         resumed = [f"s:{each}" for each in (self._others if source_id == ANY_SOURCE else [source_id]) if waited]

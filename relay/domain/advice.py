@@ -51,7 +51,7 @@ WAITS: Final[Mapping[WaitKind, Cause]] = {
     "configuration": Cause(
         "Its settings cannot be used",
         "A secret that they name is not set where the workers run, or a newer release wrote them. Set it for every"
-        " process and start them again, or change the settings; everything then goes on by itself, in order.",
+        " process and start them again, or change the settings; what waits then goes on, in order.",
     ),
     "settling": Cause("An attempt may still arrive", "It is looked into when that time is over."),
     "switched_off": Cause("The receiver is switched off", "Set `enabled: true` of the receiver, and it goes on."),

@@ -74,7 +74,7 @@ class Filter:
 
 
 UNDECIDED: Final = Filter("undecided", lambda _event: True)
-"""Of a subscription that cannot be read here: nobody can say yet whether it takes a message."""
+"""Of a subscription that cannot be read here: whether it takes a message is not known yet."""
 
 
 def _headers(message: Message) -> dict[str, str]:

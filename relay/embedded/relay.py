@@ -38,7 +38,7 @@ KEPT_BODY: Final = 65_536
 MIB: Final = 1024**2
 DISK_LOOK_S: Final = 1.0
 PING_EVERY_S: Final = 2.0
-"""Whoever has just started a receiver on this machine sees at once that it is back."""
+"""A receiver that was just started on this machine gets its backlog at once."""
 LOOPBACK: Final = tuple(ip_network(text) for text in ("127.0.0.0/8", "::1/128"))
 
 _log = get_logger("relay.process")

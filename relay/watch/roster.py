@@ -15,7 +15,7 @@ from relay.state.port import State
 
 SIGN_EVERY_S: Final = 3.0
 UNUSABLE: Final = 500
-"""So many endpoints are told of whose settings cannot be used."""
+"""Endpoints whose settings cannot be used, at most: so many get a sign."""
 HEADS: Final = 50
 """So many lines of a lane are told of, and as many of those that are parked."""
 

@@ -46,7 +46,7 @@ def test_without_the_secret_messages_wait_unparked_until_the_file_is_read_and_th
         assert world.parked_copies() == []
         entries = {"sources": world.sources, "receivers": world.entries}
         process.registry.learn(parse_receivers_file(yaml.safe_dump(entries), "test"))
-        await process.ended(2)  # at once, not when somebody looks again
+        await process.ended(2)  # at once, not at the next look
         assert len(world.outside.arrived("/answer")) == MANY
         await until(world.is_at_rest)
         await process.stop()

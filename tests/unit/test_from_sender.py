@@ -98,7 +98,7 @@ def test_a_message_waits_while_the_lane_of_one_of_its_receivers_cannot_be_told(r
     assert isinstance(step.step(work), Done)
 
 
-def test_a_message_waits_while_nobody_can_say_whether_a_receiver_subscribes_to_it(rig: Rig) -> None:
+def test_a_message_waits_while_it_is_not_known_whether_a_receiver_subscribes_to_it(rig: Rig) -> None:
     rig.known.receivers["ci"] = replace(rig.known.receivers["ci"], unusable="not set", filter=UNDECIDED)
     rig.known.subscribed = ("ci",)
     step = worker(rig)

@@ -97,7 +97,7 @@ local function record_health(e, token, healthy, failures, window, open_for, offl
       if token ~= '' or healthy ~= 1 or e.k or e.o <= now then
         return false
       end
-      e.o = now -- it answered somebody who asked it about a message: there is reason to probe it
+      e.o = now -- it answered a question about a message: there is reason to probe it
       return true
     end
     e.k, e.q = nil, nil

@@ -184,7 +184,7 @@ local function general()
     local left, down = (e.k and e.q or e.o) - now, outage(e)
     local offline = down >= ask.limits[5]
     if offline and not e.k and e.g and e.g < T.epoch then
-      left = 0 -- who has just taken the lane over, as after a start, asks at once
+      left = 0 -- a process that has just taken the lane over, as after a start, asks at once
     end
     if left > 0 then
       if offline and e.k == ask.token then
