@@ -172,9 +172,14 @@ def _of_receiver(view: DeliveryView) -> DeliveryView:
     return replace(
         view,
         callback=None if view.callback is None else CallbackView(view.callback.status, None),
-        waiting_for=view.waiting_for if on_the_way else None,
+        waiting_for=_of_itself(view.waiting_for) if on_the_way else None,
         advice=view.advice if on_the_way else advice_on_end(view.reason, view.last_status) or None,
     )
+
+
+def _of_itself(wait: WaitView | None) -> WaitView | None:
+    """What it waits for, without the message that comes first: that may be for a former receiver of the name."""
+    return replace(wait, detail="an earlier message comes first") if wait is not None and wait.kind == "order" else wait
 
 
 def delivery_view(found: Found, source: Source, now: float) -> DeliveryView:

@@ -28,7 +28,8 @@ from relay.history.postgres_tables import (
 )
 from relay.history.rows import MESSAGE_COLUMNS, attempt_row, count_row, delivery_row, message_row
 from relay.history.searching import Row, Searching
-from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, DELIVERY, JOIN_DELIVERY, Dialect, Select
+from relay.history.select import Dialect, Select
+from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, DELIVERY, JOIN_DELIVERY
 from relay.history.taking import taken
 from relay.history.versions import check_not_newer
 from relay.log.port import TopicPartition

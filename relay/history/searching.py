@@ -26,11 +26,10 @@ from relay.history.port import (
     SpanCount,
     Visible,
 )
+from relay.history.select import Dialect, Select
 from relay.history.sql import (
     MOST_BRANCHES,
-    Dialect,
     MessageSearch,
-    Select,
     attempt_selects,
     count_select,
     deliveries_of,

@@ -4,18 +4,17 @@ A search is one select or several, each in the order of the page and cut to its 
 is what comes first of all of them. An OR over receivers or sources would sort everything that they ever had.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from relay.domain.attempt import AttemptKind
 from relay.domain.statistics import NUMBERS
 from relay.history.cursor import AfterAttempt, AfterMessage
 from relay.history.folding import PROGRESS
 from relay.history.port import AttemptQuery, MessageQuery, Visible
+from relay.history.select import Dialect, Select, Writer, beginning, wanted
 
-LAST_CHARACTER: Final = "\U0010ffff"
-"""Behind every text that begins as what is before it."""
 MOST_BRANCHES: Final = 100
 """Selects of one fetch; each takes a millisecond by its index. What is IN a longer list is sorted as a whole: with
 150,000 deliveries of 30 receivers that took seconds. So more receivers are asked for in groups, unless something else
@@ -60,57 +59,6 @@ ADD_COUNT: Final = "ON CONFLICT (span, begins_at, receiver, source_id, life) DO 
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """`sign`: begins a numbered parameter. `is_first`: of messages `m` with one id only the first. `holds`: whether the
-    bytes in a column contain those of a parameter."""
-
-    sign: str
-    is_first: str
-    holds: Callable[[str, str], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Select:
-    text: str
-    values: tuple[Any, ...]
-
-
-class _Writer:
-    """Conditions, and the values of their parameters."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        self._sign = dialect.sign
-        self.values: list[Any] = []
-        self.conditions: list[str] = []
-        self.head = ""
-
-    def mark(self, value: object) -> str:
-        self.values.append(value)
-        return f"{self._sign}{len(self.values)}"
-
-    def where(self, text: str, *values: object) -> None:
-        """`text` with {} for each value; nothing where the only value is None."""
-        if values != (None,):
-            self.conditions.append(text.format(*map(self.mark, values)))
-
-    def select(self, columns: str, tables: str, order: str, limit: int) -> Select:
-        where = " AND ".join(self.conditions) or "TRUE"
-        text = f"{self.head}SELECT {columns} FROM {tables} WHERE {where} ORDER BY {order} LIMIT {limit}"
-        return Select(text, tuple(self.values))
-
-
-def wanted(writer: "_Writer", keys: Sequence[tuple[str, str]]) -> str:
-    """A table `wanted` of these keys, to be the first of those joined: an IN would look at every row of the other."""
-    pairs = ", ".join(f"({writer.mark(source_id)}, {writer.mark(message_id)})" for source_id, message_id in keys)
-    return f"WITH wanted(s, m) AS (VALUES {pairs}) "
-
-
-def beginning(column: str, prefix: str) -> tuple[str, str, str]:
-    """For `where`: that the column begins so, as a range of an index."""
-    return f"{column} >= {{}} AND {column} < {{}}", prefix, prefix + LAST_CHARACTER
-
-
 # messages
 
 
@@ -139,14 +87,14 @@ class MessageSearch:
                 yield self._by_delivery("", query.receiver, receivers)
 
     def _by_message(self, source: str, *, new: bool) -> Select:
-        writer = _Writer(self.dialect)
+        writer = Writer(self.dialect)
         if new:
             writer.where("m.routed = 0")
         self._narrow(writer, "m", source)
         return writer.select(self._columns(writer), f"{self._first}messages m", _order("m"), self.limit)
 
     def _by_delivery(self, source: str, receiver: str | None, receivers: Sequence[str] = ()) -> Select:
-        writer = _Writer(self.dialect)
+        writer = Writer(self.dialect)
         writer.where("d.receiver = {}", receiver)
         if receivers and receiver is None:
             _where_receivers(writer, "d.receiver", receivers)
@@ -167,7 +115,7 @@ class MessageSearch:
             self._columns(writer), f"{self._first}deliveries d CROSS JOIN messages m", _order("d"), self.limit
         )
 
-    def _narrow(self, writer: _Writer, timed: str, source: str) -> None:
+    def _narrow(self, writer: Writer, timed: str, source: str) -> None:
         query = self.query
         writer.where(f"{timed}.source_id = {{}}", query.source_id)
         _where_source(writer, f"{timed}.source_id", source)
@@ -192,7 +140,7 @@ class MessageSearch:
     def _first(self) -> str:
         return "" if self.sparse is None else "wanted CROSS JOIN "
 
-    def _narrow_ids(self, writer: _Writer, alias: str) -> None:
+    def _narrow_ids(self, writer: Writer, alias: str) -> None:
         prefix = self.query.id_prefix
         if prefix is None:
             return
@@ -205,7 +153,7 @@ class MessageSearch:
         other, *high = beginning("(m.webhook_id || '')", prefix)
         writer.where(f"(({one}) OR ({other}))", *low, *high)
 
-    def _columns(self, writer: _Writer) -> str:
+    def _columns(self, writer: Writer) -> str:
         """Of what cannot be what is looked for in headers and bodies, these stay where they are."""
         return MESSAGE
 
@@ -228,7 +176,7 @@ class MessageSearch:
 
     def heads(self) -> Select:
         """Of each receiver that it is about, when the newest message came that may be on the page."""
-        writer = _Writer(self.dialect)
+        writer = Writer(self.dialect)
         names = ", ".join(f"({writer.mark(name)})" for name in sorted(self.query.visible.receivers or ()))
         writer.where("receiver = wanted.r")
         writer.where("received_at >= {}", self.query.since)
@@ -248,7 +196,7 @@ class Candidates(MessageSearch):
     header_holds: bytes | None = None
     body_holds: bytes | None = None
 
-    def _columns(self, writer: _Writer) -> str:
+    def _columns(self, writer: Writer) -> str:
         wanted = [
             f"({self.dialect.holds(column, writer.mark(held))} OR {self.dialect.holds(column, writer.mark(_ESCAPE))})"
             for column, held in (("m.headers", self.header_holds), ("m.body", self.body_holds))
@@ -261,7 +209,7 @@ class Candidates(MessageSearch):
 
 def ids_beginning(dialect: Dialect, prefix: str, most: int) -> Select:
     """Keys of messages whose ids, or webhook ids, begin so; `most` of each kind."""
-    writer = _Writer(dialect)
+    writer = Writer(dialect)
     parts = []
     for column in ("message_id", "webhook_id"):
         text, *values = beginning(column, prefix)
@@ -272,7 +220,7 @@ def ids_beginning(dialect: Dialect, prefix: str, most: int) -> Select:
 
 def deliveries_of(dialect: Dialect, keys: Sequence[tuple[str, str]]) -> Select:
     """All of these messages, which are some."""
-    writer = _Writer(dialect)
+    writer = Writer(dialect)
     head = wanted(writer, keys)
     where = "deliveries.source_id = wanted.s AND deliveries.message_id = wanted.m"
     return Select(f"{head}SELECT {DELIVERY} FROM wanted CROSS JOIN deliveries WHERE {where}", tuple(writer.values))
@@ -280,7 +228,7 @@ def deliveries_of(dialect: Dialect, keys: Sequence[tuple[str, str]]) -> Select:
 
 def types_beginning(dialect: Dialect, prefix: str, most: int) -> Select:
     """A row for each message whose type begins so; `most` of them."""
-    writer = _Writer(dialect)
+    writer = Writer(dialect)
     text, *values = beginning("event_type", prefix)
     condition = text.format(*map(writer.mark, values))
     return Select(f"SELECT 1 FROM messages WHERE {condition} LIMIT {most}", tuple(writer.values))
@@ -303,7 +251,7 @@ def _sources(visible: Visible) -> Sequence[str]:
     return ("*",) if visible == Visible() else tuple(visible.sources or ())
 
 
-def _where_source(writer: _Writer, column: str, pattern: str) -> None:
+def _where_source(writer: Writer, column: str, pattern: str) -> None:
     if pattern.endswith("*"):
         if pattern != "*":
             writer.where(*beginning(column, pattern[:-1]))
@@ -318,14 +266,14 @@ def _chunks(receivers: Collection[str]) -> list[list[str]]:
     return [list(receivers)]
 
 
-def _where_receivers(writer: _Writer, column: str, receivers: Sequence[str]) -> None:
+def _where_receivers(writer: Writer, column: str, receivers: Sequence[str]) -> None:
     """No IN for a single one: SQLite would rather take the index of a status, and look at all that have it."""
     one_of = "= {}" if len(receivers) == 1 else f"IN ({_marks(receivers)})"
     writer.where(f"{column} {one_of}", *receivers)
 
 
 def _where_lives(
-    writer: _Writer, column: str, visible: Visible, receivers: Sequence[str], *, or_unknown: bool = False
+    writer: Writer, column: str, visible: Visible, receivers: Sequence[str], *, or_unknown: bool = False
 ) -> None:
     """That it is of the life that one of these names has; exact for a single one. Of a name that has no life, that the
     row has none. `or_unknown`: a row of which that is not known yet may be, too."""
@@ -342,18 +290,18 @@ def _marks(values: Collection[object]) -> str:
 
 def attempt_selects(dialect: Dialect, query: AttemptQuery, after: AfterAttempt | None, limit: int) -> Iterator[Select]:
     for source in _sources(query.visible):
-        writer = _Writer(dialect)
+        writer = Writer(dialect)
         _where_source(writer, "source_id", source)
         yield _attempts(writer, query, after, limit)
     for receivers in _chunks(query.visible.receivers or ()):
-        writer = _Writer(dialect)
+        writer = Writer(dialect)
         writer.where("kind <> 'callback'")
         _where_receivers(writer, "receiver", receivers)
         _where_lives(writer, "life", query.visible, receivers)
         yield _attempts(writer, query, after, limit)
 
 
-def _attempts(writer: _Writer, query: AttemptQuery, after: AfterAttempt | None, limit: int) -> Select:
+def _attempts(writer: Writer, query: AttemptQuery, after: AfterAttempt | None, limit: int) -> Select:
     if query.message is not None:
         writer.where("source_id = {} AND message_id = {}", *query.message)
     writer.where("receiver = {}", query.receiver)
@@ -386,13 +334,13 @@ def count_select(
     source_id: str | None,
     most: int,
 ) -> Select:
-    writer = _Writer(dialect)
+    writer = Writer(dialect)
     writer.where(f"span = {span}")
     writer.where("begins_at >= {} AND begins_at < {}", since, until)
     writer.where("receiver = {}", receiver)
     writer.where("source_id = {}", source_id)
     if visible != Visible():
-        each = _Writer(dialect)
+        each = Writer(dialect)
         each.values = writer.values
         for source in visible.sources or ():
             _where_source(each, "source_id", source)

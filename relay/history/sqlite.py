@@ -18,7 +18,8 @@ from relay.history.port import Arrival, Batch, Size
 from relay.history.positions import check_begin
 from relay.history.rows import MESSAGE_COLUMNS, attempt_row, count_row, delivery_row, message_row, messages_in
 from relay.history.searching import Row, Searching
-from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, DELIVERY, JOIN_DELIVERY, NUMBER, Dialect, Select
+from relay.history.select import Dialect, Select
+from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, DELIVERY, JOIN_DELIVERY, NUMBER
 from relay.history.taking import taken
 from relay.history.versions import check_not_newer
 from relay.log.port import TopicPartition

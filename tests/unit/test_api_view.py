@@ -15,6 +15,7 @@ from relay.api.view import (
     WaitView,
     delivery_view,
     message_view,
+    of_receivers,
     rfc3339,
     status_of,
 )
@@ -242,3 +243,14 @@ def test_an_id_comes_back_from_its_location(identity: str) -> None:
     assert len(segments) == 6
     assert location.isascii()
     assert [percent_decoded(segments[at]) for at in (3, 5)] == [identity, identity]
+
+
+def test_which_message_comes_first_is_none_of_a_receivers_business_as_it_may_be_for_a_former_one_of_the_name() -> None:
+    order = WaitView("order", None, None, "message 'theirs' of source 'shop' comes first")
+    retry = WaitView("retry", None, None, "the receiver said 500")
+    for wait, shown in ((order, "an earlier message comes first"), (retry, "the receiver said 500")):
+        delivery = DeliveryView("ci", "arrived", 0, 0, None, wait, None, None, None, None, None, None)
+        whole = message_view(MessageId("shop", "own"), None, None, [delivery], routed=True, duplicate=False)
+        [found] = of_receivers(whole).deliveries
+        assert found.waiting_for is not None
+        assert (found.waiting_for.kind, found.waiting_for.detail) == (wait.kind, shown)

@@ -16,7 +16,7 @@ from relay.history.searching import (
     Row,
     Searching,
 )
-from relay.history.sql import Select
+from relay.history.select import Select
 from relay.history.sqlite import DIALECT
 
 NOWHERE = MessageQuery(payload=("/a", "17"))

@@ -1,0 +1,59 @@
+"""A select as it is put together: its conditions, and the values of their parameters. Pure: it makes texts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+LAST_CHARACTER: Final = "\U0010ffff"
+"""Behind every text that begins as what is before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """`sign`: begins a numbered parameter. `is_first`: of messages `m` with one id only the first. `holds`: whether the
+    bytes in a column contain those of a parameter."""
+
+    sign: str
+    is_first: str
+    holds: Callable[[str, str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    text: str
+    values: tuple[Any, ...]
+
+
+class Writer:
+    """Conditions, and the values of their parameters."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._sign = dialect.sign
+        self.values: list[Any] = []
+        self.conditions: list[str] = []
+        self.head = ""
+
+    def mark(self, value: object) -> str:
+        self.values.append(value)
+        return f"{self._sign}{len(self.values)}"
+
+    def where(self, text: str, *values: object) -> None:
+        """`text` with {} for each value; nothing where the only value is None."""
+        if values != (None,):
+            self.conditions.append(text.format(*map(self.mark, values)))
+
+    def select(self, columns: str, tables: str, order: str, limit: int) -> Select:
+        where = " AND ".join(self.conditions) or "TRUE"
+        text = f"{self.head}SELECT {columns} FROM {tables} WHERE {where} ORDER BY {order} LIMIT {limit}"
+        return Select(text, tuple(self.values))
+
+
+def wanted(writer: Writer, keys: Sequence[tuple[str, str]]) -> str:
+    """A table `wanted` of these keys, to be the first of those joined: an IN would look at every row of the other."""
+    pairs = ", ".join(f"({writer.mark(source_id)}, {writer.mark(message_id)})" for source_id, message_id in keys)
+    return f"WITH wanted(s, m) AS (VALUES {pairs}) "
+
+
+def beginning(column: str, prefix: str) -> tuple[str, str, str]:
+    """For `where`: that the column begins so, as a range of an index."""
+    return f"{column} >= {{}} AND {column} < {{}}", prefix, prefix + LAST_CHARACTER
