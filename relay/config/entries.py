@@ -103,16 +103,19 @@ class StatusEntry(Entry):
     """States that mean: the answer is there."""
     running: Texts = ()
     """States that mean: ask again later."""
+    unknown: Texts = ()
+    """States that mean: this message was never seen, as a 404 does."""
     result: Pointer | None = None
     """JSON pointer to the answer; default: the whole body."""
 
-    @field_validator("running")
+    @field_validator("running", "unknown")
     @classmethod
-    def _not_done_as_well(cls, running: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        both = sorted(set(running) & set(info.data.get("done", ())))
-        if both:
-            raise ValueError(f"{both[0]!r} is listed under done as well")
-        return running
+    def _in_one_list(cls, states: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        for other in ("done", "running"):
+            both = sorted(set(states) & set(info.data.get(other, ()) if other != info.field_name else ()))
+            if both:
+                raise ValueError(f"{both[0]!r} is listed under {other} as well")
+        return states
 
 
 class CodesEntry(Entry):

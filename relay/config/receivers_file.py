@@ -291,7 +291,8 @@ def _status_map(entry: ReceiverEntry) -> StatusMap | None:
     if entry.status is None:
         return None
     status = entry.status
-    return StatusMap(status.pointer, frozenset(status.done), frozenset(status.running), status.result)
+    states = (frozenset(one) for one in (status.done, status.running, status.unknown))
+    return StatusMap(status.pointer, *states, result=status.result)
 
 
 def with_secrets_replaced(raw: Raw, replaced: Callable[[str, Place], str]) -> Raw:

@@ -61,13 +61,14 @@ class PollPolicy:
 class StatusMap:
     """How to read a status API that always says 200: `pointer` (JSON pointer) leads to a word.
 
-    A word in `done` means finished, one in `running` still working; `result` points at the answer (absent: the
-    whole body).
+    A word in `done` means finished, one in `running` still working, one in `unknown` that it never saw the message;
+    `result` points at the answer (absent: the whole body).
     """
 
     pointer: str
     done: frozenset[str]
     running: frozenset[str]
+    unknown: frozenset[str] = frozenset()
     result: str | None = None
 
 

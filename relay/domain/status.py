@@ -234,6 +234,8 @@ def _mapped(response: Response, status_map: StatusMap, wait_s: float | None) -> 
         return AskLater(wait_s, whole=False, kind="not_json")
     if word in status_map.running:
         return Working(wait_s)
+    if word in status_map.unknown:
+        return NeverSeen()
     if word not in status_map.done:
         return AskLater(wait_s, whole=False, kind="unknown_word")
     if status_map.result is None:

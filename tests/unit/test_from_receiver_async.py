@@ -130,7 +130,7 @@ async def test_no_response_is_asked_again(rig: Rig) -> None:
     assert decision == Later(2, "refused", detail=f"{GET}: refused")
 
 
-STATUS_MAP = StatusMap("/status", frozenset({"success"}), frozenset({"running"}), "/result")
+STATUS_MAP = StatusMap("/status", frozenset({"success"}), frozenset({"running"}), result="/result")
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ receivers:
     breaker: {failures: 3, window: 30, open_for: 10}
     offline: {after: 5m, ping_every: 30s, disable_after: 2d}
     poll: {base: 1, factor: 2, cap: 30}
-    status: {pointer: /status, done: [success, failed], running: [pending], result: /result}
+    status: {pointer: /status, done: [success, failed], running: [pending], unknown: [not_found], result: /result}
     on_ambiguous: dead_letter
     answer: required
     answer_deadline: 30m
@@ -94,7 +94,9 @@ def test_every_field_reaches_the_receiver() -> None:
             codes=CodeClasses(gone=frozenset({404}), rejected=frozenset({409, 423})),
         ),
         status_endpoint="https://ci.example/hooks/{message_id}",
-        status_map=StatusMap("/status", frozenset({"success", "failed"}), frozenset({"pending"}), "/result"),
+        status_map=StatusMap(
+            "/status", frozenset({"success", "failed"}), frozenset({"pending"}), frozenset({"not_found"}), "/result"
+        ),
         poll=PollPolicy(1, 2, 30),
         answer="required",
         answer_deadline=1800,

@@ -297,6 +297,12 @@ def test_all_but_200(exchange: Exchange, reading: StatusReading, status_map: Sta
     assert read(exchange, status_map) == reading
 
 
+def test_a_200_can_say_that_it_never_saw_the_message() -> None:
+    status_map = StatusMap("/status", frozenset({"success"}), frozenset(), unknown=frozenset({"not_found"}))
+    assert read(response(200, b'{"status": "not_found"}'), status_map) == NeverSeen()
+    assert read(response(200, b'{"status": "lost"}'), status_map) == AskLater(None, whole=False, kind="unknown_word")
+
+
 def test_200_is_the_answer() -> None:
     assert read(response(200, b"ok")) == AnswerReady(200, "text/plain", b"ok", truncated=False)
     assert read(response(200, b"o", truncated=True)) == AnswerReady(200, "text/plain", b"o", truncated=True)
