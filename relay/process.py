@@ -11,6 +11,7 @@ from typing import Final
 from relay.api.siblings import Member
 from relay.api_part import ApiPart
 from relay.clock import Clock
+from relay.config.declared import lanes_of_receivers
 from relay.config.encryption import KeyRing
 from relay.config.references import usable_variables
 from relay.config.registry import Registry
@@ -117,6 +118,7 @@ class Relay:
             owner=context.owner,
             in_doubt_s=context.settings.dedup_window,
             holding=Holding(context.log, context.state, context.topics.receiver_config),
+            lanes=partial(lanes_of_receivers, context.log, context.topics),
         )
 
     def _resumed(self, owner: str) -> None:

@@ -50,6 +50,8 @@ class Doubt:
     def _decide(self, work: Delivery, url: str, reading: StatusReading) -> Decision:
         now, meter = self._outside.clock.time(), self._outside.meter
         work.asked += 1
+        if work.newer_than_loss and isinstance(reading, AnswerReady | Working):
+            return self._unproved(work, now)
         match reading:
             case AnswerReady(status, content_type, body, truncated):
                 meter.delivered(work.receiver.name, work.age_s(now))
@@ -71,6 +73,12 @@ class Doubt:
                 wait_s = min(wait_s, work.rest_s(now))
                 return Later(wait_s, why, Change.DOUBT, pause_s=pause_s, detail=detail)
         assert_never(reading)
+
+    def _unproved(self, work: Delivery, now: float) -> Later:
+        """Some status endpoints know every id. Its record is newer than the loss of the state: either the same was sent
+        before, and its row will be read back from the log, or none was, and it is sent when that is done."""
+        wait_s = min(ask_again_s(None, work.asked, work.receiver.poll), work.rest_s(now))
+        return Later(wait_s, "waits until what Redis lost is rebuilt", Change.DOUBT)
 
 
 def _about(work: Delivery) -> About:

@@ -6,11 +6,13 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from relay.clock import Clock, SystemClock
 from relay.composition import kafka_log, redis_state
+from relay.config.declared import lanes_of_receivers
 from relay.config.settings import Settings
 from relay.domain.errors import RelayError, UserError
 from relay.domain.topics import Topics
@@ -109,6 +111,7 @@ def recovery_by_hand(log: Log, state: State, topics: Topics, clock: Clock, windo
         owner=owner,
         in_doubt_s=window_s,
         holding=Holding(log, state, topics.receiver_config),
+        lanes=partial(lanes_of_receivers, log, topics),
     )
 
 

@@ -1,6 +1,6 @@
 """Who is declared on `receiver_config`, as far as it can be said without anybody's secrets."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from relay.config.entries import ReceiverEntry, SourceEntry
@@ -12,6 +12,7 @@ from relay.domain.identity import OWN_SOURCE
 from relay.domain.receiver import Endpoint, Source
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import LogReader
+from relay.state.rows import TAGS, tag_of
 
 _SOMEWHERE = Endpoint("")
 """In place of a callback whose URL and secrets this process may not know."""
@@ -45,6 +46,12 @@ async def read_declared(log: LogReader, topics: Topics) -> Declared:
     lanes |= {name for name, route in there.routes.all().items() if route.has_own_lane}
     lanes |= {name for name in there.routes.removed if _has_own_lane(name, there.last_entry(name))}
     return Declared(frozenset(lanes), {source.source_id: source for source in sources})
+
+
+async def lanes_of_receivers(log: LogReader, topics: Topics) -> dict[str, Collection[int]]:
+    """The topics of deliveries, each with the hash tags of its receivers."""
+    own = (await read_declared(log, topics)).lanes
+    return {topics.to_receiver(SHARED): range(TAGS), **{topics.to_receiver(one): {tag_of(f"r:{one}")} for one in own}}
 
 
 def _is_source(key: str) -> bool:

@@ -291,8 +291,8 @@ def _status_map(entry: ReceiverEntry) -> StatusMap | None:
     if entry.status is None:
         return None
     status = entry.status
-    states = (frozenset(one) for one in (status.done, status.running, status.unknown))
-    return StatusMap(status.pointer, *states, result=status.result)
+    done, running, unknown = map(frozenset, (status.done, status.running, status.unknown))
+    return StatusMap(status.pointer, done, running, unknown, status.result)
 
 
 def with_secrets_replaced(raw: Raw, replaced: Callable[[str, Place], str]) -> Raw:

@@ -145,10 +145,10 @@ class Attempting(Settling[W]):
                 work.pinging, work.down_for_s, work.start_by = True, down_for_s, self._start_by()
                 work.down_since = since
                 self._run(work)
-            case Ambiguous(attempts, doubt):
+            case Ambiguous(attempts, doubt, newer):
                 work.token = b""
                 work.attempts = max(work.attempts, attempts)
-                work.in_doubt, work.doubt = True, doubt
+                work.in_doubt, work.doubt, work.newer_than_loss = True, doubt, newer
                 advance(work, Event.VERDICT, Phase.RUNNING)
                 self._run(work)
             case Have(row):
@@ -333,6 +333,7 @@ def asked_for(
         attempts=work.attempts,
         resolved=work.resolved,
         ask_first=rules.ask_first,
+        offset=work.record.offset if rules.ask_first else None,
         recorded_ms=work.record.timestamp_ms if rules.at_most_once else None,
         room=room,
         room_to_retry=room_to_retry,

@@ -8,20 +8,20 @@ is ready its lanes stand still. The same pass runs every few hours as a check, a
 import asyncio
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relay.clock import Clock
 from relay.domain.batches import batches
-from relay.domain.errors import InvalidRecord, LogUnavailable
+from relay.domain.errors import InvalidRecord, LogUnavailable, RelayError
 from relay.domain.hold import Hold, decode_hold, encode_hold, held_owner, hold, hold_key
 from relay.domain.topics import TopicSpec
 from relay.engine.observer import Memory, Observer, Recovered
 from relay.engine.parking import LIFE_KEY, unwrap_ours
 from relay.engine.supervision import Patience
 from relay.lease import LEASE_S, keeping_lease
-from relay.log.port import Log, NewRecord, Record
-from relay.state.port import IntakeAsk, Lane, Parked, Restored, State
+from relay.log.port import Log, NewRecord, Record, TopicPartition
+from relay.state.port import IntakeAsk, Lane, LaneEnds, Parked, Restored, State
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Row, Stage, tag_of
 
@@ -90,10 +90,14 @@ class _Kept:
         return self.reference.row.owner
 
 
+Lanes = Callable[[], Awaitable[Mapping[str, Collection[int]]]]
+
+
 class Recovery:
     """One per process; a lease lets one of all processes do the pass. `owner`: unique per process.
 
-    `in_doubt_s`: how long after a loss a delivery without a row counts as in doubt (the dedup window).
+    `in_doubt_s`: how long after a loss a delivery without a row counts as in doubt (the dedup window). `lanes`: the
+    topics of deliveries, each with the hash tags of its receivers; None: not known.
     """
 
     def __init__(
@@ -108,6 +112,7 @@ class Recovery:
         owner: str,
         in_doubt_s: float,
         holding: Holding,
+        lanes: Lanes | None = None,
     ) -> None:
         self._log = log
         self._state = state
@@ -118,6 +123,7 @@ class Recovery:
         self._patience = patience
         self._owner = owner
         self._in_doubt_s = in_doubt_s
+        self._lanes = lanes
         self._asked = asyncio.Event()
         self.healed = asyncio.Event()
         """Set when every tag was found, or made, ready for the first time."""
@@ -185,7 +191,8 @@ class Recovery:
             await self._log.append([NewRecord(self._parked.name, LIFE_KEY, b"ready")])
         if tags:
             # An empty state under a log that never saw a ready one is a new installation: nothing can be in doubt.
-            await self._state.ready(sorted(tags), in_doubt_s=self._in_doubt_s if was_alive else 0.0)
+            in_doubt_s = self._in_doubt_s if was_alive else 0.0
+            await self._state.ready(sorted(tags), in_doubt_s=in_doubt_s, ends=await self._ends(tags & forgotten))
         told = self._told(tags, memory, found, begun)
         self._observer.recovered(told)
         return told
@@ -203,6 +210,23 @@ class Recovery:
             seconds=self._clock.monotonic() - begun,
             doubt_until=self._clock.time() + self._in_doubt_s if memory is Memory.LOST else None,
         )
+
+    async def _ends(self, tags: frozenset[int]) -> LaneEnds | None:
+        """Of the lanes of these tags. Nothing of them is begun any more, so what is behind was not before the loss.
+        None: they cannot be read."""
+        if not tags or self._lanes is None:
+            return None
+        ends: dict[int, dict[TopicPartition, int]] = {tag: {} for tag in tags}
+        try:
+            lanes = await self._lanes()
+            found = await self._log.describe(list(lanes))
+            partitions = [TopicPartition(topic, n) for topic in found for n in range(found[topic].spec.partitions)]
+            for at, end in (await self._log.ends(partitions)).items():
+                for tag in tags.intersection(lanes[at.topic]):
+                    ends[tag][at] = end
+        except RelayError:  # this process may lack the rights; then what is new is asked about, too
+            return None
+        return ends
 
     async def _hold_again(self, tags: frozenset[int]) -> None:
         await self._holding.restore(tags, self._clock.time())

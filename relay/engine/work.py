@@ -136,6 +136,7 @@ class Work:
         "held_for",
         "in_doubt",
         "last_form",
+        "newer_than_loss",
         "out",
         "out_of_order",
         "owes_tombstone",
@@ -189,6 +190,8 @@ class Work:
         self.in_doubt = False
         self.doubt = 0
         """Names the attempt that is in doubt (`relay.state.attempts.Ambiguous`)."""
+        self.newer_than_loss = False
+        """It is in doubt only because the same may have been recorded, and sent, before a loss of the state."""
         self.resolved: int | None = None
         """The doubt that was resolved: another attempt may be made while that one is the last."""
         self.pinging = False

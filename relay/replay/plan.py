@@ -30,9 +30,9 @@ from workers.routing import first_hop, lane_record
 
 HERE: Final = (-1, -1)
 """In a mark: where the record is that proves it."""
-IN_DOUBT: Final = frozenset({"ambiguous", "expired", DISCARDED})
-"""Reasons of those whose last attempt may have reached the receiver. What is `exhausted` was asked about before each
-attempt where that can be done."""
+IN_DOUBT: Final = frozenset({"ambiguous", "expired", "unknown_receiver", DISCARDED})
+"""Reasons of those whose last attempt may have reached the receiver, also one that was removed meanwhile. What is
+`exhausted` was asked about before each attempt where that can be done."""
 _OF_ONE_LIFE: Final = frozenset(
     {"relay-generation", "relay-attempt", "relay-move", "relay-reason", "relay-ask-first", "relay-wait"}
 )

@@ -43,7 +43,8 @@ class BeginAsk(Struct, frozen=True, gc=False):
     `room`: of a POST: how many deliveries of its owner may wait for an answer (parked ones, those under way, those that
     said 202), this one included; `room_to_retry`: how many may be parked for a retry when a first attempt is made.
     None: any number.
-    `ask_first`: in doubt after a loss of state, a delivery without a row is AMBIGUOUS (the receiver can be asked).
+    `ask_first`: in doubt after a loss of state, a delivery without a row is AMBIGUOUS (the receiver can be asked),
+    unless there are no gaps and `offset`, of its record, is not below its lane's end (`State.ready`).
     `recorded_ms`: of one that may be sent at most once, when its record was appended (Unix ms): in doubt after a loss
     it is AMBIGUOUS without a row if that was before the loss, or as long as there are gaps (`State.gaps`).
     `unseen`: nobody has looked up its row. It is begun only where there is nothing to find: no row of this generation
@@ -65,6 +66,7 @@ class BeginAsk(Struct, frozen=True, gc=False):
     attempts: int = 0
     resolved: int | None = None
     ask_first: bool = False
+    offset: int | None = None
     recorded_ms: int | None = None
     room: int | None = None
     room_to_retry: int | None = None
@@ -111,10 +113,12 @@ class Ping(NamedTuple):
 
 class Ambiguous(NamedTuple):
     """An earlier attempt was begun, has settled, and nobody knows what came of it. `doubt` names it: its begin by the
-    state's clock, or the moment of a loss before which it may have been begun (ms)."""
+    state's clock, or the moment of a loss before which it may have been begun (ms). `newer_than_loss`: its own record
+    is, and only gaps leave it open whether the same was recorded, and sent, before."""
 
     attempts: int
     doubt: int
+    newer_than_loss: bool = False
 
 
 class Have(NamedTuple):

@@ -117,6 +117,9 @@ class Restored(Enum):
     PUT_BACK = "put_back"
 
 
+LaneEnds = Mapping[int, Mapping[TopicPartition, int]]
+
+
 class Gap(NamedTuple):
     """Finished rows of a tag may be missing. `since`: when the loss was noticed; `kept_until`: rows of what ended
     before then are there (0: none is known to be). Unix seconds."""
@@ -289,9 +292,11 @@ class State(Protocol):
         looked at). Allowed while the tag is not ready, and harmless when it is."""
         ...
 
-    async def ready(self, tags: Sequence[int], *, in_doubt_s: float) -> None:
+    async def ready(self, tags: Sequence[int], *, in_doubt_s: float, ends: LaneEnds | None = None) -> None:
         """Recovery is complete for these tags. For `in_doubt_s` (if memory was really lost), deliveries without a row
-        count as in doubt. A server run that lost nothing (fsynced on every write) gets no doubt."""
+        count as in doubt. A server run that lost nothing (fsynced on every write) gets no doubt. `ends`: by tag, of the
+        lanes of its receivers, read since the loss was noticed; what is not in there had no record then. None: nothing
+        is known of them."""
         ...
 
     async def gaps(self, tags: Sequence[int]) -> dict[int, Gap]:

@@ -6,12 +6,24 @@ import pytest
 
 from relay.domain.errors import PartitionLost, StateRecovering
 from relay.domain.identity import MessageId
-from relay.log.port import Coordinate
+from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import Ambiguous, Change, Go, Kind, Wait
 from relay.state.port import Counts, Due, DueAsk, Gap, IntakeAsk, Lane, Life, Parked, Restored
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Arrival, Mark, Row, Stage, tag_of
-from tests.contract.state_contract import ANSWER, LANE, WINDOW_S, Rig, ask, begun, doubt_of, outcome, peeked, row
+from tests.contract.state_contract import (
+    ANSWER,
+    LANE,
+    LIMITS,
+    WINDOW_S,
+    Rig,
+    ask,
+    begun,
+    doubt_of,
+    outcome,
+    peeked,
+    row,
+)
 
 QUEUE = bytes(range(12))
 TAG = tag_of("r:ci")
@@ -257,6 +269,21 @@ class LifeContract:
         await rig.state.ready([TAG], in_doubt_s=0)
         assert await rig.state.lost() == frozenset(range(TAGS)) - {TAG}
         assert await peeked(rig.state, row()) == Row()
+
+    async def test_what_was_recorded_since_a_loss_is_in_doubt_while_there_are_gaps_only(self, rig: Rig) -> None:
+        await rig.lose()
+        lost = await rig.state.lost()
+        ends = {TAG: {TopicPartition(LANE.topic, LANE.partition): 5}}
+        await rig.state.ready(sorted(lost), in_doubt_s=500, ends=ends)
+        await rig.elapse(LIMITS.settle_s)
+        verdicts = [await begun(rig.state, row(n), ask_first=True, offset=offset) for n, offset in enumerate((4, 5))]
+        assert [isinstance(one, Ambiguous) and one.newer_than_loss for one in verdicts] == [False, True]
+        await rig.state.close_gaps(await rig.state.gaps([TAG]))
+        assert isinstance(await begun(rig.state, row(0), ask_first=True, offset=4), Ambiguous)
+        assert await begun(rig.state, row(1), ask_first=True, offset=5) == Go(1, 0.0)
+        assert isinstance(await begun(rig.state, row(2), ask_first=True), Ambiguous)
+        other = LANE._replace(partition=1)
+        assert await answered(rig.state.begin(of(other, [ask(row(3), ask_first=True, offset=0)]))) == [Go(1, 0.0)]
 
     async def test_a_loss_is_told_apart_from_what_is_ready(self, rig: Rig) -> None:
         await rig.state.lost()

@@ -16,7 +16,7 @@ from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, Kind, Limits, Settlement
 from relay.state.onlooker import LineHead, ParkedLine, Sign
-from relay.state.port import DueAsk, IntakeAsk, Lane, Life, Parked, State
+from relay.state.port import DueAsk, Gap, IntakeAsk, Lane, LaneEnds, Life, Parked, State
 from relay.state.redis.state import RedisState
 from relay.state.replies import of
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Result, RowKey, Stage, tag_of
@@ -98,6 +98,7 @@ asks = st.builds(
     unseen=st.booleans(),
     queue=queues,
     counted_s=st.sampled_from([0.0, 5.0, 1e6]),
+    offset=st.sampled_from([None, 4, 5]),
 )
 results = st.sampled_from([None, Result("answered", 200, "a/b", b"\xfe" * 40)])
 settlements = st.builds(
@@ -215,6 +216,7 @@ calls = st.one_of(
     call("mark", st.lists(marks, max_size=2)),
     call("remember", st.lists(marks, max_size=2)),
     call("gaps", st.just([0, 1])),
+    call("close_gaps", st.just({0: Gap(BEGIN, 0.0)})),
     call("park", in_lanes(references, 3)),
     call("restore", lanes, st.lists(references, max_size=2)),
     call("unpark", in_lanes(st.builds(Life, rows, generations, queues), 2)),
@@ -243,6 +245,7 @@ calls = st.one_of(
     call("tally", st.sampled_from(["one", "another"]), st.integers(1, 3), st.lists(tallies, max_size=3)),
     call("statistics", st.just(OWNERS)),
 )
+lane_ends = st.sampled_from([None, {}, {0: {TopicPartition("topic", 0): 5}, 1: {TopicPartition("topic", 1): 5}}])
 steps = st.tuples(
     calls, st.sampled_from([0.0, 0.0, 0.1, 1.0, 10.0, 25.0, 61.0, 500.0, 800.0, 90_000.0, -600.0, -3_600.0])
 )
@@ -283,8 +286,10 @@ async def pass_time(clock: TurnedClock, client: Redis, seconds: float, states: t
 
 
 @settings(max_examples=100)
-@given(script=st.lists(steps, min_size=5, max_size=40), in_doubt_s=st.sampled_from([0, 0, 60]))
-async def test_same_replies(server: ValkeyServer, script: list[tuple[Call, float]], in_doubt_s: float) -> None:
+@given(script=st.lists(steps, min_size=5, max_size=40), in_doubt_s=st.sampled_from([0, 0, 60]), ends=lane_ends)
+async def test_same_replies(
+    server: ValkeyServer, script: list[tuple[Call, float]], in_doubt_s: float, ends: LaneEnds | None
+) -> None:
     clock, client = TurnedClock(), Redis.from_url(server.url)
     memory = MemoryState(clock=clock, dedup_window_s=WINDOW_S, ready=False)
     redis = RedisState(server.url, dedup_window_s=WINDOW_S, clock=clock)
@@ -292,7 +297,7 @@ async def test_same_replies(server: ValkeyServer, script: list[tuple[Call, float
         await client.flushall()
         for state in (memory, redis):
             await state.lost()
-            await state.ready(range(TAGS), in_doubt_s=in_doubt_s)
+            await state.ready(range(TAGS), in_doubt_s=in_doubt_s, ends=ends)
         for made, elapsed_s in script:
             note(f"{made}, then {elapsed_s} s")
             assert await made.reply(memory) == await made.reply(redis)

@@ -17,6 +17,7 @@ from relay.state.port import (
     FailedEntry,
     Gap,
     Lane,
+    LaneEnds,
     Parked,
     Remains,
     Restored,
@@ -133,12 +134,13 @@ class MemoryState(StatisticsKept, Records):
         self._put(tag, lane, one)
         return Restored.PUT_BACK
 
-    async def ready(self, tags: Sequence[int], *, in_doubt_s: float) -> None:
+    async def ready(self, tags: Sequence[int], *, in_doubt_s: float, ends: LaneEnds | None = None) -> None:
         missing = frozenset(tag for tag in tags if self._tags[tag].ready is None)
         if missing:
             raise StateRecovering(missing)
-        for tag in (self._tags[number] for number in tags):
+        for number, tag in ((number, self._tags[number]) for number in tags):
             if not tag.ready:
+                tag.ends = None if ends is None else ends.get(number, {})
                 tag.ready, tag.doubt_until = True, max(tag.doubt_until, self.now + in_doubt_s)
                 tag.gap = Gap(tag.lost_at, 0.0) if in_doubt_s > 0 else None
 

@@ -30,6 +30,8 @@ class Beginning:
     doubt_until: float
     lost_at: float
     gap: bool
+    end: int | None
+    """Of the lane, when the loss was noticed; None: it is not known."""
     keeps: Callable[[bytes, int], bool]
     has_queue: Callable[[bytes], bool]
     parked: Callable[[str], Counts]
@@ -107,8 +109,13 @@ class Beginning:
     def _may_be_lost(self, ask: BeginAsk) -> bool:
         if self.now >= self.doubt_until:
             return False
-        recorded_ms = ask.recorded_ms
-        return ask.ask_first or (recorded_ms is not None and (self.gap or recorded_ms < self.lost_at * 1000))
+        if self.gap:
+            return ask.ask_first or ask.recorded_ms is not None
+        before = ask.recorded_ms is not None and ask.recorded_ms < self.lost_at * 1000
+        return before or (ask.ask_first and not self._is_newer_than_loss(ask))
+
+    def _is_newer_than_loss(self, ask: BeginAsk) -> bool:
+        return self.end is not None and ask.offset is not None and ask.offset >= self.end
 
     def _unresolved(self, ask: BeginAsk, row: StoredRow) -> Verdict | None:
         began, attempts = row.began, row.attempts
@@ -120,7 +127,8 @@ class Beginning:
         if left > 0:
             return Wait(left, "settling")
         doubt = round(began * 1000)
-        return None if ask.resolved == doubt else Ambiguous(attempts, doubt)
+        newer = row.stage is Stage.NONE and self._is_newer_than_loss(ask)
+        return None if ask.resolved == doubt else Ambiguous(attempts, doubt, newer)
 
     def _crowded(self, ask: BeginAsk, row: StoredRow) -> Wait | None:
         if ask.room is None:

@@ -1,7 +1,7 @@
 """The memory of the state's fake: all that is under each hash tag, a clock that tests turn, and how it is lost."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from relay.domain.errors import StateRecovering
@@ -25,6 +25,7 @@ class Tag:
     doubt_until: float = 0.0
     lost_at: float = 0.0
     gap: Gap | None = None
+    ends: Mapping[TopicPartition, int] | None = None
     messages: dict[MessageId, tuple[MessageRow, float]] = field(default_factory=dict)
     lanes: dict[tuple[str, int], LaneIndex] = field(default_factory=dict)
     failed: dict[str, dict[Coordinate, FailedEntry]] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from relay.domain.identity import MessageId
+from relay.log.port import TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
 from relay.state.port import Counts, Due, DueAsk, IntakeAsk, Lane, Life, Parked
 from relay.state.replies import Refusal
@@ -83,6 +84,7 @@ class Records(Memory):
             doubt_until=tag.doubt_until,
             lost_at=tag.lost_at,
             gap=tag.gap is not None,
+            end=None if tag.ends is None else tag.ends.get(TopicPartition(lane.topic, lane.partition), 0),
             keeps=index.keeps,
             has_queue=lambda queue: index.head(queue) is not None,
             parked=tag.parked,

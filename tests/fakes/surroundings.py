@@ -37,6 +37,8 @@ class Surroundings(Transport):
     """POSTs to receivers by message id, also those that were refused; no pings."""
     pings: list[tuple[float, str]] = field(default_factory=list)
     """When a throw-away ping came, and to which path; also those that were refused."""
+    never_seen: Response = Response(404, {}, b"")
+    """What a status GET says of a message that never arrived."""
     ping_status: int = 204
     not_made: Counter[str] = field(default_factory=Counter)
     """Requests that `unsent` kept from being made, by path."""
@@ -91,7 +93,7 @@ class Surroundings(Transport):
         message = unquote(message)
         self.asked[message] += 1
         if message not in self.arrived(f"/{where}"):
-            return Response(404, {}, b"")
+            return self.never_seen
         self.gets[message] += 1
         if where == "later" and self.gets[message] < 2:
             return Response(202, {}, b"")

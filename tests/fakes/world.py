@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,6 +24,7 @@ from relay.engine.work import Dead, Decision, Work
 from relay.lanes import Lanes
 from relay.log.port import Headers, NewRecord, Record, TopicPartition, size_of
 from relay.plan import Plan
+from relay.state.rows import TAGS, tag_of
 from relay.telemetry.metrics import Metrics
 from relay.watch.attempt_log import AttemptLog
 from relay.watch.shared_clock import SharedClock
@@ -329,6 +330,11 @@ class Process:
         """Who is known to it; a subclass may give each process a registry of its own."""
         return self._world.known
 
+    async def _topics_of_deliveries(self) -> dict[str, Collection[int]]:
+        world = self._world
+        found = [(lane_of(one), tag_of(f"r:{one.name}")) for one in world.known.receivers().values()]
+        return {world.topics.to_receiver(lane): range(TAGS) if lane == SHARED else {tag} for lane, tag in found}
+
     def _changes(self) -> AsyncIterator[int]:
         """When to look again which lanes are wanted."""
         return _once()
@@ -353,6 +359,7 @@ class Process:
             owner=f"process-{id(self)}",
             in_doubt_s=world.settings.dedup_window,
             holding=Holding(log, state, world.topics.receiver_config),
+            lanes=self._topics_of_deliveries,
         )
         observer.recovery = recovery
         self._attempts = AttemptLog(log, world.topics, self._clock, Metrics("0"), share=world.attempt_log)

@@ -17,6 +17,7 @@ from relay.state.rows import Stage, delivery_row
 from relay.unfinished import unfinished
 from relay.watch.mover import Mover
 from tests.fakes.moving import MovingProcess, MovingWorld
+from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.state import MemoryState
 from tests.fakes.strikes import STRIKES, Fuse, Fused, Strikes
 from tests.fakes.virtual_time import run_virtually, virtually
@@ -277,3 +278,27 @@ async def test_what_is_parked_while_it_comes_back_elsewhere_is_not_forgotten(mon
     await process.stop()
     assert raced
     assert sorted(world.outside.arrived("/answer")) == ["a-1", "a-2"]
+
+
+@virtually
+async def test_what_was_under_way_when_it_was_removed_is_asked_about_when_it_is_replayed() -> None:
+    world = ReplayWorld()
+    await world.create()
+    slow: dict[str, Any] = {"status_endpoint": "http://r/slow/{message_id}", "retry": SLOW}
+    await world.declare("r", "/slow", **slow)
+    await world.declare("other")
+    first = ReplayProcess(world)
+    await world.send(message(0, "a", "r"))
+    await first.ended(3)
+    assert world.outside.arrived("/slow") == ["a-0"]
+    await first.kill()
+    await world.remove("r")
+    second = ReplayProcess(world)
+    await until(lambda: _gone(world))
+    assert world.outside.reasons() == {"a-0": "unknown_receiver"}
+    await world.declare("r", "/slow", **slow)
+    await second.order()
+    await second.ended(90)
+    await second.stop()
+    assert world.outside.arrived("/slow") == ["a-0"]
+    assert world.outside.results()["a-0", "r"] == {"failed", "answered"}

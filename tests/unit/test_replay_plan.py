@@ -94,7 +94,9 @@ def test_the_messages_own_headers_go_along(stage: str) -> None:
 @pytest.mark.parametrize("reason", sorted(REASONS))
 def test_only_what_may_have_arrived_is_asked_about_first(reason: str) -> None:
     [out] = planner().replay(letter(why=reason), {}).out
-    assert decode_hop(out.record.headers).ask_first == (reason in ("ambiguous", "expired", "discarded"))
+    assert decode_hop(out.record.headers).ask_first == (
+        reason in ("ambiguous", "expired", "unknown_receiver", "discarded")
+    )
     [out] = planner().replay(letter(why=reason, attempts=0), {}).out
     assert not decode_hop(out.record.headers).ask_first, "it was never sent"
 

@@ -112,7 +112,7 @@ class WireVerdict(msgspec.Struct, array_like=True):
             case 2:
                 return Wait(seconds(self.first), _WAITS[self.second], self.row == 1)
             case 3:
-                return Ambiguous(self.first, self.second)
+                return Ambiguous(self.first, self.second, self.row == 1)
             case 4:
                 return Have(row_of(self.row))
             case 6:
@@ -150,16 +150,17 @@ _NUMBER: Final = struct.Struct(">Q").pack
 
 
 def pack_begin(ask: BeginAsk, limits_index: int) -> bytes:
-    resolved, recorded, queue = ask.resolved, ask.recorded_ms, ask.queue or b""
+    resolved, recorded, offset, queue = ask.resolved, ask.recorded_ms, ask.offset, ask.queue or b""
     flags = (
         (ask.kind is Kind.POLL)
         + 2 * (resolved is not None)
         + 4 * ask.ask_first
         + 8 * (recorded is not None)
         + 16 * ask.unseen
+        + 32 * (offset is not None)
     )
     packed = _BEGIN(flags, ask.generation, ask.attempts, limits_index, len(queue), len(ask.token)) + ask.token + queue
-    for number in (resolved, recorded):
+    for number in (resolved, recorded, offset):
         if number is not None:
             packed += _NUMBER(max(0, number))
     return packed

@@ -14,6 +14,7 @@ from relay.state.port import (
     FailedEntry,
     Gap,
     Lane,
+    LaneEnds,
     Parked,
     Remains,
     Restored,
@@ -122,9 +123,10 @@ class RedisState(Records):
         ]
         return batch.join(await self._calls.run("restore", parts, numbers), _RESTORED.__getitem__)
 
-    async def ready(self, tags: Sequence[int], *, in_doubt_s: float) -> None:
+    async def ready(self, tags: Sequence[int], *, in_doubt_s: float, ends: LaneEnds | None = None) -> None:
         in_doubt_ms = round(in_doubt_s * 1000)
-        parts = [(tag, encode((self._calls.pass_of(tag), in_doubt_ms))) for tag in tags]
+        told = {tag: None if ends is None else wire.encode_ends(ends.get(tag, {})) for tag in tags}
+        parts = [(tag, encode((self._calls.pass_of(tag), in_doubt_ms, told[tag]))) for tag in tags]
         await self._calls.run("ready", parts, numbers)
 
     async def gaps(self, tags: Sequence[int]) -> dict[int, Gap]:

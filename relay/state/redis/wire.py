@@ -3,13 +3,14 @@
 As in `record_wire`: milliseconds, and arrays for MessagePack.
 """
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
 
 from relay.domain.hold import Hold, HoldReason
 from relay.domain.statistics import NUMBERS, Counted
-from relay.log.port import Coordinate
+from relay.log.port import Coordinate, TopicPartition
 from relay.state.onlooker import LineHead, Openings, ParkedHead, ParkedLine, Served, Sign, Watched
 from relay.state.port import EndpointHealth, FailedEntry
 from relay.state.quotas import Balance, Charge
@@ -70,6 +71,11 @@ class WireOpenings(msgspec.Struct, array_like=True):
 
 
 decode_openings: Final = msgspec.msgpack.Decoder(list[list[WireOpenings] | bool]).decode
+
+
+def encode_ends(ends: Mapping[TopicPartition, int]) -> list[object]:
+    return [word for at, end in ends.items() for word in (f"{at.topic}/{at.partition}", end)]
+
 
 # --- signs of life, and lines -----------------------------------------------------------------------------------
 

@@ -3,11 +3,12 @@
 -- how many may wait for an answer or -1, how many for a retry or -1, how many may be in flight or -1, for how long (ms)
 -- the lane has counted its own}, ...}, row digests, asks}, the last two one after the other; an ask: flags, generation,
 -- attempts, index into limits, lengths of the order key's digest (0: none) and of the token, the token, the digest, with
--- RESOLVED the doubt, with AT_MOST_ONCE when it was recorded (ms). Reply: verdicts: the number of the attempt that may
+-- RESOLVED the doubt, with AT_MOST_ONCE when it was recorded (ms), with AT its
+-- offset. Reply: verdicts: the number of the attempt that may
 -- start at once, or {code, number, number, row}.
 local ASK, NUMBER = '>BI8I8I2BI2', '>I8'
 local GO, WAIT, AMBIGUOUS, HAVE, STALE, PING, LOOKED_UP = 1, 2, 3, 4, 5, 6, 7
-local POLL, RESOLVED, ASK_FIRST, AT_MOST_ONCE, UNSEEN = 1, 2, 4, 8, 16
+local POLL, RESOLVED, ASK_FIRST, AT_MOST_ONCE, UNSEEN, AT = 1, 2, 4, 8, 16, 32
 local IN_FLIGHT = 1000 -- nobody has more POSTs under way: where so much is free and nothing waits, none need be counted
 
 -- Whether rows of this tag may be missing.
@@ -104,6 +105,15 @@ local function general()
     end
   end
 
+  -- Whether its record was appended when the loss was noticed already, so that nothing can have been sent of it before.
+  local function is_newer_than_loss(ask)
+    if not ask.offset then
+      return false
+    end
+    T.ends = T.ends or call('HMGET', P .. 'ends', '', ask.lane)
+    return T.ends[1] == string.format('%.0f', T.loss.since) and ask.offset >= tonumber(T.ends[2] or 0)
+  end
+
   -- Whether an attempt may have been lost together with its row.
   local function may_be_lost(ask)
     if not has(ask.flags, ASK_FIRST) and not ask.recorded then
@@ -113,7 +123,10 @@ local function general()
     if now >= (T.loss.doubt or 0) then
       return false
     end
-    return has(ask.flags, ASK_FIRST) or T.loss.open or ask.recorded < T.loss.since
+    if T.loss.open then
+      return true
+    end
+    return has(ask.flags, ASK_FIRST) and not is_newer_than_loss(ask) or ask.recorded and ask.recorded < T.loss.since
   end
 
   -- The verdict of an earlier attempt that may have reached the receiver; nil: there is none.
@@ -129,7 +142,9 @@ local function general()
     if left > 0 then
       return { WAIT, left, SETTLING }
     end
-    return ask.resolved ~= begun and { AMBIGUOUS, attempts, begun } or nil
+    if ask.resolved ~= begun then
+      return { AMBIGUOUS, attempts, begun, row.s == NONE and is_newer_than_loss(ask) and 1 or 0 }
+    end
   end
 
   local function held(e)
@@ -268,6 +283,9 @@ local function general()
     end
     if has(flags, AT_MOST_ONCE) then
       ask.recorded, at = struct.unpack(NUMBER, asks, at)
+    end
+    if has(flags, AT) then
+      ask.offset, at = struct.unpack(NUMBER, asks, at)
     end
     return ask, at
   end

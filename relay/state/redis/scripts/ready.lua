@@ -1,8 +1,18 @@
 --include _life _memory _tables
 -- Arguments: MessagePack of {name of the recovery pass that has ended, ms for which missing rows prove nothing if
--- memory was lost}.
+-- memory was lost; nil or {lane, its end, ...} as it was since the loss was noticed}. These ends are kept in `ends`, with
+-- the loss that they belong to under ''.
+local function keep_ends(ends, since, doubt_ms)
+  call('DEL', P .. 'ends')
+  if ends and doubt_ms > 0 then
+    ends[#ends + 1], ends[#ends + 2] = '', string.format('%.0f', since)
+    in_chunks('HSET', P .. 'ends', ends)
+    call('PEXPIRE', P .. 'ends', doubt_ms)
+  end
+end
+
 return serve(function(arguments)
-  local pass, doubt_ms = unpack(cmsgpack.unpack(arguments))
+  local pass, doubt_ms, ends = unpack(cmsgpack.unpack(arguments))
   tell_time(call('GET', P .. 'clock'))
   local state, node, about = read_life()
   if node ~= NODE then
@@ -16,6 +26,7 @@ return serve(function(arguments)
   end
   if about.lossy then
     about.doubt = math.max(about.doubt or 0, now + doubt_ms)
+    keep_ends(ends, about.since, doubt_ms)
     about.open = about.open and doubt_ms > 0 or nil
   end
   if about.lossy and doubt_ms == 0 and call('EXISTS', P .. 'tables') == 0 then
