@@ -88,6 +88,7 @@ class ApiPart:
             metrics_text=self._telemetry.metrics.render,
             ready=self._ready,
             api_key=settings.api_key.get_secret_value() if settings.api_key else None,
+            metrics_key=settings.metrics_key.get_secret_value() if settings.metrics_key else None,
             answer_secrets=plan.answer_secrets,
             max_payload_bytes=settings.max_payload_bytes,
             answer_body_cap=settings.answer_body_cap,

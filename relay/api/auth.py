@@ -26,10 +26,10 @@ def require_access(context: ApiContext, callers: Callers) -> Check:
 
     def check(request: web.Request) -> None:
         need = need_of(request)
-        if need is OPEN or (need is MONITOR and not callers.is_closed):
+        if need is OPEN or (need is MONITOR and not callers.guards_metrics):
             let_in(request, _NOBODY, OPEN, tenant_of)
         else:
-            let_in(request, callers.caller(request).access, need, tenant_of)
+            let_in(request, callers.caller(request, with_key=need is MONITOR).access, need, tenant_of)
 
     return check
 

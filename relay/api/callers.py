@@ -71,6 +71,7 @@ class Callers:
         given = (
             ("api", may_do_everything(SETTING, "api"), context.api_key),
             ("own", may_do_everything("relay"), context.own_key),
+            ("metrics", Access("RELAY_METRICS_KEY", frozenset({Scope("metrics")}), "metrics"), context.metrics_key),
         )
         self._given = {name: (access, _digest(key)) for name, access, key in given if key is not None}
         self._failed = FailedKeys(most=MOST_FAILED, span_s=FAILED_SPAN_S, addresses=_ADDRESSES)
@@ -80,13 +81,20 @@ class Callers:
         """Whether a key was ever made."""
         return self._made is not None and self._made.closed
 
-    def caller(self, request: web.Request) -> Caller:
-        """As its header says. Raises a Problem, and LogUnavailable while it is not known yet which keys there are."""
-        found = self.judged(request, bearer_in(request), given="Authorization" in request.headers)
+    @property
+    def guards_metrics(self) -> bool:
+        """Whether /metrics takes a key: as soon as there is one."""
+        return self.is_closed or bool({"api", "metrics"} & self._given.keys())
+
+    def caller(self, request: web.Request, *, with_key: bool = False) -> Caller:
+        """As its header says. `with_key`: also where everybody may do everything. Raises a Problem, and LogUnavailable
+        while it is not known yet which keys there are."""
+        given = "Authorization" in request.headers
+        found = self.judged(request, bearer_in(request), given=given, with_key=with_key)
         request[_CALLER] = found
         return found
 
-    def judged(self, request: web.Request, text: str | None, *, given: bool) -> Caller:
+    def judged(self, request: web.Request, text: str | None, *, given: bool, with_key: bool = False) -> Caller:
         """Who proves it with `text`; `given`: they tried to. Raises as `caller`."""
         found = None if text is None else self._of(text)
         if found is not None:
@@ -94,7 +102,7 @@ class Callers:
         if text is None or kind_of(text) is None:  # a token that is none is never better than no token
             if self._made is not None and not self._made.known and (self._may_be_open or (text and id_of(text))):
                 raise LogUnavailable("the keys are not read yet")
-            if self._is_open:
+            if self._is_open and not with_key:
                 return Caller(may_do_everything("anybody"), NOBODY)
         raise self._refused(request, given=given)
 

@@ -81,6 +81,8 @@ class ApiContext:
     keeps_bodies: bool = True
     """Whether the history keeps bodies and headers, so that these can be searched."""
     own_key: str | None = field(default=None, repr=False)
+    metrics_key: str | None = field(default=None, repr=False)
+    """One that may read `/metrics`, and no more."""
     strict_json: bool = False
     """Refuse payloads that are not the JSON that their content type says."""
     may_be_open: bool = True

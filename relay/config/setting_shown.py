@@ -13,6 +13,7 @@ SECRET_SETTINGS: Final = frozenset(
         "redis_url",
         "history_url",
         "api_key",
+        "metrics_key",
         "answer_secret",
         "session_secret",
         "secrets_key",

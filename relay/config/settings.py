@@ -114,6 +114,8 @@ class Settings(BaseSettings):
     """Where the commands find the API. None: at `api_host` and `api_port`."""
     api_key: Secret | None = None
     """A key with the scope `admin`, beside those that are made."""
+    metrics_key: Secret | None = None
+    """A key with the scope `metrics` alone, for what scrapes `/metrics`."""
     api_key_quota: QuotaSetting = None
     """How many messages may come in over HTTP with each key, `api_key` or one that was made, as 6000/1m."""
     source_quota: QuotaSetting = None

@@ -117,6 +117,8 @@ def _slack(policy: Inbound, headers: Headers, body: bytes) -> Event | Challenge:
 
 def _standard(policy: Inbound, headers: Headers, body: bytes) -> Event:
     webhook_id = (standard_headers(headers) or {}).get("webhook-id", "")
+    if "." in webhook_id:  # `id.timestamp.body` is signed: with a dot in the id the same signature is good for others
+        raise InvalidRecord("invalid", "the message id in header webhook-id has a dot, which Standard Webhooks has not")
     try:
         event_type = _decode_typed(body).type
     except _NOT_JSON:

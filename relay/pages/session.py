@@ -49,6 +49,12 @@ def forget_token(response: web.StreamResponse) -> None:
     set_framed_cookie(response, PORTAL_COOKIE, "", 0)
 
 
+def visitor_of(request: web.Request) -> str | None:
+    """None: the browser has no such cookie, or one that is none of ours."""
+    visitor = request.cookies.get(VISITOR_COOKIE, "")
+    return visitor if _TOKEN.fullmatch(visitor) else None
+
+
 def new_visitor() -> str:
     return secrets.token_urlsafe(16)
 

@@ -17,7 +17,7 @@ DOCUMENTS: Final = (
     ("/openapi.json", "OpenAPI 3.1", "the same for programs"),
     ("/asyncapi.json", "AsyncAPI 3.0", "what is on the topics, for those who use Kafka"),
     ("/problems", "Problems", "what can go wrong, and what to do"),
-    ("/metrics", "Metrics", "for Prometheus; once there are keys, with one that has the scope metrics"),
+    ("/metrics", "Metrics", "for Prometheus; once there is a key, with one that has the scope metrics"),
 )
 """Address, name, and what it is for."""
 

@@ -23,11 +23,11 @@ from relay.pages.session import (
     LOG_IN,
     THEME_COOKIE,
     THEMES,
-    VISITOR_COOKIE,
     forget_token,
     keep_visitor,
     new_visitor,
     token_of,
+    visitor_of,
 )
 from relay.pages.statics import Statics
 from relay.pages.streams import Streams
@@ -107,7 +107,7 @@ class _Desk:
 
     def visit(self, request: web.Request) -> Visit:
         token, theme = token_of(request), request.cookies.get(THEME_COOKIE, "")
-        known = request.cookies.get(VISITOR_COOKIE) or None
+        known = visitor_of(request)
         visitor = known or new_visitor()
         in_portal = token is not None and kind_of(token) == "portal"
         shared = {

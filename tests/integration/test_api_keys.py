@@ -61,6 +61,9 @@ MATRIX: Mapping[tuple[str, str], frozenset[str]] = {
     ("GET", "/v1/sources/{source_id}/messages/{message_id}/attempts"): frozenset({"read:github"}),
     ("GET", "/v1/sources/{source_id}/messages/{message_id}/payload"): frozenset({"read:github"}),
     ("GET", "/v1/messages"): frozenset({"read:github", "read:other", "receiver:ci", "receiver:cd", *OWNERS}),
+    ("GET", "/v1/attempts/{partition}/{offset}"): frozenset(
+        {"read:github", "read:other", "receiver:ci", "receiver:cd", *OWNERS}
+    ),
     ("GET", "/v1/stats"): frozenset({"read:github", "read:other", "receiver:ci", "receiver:cd", *OWNERS}),
     ("GET", "/v1/receivers/{name}/attempts"): frozenset({"receiver:ci", "owner:alice"}),
     ("GET", "/v1/sources"): frozenset(),
@@ -319,13 +322,26 @@ async def test_what_others_can_reach_is_never_open_without_a_key() -> None:
 
 async def test_the_setting_stays_an_administrators_key_beside_those_that_were_made() -> None:
     async with running_api(api_key=SETTING, own_key="of the process") as rig:
-        assert (await rig.get("/metrics")).status == 200  # as before, as long as nobody made a key
+        problem(await rig.get("/metrics"), 401, "unauthorized")
+        assert (await rig.request("GET", "/metrics", b"", ADMIN)).status == 200
         made = document(await create(rig, scopes=["metrics"]))
         assert made["created_by"] == "RELAY_API_KEY"
         for headers in (ADMIN, bearer("of the process")):
             assert (await rig.request("GET", "/v1/keys", b"", headers)).status == 200
         problem(await rig.get("/metrics"), 401, "unauthorized")
         assert (await rig.request("GET", "/metrics", b"", bearer(made["key"]))).status == 200
+
+
+async def test_metrics_take_a_key_as_soon_as_there_is_one_and_may_have_one_that_does_no_more() -> None:
+    async with running_api() as rig:
+        assert (await rig.get("/metrics")).status == 200
+    async with running_api(metrics_key="of the scraper") as rig:
+        problem(await rig.get("/metrics"), 401, "unauthorized")
+    async with running_api(api_key=SETTING, metrics_key="of the scraper") as rig:
+        problem(await rig.get("/metrics"), 401, "unauthorized")
+        assert (await rig.request("GET", "/metrics", b"", bearer("of the scraper"))).status == 200
+        problem(await rig.request("GET", "/v1/failed", b"", bearer("of the scraper")), 403, "forbidden")
+        assert [(await rig.get(path)).status for path in ("/livez", "/readyz")] == [200, 200]
 
 
 async def test_nothing_is_served_before_it_is_known_which_keys_there_are() -> None:

@@ -14,6 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from relay.api.access import ROUTES as ACCESS
 from relay.api.web_rules import WebRules
 from relay.cli.group import relay
 from relay.config.own_address import is_loopback, own_names
@@ -186,7 +187,14 @@ def containers(manifests: list[Manifest]) -> dict[str, Manifest]:
 
 
 def variables(container: Manifest) -> dict[str, str]:
-    return {each["name"]: each["value"] for each in container["env"]}
+    return {each["name"]: each["value"] for each in container["env"] if "value" in each}
+
+
+def secrets_of(container: Manifest) -> set[str]:
+    """The variables that it has of the Secret, if they are there."""
+    found = {each["name"]: each["valueFrom"]["secretKeyRef"] for each in container["env"] if "value" not in each}
+    assert all(each == {"name": "webhook-relay", "key": name, "optional": True} for name, each in found.items())
+    return set(found)
 
 
 # --- without helm
@@ -262,11 +270,11 @@ def test_each_variable_is_a_setting_and_each_command_one_of_the_relay(case: str,
     for container in found.values():
         parse(relay, container["args"])
         names = [each["name"] for each in container["env"]]
-        assert set(names) <= known
+        assert variables(container).keys() <= known
         assert len(names) == len(set(names))
-        assert all(isinstance(each["value"], str) for each in container["env"])
+        assert all(isinstance(each, str) for each in variables(container).values())
         load_settings({}, variables(container))
-        assert container["envFrom"] == [{"secretRef": {"name": "webhook-relay"}}]
+        assert "envFrom" not in container
         ports = {each["value"] for each in container["env"] if each["name"] in ("RELAY_API_PORT", "RELAY_METRICS_PORT")}
         assert ports <= {"8080"}
         host = variables(container).get("RELAY_API_HOST", "127.0.0.1")
@@ -385,6 +393,62 @@ def test_the_api_may_be_called_as_its_service_is_called(tmp_path: Path) -> None:
     own = EVERYTHING | {"settings": {"RELAY_ALLOWED_HOSTS": "hooks.example"}}
     settings = load_settings({}, variables(containers(rendered(own, tmp_path))["prod-api"]))
     assert own_names(settings) == ("hooks.example",)
+
+
+OF_ALL: Final = frozenset({"RELAY_REDIS_URL", "RELAY_KAFKA_SASL_PASSWORD", "RELAY_SENTRY_DSN", "SENTRY_DSN"})
+OF_SENDERS: Final = frozenset({"RELAY_SECRETS_KEY", "RELAY_EGRESS_PROXY", "CI_SECRET", "CD_TOKEN", "OF_THE_API"})
+
+
+@needs_helm
+def test_each_role_has_the_secrets_that_it_needs_and_no_others(tmp_path: Path) -> None:
+    named = {"receivers": {"cd": {"post_endpoint": "https://cd.example/", "bearer_token": "${CD_TOKEN}"}}}
+    receivers = {"receivers": POOLED["receivers"]["receivers"] | named["receivers"]}
+    values = EVERYTHING | {"receivers": receivers, "receiverSecrets": ["OF_THE_API"]}
+    found = {name: secrets_of(one) - OF_ALL for name, one in containers(rendered(values, tmp_path)).items()}
+    own = {name: found[f"prod-{name}"] - {"OTEL_EXPORTER_OTLP_HEADERS"} for name in (*ROLES, "topics", "receiver-ci")}
+    api = {"RELAY_API_KEY", "RELAY_SESSION_SECRET", "RELAY_HISTORY_URL", "RELAY_ANSWER_SECRET", *OF_SENDERS}
+    sends = {"RELAY_METRICS_KEY", *OF_SENDERS}
+    assert own == {
+        "api": {"RELAY_METRICS_KEY", *api},
+        "from-sender": {"RELAY_METRICS_KEY"},
+        "to-receiver": {"RELAY_ANSWER_SECRET", *sends},
+        "from-receiver-async": sends,
+        "to-sender": sends,
+        "failed-messages": {"RELAY_METRICS_KEY"},
+        "history": {"RELAY_METRICS_KEY", "RELAY_HISTORY_URL"},
+        "topics": set(),
+        "receiver-ci": {"RELAY_ANSWER_SECRET", *sends},
+    }
+    secret = {env_name(field) for field in SECRET_SETTINGS}
+    assert secret <= OF_ALL | own["api"], "each secret setting belongs to some role"
+
+
+@needs_helm
+def test_the_ingress_leads_to_all_routes_but_the_metrics(tmp_path: Path) -> None:
+    [ingress] = of_kind("Ingress", rendered(EVERYTHING, tmp_path)).values()
+    [rule] = ingress["spec"]["rules"]
+
+    def leads(path: str) -> bool:
+        return any(
+            path == each["path"] or (each["pathType"] == "Prefix" and path.startswith(f"{each['path']}/"))
+            for each in rule["http"]["paths"]
+        )
+
+    routes = {path for _, path in ACCESS}
+    assert {path for path in routes if not leads(path)} == {"/metrics"}
+    assert leads("/ui")
+    assert leads("/ui/login")
+
+
+@needs_helm
+def test_prometheus_has_the_key_of_the_metrics(tmp_path: Path) -> None:
+    def key(values: Values) -> object:
+        [monitor] = of_kind("ServiceMonitor", rendered(values, tmp_path)).values()
+        return monitor["spec"]["endpoints"][0]["authorization"]["credentials"]
+
+    monitored = LEAST | {"serviceMonitor": {"enabled": True}}
+    assert key(monitored) == {"name": "webhook-relay", "key": "RELAY_METRICS_KEY"}
+    assert key(EVERYTHING) == {"name": "relay-metrics", "key": "key"}
 
 
 @needs_helm

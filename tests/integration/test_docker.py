@@ -35,6 +35,7 @@ CONFIGURED = {name: service for name, service in OURS.items() if "environment" i
 SECRETS = {
     "REDIS_PASSWORD": "redis-pw",
     "RELAY_API_KEY": "a key of 32 characters, or so it is",
+    "RELAY_METRICS_KEY": "a third secret of 32 characters",
     "RELAY_ANSWER_SECRET": "another secret of 32 characters",
     "POSTGRES_PASSWORD": "postgres-pw",
     "GRAFANA_PASSWORD": "grafana-pw",
@@ -219,6 +220,22 @@ def test_prometheus_asks_every_service_of_the_relay_where_it_answers() -> None:
     }
     ports = {name: service["environment"].get("RELAY_METRICS_PORT", "8080") for name, service in CONFIGURED.items()}
     assert asked == {f"{name}:{port}" for name, port in ports.items() if name != "topics"}
+
+
+def test_prometheus_has_the_key_of_the_metrics() -> None:
+    [scraped] = [
+        one
+        for one in yaml.safe_load((DOCKER / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+        if one["job_name"] == "relay"
+    ]
+    [name] = SERVICES["prometheus"]["secrets"]
+    assert scraped["authorization"]["credentials_file"] == f"/run/secrets/{name}"
+    variable = COMPOSE["secrets"][name]["environment"]
+    for name, service in CONFIGURED.items():
+        environment = {key: interpolated(value, SECRETS) for key, value in service["environment"].items()}
+        settings = load_settings({}, {key: value for key, value in environment.items() if key.startswith("RELAY_")})
+        assert settings.metrics_key is not None, name
+        assert settings.metrics_key.get_secret_value() == SECRETS[variable]
 
 
 def test_the_history_is_kept_where_the_api_looks() -> None:

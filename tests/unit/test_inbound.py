@@ -273,6 +273,7 @@ def test_what_github_does_not_say_is_left_out() -> None:
         ("slack", {}, SLACK_BODY, "no request of Slack's Events API"),
         ("slack", {}, b'{"type": "event_callback", "event_id": 1}', "no request of Slack's Events API"),
         ("standard", {"webhook-id": "", "webhook-timestamp": "", "webhook-signature": ""}, b"{}", "missing or empty"),
+        ("standard", standard(WHSEC, b"{}", NOW) | {"webhook-id": "msg.1"}, b"{}", "has a dot"),
     ],
 )
 def test_what_cannot_be_a_message_says_why(kind: InboundKind, headers: dict[str, str], body: bytes, said: str) -> None:

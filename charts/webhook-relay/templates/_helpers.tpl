@@ -87,6 +87,26 @@ receiver-{{ include "relay.short" (dict "text" $name "most" 40) }}:
 {{- end }}
 {{- end }}
 
+{{/* The variables that a container has of the Secret, each where it is there. Arguments: root, roles (none: of the Job
+for topics). What receivers.yaml names is for those that send to receivers and callbacks. */}}
+{{- define "relay.secrets" -}}
+{{- $names := list "RELAY_REDIS_URL" "RELAY_KAFKA_SASL_PASSWORD" "RELAY_SENTRY_DSN" "SENTRY_DSN" "OTEL_EXPORTER_OTLP_HEADERS" -}}
+{{- if .roles }}{{ $names = append $names "RELAY_METRICS_KEY" }}{{ end -}}
+{{- if has "api" .roles }}{{ $names = concat $names (list "RELAY_API_KEY" "RELAY_SESSION_SECRET") }}{{ end -}}
+{{- if or (has "api" .roles) (has "history" .roles) }}{{ $names = append $names "RELAY_HISTORY_URL" }}{{ end -}}
+{{- if or (has "api" .roles) (has "to-receiver" .roles) }}{{ $names = append $names "RELAY_ANSWER_SECRET" }}{{ end -}}
+{{- $sends := false -}}
+{{- range list "api" "to-receiver" "from-receiver-async" "to-sender" }}{{ if has . $.roles }}{{ $sends = true }}{{ end }}{{ end -}}
+{{- if $sends -}}
+{{- $names = concat $names (list "RELAY_SECRETS_KEY" "RELAY_EGRESS_PROXY") .root.Values.receiverSecrets -}}
+{{- range regexFindAll "\\$\\{[A-Za-z_][A-Za-z0-9_]*" (toJson .root.Values.receivers) -1 }}{{ $names = append $names (trimPrefix "${" .) }}{{ end -}}
+{{- end -}}
+{{- range uniq $names }}
+- name: {{ . }}
+  valueFrom: {secretKeyRef: {name: {{ $.root.Values.secretName }}, key: {{ . }}, optional: true}}
+{{- end }}
+{{- end }}
+
 {{- define "relay.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 10001
