@@ -35,16 +35,30 @@ _CONFIRMED_S: Final = 15.0
 _log = logging.getLogger(__name__)
 
 
+class Position(NamedTuple):
+    """Where to read on. `history`: names the log that was read up to there; one that lost its end has another since."""
+
+    offset: int
+    history: int = 0
+
+
+class Fetched(NamedTuple):
+    """Records, and the history of the log that they are from."""
+
+    records: list[Record]
+    history: int = 0
+
+
 class Taken(NamedTuple):
-    """What a new owner gets: its epoch, and the group's next offset (None: it has none)."""
+    """What a new owner gets: its epoch, and where the group goes on (None: it has no offset)."""
 
     epoch: int
-    next_offset: int | None
+    position: Position | None
 
 
 class Commit(NamedTuple):
     epoch: int
-    next_offset: int
+    position: Position
 
 
 class GroupStore(Protocol):
@@ -60,11 +74,12 @@ class GroupStore(Protocol):
         ...
 
     async def fetch(
-        self, positions: Mapping[TopicPartition, int], max_records: int, max_bytes: int
-    ) -> dict[TopicPartition, list[Record]]:
-        """What there is from these offsets on, the first partitions first; none without records, at most
+        self, positions: Mapping[TopicPartition, Position], max_records: int, max_bytes: int
+    ) -> dict[TopicPartition, Fetched]:
+        """What there is from these positions on, the first partitions first; none without records, at most
         `max_records` in all, and not many more than have `max_bytes`. Does not wait. Raises OffsetMissing, with the
-        partitions, where the record at an offset was removed, or the offset is behind the end."""
+        partitions, where the record at an offset was removed, or the offset is behind the end, or the log has lost what
+        was read before it."""
         ...
 
     async def commit(self, group: str, commits: Mapping[TopicPartition, Commit]) -> None:
@@ -83,7 +98,7 @@ class GroupStore(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Owned:
     epoch: int
-    position: int | None
+    position: Position | None
 
 
 class GroupConsumer:
@@ -188,7 +203,8 @@ class GroupConsumer:
             owned = self._owned.get(partition)
             if owned is None or not self._group.holds(self, partition):
                 raise PartitionLost(f"{self._group.name} of this process no longer owns {_named(partition)}")
-            commits[partition] = Commit(owned.epoch, next_offset)
+            history = owned.position.history if owned.position is not None else 0
+            commits[partition] = Commit(owned.epoch, Position(next_offset, history))
         if commits:
             await self._store.commit(self._group.name, commits)
 
@@ -316,10 +332,11 @@ class GroupConsumer:
             await self._commit_first(error)
             raise
         asked_for = self._readable()  # as it is now, after the wait
-        records = _upto(max_bytes(), {at: found for at, found in fetched.items() if at in asked_for})
+        records = _upto(max_bytes(), {at: found for at, (found, _) in fetched.items() if at in asked_for})
         for partition, found in records.items():
             # Served partitions go to the end of the queue, so that a full one does not starve the others.
-            self._owned[partition] = replace(self._owned.pop(partition), position=found[-1].offset + 1)
+            position = Position(found[-1].offset + 1, fetched[partition].history)
+            self._owned[partition] = replace(self._owned.pop(partition), position=position)
         return records
 
     def _readable(self) -> list[TopicPartition]:
@@ -336,9 +353,11 @@ class GroupConsumer:
             raise error
 
     async def _commit_first(self, error: OffsetMissing) -> None:
-        """They begin anew with the first record that is there: rows absorb what comes again."""
+        """They begin anew where the log parts from what was read, as far as that is known, else with the first record
+        that is there: rows absorb what comes again."""
         places = [TopicPartition(*place) for place in error.partitions]
-        await self.commit({place: await self._store.first(place) for place in places})
+        firsts = {place: await self._store.first(place) for place in places}
+        await self.commit({place: max(first, error.lost.get(place, (0, 0))[0]) for place, first in firsts.items()})
         self._missing.update(places)
 
     async def _sleep_until(self, deadline: float) -> None:

@@ -10,7 +10,7 @@ from itertools import islice
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
 from relay.domain.rights import Right
 from relay.domain.topics import TopicSpec
-from relay.log.group_consumer import Commit, GroupConsumer, Taken
+from relay.log.group_consumer import Commit, Fetched, GroupConsumer, Position, Taken
 from relay.log.groups import Group
 from relay.log.partitioner import place_of
 from relay.log.port import (
@@ -33,7 +33,8 @@ from relay.log.watchers import Watchers
 class _Partition:
     """Every record ever appended; those before `first` count as gone. Compaction is done when reading.
 
-    `hidden`: offsets that no one reads: markers, and what was written in transactions that are open or were aborted.
+    `hidden`: offsets that no one reads: markers, and what was written in transactions that were aborted. `cuts`: where
+    it has lost its end, each time; how often that was names its history.
     """
 
     def __init__(self) -> None:
@@ -42,6 +43,7 @@ class _Partition:
         self.hidden: set[int] = set()
         self.open: set[int] = set()
         """First offsets of transactions that have not ended."""
+        self.cuts: list[int] = []
 
     @property
     def end(self) -> int:
@@ -54,8 +56,24 @@ class _Partition:
 
     def read(self, start: int, end: int, count: int | None = None) -> list[Record]:
         """At most `count` of those from `start` on, before `end`, that can be read."""
-        there = self.records[max(start, self.first) : min(end, self.stable)]
-        return list(islice((record for record in there if record.offset not in self.hidden), count))
+        offsets = (n for n in range(max(start, self.first), min(end, self.stable)) if n not in self.hidden)
+        return [self.records[n] for n in islice(offsets, count)]
+
+    def cut(self, end: int) -> None:
+        """It loses all from `end` on, acknowledged or not."""
+        del self.records[end:]
+        self.hidden = {offset for offset in self.hidden if offset < end}
+        self.open = {offset for offset in self.open if offset < end}
+        self.cuts.append(end)
+
+    @property
+    def history(self) -> int:
+        return len(self.cuts)
+
+    def divergence(self, position: Position) -> int | None:
+        """Where it parts from what was read up to `position`; None: it does not."""
+        end = min(self.cuts[position.history :], default=position.offset)
+        return end if end < position.offset else None
 
     def behind_hidden(self, offset: int) -> int:
         """The next offset from `offset` on that can be read, now or once it is written."""
@@ -104,6 +122,8 @@ class MemoryBroker:
         self.specs: dict[str, TopicSpec] = {}
         self.offsets: dict[tuple[str, TopicPartition], int] = {}
         """Next offset of (group, partition)."""
+        self.histories: dict[tuple[str, TopicPartition], int] = {}
+        """Of the log that was read up to that offset."""
         self.epochs: dict[tuple[str, TopicPartition], int] = defaultdict(int)
         self.groups: dict[str, Group] = {}
         self.watchers = Watchers()
@@ -117,6 +137,11 @@ class MemoryBroker:
         """Remove the records of that partition before `at`, as retention would."""
         self[TopicPartition(at.topic, at.partition)].first = at.offset
 
+    def cut(self, at: Coordinate) -> None:
+        """The broker comes back without that partition's records from `at` on."""
+        self[TopicPartition(at.topic, at.partition)].cut(at.offset)
+        self.watchers.notify({at.topic})
+
     def spoil(self, topic: str, *, gap: bool = True) -> Record:
         """Append what nobody can read to the first partition: nothing of it, or not as its writer meant it."""
         partition = self[TopicPartition(topic, 0)]
@@ -126,6 +151,10 @@ class MemoryBroker:
         partition.records.append(record)
         self.watchers.notify({topic})
         return record
+
+    def committed(self, group: str, at: TopicPartition) -> Position | None:
+        offset = self.offsets.get((group, at))
+        return None if offset is None else Position(offset, self.histories.get((group, at), 0))
 
     def transaction(self) -> "MemoryTransaction":
         return MemoryTransaction(self)
@@ -147,7 +176,7 @@ class MemoryTransaction:
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
-        self._written: dict[TopicPartition, list[int]] = {}
+        self._written: dict[TopicPartition, list[Record]] = {}
 
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
         found = []
@@ -156,7 +185,7 @@ class MemoryTransaction:
             record = self._broker[at].put(new, at, self._broker.now_ms())
             if not (written := self._written.setdefault(at, [])):
                 self._broker[at].open.add(record.offset)
-            written.append(record.offset)
+            written.append(record)
             found.append(record.coordinate)
         return found
 
@@ -167,11 +196,13 @@ class MemoryTransaction:
         self._end(aborted=True)
 
     def _end(self, *, aborted: bool) -> None:
-        for at, offsets in self._written.items():
+        for at, written in self._written.items():
             partition = self._broker[at]
+            there = [each.offset for each in written if partition.records[each.offset : each.offset + 1] == [each]]
             marker = partition.put(NewRecord(at.topic, None, None), at, self._broker.now_ms())
-            partition.hidden.update([marker.offset, *(offsets if aborted else ())])
-            partition.open.discard(offsets[0])
+            partition.hidden.update([marker.offset, *(there if aborted else ())])
+            if there:
+                partition.open.discard(there[0])
         self._broker.watchers.notify({at.topic for at in self._written})
         self._written.clear()
 
@@ -183,6 +214,8 @@ class MemoryLog:
         self._broker = broker
         self._open = False
         self._members: list[tuple[Group, GroupConsumer]] = []
+        self._followed: dict[str, int] = {}
+        """Of topics that were followed, the history of the log that was read."""
 
     async def start(self) -> None:
         self._open = True
@@ -288,7 +321,11 @@ class MemoryLog:
         partition = self._broker[TopicPartition(topic, 0)]
         position = partition.stable
         compact = self._broker.spec(topic).cleanup == "compact"
-        if start is not None and not partition.holds(start):
+        history = self._followed.get(topic, 0) if start is not None else partition.history
+        self._followed[topic] = history
+        if start is not None and (
+            not partition.holds(start) or partition.divergence(Position(start, history)) is not None
+        ):
             raise OffsetMissing(f"{topic} does not hold what came since {start}", [TopicPartition(topic, 0)])
         since = partition.first if start is None else start
         whole = compact and start is None
@@ -298,6 +335,10 @@ class MemoryLog:
         with self._broker.watchers.watching(topic) as wake:
             while True:
                 wake.clear()
+                if (end := partition.divergence(Position(position, history))) is not None:
+                    at = TopicPartition(topic, 0)
+                    raise OffsetMissing(f"{topic} lost its end from offset {end} on", [at], {at: (end, position)})
+                history = self._followed[topic] = partition.history
                 while position < (stable := partition.stable):
                     found, position = _readable(partition.read(position, stable)), stable
                     for record in found:
@@ -361,20 +402,24 @@ class MemoryLog:
                 broker.offsets[group, at] = broker.offsets.pop((former, at))
                 broker.epochs[group, at] = max(broker.epochs[group, at], broker.epochs[former, at])
             broker.epochs[group, at] += 1
-        return {at: Taken(broker.epochs[group, at], broker.offsets.get((group, at))) for at in partitions}
+        return {at: Taken(broker.epochs[group, at], broker.committed(group, at)) for at in partitions}
 
     async def fetch(
-        self, positions: Mapping[TopicPartition, int], max_records: int, max_bytes: int
-    ) -> dict[TopicPartition, list[Record]]:
+        self, positions: Mapping[TopicPartition, Position], max_records: int, max_bytes: int
+    ) -> dict[TopicPartition, Fetched]:
         await self._turn()
-        found: dict[TopicPartition, list[Record]] = {}
-        gone = [at for at, position in positions.items() if not self._broker[at].holds(position)]
+        found: dict[TopicPartition, Fetched] = {}
+        broker = self._broker
+        lost: dict[tuple[str, int], tuple[int, int]] = {
+            at: (end, each.offset) for at, each in positions.items() if (end := broker[at].divergence(each)) is not None
+        }
+        gone = [at for at, each in positions.items() if at in lost or not broker[at].holds(each.offset)]
         if gone:
-            raise OffsetMissing(f"the log does not hold the next offset of {gone}", gone)
+            raise OffsetMissing(f"the log does not hold the next offset of {gone}", gone, lost)
         for at, position in positions.items():
             partition = self._broker[at]
-            if records := partition.read(position, partition.end, max_records):
-                found[at] = records
+            if records := partition.read(position.offset, partition.end, max_records):
+                found[at] = Fetched(records, partition.history)
                 max_records -= len(records)
         return found
 
@@ -384,7 +429,8 @@ class MemoryLog:
             if self._broker.epochs[group, at] != commit.epoch:
                 raise PartitionLost(f"{group} has a newer owner of {at.topic}/{at.partition}")
         for at, commit in commits.items():
-            self._broker.offsets[group, at] = self._broker[at].behind_hidden(commit.next_offset)
+            self._broker.offsets[group, at] = self._broker[at].behind_hidden(commit.position.offset)
+            self._broker.histories[group, at] = commit.position.history
 
     async def confirm(self, group: str, epochs: Mapping[TopicPartition, int]) -> None:
         await self._turn()

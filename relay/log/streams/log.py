@@ -180,7 +180,7 @@ class StreamsLog:
         position, stop = max(start, span.first), span.end if end is None else min(end, span.end)
         while position < stop:
             try:
-                fetched = (await self._store.fetch({at: position}, min(batch, stop - position))).get(at, [])
+                fetched = (await self._store.fetch_from({at: position}, min(batch, stop - position))).get(at, [])
             except OffsetMissing:
                 position = max(position + 1, (await self._store.span(at)).first)
                 continue
@@ -229,7 +229,7 @@ class StreamsLog:
         if compact:
             follower.position, records = await self._store.changes(at, follower.position)
             return _readable(records)
-        fetched = await self._store.fetch({at: follower.position}, _FOLLOW_AT_ONCE)
+        fetched = await self._store.fetch_from({at: follower.position}, _FOLLOW_AT_ONCE)
         records = fetched.get(at, [])
         follower.position += len(records)
         return _readable(records)

@@ -18,7 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost
 from relay.domain.topics import TopicSpec
-from relay.log.group_consumer import Commit, Taken
+from relay.log.group_consumer import Commit, Fetched, Position, Taken
 from relay.log.port import Coordinate, Flaw, Headers, NewRecord, Record, TopicPartition
 from relay.log.streams import scripts
 from relay.log.streams.scripts import FIXED_DIGITS, Keys, end_field, group_field
@@ -164,6 +164,14 @@ class StreamStore:
         return cast(list[int], await self._call(self._append, keys, args))
 
     async def fetch(
+        self, positions: Mapping[TopicPartition, Position], max_records: int, max_bytes: int
+    ) -> dict[TopicPartition, Fetched]:
+        """Offsets of groups and records are on one disk, in the order in which they were written: both lose their end,
+        or neither does."""
+        offsets = {at: position.offset for at, position in positions.items()}
+        return {at: Fetched(found) for at, found in (await self.fetch_from(offsets, max_records, max_bytes)).items()}
+
+    async def fetch_from(
         self, positions: Mapping[TopicPartition, int], max_records: int, max_bytes: int = _FETCH_BYTES
     ) -> dict[TopicPartition, list[Record]]:
         keys, args = [self.keys.ends], list[Argument]([max_records, max(1, min(max_bytes, _FETCH_BYTES))])
@@ -280,14 +288,14 @@ class StreamStore:
         reply = await self._call(self._take, self._group_keys(list(partitions)), args)
         taken = cast(list[tuple[int, bytes | None]], reply)
         return {
-            partition: Taken(epoch, None if next_offset is None else int(next_offset))
+            partition: Taken(epoch, None if next_offset is None else Position(int(next_offset)))
             for partition, (epoch, next_offset) in zip(partitions, taken, strict=True)
         }
 
     async def commit(self, group: str, commits: Mapping[TopicPartition, Commit]) -> None:
         partitions, args = list(commits), list[Argument]()
         for partition, commit in commits.items():
-            args += [group_field(partition.partition, group), commit.epoch, commit.next_offset]
+            args += [group_field(partition.partition, group), commit.epoch, commit.position.offset]
         lost = cast(int, await self._call(self._commit, self._group_keys(partitions), args))
         if lost:
             partition = partitions[lost - 1]

@@ -1,0 +1,126 @@
+"""What a log has to do whose broker comes back without its end: what was read and is gone is told, and what took its
+place is read. A subclass named Test... gives the fixture `rig`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from relay.domain.errors import LogUnavailable, OffsetMissing
+from relay.log.port import Coordinate, Log, NewRecord, Record, TopicPartition
+from tests.contract.log_contract import PATIENCE_S, Member, settle, started, topic_for, unique, values
+
+Lost = Mapping[tuple[str, int], tuple[int, int]]
+
+
+class CutRig(Protocol):
+    log: Log
+
+    async def cut(self, at: Coordinate) -> None:
+        """The broker loses what that partition has from `at` on, and is back."""
+        ...
+
+
+async def append(log: Log, topic: str, count: int, name: str) -> None:
+    """One batch each, so that any of them can be cut off; again while the broker is not there."""
+    for number in range(count):
+        while True:
+            try:
+                await log.append([NewRecord(topic, b"key-%d" % (number % 3), f"{name}{number}".encode())])
+                break
+            except LogUnavailable:
+                continue
+
+
+@asynccontextmanager
+async def reading(log: Log, group: str, topic: str) -> AsyncIterator[Member]:
+    member = await started(Member(log, group, topic))
+    yield member
+    await member.consumer.close()
+
+
+async def missing(member: Member) -> OffsetMissing:
+    while True:
+        try:
+            await settle([member], lambda: False)
+        except LogUnavailable:
+            continue
+        except OffsetMissing as error:
+            return error
+
+
+class CutContract:
+    async def test_a_log_that_has_grown_beyond_what_was_committed_is_read_from_the_cut_on(self, rig: CutRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        at = TopicPartition(topic, 0)
+        await append(rig.log, topic, 30, "old ")
+        async with reading(rig.log, group, topic) as before:
+            await before.take(30)
+            await before.consumer.commit({at: 30})
+
+        await rig.cut(Coordinate(topic, 0, 20))
+        await append(rig.log, topic, 15, "new ")
+
+        async with reading(rig.log, group, topic) as member:
+            error = await missing(member)
+            assert error.lost == {at: (20, 30)}
+            await member.consumer.restart([at])
+            assert values(await member.take(15)) == [b"new %d" % n for n in range(15)]
+            await member.consumer.commit({at: 35})
+        assert await rig.log.lag(group, topic) == 0
+
+    async def test_a_member_that_reads_on_notices_each_time(self, rig: CutRig) -> None:
+        """Also where nothing was committed."""
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        at = TopicPartition(topic, 0)
+        await append(rig.log, topic, 10, "old ")
+        async with reading(rig.log, group, topic) as member:
+            await member.take(10)
+            for end, grown in ((6, 8), (4, 10)):
+                await rig.cut(Coordinate(topic, 0, end))
+                await append(rig.log, topic, grown, "new ")
+                error = await missing(member)
+                assert [first for first, _ in error.lost.values()] == [end]
+                await member.consumer.restart([at])
+                assert values(await member.take(grown)) == [b"new %d" % n for n in range(grown)]
+
+    async def test_a_cut_behind_what_was_read_is_none_of_its_business(self, rig: CutRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        await append(rig.log, topic, 10, "old ")
+        async with reading(rig.log, group, topic) as before:
+            await before.consumer.poll(max_records=4, timeout_s=5)
+            await before.consumer.commit({TopicPartition(topic, 0): 4})
+
+        await rig.cut(Coordinate(topic, 0, 6))
+        await append(rig.log, topic, 2, "new ")
+
+        async with reading(rig.log, group, topic) as member:
+            assert values(await member.take(4)) == [b"old 4", b"old 5", b"new 0", b"new 1"]
+
+    async def test_a_follower_is_to_read_anew_what_it_followed(self, rig: CutRig) -> None:
+        topic = await topic_for(rig.log, cleanup="compact")
+        await append(rig.log, topic, 6, "old ")
+        end = (await rig.log.ends([TopicPartition(topic, 0)]))[TopicPartition(topic, 0)]
+        follower = rig.log.follow(topic)
+        while await anext(follower) is not None:
+            pass
+
+        await rig.cut(Coordinate(topic, 0, 4))
+        await append(rig.log, topic, 3, "new ")
+
+        async with asyncio.timeout(PATIENCE_S):
+            assert await self._diverged(rig.log, topic, follower, end) == {TopicPartition(topic, 0): (4, 6)}
+
+    @staticmethod
+    async def _diverged(log: Log, topic: str, follower: AsyncIterator[Record | None], start: int) -> Lost:
+        """What it says was lost, when it was begun anew as often as the broker was away."""
+        while True:
+            try:
+                assert await anext(follower) is None
+            except (LogUnavailable, StopAsyncIteration):
+                follower = log.follow(topic, start=start)
+            except OffsetMissing as error:
+                return error.lost
