@@ -30,7 +30,7 @@ from relay.domain.status import (
     unaskable,
 )
 from relay.domain.topics import Topics
-from relay.engine.work import Dead, Decision, Done, GateRules, Later, Step, Work
+from relay.engine.work import FINISHED_AT, Dead, Decision, Done, GateRules, Later, Step, Work
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Kind, Limits
 from relay.state.port import State
@@ -51,7 +51,6 @@ from workers.outside import Outside
 from workers.results import answered
 from workers.tables import RowTable
 
-FINISHED_AT = frozenset({Stage.PUBLISHED, Stage.DONE, Stage.FAILED})
 FORGOT = "receiver_forgot"
 
 
@@ -140,7 +139,7 @@ class FromReceiverAsync:
         self._directory = directory
         self._letters = letters
         self._outside = outside
-        self.table: RowTable[Awaited] = RowTable(state, outside.clock, self.kind, FINISHED_AT)
+        self.table: RowTable[Awaited] = RowTable(state, outside.clock, self.kind, FINISHED_AT[self.kind])
 
     def admit(self, record: Record) -> Awaited:
         hop = decode_hop(record.headers)

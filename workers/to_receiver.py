@@ -43,7 +43,7 @@ from relay.domain.route import waits
 from relay.domain.schedule import backoff
 from relay.domain.status import StatusTemplateError, location_url, status_url, unaskable
 from relay.domain.topics import SHARED, Topics, lane_of
-from relay.engine.work import Call, Dead, Decision, Done, Later, Seen, Step
+from relay.engine.work import FINISHED_AT, Call, Dead, Decision, Done, Later, Seen, Step
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Change, Kind
 from relay.state.port import Lane, State
@@ -59,7 +59,6 @@ from workers.setback import after, setback_of
 from workers.tables import RowTable
 
 NOBODY_MOVES = NobodyMoves()
-FINISHED_AT = frozenset({Stage.AWAITING, Stage.PUBLISHED, Stage.DONE, Stage.FAILED})
 
 
 MOVE_LOOK_S = 5.0
@@ -109,7 +108,7 @@ class ToReceiver:
         self._letters = letters
         self._outside = outside
         self._doubt = Doubt(outside)
-        self.table = DeliveryTable(state, outside.clock, self.kind, FINISHED_AT, moves)
+        self.table = DeliveryTable(state, outside.clock, self.kind, FINISHED_AT[self.kind], moves)
 
     def admit(self, record: Record) -> Delivery:
         if record.value is None:

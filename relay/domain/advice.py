@@ -158,6 +158,10 @@ ENDINGS: Final[Mapping[str, str]] = {
         "The message could not be worked on, again and again. This is a fault of the relay: report it; a "
         "newer version may take it when it is replayed."
     ),
+    "lost": (
+        "Kafka lost the record in which the message waited. Its content is gone: have the sender send it again, under "
+        "a new id."
+    ),
     "discarded": "Somebody decided that this delivery ends. A replay takes that back.",
 }
 """What to do about a delivery that was given up, by its reason."""

@@ -25,6 +25,7 @@ TITLES: Final = {
     "callback_rejected": "The sender refused the result",
     "callback_exhausted": "Every attempt to bring the result to the sender failed",
     "poison": "The message could not be processed",
+    "lost": "The log lost the message while it waited",
     "discarded": "The message was discarded",
 }
 """For people, by reason."""

@@ -20,6 +20,7 @@ REASONS: Final[dict[str, ReasonClass]] = {
     "callback_rejected": "sender",
     "callback_exhausted": "sender",
     "poison": "system",
+    "lost": "system",
     "discarded": "system",
 }
 """Reason -> class. Only `system` pages a person. Source: design, section 9."""
@@ -44,6 +45,7 @@ REASON_CODES: Final[dict[str, int]] = {
     "callback_exhausted": 14,
     "poison": 15,
     "discarded": 16,
+    "lost": 17,
 }
 """How a finished row remembers its reason, in one byte. Rows live for days: a code is never given to another reason."""
 

@@ -23,6 +23,7 @@ from relay.engine.parking import (
     TakeUp,
     Took,
     life_key,
+    lost_copy,
     parked_key,
     second_copy,
     unwrap_ours,
@@ -33,7 +34,7 @@ from relay.engine.room import Room, within
 from relay.engine.settling import ToSettle
 from relay.engine.slices import SLICE_BYTES, Slices, note_places, places_of
 from relay.engine.supervision import Patience
-from relay.engine.work import Call, Dead, Outcome, Seen, Unread, Work, mark_of, row_of
+from relay.engine.work import FINISHED_AT, Call, Dead, Outcome, Seen, Unread, Work, mark_of, row_of
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, Log, NewRecord, Record, size_of
 from relay.log.slices import AT_ONCE
@@ -262,6 +263,8 @@ class Effects:
             count = max(1, len(read) * min(room, SLICE_BYTES) // max(1, size))
         if missing:
             await self._search(lane.worker.stage, missing, found, gone)
+        if gone:
+            gone = await self._finished(lane, gone, found)
         return found, await self._forget(lane, gone)
 
     async def _copies(self, lane: AnyLane, taken: Sequence[Due], missing: list[Due]) -> list[ParkedCopy]:
@@ -271,6 +274,18 @@ class Effects:
         for due, record in zip(taken, records, strict=True):
             _sort(due, [record], read, missing)
         return read
+
+    async def _finished(self, lane: AnyLane, gone: Sequence[Due], found: list[ParkedCopy]) -> list[Due]:
+        """Those that were finished before their copies were removed. The others the log has lost."""
+        finished: list[Due] = []
+        asks = [IntakeAsk(due.row, due.generation, None) for due in gone]
+        rows = await self._answer(Ask.LOOK_UP.value, lambda: self._state.intake(of(lane.setting.lane, asks)))
+        for due, row in zip(gone, rows, strict=True):
+            if row.generation > due.generation or row.stage in FINISHED_AT[lane.worker.kind]:
+                finished.append(due)
+            else:
+                found.append(lost_copy(due, parked_key(lane.worker.stage, due.row), row))
+        return finished
 
     async def _search(self, stage: str, missing: Sequence[Due], found: list[ParkedCopy], gone: list[Due]) -> None:
         """Of all living copies: rarely needed, when one was not where its reference says."""
@@ -332,10 +347,11 @@ def _sort(due: Due, records: Iterable[Record | None], found: list[ParkedCopy], m
     """What a newer release wrote, or is not one of ours, is neither: it is due again when its lease is over."""
     with suppress(LogUnavailable):
         copies = [unwrap_ours(record) for record in records if record is not None]
-        living = [copy for copy in copies if copy is not None and copy.generation >= due.generation]
+        its = [copy for copy in copies if copy is None or copy.row == due.row]  # of another: the log lost its end
+        living = [copy for copy in its if copy is not None and copy.generation >= due.generation]
         if living:
             found.append(living[0])
-        elif None not in copies:
+        elif None not in its:
             missing.append(due)
 
 

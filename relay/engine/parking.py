@@ -12,9 +12,9 @@ from typing import Final, Generic
 from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.engine.policy import BudgetShare
 from relay.engine.work import Dead, W, Work
-from relay.log.port import Coordinate, NewRecord, Record
+from relay.log.port import Coordinate, Flaw, NewRecord, Record
 from relay.state.port import Due
-from relay.state.rows import RowKey, tag_of
+from relay.state.rows import Row, RowKey, tag_of
 
 _PREFIX = "relay-parked-"
 OWNER_HEADER = _PREFIX + "owner"
@@ -132,6 +132,21 @@ def unwrap(parked: Record) -> ParkedCopy:
         )
     except (KeyError, ValueError) as error:
         raise InvalidRecord("invalid", f"parked record at {parked.coordinate} is not one of ours: {error}") from error
+
+
+def lost_copy(due: Due, key: bytes, row: Row) -> ParkedCopy:
+    """In place of a copy that the log has lost: it becomes a dead letter with what its row knows."""
+    known = f"{row.attempts} attempts, {row.polls} status requests, last status {row.last_status}"
+    if row.result is not None:
+        known += f", outcome {row.result.outcome} with status {row.result.status}"
+    place = f"{due.at.topic}/{due.at.partition}/{due.at.offset}"
+    detail = f"the log lost the record that waited at {place}; known of it: row {due.row.digest.hex()}, {known}"
+    flaw = Flaw("lost", detail, omitted="value=0, headers=0")
+    kind, _, name = due.row.owner.partition(":")
+    whose = ("relay-receiver" if kind == "r" else "ce_source", name.encode())
+    headers = (whose, ("relay-generation", b"%d" % due.generation))
+    record = Record(*due.at, None, None, headers, 0, flaw)
+    return ParkedCopy(due.at, key, record, due.row, due.generation, row.attempts, None, 0, poll=False)
 
 
 def unwrap_ours(parked: Record) -> ParkedCopy | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -273,6 +273,11 @@ class Outcome(Struct, frozen=True):
 
     decision: Done | Dead
     at: tuple[Coordinate, ...]
+
+
+_PUBLISHED: Final = frozenset({Stage.PUBLISHED, Stage.DONE, Stage.FAILED})
+FINISHED_AT: Final[Mapping[Kind, frozenset[Stage]]] = {Kind.POST: _PUBLISHED | {Stage.AWAITING}, Kind.POLL: _PUBLISHED}
+"""Stages of a row at which the part of a worker of this kind is provably over."""
 
 
 def row_of(work: W) -> RowKey:

@@ -97,8 +97,11 @@ class GroupStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Owned:
+    """`committed`: known to be; None: the group has no offset."""
+
     epoch: int
     position: Position | None
+    committed: int | None
 
 
 class GroupConsumer:
@@ -207,6 +210,9 @@ class GroupConsumer:
             commits[partition] = Commit(owned.epoch, Position(next_offset, history))
         if commits:
             await self._store.commit(self._group.name, commits)
+        for partition, commit in commits.items():
+            if (owned := self._owned.get(partition)) is not None and owned.epoch == commit.epoch:
+                self._owned[partition] = replace(owned, committed=commit.position.offset)
 
     async def confirm(self, assignments: Sequence[Assignment]) -> float:
         epochs = dict(assignments)
@@ -293,7 +299,9 @@ class GroupConsumer:
         except BaseException:
             self._group.release(self, claimed)
             raise
-        self._owned |= {partition: _Owned(*taken[partition]) for partition in claimed}
+        for partition in claimed:
+            epoch, position = taken[partition]
+            self._owned[partition] = _Owned(epoch, position, None if position is None else position.offset)
         await self._on_assigned([Assignment(partition, taken[partition].epoch) for partition in claimed])
 
     async def _give_up_beside(self, partitions: Sequence[TopicPartition]) -> None:
@@ -353,11 +361,15 @@ class GroupConsumer:
             raise error
 
     async def _commit_first(self, error: OffsetMissing) -> None:
-        """They begin anew where the log parts from what was read, as far as that is known, else with the first record
-        that is there: rows absorb what comes again."""
+        """They begin anew where the log parts from what was read, as far as that is known, or before that with what is
+        not finished; else with the first record that is there: rows absorb what comes again."""
         places = [TopicPartition(*place) for place in error.partitions]
-        firsts = {place: await self._store.first(place) for place in places}
-        await self.commit({place: max(first, error.lost.get(place, (0, 0))[0]) for place, first in firsts.items()})
+        starts: dict[TopicPartition, int] = {}
+        for place in places:
+            divergence, _ = error.lost.get(place, (0, 0))
+            committed = self._owned[place].committed
+            starts[place] = max(await self._store.first(place), min(divergence, committed or 0))
+        await self.commit(starts)
         self._missing.update(places)
 
     async def _sleep_until(self, deadline: float) -> None:

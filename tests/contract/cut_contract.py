@@ -86,6 +86,22 @@ class CutContract:
                 await member.consumer.restart([at])
                 assert values(await member.take(grown)) == [b"new %d" % n for n in range(grown)]
 
+    async def test_what_was_read_before_the_cut_and_not_finished_is_read_again(self, rig: CutRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        at = TopicPartition(topic, 0)
+        await append(rig.log, topic, 10, "old ")
+        async with reading(rig.log, group, topic) as member:
+            await member.take(10)
+            await member.consumer.commit({at: 3})
+
+            await rig.cut(Coordinate(topic, 0, 5))
+            await append(rig.log, topic, 6, "new ")
+
+            assert (await missing(member)).lost == {at: (5, 10)}
+            await member.consumer.restart([at])
+            assert values(await member.take(8)) == [b"old 3", b"old 4", *(b"new %d" % n for n in range(6))]
+
     async def test_a_cut_behind_what_was_read_is_none_of_its_business(self, rig: CutRig) -> None:
         group = unique("group")
         topic = await topic_for(rig.log, group)

@@ -156,6 +156,12 @@ class MemoryBroker:
         offset = self.offsets.get((group, at))
         return None if offset is None else Position(offset, self.histories.get((group, at), 0))
 
+    def finished(self, group: str, at: TopicPartition) -> int:
+        """The offset before which the group has finished what the log has there now."""
+        position = self.committed(group, at) or Position(0)
+        divergence = self[at].divergence(position)
+        return self[at].behind_hidden(position.offset if divergence is None else divergence)
+
     def transaction(self) -> "MemoryTransaction":
         return MemoryTransaction(self)
 

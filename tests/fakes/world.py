@@ -11,7 +11,7 @@ from relay.clock import Clock
 from relay.config.settings import Settings
 from relay.delivery.port import Transport
 from relay.domain.directory import NobodyMoves
-from relay.domain.errors import StateRecovering
+from relay.domain.errors import OffsetMissing, RelayError, StateRecovering
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
@@ -28,7 +28,7 @@ from relay.state.rows import TAGS, tag_of
 from relay.telemetry.metrics import Metrics
 from relay.watch.attempt_log import AttemptLog
 from relay.watch.shared_clock import SharedClock
-from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.fakes.log import MemoryBroker, MemoryLog, MemoryTransaction
 from tests.fakes.state import MemoryState
 from tests.fakes.strikes import CrashError, Fuse, Fused
 from tests.fakes.surroundings import Surroundings
@@ -103,6 +103,8 @@ class Told(Observer):
         """Gate and news of endpoints in long outages: `back`, `gone`, `disabled`."""
         self.shortages: Counter[str] = Counter()
         """By kind: requests that could not be made for want of something of our own."""
+        self.lost_ends: list[tuple[str, int, int, int]] = []
+        """Topic, partition, and the first offset that a log lost after it was read, and the one behind the last."""
         self.tried: Counter[tuple[str, str]] = Counter()
         """By stage and kind of decision: what was told as an attempt, or as a poll."""
 
@@ -148,6 +150,10 @@ class Told(Observer):
     def short_of(self, kind: str, detail: str) -> None:
         self.shortages[kind] += 1
 
+    def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None:
+        if isinstance(error, OffsetMissing):
+            self.lost_ends += [(*at, *span) for at, span in error.lost.items()]
+
 
 class _AskingObserver(Observer):
     """A process's own: hands on to `Told`, and has the state healed at once."""
@@ -168,6 +174,7 @@ class _AskingObserver(Observer):
         self.back = told.back  # type: ignore[method-assign]
         self.shut = told.shut  # type: ignore[method-assign]
         self.short_of = told.short_of  # type: ignore[method-assign]
+        self.service_failed = told.service_failed  # type: ignore[method-assign]
 
     def state_recovering(self, tags: frozenset[int]) -> None:
         if self.recovery is not None:
@@ -211,8 +218,15 @@ class World:
     async def send(self, *messages: Message) -> None:
         log = MemoryLog(self.broker)
         await log.start()
+        await log.append(self.records(*messages))
+
+    def records(self, *messages: Message) -> list[NewRecord]:
+        """As a sender writes them."""
         topic = self.topics.from_sender
-        await log.append([NewRecord(topic, m.source_id.encode(), m.payload, message_headers(m)) for m in messages])
+        return [NewRecord(topic, m.source_id.encode(), m.payload, message_headers(m)) for m in messages]
+
+    def transaction(self) -> MemoryTransaction:
+        return self.broker.transaction()
 
     async def append(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         """Any record, behind all others."""
@@ -257,7 +271,7 @@ class World:
     def uncommitted(self) -> dict[TopicPartition, int]:
         """Records that a group has not finished, of all topics that are read by one."""
         rest = {
-            at: self.broker[at].end - self.broker.offsets.get((group, at), 0)
+            at: self.broker[at].end - self.broker.finished(group, at)
             for topic, group in self._groups().items()
             for at in self.broker.partitions_of(topic)
         }

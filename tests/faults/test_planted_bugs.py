@@ -8,9 +8,11 @@ from typing import Any, cast
 import pytest
 
 from relay.config.settings import Settings
+from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.receiver import Receiver
+from relay.log.port import Coordinate
 from relay.state.replies import answered
 from relay.state.rows import Stage, delivery_row
 from tests.fakes.strikes import Frost, Fuse
@@ -220,6 +222,53 @@ async def a_machine_that_stands_still_with_slots_in_hand() -> None:
     assert most_in(world.outside.starts["/answer"], 1.0) <= 10
 
 
+async def _cut(world: World, topic: str, end: int) -> None:
+    for at in world.broker.partitions_of(topic):
+        if world.broker[at].end > end:
+            world.broker.cut(Coordinate(*at, end))
+
+
+async def a_log_that_lost_its_end_and_grew() -> None:
+    world = await _world([receiver("r", "/answer", status=True, **QUICK)], [message(n, "a", "r") for n in range(6)])
+    await world.run(Fuse(), 10)
+    await _cut(world, world.topics.from_sender, 4)
+    await world.send(*(message(n, "a", "r") for n in range(6, 9)))
+    await _ends_as(world, {(f"a-{n}", "r"): {"answered"} for n in range(9)})
+
+
+async def a_log_that_lost_its_end_behind_what_is_unfinished() -> None:
+    """The first message still fails when what is behind the second one is lost."""
+    receivers = [receiver("r", "/answer", base=1.0, factor=1.0, cap=1.0, max_attempts=100, timeout=2.0)]
+    world = await _world(receivers, [message(n, "a", "r") for n in range(3)])
+    world.outside.troubles["a-0"] = [REFUSED] * 8
+    process = Process(world)
+    await process.ended(4)
+    await _cut(world, world.topics.to_receiver("r"), 2)
+    await world.send(message(3, "a", "r"))
+    await process.ended(40)
+    await process.stop()
+    assert world.outside.results().keys() >= {("a-0", "r"), ("a-1", "r"), ("a-3", "r")}
+
+
+async def a_senders_transaction_that_is_aborted() -> None:
+    world = await _world([receiver("r", "/answer", **QUICK)], [])
+    aborted = world.transaction()
+    await aborted.append(world.records(message(0, "a", "r")))
+    await aborted.abort()
+    await world.send(message(1, "a", "r"))
+    await _ends_as(world, {("a-1", "r"): {"answered"}})
+
+
+async def a_parked_copy_that_the_log_lost() -> None:
+    world = await _world([receiver("r", "/answer", **PARKS)], [message(0, "a", "r")], parks=True)
+    await world.run(Fuse(), 4)
+    await _cut(world, world.topics.parked_messages, 0)
+    await world.run(Fuse(), 60)
+    letters = world.broker.records(world.topics.failed_messages)
+    assert [parse_dead_letter(letter.headers).reason for letter in letters] == ["lost"]
+    assert await world.is_at_rest()
+
+
 CAUGHT_BY: dict[str, Experiment] = {
     "mark_before_produce": a_crash_at_each_append,
     "delete_at_done": an_id_sent_again_after_its_end,
@@ -235,6 +284,10 @@ CAUGHT_BY: dict[str, Experiment] = {
     "tombstone_before_hop": a_crash_at_each_append_of_a_parked_message,
     "ready_before_recovery": a_crash_while_a_lost_state_is_recovered,
     "begin_at_intake": a_kill_at_a_receiver_that_wants_each_at_most_once,
+    "truncation_ignored": a_log_that_lost_its_end_and_grew,
+    "unfinished_skipped": a_log_that_lost_its_end_behind_what_is_unfinished,
+    "aborted_delivered": a_senders_transaction_that_is_aborted,
+    "lost_copy_forgotten": a_parked_copy_that_the_log_lost,
     "fenced_outcome_dropped": a_response_that_comes_after_the_owner_has_changed,
     "places_not_kept": a_receiver_with_fewer_places_than_partitions,
     "missed_slots_made_up_for": a_machine_that_stands_still_with_slots_in_hand,

@@ -1,6 +1,7 @@
 """Cuts the log of a broker that does not run, as a crash does whose last writes never reached the disk."""
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -13,22 +14,33 @@ _FRAME: Final = struct.Struct(">qi")
 def cut_log(broker: KafkaBroker, at: Coordinate) -> None:
     """Remove the records of that partition from `at` on, which has to be the first of its batch. The broker must have
     been killed: after a clean shutdown it trusts its indexes."""
-    folder = broker.data / f"{at.topic}-{at.partition}"
+    folder = _folder(broker, at.topic, at.partition)
     for segment in sorted(folder.glob("*.log")):
-        if (place := _place(segment, at.offset)) is not None:
+        places = [place for offset, place in _batches(segment) if offset >= at.offset]
+        if places:
             with segment.open("r+b") as file:
-                file.truncate(place)
+                file.truncate(places[0])
             for other in folder.iterdir():
                 if other.suffix in (".index", ".timeindex", ".snapshot"):
                     other.unlink()  # made anew of what is there
 
 
-def _place(segment: Path, offset: int) -> int | None:
-    """Where in the file the first batch from `offset` on begins; None: nowhere."""
+def last_batches(broker: KafkaBroker, topic: str, partition: int, count: int) -> list[int]:
+    """The first offsets of the last `count` batches."""
+    segments = sorted(_folder(broker, topic, partition).glob("*.log"))
+    return [offset for segment in segments for offset, _ in _batches(segment)][-count:]
+
+
+def _folder(broker: KafkaBroker, topic: str, partition: int) -> Path:
+    return broker.data / f"{topic}-{partition}"
+
+
+def _batches(segment: Path) -> Iterator[tuple[int, int]]:
+    """The first offset of each, and where in the file it begins."""
     data, place = segment.read_bytes(), 0
     while len(data) - place >= _FRAME.size:
         base, length = _FRAME.unpack_from(data, place)
-        if base >= offset:
-            return place
+        if length <= 0:
+            return  # room that was set aside
+        yield base, place
         place += _FRAME.size + length
-    return None

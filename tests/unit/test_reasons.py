@@ -22,6 +22,7 @@ def test_the_code_of_a_reason_never_changes() -> None:
         "callback_exhausted": 14,
         "poison": 15,
         "discarded": 16,
+        "lost": 17,
     }
 
 

@@ -297,7 +297,9 @@ class KafkaConsumer:
             for at, held in self._holdings.of(partitions).items():
                 if at not in found and held.trail.position > ends[at]:
                     found[at] = ends[at], held.trail.position
-                begun[at] = held.begun_at(max(firsts[at], found[at][0]) if lost and at in lost else firsts[at])
+                is_known = lost is not None and at in lost
+                offset = min(found[at][0], held.offset) if is_known else firsts[at]  # some may not be finished
+                begun[at] = held.begun_at(max(firsts[at], offset))
             await self._commit(begun)
         except (LogUnavailable, PartitionLost):
             self._end(self.restart(partitions))  # it will be met there again

@@ -46,6 +46,7 @@ from tests.fakes.state_endpoint import Endpoint
 from tests.fakes.state_records import Records
 from tests.fakes.state_rows import Rows, StoredRow
 from tests.fakes.state_rows import mark as mark_row
+from tests.faults.harness.planted_logs import PLANTED_IN_LOGS
 from workers.from_sender import Incoming, MessageTable
 from workers.tables import RowTable
 from workers.to_sender import Callback, CallbackTable
@@ -405,25 +406,28 @@ def _place(topic: str, stage: str, work: AnyWork) -> Coordinate:
 
 
 PLANTED: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
-    bug.__name__: bug
-    for bug in (
-        mark_before_produce,
-        delete_at_done,
-        commit_before_produce,
-        skip_on_delivered,
-        no_settle,
-        no_fence,
-        no_life_in_removals,
-        no_life_in_tombstones,
-        non_monotone_stage,
-        dlq_not_acked,
-        index_before_park,
-        tombstone_before_hop,
-        ready_before_recovery,
-        begin_at_intake,
-        fenced_outcome_dropped,
-        places_not_kept,
-        missed_slots_made_up_for,
-    )
+    **PLANTED_IN_LOGS,
+    **{
+        bug.__name__: bug
+        for bug in (
+            mark_before_produce,
+            delete_at_done,
+            commit_before_produce,
+            skip_on_delivered,
+            no_settle,
+            no_fence,
+            no_life_in_removals,
+            no_life_in_tombstones,
+            non_monotone_stage,
+            dlq_not_acked,
+            index_before_park,
+            tombstone_before_hop,
+            ready_before_recovery,
+            begin_at_intake,
+            fenced_outcome_dropped,
+            places_not_kept,
+            missed_slots_made_up_for,
+        )
+    },
 }
 """By name. Each is a context manager: the bug is there from entering it to leaving it."""

@@ -46,7 +46,7 @@ def _commits(world: World, wire: Wire) -> Iterator[str]:
     successors = _Successors(world, wire)
     for topic, group in _groups(world).items():
         for at in world.broker.partitions_of(topic):
-            for record in world.broker[at].records[: world.broker.offsets[group, at]]:
+            for record in world.broker[at].read(0, world.broker.finished(group, at)):
                 for missing in successors.missing(topic, record):
                     yield f"I2: {topic}/{record.offset} is committed, and {missing} has no successor"
 

@@ -32,6 +32,11 @@ class Fate(Fuse):
         self._blow_at = None
         self._awake.set()
 
+    def stay_awake(self) -> None:
+        """It will not freeze any more; it may still die."""
+        if self._freezes:
+            self.thaw()
+
     async def before(self, name: str) -> None:
         await self.pass_by()
         await super().before(name)

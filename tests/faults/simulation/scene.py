@@ -10,9 +10,9 @@ from msgspec import structs
 
 from relay.config.settings import Settings
 from relay.domain.hop import decode_hop, encode_hop
-from relay.domain.message import Message
+from relay.domain.message import Message, parse_message
 from relay.domain.receiver import Receiver
-from relay.log.port import Record
+from relay.log.port import Coordinate, Record
 from tests.fakes.virtual_time import VirtualLoop
 from tests.fakes.world import World, message, receiver
 from tests.faults.simulation.checks import NOBODY, over_budget, wrongs_at_rest, wrongs_now
@@ -122,6 +122,38 @@ class Scene:
             if name != NOBODY and (one, name, str(generations[one, name])) in known
         )
 
+    async def cut_log(self, nth: int, records: int) -> None:
+        """The broker comes back without the last records of a partition of `from_sender`; their senders send them
+        again."""
+        broker = self.world.broker
+        places = [at for at in broker.partitions_of(self.world.topics.from_sender) if broker[at].end]
+        if not places:
+            return
+        at = places[nth % len(places)]
+        log = broker[at]
+        end = max(log.first, log.end - records)
+        lost = log.read(end, log.end)
+        broker.cut(Coordinate(*at, end))
+        self.story.faults += 1
+        for record in lost:
+            again = _message(record)
+            is_other = again.payload != self.story.firsts[again.message_id].payload
+            await self._send(Sending(again, again=True, other=is_other))
+
+    async def transact(self, source: str, receivers: Sequence[str], ends: Sequence[bool]) -> None:
+        """A transactional sender: each message in a transaction of its own, aborted where `ends` has False. What was
+        aborted is sent again under the same id, or not at all."""
+        for is_committed in ends:
+            self.numbers += 1
+            one, transaction = message(self.numbers, source, *receivers), self.world.transaction()
+            await transaction.append(self.world.records(one))
+            await self.run(0.05)
+            if is_committed:
+                self.story.sendings.append(Sending(one))
+                await transaction.commit()
+            else:
+                await transaction.abort()
+
     def mishap(self, message_id: str, mishaps: Sequence[Mishap]) -> None:
         self.wire.mishaps[message_id].extend(mishaps)
         self.story.unheard[message_id] += sum(each.what != "turned_away" for each in mishaps)
@@ -143,6 +175,7 @@ class Scene:
     async def leave(self, nth: int) -> None:
         """As at a SIGTERM."""
         member = self.crew.pop(nth)
+        member.fate.stay_awake()  # else nobody would thaw it, and it never ended
         await member.process.stop()
 
     async def kill(self, nth: int) -> None:
@@ -261,6 +294,11 @@ class Scene:
         for member in self.crew:
             await member.process.kill()
         self.crew.clear()
+
+
+def _message(record: Record) -> Message:
+    said = parse_message(record.value, record.headers)
+    return structs.replace(said, payload=record.value or b"")
 
 
 def _delivery(record: Record) -> Delivery:

@@ -102,6 +102,10 @@ class RelayMachine(RuleBasedStateMachine):
     def conflict(self, nth: int) -> None:
         self.do(self.scene.conflict(self.scene.story.firsts[_pick(self.firsts, nth)]))
 
+    @rule(source=sources, receivers=names, ends=st.lists(st.booleans(), min_size=1, max_size=3))
+    def transact(self, source: str, receivers: list[str], ends: list[bool]) -> None:
+        self.do(self.scene.transact(source, receivers, ends))
+
     @precondition(lambda self: self.scene.ended())
     @rule(nth=nths)
     def replay(self, nth: int) -> None:
@@ -198,6 +202,14 @@ class RelayMachine(RuleBasedStateMachine):
         self.scene.partly(upto, arrives=arrives)
         self.do(self.scene.produce(source, receivers, 2, size))
         self.do(self.scene.run(STRUCK_S))
+
+    @precondition(lambda self: self.firsts)
+    @rule(nth=nths, records=st.integers(1, 6), also=st.booleans(), source=sources, receivers=names)
+    def cut_log(self, nth: int, records: int, also: bool, source: str, receivers: list[str]) -> None:
+        """`also`: it has grown beyond that before anyone looks."""
+        self.do(self.scene.cut_log(nth, records))
+        if also:
+            self.do(self.scene.produce(source, receivers, 2))
 
     @rule(which=st.sampled_from(["state", "log", "both"]), seconds=pauses)
     def away(self, which: str, seconds: float) -> None:

@@ -17,13 +17,14 @@ from tests.faults.harness.experiments import (
     redis_faults,
     replays,
     rolling,
+    shortened,
     timers,
     zombies,
 )
 from tests.faults.harness.trial import Experiment
 
 _MODULES: Final = (
-    *(random_kills, failpoint_sweep, zombies, rolling, brokers, network, redis_faults, failover),
+    *(random_kills, failpoint_sweep, zombies, rolling, brokers, shortened, network, redis_faults, failover),
     *(isolation, clocks, timers, poison, replays, recovery_times, planted_bugs),
 )
 

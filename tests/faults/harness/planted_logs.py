@@ -1,0 +1,77 @@
+"""Planted bugs about logs that lose their end, and transactions; see `planted`."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import relay.log.kafka.record_batches
+import tests.fakes.log
+from relay.engine.effects import Effects
+from relay.log.group_consumer import GroupConsumer
+from relay.log.kafka.holdings import Held
+from relay.log.kafka.offsets import Committed
+from relay.log.kafka.trail import Trail
+from relay.log.port import TopicPartition
+from relay.state.port import Due
+from tests.fakes.log import MemoryTransaction
+
+
+@contextmanager
+def truncation_ignored() -> Iterator[None]:
+    """Offsets count, whatever became of the records that were read."""
+
+    def goes_on(self: object, *about: object) -> None:
+        return None
+
+    with patch.object(Trail, "divergence", goes_on), patch.object(tests.fakes.log._Partition, "divergence", goes_on):
+        yield
+
+
+@contextmanager
+def unfinished_skipped() -> Iterator[None]:
+    """After a cut it goes on at the cut, also where what is before that was read and not finished."""
+
+    async def commit_first(self: GroupConsumer, error: Any) -> None:
+        for place in error.partitions:
+            at = TopicPartition(*place)
+            self._owned[at] = self._owned[at].__class__(self._owned[at].epoch, self._owned[at].position, 2**40)
+        await rightly(self, error)
+
+    def begun_at(self: Held, offset: int) -> Committed:
+        return begun_rightly(self, max(offset, self.trail.position - 1) if self.trail.position else offset)
+
+    rightly, begun_rightly = GroupConsumer._commit_first, Held.begun_at
+    with patch.object(GroupConsumer, "_commit_first", commit_first), patch.object(Held, "begun_at", begun_at):
+        yield
+
+
+@contextmanager
+def aborted_delivered() -> Iterator[None]:
+    """Records of aborted transactions are read as others are."""
+
+    def end(self: MemoryTransaction, *, aborted: bool) -> None:
+        rightly(self, aborted=False)
+
+    rightly = MemoryTransaction._end
+    with (
+        patch.object(relay.log.kafka.record_batches, "_aborted_batches", lambda data, aborted: frozenset()),
+        patch.object(MemoryTransaction, "_end", end),
+    ):
+        yield
+
+
+@contextmanager
+def lost_copy_forgotten() -> Iterator[None]:
+    """A reference whose parked copy is gone is taken for one that was left over."""
+
+    async def finished(self: Effects, lane: object, gone: Sequence[Due], found: object) -> list[Due]:
+        return list(gone)
+
+    with patch.object(Effects, "_finished", finished):
+        yield
+
+
+PLANTED_IN_LOGS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
+    bug.__name__: bug for bug in (truncation_ignored, unfinished_skipped, aborted_delivered, lost_copy_forgotten)
+}
