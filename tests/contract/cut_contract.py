@@ -71,7 +71,6 @@ class CutContract:
         assert await rig.log.lag(group, topic) == 0
 
     async def test_a_member_that_reads_on_notices_each_time(self, rig: CutRig) -> None:
-        """Also where nothing was committed."""
         group = unique("group")
         topic = await topic_for(rig.log, group)
         at = TopicPartition(topic, 0)
@@ -79,6 +78,7 @@ class CutContract:
         async with reading(rig.log, group, topic) as member:
             await member.take(10)
             for end, grown in ((6, 8), (4, 10)):
+                await member.consumer.commit(member.ends([at]))
                 await rig.cut(Coordinate(topic, 0, end))
                 await append(rig.log, topic, grown, "new ")
                 error = await missing(member)
