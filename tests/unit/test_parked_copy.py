@@ -1,17 +1,21 @@
 """A parked record gives the original back, byte for byte, whatever was in it."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
+from msgspec import msgpack, structs
 
 from relay.domain.errors import InvalidRecord
 from relay.engine.parking import LIFE_KEY, life_key, parked_key, second_copy, unwrap, wrap
 from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
 from relay.state.rows import RowKey
+from tests.servers.release import Release
+from tests.servers.release import last_release as last_release
 
 names = st.text(st.characters(codec="ascii", categories=("L", "N"), include_characters="-_"), min_size=1, max_size=20)
 records = st.builds(
@@ -72,6 +76,25 @@ def test_a_copy_that_is_parked_again_does_not_grow(record: Record, row: RowKey) 
     first = wrap("parked", "s", _work(record, row, None), row, due_ms=1, poll=False)
     again = wrap("parked", "s", _work(unwrap(_appended(first)).record, row, None), row, due_ms=1, poll=False)
     assert again == first
+
+
+READ_BY_THE_LAST = """
+import sys
+from msgspec import msgpack
+from relay.engine.parking import parked_key, unwrap_ours
+from relay.log.port import Record
+for record in msgpack.decode(bytes.fromhex(sys.argv[1]), type=list[Record]):
+    copy = unwrap_ours(record)
+    print(copy and (copy.generation, copy.key == parked_key("to_receiver", copy.row)))
+"""
+
+
+def test_the_last_release_takes_the_first_copy_for_its_own_and_leaves_the_second_alone(last_release: Release) -> None:
+    first = wrap("parked", "to_receiver", _work(ORIGINAL, ROW, None, 1), ROW, due_ms=1, poll=False)
+    both = [_appended(each) for each in (first, second_copy(first, "to_receiver", ROW, 1))]
+    command = [sys.executable, "-c", READ_BY_THE_LAST, msgpack.encode(both).hex()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=last_release.environ, cwd="/")
+    assert done.stdout.splitlines() == ["(1, True)", "None"]
 
 
 ORIGINAL = Record("t", 0, 1, b"k", b"v", (), 0)
