@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import structs
 
-from relay.api.surroundings import Asked, Surroundings
+from relay.api.surroundings import MessageContext, Surroundings
 from relay.api.view import (
     Found,
     MessageView,
@@ -90,7 +90,7 @@ class StatusReader:
         found = [Found(delivery, one) for delivery, one in zip(deliveries, seen, strict=True)]
         source = self._directory.source(known.message.source_id)
         found = await self._with_callbacks(await self._with_records(found), source)
-        asked = Asked(known.message, known.received_ms, None if known.routed else known.at)
+        asked = MessageContext(known.message, known.received_ms, None if known.routed else known.at)
         found = await self._surroundings.look(found, source, asked, now)
         view = self._told(known, found, source, now, duplicate=duplicate)
         unknown = [f"r:{one.delivery.receiver}" for one in found if one.row.stage is Stage.NONE]

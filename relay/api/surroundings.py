@@ -38,7 +38,7 @@ _Signs = Mapping[TopicPartition, Served | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MessageContext:
     """The message whose deliveries they are. `received_ms`: Unix ms; None: not known. `unrouted`: where it is, while
     not all its deliveries are on their way."""
 
@@ -83,7 +83,7 @@ class Surroundings:
         self._directory = directory
         self._partitions = {spec.name: spec.partitions for spec in topics.fixed()}
 
-    async def look(self, found: Sequence[Found], source: Source, asked: Asked, now: float) -> list[Found]:
+    async def look(self, found: Sequence[Found], source: Source, asked: MessageContext, now: float) -> list[Found]:
         """`found` with why each waits. `now`: when their rows were read."""
         lanes = {one.delivery: passed for one in found if (passed := self._lanes_of(one, source, asked.unrouted))}
         if not lanes:
