@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
+
+from msgspec import structs
 
 from relay.clock import Clock
 from relay.delivery.port import Transport
@@ -11,7 +14,7 @@ from relay.domain.exchange import Exchange, Request
 from relay.domain.hop import Hop
 from relay.domain.receiver import Receiver
 from relay.engine.turnstile import Turnstile
-from relay.engine.work import Call, Decision
+from relay.engine.work import Call, Decision, Work
 from workers.journal import About, Journal
 from workers.meter import Meter, SilentMeter
 from workers.tracing import Tracing
@@ -36,6 +39,15 @@ class Outside:
     def traced(self, hop: Hop, kind: AttemptKind, attempt: int) -> Hop:
         """`hop` with the trace context that a request for it carries."""
         return hop if self.tracing is None else self.tracing.traced(hop, kind, attempt)
+
+    def post(
+        self, work: Work, about: About, request: Request, decide: Callable[[Exchange], Decision]
+    ) -> Call[Exchange]:
+        """As `call`, for what begins in a slot of its endpoint's rate."""
+        within_s = work.start_within_s(self.clock.monotonic())
+        return self.call(
+            about, structs.replace(request, start_within_s=within_s) if within_s < inf else request, decide
+        )
 
     def call(self, about: About, request: Request, decide: Callable[[Exchange], Decision]) -> Call[Exchange]:
         """Make `request`; `decide` says what its outcome means, unless that is ours."""

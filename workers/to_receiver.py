@@ -182,7 +182,7 @@ class ToReceiver:
         begun = outside.clock.monotonic()
         n = work.attempts
         about = About("post", work.gate, receiver.post, work.delivery, work.generation, n, n - 1, work.hop.life)
-        return outside.call(about, request, partial(self._heard, work, begun))
+        return outside.post(work, about, request, partial(self._heard, work, begun))
 
     def _heard(self, work: Delivery, begun: float, exchange: Exchange) -> Decision:
         outside, receiver = self._outside, work.receiver

@@ -213,7 +213,7 @@ class ToSender:
         posts = work.hop.attempt
         life, n = work.hop.life, work.attempts
         about = About("callback", work.gate, callback, work.delivery, work.generation, n, posts, life)
-        return outside.call(about, request, partial(self._heard, work, callback))
+        return outside.post(work, about, request, partial(self._heard, work, callback))
 
     def _heard(self, work: Callback, callback: Endpoint, exchange: Exchange) -> Decision:
         outcome = classify(exchange, codes=callback.codes, now=self._outside.clock.time())

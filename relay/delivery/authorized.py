@@ -9,7 +9,7 @@ from msgspec import structs
 
 from relay.delivery.tokens import NoToken, Tokens
 from relay.domain.egress import Egress
-from relay.domain.exchange import UNAUTHORIZED, Exchange, NoResponse, Request, Response
+from relay.domain.exchange import LATE, UNAUTHORIZED, Exchange, NoResponse, Request, Response
 from relay.domain.secrecy import MASK
 
 Done = Callable[[Exchange], None]
@@ -52,8 +52,13 @@ class Authorized:
             loop.call_soon(done, NoResponse("failed", f"{type(error).__name__}: {error}", sent=False))
             raise
         else:
-            rest_s = max(request.timeout_s - (loop.time() - begun), 0.001)
-            self._go(structs.replace(request, timeout_s=rest_s), egress, token, done)
+            waited_s = loop.time() - begun
+            if waited_s > request.start_within_s:
+                loop.call_soon(done, NoResponse(LATE, "it had to wait for an access token", sent=False))
+                return
+            rest_s = max(request.timeout_s - waited_s, 0.001)
+            within_s = request.start_within_s - waited_s
+            self._go(structs.replace(request, timeout_s=rest_s, start_within_s=within_s), egress, token, done)
 
     def _go(self, request: Request, egress: Egress, token: str, done: Done) -> None:
         headers = (*request.headers, ("authorization", f"Bearer {token}"))

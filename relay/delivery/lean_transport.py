@@ -24,7 +24,7 @@ from relay.delivery.proxy import EgressProxy
 from relay.delivery.tls import Contexts
 from relay.delivery.tokens import Tokens
 from relay.domain.egress import Egress, ProxyChoice
-from relay.domain.exchange import Exchange, NoResponse, Request
+from relay.domain.exchange import LATE, Exchange, NoResponse, Request
 
 _ROUTES_KEPT: Final = 4096
 _LIKE_ALL: Final = Egress()
@@ -137,7 +137,7 @@ class LeanTransport(Transport):
         if connection is not None:
             connection.ask(call, head, body)
         else:
-            self._dial(call, route, head, body)
+            self._dial(call, route, head, body, now + request.start_within_s)
 
     def _find_route(self, url: str, egress: Egress | None = None) -> _Route | NoResponse:
         if fault := malformed(url):
@@ -159,9 +159,9 @@ class LeanTransport(Transport):
             return None if own == "none" else EgressProxy(own, own=True)
         return self._proxy if self._proxy is not None and self._proxy.takes(parts) else None
 
-    def _dial(self, call: Call, route: _Route, head: bytes, body: bytes) -> None:
+    def _dial(self, call: Call, route: _Route, head: bytes, body: bytes, start_by: float) -> None:
         self._pool.make_room(len(self._dials) + 1)
-        dial = self._loop.create_task(self._dial_and_ask(call, route, head, body))
+        dial = self._loop.create_task(self._dial_and_ask(call, route, head, body, start_by))
         call.carrier = _Dialling(dial, partial(self._dialler.is_looking_up, route.url))
         self._dials.add(dial)
         dial.add_done_callback(self._dials.discard)
@@ -184,7 +184,7 @@ class LeanTransport(Transport):
         make = partial(Connection, route.origin, self._pool, self._calls, self._body_cap)
         return await self._dialler.connect(route.url, make, proxy=route.proxy, tls=route.origin[3])
 
-    async def _dial_and_ask(self, call: Call, route: _Route, head: bytes, body: bytes) -> None:
+    async def _dial_and_ask(self, call: Call, route: _Route, head: bytes, body: bytes, start_by: float) -> None:
         try:
             connection = await self._connected(route)
         except DialError as error:
@@ -197,5 +197,8 @@ class LeanTransport(Transport):
             raise
         if connection.is_closing():
             self._calls.finish(call, NoResponse("disconnected", "closed before anything was sent", sent=False))
+        elif self._loop.time() > start_by:
+            self._pool.keep(connection)
+            self._calls.finish(call, NoResponse(LATE, "it had to wait for a connection", sent=False))
         else:
             connection.ask(call, head, body)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from relay.clock import Clock
 from relay.domain.errors import Unavailable
-from relay.domain.exchange import UNAUTHORIZED, Exchange, NoResponse
+from relay.domain.exchange import LATE, UNAUTHORIZED, Exchange, NoResponse
 from relay.domain.fair_share import FairShare
 from relay.domain.shortage import HOLD_S, Shortage
 from relay.engine.observer import Observer
@@ -59,7 +59,7 @@ class Turnstile:
             self._tell(exchange, ours=ours, now=now)
         if not isinstance(exchange, NoResponse):
             return None
-        if exchange.kind == UNAUTHORIZED:  # a POST, too, was surely not processed: it begins once more, in its turn
+        if exchange.kind in (LATE, UNAUTHORIZED):  # a POST, too, was surely not processed: it begins anew, in its turn
             return Later(0.0, exchange.detail, Change.RELEASED)
         if not ours:
             return None

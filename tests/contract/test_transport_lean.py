@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 import uvloop
+from msgspec import structs
 
 from relay.delivery import dial, pool
 from relay.delivery.guard import AddressGuard
@@ -42,6 +43,16 @@ class TestLeanTls(Lean, TlsContract):
 
 
 class TestPool(Lean):
+    async def test_what_may_not_wait_for_a_connection_leaves_it_to_the_next(self, transport: Transport) -> None:
+        """A slot of a rate passes while there is no connection: all that wait for one would start together."""
+        now_or_never = structs.replace(post("http://unused"), start_within_s=0.0)
+        async with keeping_alive().running() as server:
+            request = structs.replace(now_or_never, url=server.url())
+            waited = await transport.exchange(request)
+            assert waited == NoResponse("late", "it had to wait for a connection", sent=False)
+            assert isinstance(await transport.exchange(request), Response)
+        assert (server.accepted, len(server.requests)) == (1, 1)
+
     async def all_at_once(self, transport: Transport, server: Server, count: int) -> None:
         results = await asyncio.gather(*[transport.exchange(post(server.url())) for _ in range(count)])
         assert all(isinstance(result, Response) for result in results)

@@ -104,6 +104,15 @@ class TestOAuth2:
             assert waited_for.status == 200
         assert world.issued == 3
 
+    async def test_what_may_not_wait_for_a_token_leaves_it_to_the_next(self) -> None:
+        world = World()
+        async with world.running() as transport:
+            request = structs.replace(world.request(), start_within_s=0.0)
+            waited = await sent(transport, request)
+            assert waited == NoResponse("late", "it had to wait for an access token", sent=False)
+            assert isinstance(await sent(transport, structs.replace(request, start_within_s=5.0)), Response)
+        assert (world.issued, len(world.receiver.requests)) == (1, 1)
+
     async def test_a_receiver_that_refuses_a_new_token_has_answered(self) -> None:
         world = World()
         world.refuses_all = True

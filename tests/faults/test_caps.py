@@ -5,6 +5,7 @@ import asyncio
 from collections import Counter
 from typing import cast
 
+from relay.domain.exchange import NoResponse
 from relay.log.partitioner import partition_of
 from tests.fakes.surroundings import most_in
 from tests.fakes.virtual_time import VirtualLoop, virtually
@@ -96,6 +97,23 @@ async def test_starts_that_were_missed_are_not_made_up_for() -> None:
     starts = world.outside.starts["/answer"]
     assert len(starts) == 200
     assert most_in(starts, 1.0) <= 20
+
+
+@virtually
+async def test_what_waited_too_long_for_a_connection_begins_anew_and_is_paced() -> None:
+    """All that had to wait for the same connection, name or token would start together, when there is one."""
+    world = World([receiver("r", "/answer", ordering="none", rate_limit=20)])
+    await world.create()
+    await world.send(*[message(number, "a", "r") for number in range(60)])
+    world.outside.unsent["answer"] = NoResponse("late", "it had to wait", sent=False)
+    process = Process(world)
+    await process.ended(2)
+    assert world.outside.not_made["/answer"] > 10
+    world.outside.unsent.clear()
+    await process.ended(10)
+    await process.stop()
+    assert sorted(world.outside.tried.values()) == [1] * 60
+    assert most_in(world.outside.starts["/answer"], 1.0) <= 20
 
 
 @virtually
