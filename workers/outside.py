@@ -43,11 +43,11 @@ class Outside:
     def post(
         self, work: Work, about: About, request: Request, decide: Callable[[Exchange], Decision]
     ) -> Call[Exchange]:
-        """As `call`, for what begins in a slot of its endpoint's rate."""
-        within_s = work.start_within_s(self.clock.monotonic())
-        return self.call(
-            about, structs.replace(request, start_within_s=within_s) if within_s < inf else request, decide
-        )
+        """As `call`; what begins in a slot of its endpoint's rate may wait for a connection, say, only within that."""
+        if work.rules is not None and work.rules.late_s < inf:
+            within_s = max(0.0, work.start_by - self.clock.monotonic())
+            request = structs.replace(request, start_within_s=within_s)
+        return self.call(about, request, decide)
 
     def call(self, about: About, request: Request, decide: Callable[[Exchange], Decision]) -> Call[Exchange]:
         """Make `request`; `decide` says what its outcome means, unless that is ours."""

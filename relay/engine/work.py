@@ -233,11 +233,6 @@ class Work:
     def __repr__(self) -> str:
         return f"<{self.gate} at {self.record.topic}/{self.record.partition}/{self.record.offset}>"
 
-    def start_within_s(self, now: float) -> float:
-        """How long its request may wait for a connection, say: where its endpoint has a rate, only within its slot."""
-        paced = self.rules is not None and self.rules.late_s < inf
-        return max(0.0, self.start_by - now) if paced else inf
-
     @property
     def delivery(self) -> DeliveryId | None:
         """Which delivery it is about, for people; None: no single one."""
