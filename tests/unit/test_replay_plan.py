@@ -1,5 +1,6 @@
 """What a replay does with one dead letter, by what its delivery's row says."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -7,15 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.directory import NobodyMoves
+from relay.domain.errors import LogUnavailable
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.reasons import REASON_CODES, REASONS
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.topics import Topics
-from relay.log.port import Coordinate, Record
+from relay.log.port import Coordinate, NewRecord, Record
+from relay.replay.hands import Hands
 from relay.replay.letter import Letter, read_letter
-from relay.replay.plan import HERE, Planner, is_open, next_life
+from relay.replay.plan import HERE, Out, Plan, Planner, is_open, next_life
 from relay.state.rows import Mark, Row, Stage, delivery_row
+from tests.fakes.virtual_time import LoopClock
 from tests.fakes.world import Known
 
 TOPICS = Topics("t-")
@@ -148,3 +153,39 @@ def test_a_discard_says_why_it_had_failed_and_can_be_undone() -> None:
 )
 def test_what_cannot_be_replayed_is_said(found: Letter, skip: str) -> None:
     assert planner().replay(found, {}).skip == skip
+
+
+class _Took:
+    """Stands for log and state. `calls`: values of each append. From the `fails_at`-th append on the log is away."""
+
+    def __init__(self, fails_at: int) -> None:
+        self.calls: list[list[bytes | None]] = []
+        self.marked: list[Mark] = []
+        self._fails_at = fails_at
+
+    async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
+        if len(self.calls) == self._fails_at:
+            raise LogUnavailable("away")
+        self.calls.append([record.value for record in records])
+        return [Coordinate("t", 0, 10 * len(self.calls) + n) for n in range(len(records))]
+
+    async def mark(self, marks: Sequence[Mark]) -> list[None]:
+        self.marked += marks
+        return [None] * len(marks)
+
+
+async def test_what_is_carried_out_is_marked_slice_by_slice() -> None:
+    """So who repeats it after a failure finds the first ones done."""
+    deliveries = [DeliveryId("ci", "github", f"m-{number}") for number in range(9)]
+    marks = [Mark(delivery_row(one), 1, Stage.AWAITING, HERE) for one in deliveries]
+    plans = [
+        Plan((Out(NewRecord("t", b"k", b"%d" % n + bytes(1_000_000)), one, 1, (mark,)),))
+        for n, (one, mark) in enumerate(zip(deliveries, marks, strict=True))
+    ]
+    took: Any = _Took(fails_at=2)
+    hands = Hands(took, took, TOPICS, Known([], []), NobodyMoves(), LoopClock(), max_payload_bytes=100)
+    with pytest.raises(LogUnavailable):
+        await hands.carry_out(plans)
+    assert [len(call) for call in took.calls] == [4, 4]
+    assert [mark.row for mark in took.marked] == [mark.row for mark in marks[:8]]
+    assert took.marked[4].at == (0, 20)
