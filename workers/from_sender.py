@@ -27,7 +27,7 @@ from relay.domain.identity import OWN_SOURCE, DeliveryId
 from relay.domain.message import Message, message_digest, parse_message, sender_headers
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Receiver
-from relay.domain.recipients import may_have_none, recipients
+from relay.domain.recipients import may_have_none, may_name, recipients
 from relay.domain.route import Cut, Marker, lane_at, marker_in
 from relay.domain.topics import DAY_S, Topics
 from relay.engine.work import Dead, Done, Later, Outcome, Seen, Work
@@ -209,9 +209,13 @@ class FromSender:
         return Done((*hops, *(self._unknown(work, name) for name in work.unknown)))
 
     def _receiver(self, work: Incoming, name: str) -> Receiver | None:
-        """None: there is none, or its name was another owner's when the message that names it came."""
+        """None: there is none that the message may name, or its name was another owner's when that came."""
         receiver = self._directory.receiver(name)
-        if receiver is None or receiver.owner is None or work.message.receivers is None:
+        if receiver is None or work.message.receivers is None:
+            return receiver
+        if not may_name(receiver, work.message.source_id):
+            return None
+        if receiver.owner is None:
             return receiver
         return receiver if receiver.life.began_before(work.record.coordinate) else None
 

@@ -5,6 +5,7 @@ from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
+from relay.domain.recipients import may_name
 from relay.domain.status import unaskable
 
 
@@ -23,7 +24,8 @@ class Recipients:
         names = message.receivers
         key = message.event_type if names is None else names
         if key not in self._problems:
-            self._problems[key] = self._subscribers_problem(message) if names is None else self._names_problem(names)
+            find = self._subscribers_problem if names is None else self._names_problem
+            self._problems[key] = find(message)
         problem = self._problems[key]
         return self._id_problem(message, names[0]) if problem is None and names and len(names) == 1 else problem
 
@@ -35,9 +37,12 @@ class Recipients:
         fault = unaskable(receiver.status_endpoint, DeliveryId(name, message.source_id, message.message_id))
         return None if fault is None else Problem(UNFIT_ID, f"{fault}. The message was not accepted.")
 
-    def _names_problem(self, names: tuple[str, ...]) -> Problem | None:
-        directory = self._directory
-        unknown = [name for name in names if directory.receiver(name) is None and directory.refusal(name) is None]
+    def _may_be_named(self, name: str, source_id: str) -> bool:
+        receiver = self._directory.receiver(name)
+        return self._directory.refusal(name) is not None if receiver is None else may_name(receiver, source_id)
+
+    def _names_problem(self, message: Message) -> Problem | None:
+        unknown = [name for name in message.receivers or () if not self._may_be_named(name, message.source_id)]
         if not unknown:
             return None
         errors = tuple({"detail": f"there is no receiver {name}", "parameter": "receiver"} for name in unknown)

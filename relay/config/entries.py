@@ -296,6 +296,9 @@ class ReceiverEntry(EndpointEntry):
     """Partitions of its own topics; may grow, not shrink."""
     codes: CodesEntry = CodesEntry()
     """Status codes that mean something else with this receiver."""
+    senders: Patterns | None = None
+    """Sources whose messages may name it: exact, or a beginning with `*`; to others its name is unknown. Default: all;
+    of a receiver with an owner those that it subscribes to, if it does."""
     sources: Patterns = ()
     """Sources that it subscribes to: exact, or a beginning with `*`. Together with `event_types`."""
     event_types: Annotated[Patterns, Field(validate_default=True)] = ()

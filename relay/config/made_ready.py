@@ -17,7 +17,7 @@ from relay.domain.receiver import Endpoint, LaneKind, Receiver, Source
 _NOWHERE: Final = "https://unusable.invalid"
 _SENT_WITH: Final = SECRET_FIELDS | {"signature", "signature_digest", "verification", "oauth2", "tls", "proxy"}
 """Fields of a receiver that only matter to a process that sends to it."""
-_LANE: Final = frozenset({"lane", "partitions", "ordering", "enabled", "owner"})
+_LANE: Final = frozenset({"lane", "partitions", "ordering", "enabled", "owner", "senders"})
 _SUBSCRIPTION: Final = frozenset({"sources", "event_types", "filter"})
 _ROUTED_BY: Final = _LANE | _SUBSCRIPTION | {"forward_headers"}
 

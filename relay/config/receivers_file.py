@@ -159,6 +159,7 @@ def resolve(
         lane=known.lane,
         partitions=known.partitions,
         sources=known.sources,
+        senders=known.senders,
         event_types=known.event_types,
         filter=None if known.filter is None else known.filter.compiled(),
         enabled=known.enabled,

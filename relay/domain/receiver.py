@@ -169,6 +169,9 @@ class Receiver:
     lane: LaneKind = "dedicated"
     partitions: int = 1
     sources: tuple[str, ...] = ()
+    senders: tuple[str, ...] | None = None
+    """Sources whose messages may name it, as `sources` has them; None: any, but where it has an owner and subscribes
+    to something those."""
     event_types: tuple[str, ...] = ()
     filter: Filter | None = None
     """Of what it subscribes to, what it wants; None: all."""

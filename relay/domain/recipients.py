@@ -8,6 +8,7 @@ from relay.domain.filters import Event
 from relay.domain.identity import OWN_SOURCE
 from relay.domain.message import Message
 from relay.domain.own_events import hearers_of
+from relay.domain.receiver import Receiver
 
 
 def recipients(directory: Directory, message: Message) -> tuple[str, ...]:
@@ -27,6 +28,14 @@ def recipients(directory: Directory, message: Message) -> tuple[str, ...]:
         return names
     event = Event(message)
     return tuple(name for name in names if name not in filtered or _wants(directory, name, event))
+
+
+def may_name(receiver: Receiver, source_id: str) -> bool:
+    """Whether messages of a source may name the receiver; else it is to them as if there were none."""
+    if receiver.senders is None and (receiver.owner is None or not receiver.sources):
+        return True
+    patterns = receiver.sources if receiver.senders is None else receiver.senders
+    return any(source_id.startswith(one[:-1]) if one.endswith("*") else source_id == one for one in patterns)
 
 
 def may_have_none(directory: Directory, message: Message) -> bool:

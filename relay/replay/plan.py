@@ -19,7 +19,7 @@ from relay.domain.identity import DeliveryId, callback_id, webhook_id
 from relay.domain.message import Message, parse_message
 from relay.domain.reasons import DISCARDED, REASON_CODES
 from relay.domain.receiver import Receiver
-from relay.domain.recipients import recipients
+from relay.domain.recipients import may_name, recipients
 from relay.domain.status import status_url, unaskable
 from relay.domain.topics import Topics, lane_of
 from relay.log.port import Coordinate, Headers, NewRecord, Record
@@ -188,12 +188,18 @@ class Planner:
             message = parse_message(letter.record.value, letter.headers)
         except InvalidRecord:
             return Plan(skip="invalid")
+        if message.receivers is not None and not may_name(receiver, message.source_id):
+            return Plan(skip="unknown_receiver")
         return Plan((self._first(letter, message, receiver, life),))
 
     def _routed_to_all(self, letter: Letter, message: Message, own: DeliveryId, life: int, rows: Rows) -> Plan:
         """To each that is not on its way already. The row of the message itself remembers that it was routed."""
         found = [(name, self._directory.receiver(name)) for name in self._names(message)]
-        known = [receiver for _, receiver in found if receiver is not None]
+        known = [
+            receiver
+            for _, receiver in found
+            if receiver is not None and (message.receivers is None or may_name(receiver, message.source_id))
+        ]
         if not known:
             return Plan(skip="unknown_receiver")
         fresh = [one for one in known if rows.get(DeliveryId(one.name, *message.id), _NOWHERE).stage is Stage.NONE]

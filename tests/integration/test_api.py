@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
@@ -410,3 +411,13 @@ async def test_nobody_sends_as_the_relay(rig: Rig, path: str, content_type: str)
     response = await rig.post(f"/v1/sources/relay/{path}", body, content_type=content_type)
     assert problem(response, 422, "reserved-source")["title"] == "Nobody sends as this source"
     assert rig.records(rig.topics.from_sender) == []
+
+
+async def test_a_receiver_that_a_source_may_not_name_and_one_that_is_not_there_are_one_answer() -> None:
+    async with running_api() as rig:
+        rig.directory.receivers["ci"] = replace(rig.directory.receivers["ci"], senders=("gitlab",))
+        forbidden = await rig.post("/v1/sources/github/messages?receiver=ci", ce_id="m-1")
+        unknown = await rig.post("/v1/sources/github/messages?receiver=no", ce_id="m-1")
+        assert forbidden.status == 422
+        assert (forbidden.status, forbidden.text.replace("ci", "no")) == (unknown.status, unknown.text)
+        assert (await rig.post("/v1/sources/gitlab/messages?receiver=ci", ce_id="m-1")).status == 202

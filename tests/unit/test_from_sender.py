@@ -69,6 +69,38 @@ def ended(rig: Rig, message: Message) -> Dead:
 # routing
 
 
+@pytest.mark.parametrize(
+    ("receiver", "may"),
+    [
+        (CI, True),
+        (replace(CI, senders=("github",)), True),
+        (replace(CI, senders=("git*",)), True),
+        (replace(CI, senders=("gitlab", "hub")), False),
+        (replace(CI, senders=()), False),
+        (replace(CI, owner="acme"), True),
+        (replace(CI, owner="acme", sources=("github",), event_types=("*",)), True),
+        (replace(CI, owner="acme", sources=("acme-*",), event_types=("*",)), False),
+        (replace(CI, owner="acme", sources=("acme-*",), event_types=("*",), senders=("*",)), True),
+        (replace(CI, sources=("acme-*",), event_types=("*",)), True),
+    ],
+)
+def test_a_receiver_that_a_source_may_not_name_is_an_unknown_one(rig: Rig, receiver: Receiver, may: bool) -> None:
+    rig.know(receiver)
+    [sent_to] = routed(rig)
+    rig.known.receivers.pop("ci")
+    [unknown] = routed(rig)
+    assert unknown.topic == TOPICS.failed_messages
+    assert (sent_to.topic == TOPICS.to_receiver("ci")) is may
+    assert may or (sent_to.value, sent_to.headers) == (unknown.value, unknown.headers)
+
+
+def test_whoever_subscribes_gets_it_whatever_may_name_it(rig: Rig) -> None:
+    rig.know(replace(CI, sources=("github",), event_types=("*",), senders=()))
+    rig.known.subscribed = ("ci",)
+    [hop] = routed(rig, structs.replace(PUSH, receivers=None))
+    assert hop.topic == TOPICS.to_receiver("ci")
+
+
 def test_the_payload_goes_to_the_receivers_topic_as_it_is(rig: Rig) -> None:
     (hop,) = routed(rig, structs.replace(PUSH, payload=b"\x00\xffraw"))
     assert (hop.topic, hop.key, hop.value) == (TOPICS.to_receiver("ci"), b"github", b"\x00\xffraw")

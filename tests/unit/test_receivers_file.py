@@ -166,7 +166,7 @@ def test_what_the_example_has_in_comments_is_right_and_shows_the_defaults() -> N
     written = file.receivers["circleci"]
     without_default = {
         "post_endpoint", "secret", "bearer_token", "headers", "rate_limit", "retry", "status_endpoint", "status",
-        "sources", "event_types", "filter", "owner", "labels", "tls", "proxy",
+        "senders", "sources", "event_types", "filter", "owner", "labels", "tls", "proxy",
     }  # fmt: skip
     assert written.model_fields_set == set(ReceiverEntry.model_fields) - {"oauth2", "retry_after"}
     for name in written.model_fields_set - without_default:
