@@ -227,6 +227,8 @@ class FromReceiverAsync:
         """Of what the receiver asked for, or the policy's first step, the part that is not over yet."""
         if work.receiver.unusable is not None:
             return 0.0  # how long may stand where nothing of its settings can be read
+        if not work.receiver.post.url:
+            return 0.0  # a stand-in: there is nothing to wait for
         deadline_s = work.receiver.answer_deadline
         wish_s = work.hop.ask_after_s if work.hop.ask_after_s is not None else work.receiver.poll.base
         wait_s = deadline_s if work.status_url is None else min(wish_s, deadline_s)

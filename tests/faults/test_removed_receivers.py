@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from relay.config.topic import Declared
 from relay.domain.hold import hold
 from relay.domain.identity import DeliveryId
+from relay.domain.life import Life
 from relay.domain.route import CUT_PREFIX, Route
 from relay.domain.topics import SHARED
 from relay.engine.recovery import Holding
@@ -302,3 +304,53 @@ async def test_what_was_under_way_when_it_was_removed_is_asked_about_when_it_is_
     await second.stop()
     assert world.outside.arrived("/slow") == ["a-0"]
     assert world.outside.results()["a-0", "r"] == {"failed", "answered"}
+
+
+# --- a name that is another's now -----------------------------------------------------------------------------------
+
+
+async def _inherited(fuse: Fuse) -> MovingWorld:
+    """One message waits for its answer and one is parked when another owner gets the name; one comes after that. The
+    process that goes on then may die."""
+    world = MovingWorld()
+    await world.create()
+    await world.declare("r", "/later", lane=SHARED, **LATER)
+    first = MovingProcess(world)
+    await world.send(message(0, "a", "r"))
+    await first.ended(3)
+    world.outside.down = {"later"}
+    await world.send(message(1, "b", "r"))
+    await first.ended(5)
+    await first.stop()
+    topics, log = world.topics, await world.client()
+    ends = await log.ends(world.broker.partitions_of(topics.from_sender))
+    entry: dict[str, object] = {
+        "post_endpoint": "http://heir/answer",
+        "signature": "none",
+        "lane": SHARED,
+        "owner": "heir",
+    }
+    declared = Declared("api", entry, Life("9-9", topics.from_sender, tuple(ends.values())))
+    await world.append(topics.receiver_config, b"r", declared.encode(), ())
+    await world.send(message(2, "a", "r"))
+    second = MovingProcess(world, fuse)
+    await second.ended(90)
+    await second.stop()
+    third = MovingProcess(world)
+    await until(world.is_at_rest)
+    await third.stop()
+    return world
+
+
+@STRIKES
+def test_what_was_for_the_former_owner_of_a_name_is_not_sent_to_the_next_one_whenever_a_process_dies(
+    strikes: Strikes,
+) -> None:
+    counted = Fuse()
+    run_virtually(_inherited(counted))
+    for blow_at in (None, *strikes(counted)):
+        world = run_virtually(_inherited(Fuse() if blow_at is None else Fuse(blow_at)))
+        assert world.outside.arrived("/answer") in (["a-2"], ["a-2"] * 2), f"call {blow_at}"
+        assert world.outside.arrived("/later") == ["a-0"], f"call {blow_at}"
+        assert world.outside.reasons() == {"a-0": "unknown_receiver", "b-1": "unknown_receiver"}, f"call {blow_at}"
+        assert world.outside.results()["a-2", "r"] == {"answered"}, f"call {blow_at}"
