@@ -7,8 +7,9 @@ import asyncio
 import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import pytest
 from msgspec import structs
@@ -1059,6 +1060,21 @@ class LogContract:
 
         assert record is not None
         assert record.value == b"v"
+
+    async def test_of_two_followers_at_the_same_record_either_may_end_first(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, cleanup="compact")
+        await rig.log.append([NewRecord(topic, b"k", b"1")])
+        async with asyncio.timeout(PATIENCE_S):
+            async with aclosing(cast(Any, rig.log.follow(topic))) as first:
+                assert await anext(first) is not None
+                assert await anext(first) is None
+                async with aclosing(cast(Any, rig.log.follow(topic))) as second:
+                    assert await anext(second) is not None
+                    assert await anext(second) is None
+                await rig.log.append([NewRecord(topic, b"k", b"2")])
+                record = await anext(first)
+        assert record is not None
+        assert record.value == b"2"
 
     async def test_a_follower_goes_on_where_it_was(self, rig: LogRig) -> None:
         topic = await topic_for(rig.log, cleanup="compact")

@@ -282,7 +282,7 @@ class StreamsLog:
         return await self._store.about()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # two at the same position are not the same
 class _Follower:
     """`position`: offset of the next record that it has not seen."""
 
