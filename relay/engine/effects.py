@@ -30,7 +30,7 @@ from relay.engine.parking import (
     wrap,
 )
 from relay.engine.recovery import Holding
-from relay.engine.room import Room, within
+from relay.engine.room import ParkingRoom, within
 from relay.engine.settling import ToSettle
 from relay.engine.slices import SLICE_BYTES, Slices, note_places, places_of
 from relay.engine.supervision import Patience
@@ -39,7 +39,7 @@ from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, Log, NewRecord, Record, size_of
 from relay.log.slices import AT_ONCE
 from relay.state.attempts import Kind, Verdict
-from relay.state.port import Due, DueAsk, IntakeAsk, Life, State
+from relay.state.port import Due, DueAsk, IntakeAsk, ParkedLife, State
 from relay.state.port import Parked as Reference
 from relay.state.replies import Refusal, answered, of
 from relay.state.rows import Row
@@ -62,7 +62,7 @@ class Effects:
         self._holding = holding
         self._parked = parked
         self._one_suspect = asyncio.Lock()
-        self._room = Room(state, clock, patience)
+        self._room = ParkingRoom(state, clock, patience)
         self._carry: Final[Mapping[Ask, Callable[[AnyLane, Sequence[Any]], Awaitable[Any]]]] = {
             Ask.LOOK_UP: self._look_up,
             Ask.BEGIN: self._begin,
@@ -152,7 +152,7 @@ class Effects:
 
     async def _retire(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[bool]:
         stage, owned = lane.worker.stage, lane.setting.lane
-        lives = [Life(row_of(work), work.generation, work.queue) for work in works]
+        lives = [ParkedLife(row_of(work), work.generation, work.queue) for work in works]
         keys = [parked_key(stage, life.row) for life in lives]
         keys += [life_key(stage, life.row, life.generation) for life in lives if life.generation]
         tombstones = [NewRecord(self._parked.name, key, None) for key in keys]
@@ -305,7 +305,7 @@ class Effects:
         They would block their order keys for ever."""
         if not gone:
             return []
-        left = of(lane.setting.lane, [Life(due.row, due.generation) for due in gone])
+        left = of(lane.setting.lane, [ParkedLife(due.row, due.generation) for due in gone])
         promoted = await self._answer("remove left-over references", lambda: self._state.unpark(left))
         return [due.row.owner for due, next_is_due in zip(gone, promoted, strict=True) if next_is_due]
 

@@ -22,7 +22,7 @@ from relay.state.replies import answered
 COUNTED_FOR_S: Final = 1.0
 
 
-class Room:
+class ParkingRoom:
     """One for all lanes of a process."""
 
     def __init__(self, state: State, clock: Clock, patience: Patience) -> None:
@@ -90,7 +90,7 @@ class Room:
 
 
 def within(ask: BeginAsk, share: int) -> BeginAsk:
-    """See `Room.share_to_retry`. Where a retry needs no room, it changes nothing."""
+    """See `ParkingRoom.share_to_retry`. Where a retry needs no room, it changes nothing."""
     if ask.room_to_retry is None:
         return ask
     return structs.replace(ask, room_to_retry=min(ask.room_to_retry, share))

@@ -86,7 +86,7 @@ class Due(NamedTuple):
     at: Coordinate
 
 
-class Life(NamedTuple):
+class ParkedLife(NamedTuple):
     """What may be parked of one generation of a row. `queue`: its order key."""
 
     row: RowKey
@@ -225,7 +225,7 @@ class State(Protocol):
         unless renewed by `park` or removed by `unpark`."""
         ...
 
-    async def unpark(self, lives: Sequence[tuple[Lane, Life]]) -> list[bool | Refusal]:
+    async def unpark(self, lives: Sequence[tuple[Lane, ParkedLife]]) -> list[bool | Refusal]:
         """Remove references and intents of these lives and earlier ones, after the tombstone is acknowledged; what a
         later life has there stays. True where the next of the queue became due at once."""
         ...

@@ -8,7 +8,7 @@ import pytest
 from relay.domain.errors import StateRecovering
 from relay.domain.identity import MessageId
 from relay.state.attempts import Change, Go
-from relay.state.port import Counts, DueAsk, IntakeAsk, Lane, Life
+from relay.state.port import Counts, DueAsk, IntakeAsk, Lane, ParkedLife
 from relay.state.replies import Fenced, Refusal, answered, of
 from relay.state.rows import TAGS, Arrival, Mark, Row, Stage, tag_of
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, outcome, peeked, row
@@ -58,7 +58,7 @@ class LanesContract:
         await rig.elapse(40)
         taken = await rig.state.take_due([(lane, DueAsk(tag, 1)) for lane, tag in asked], lease_s=5)
         assert taken == [[due(mine)], [], [], [due(theirs)]]
-        rows = [(ELSEWHERE, Life(theirs.row, 0)), (LANE, Life(mine.row, 0))]
+        rows = [(ELSEWHERE, ParkedLife(theirs.row, 0)), (LANE, ParkedLife(mine.row, 0))]
         assert await rig.state.unpark(rows) == [False, False]
         assert await rig.state.next_due(asked) == [None] * 4
 
@@ -97,7 +97,7 @@ class LanesContract:
             await state.take_due(of(LANE, [DueAsk(tag, 9) for tag in (OTHER_TAG, TAG)]), lease_s=30),
             [due(references[1])],
         )
-        second_only(await state.unpark(of(LANE, [Life(key, 0) for key in keys])), False)
+        second_only(await state.unpark(of(LANE, [ParkedLife(key, 0) for key in keys])), False)
         second_only(
             await state.settle([outcome(key, Change.RESULT, b"", result=ANSWER) for key in keys]),
             await peeked(state, keys[1]),

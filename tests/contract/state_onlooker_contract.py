@@ -5,7 +5,7 @@ from dataclasses import replace
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import Change, Go
 from relay.state.onlooker import LineHead, Openings, ParkedHead, ParkedLine, Served, Sign, Watched
-from relay.state.port import Life, Parked, State
+from relay.state.port import Parked, ParkedLife, State
 from relay.state.replies import answered, of
 from relay.state.rows import Mark, Row, RowKey, Stage
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, begun, outcome, peeked, row, settled
@@ -110,5 +110,5 @@ class OnlookerContract:
             rig.state.park(of(LANE, [Parked(row(2), 0, later, 60, QUEUE, 5), Parked(row(1), 0, first, 60, QUEUE, 4)]))
         )
         assert await rig.state.parked_heads(AT, asked) == [ParkedHead(row(1).digest, first, 1), None, None]
-        await answered(rig.state.unpark(of(LANE, [Life(row(1), 0, QUEUE)])))
+        await answered(rig.state.unpark(of(LANE, [ParkedLife(row(1), 0, QUEUE)])))
         assert await rig.state.parked_heads(AT, asked[:1]) == [ParkedHead(row(2).digest, later)]

@@ -8,7 +8,7 @@ from relay.domain.errors import PartitionLost, StateRecovering
 from relay.domain.identity import MessageId
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import Ambiguous, Change, Go, Kind, Wait
-from relay.state.port import Counts, Due, DueAsk, Gap, IntakeAsk, Lane, Life, Parked, Restored
+from relay.state.port import Counts, Due, DueAsk, Gap, IntakeAsk, Lane, Parked, ParkedLife, Restored
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Arrival, Mark, Row, Stage, tag_of
 from tests.contract.state_contract import (
@@ -64,7 +64,7 @@ class ParkingContract:
         assert await taken(rig, 9, token=b"take-1") == [due(second), due(first)]
         await rig.elapse(1)
         assert await taken(rig, 9, token=b"take-2") == [due(later)]
-        await answered(rig.state.unpark(of(LANE, [Life(later.row, 0)])))
+        await answered(rig.state.unpark(of(LANE, [ParkedLife(later.row, 0)])))
         assert await taken(rig, 9, token=b"take-2") == []
         assert await taken(rig, 9, token=b"take-1") == [], "there was another since: its reply has come"
 
@@ -82,7 +82,7 @@ class ParkingContract:
         await answered(rig.state.park(of(LANE, [in_hand, put_back, over, replace(later, due_in_s=50)])))
         assert len(await taken(rig)) == 3
         await answered(rig.state.park(of(LANE, [replace(put_back, due_in_s=40)])))
-        await answered(rig.state.unpark(of(LANE, [Life(over.row, 0)])))
+        await answered(rig.state.unpark(of(LANE, [ParkedLife(over.row, 0)])))
         assert await answered(rig.state.next_due(of(LANE, [TAG]))) == [30.0]
         assert await answered(rig.state.next_due(of(newer, [TAG]))) == [0.0]
         assert await taken(rig, 9, newer) == [due(in_hand)]
@@ -103,20 +103,20 @@ class ParkingContract:
         await answered(rig.state.park(of(LANE, [one])))
         await answered(rig.state.park(of(LANE, [replace(one, due_in_s=50)])))
         assert await answered(rig.state.next_due(of(LANE, [TAG]))) == [50.0]
-        assert await answered(rig.state.unpark(of(LANE, [Life(one.row, 0)]))) == [False]
-        assert await answered(rig.state.unpark(of(LANE, [Life(one.row, 0)]))) == [False]
+        assert await answered(rig.state.unpark(of(LANE, [ParkedLife(one.row, 0)]))) == [False]
+        assert await answered(rig.state.unpark(of(LANE, [ParkedLife(one.row, 0)]))) == [False]
         assert await answered(rig.state.next_due(of(LANE, [TAG]))) == [None]
 
     async def test_only_the_head_of_a_queue_is_due(self, rig: Rig) -> None:
         first, second, third = (parked(number, due_in_s=40, queue=QUEUE) for number in (1, 2, 3))
         await answered(rig.state.park(of(LANE, [second, replace(third, due_in_s=0), first])))
         assert await answered(rig.state.next_due(of(LANE, [TAG]))) == [40.0]
-        assert await answered(rig.state.unpark(of(LANE, [Life(second.row, 0, QUEUE)]))) == [False]
+        assert await answered(rig.state.unpark(of(LANE, [ParkedLife(second.row, 0, QUEUE)]))) == [False]
         await rig.elapse(40)
         assert await taken(rig) == [due(first)]
-        assert await answered(rig.state.unpark(of(LANE, [Life(first.row, 0, QUEUE)]))) == [True]
+        assert await answered(rig.state.unpark(of(LANE, [ParkedLife(first.row, 0, QUEUE)]))) == [True]
         assert await taken(rig) == [due(third)]
-        assert await answered(rig.state.unpark(of(LANE, [Life(third.row, 0, QUEUE)]))) == [False]
+        assert await answered(rig.state.unpark(of(LANE, [ParkedLife(third.row, 0, QUEUE)]))) == [False]
 
     async def test_queues_and_lanes_do_not_hinder_each_other(self, rig: Rig) -> None:
         other = replace(parked(2, due_in_s=5, queue=b"other-queue-"), order=0)
@@ -130,7 +130,7 @@ class ParkingContract:
         asks = [IntakeAsk(row(1), 0, QUEUE), IntakeAsk(row(2), 0, QUEUE), IntakeAsk(row(3), 0, b"another-key-")]
         assert await answered(rig.state.intake(of(LANE, asks))) == [Row(kept=True), Row(behind=True), Row()]
         assert await answered(rig.state.intake(of(LANE._replace(partition=1), asks))) == [Row(), Row(), Row()]
-        await answered(rig.state.unpark(of(LANE, [Life(row(1), 0, QUEUE)])))
+        await answered(rig.state.unpark(of(LANE, [ParkedLife(row(1), 0, QUEUE)])))
         assert await answered(rig.state.intake(of(LANE, asks))) == [Row(), Row(), Row()]
 
     async def test_the_intent_to_park_outlives_marks_until_unpark(self, rig: Rig) -> None:
@@ -140,7 +140,7 @@ class ParkingContract:
         await answered(rig.state.mark([Mark(row(), 0, Stage.DONE)]))
         assert await peeked(rig.state, row()) == Row(Stage.DONE, attempts=1, park_intent=True)
         assert await answered(rig.state.intake(of(LANE, [IntakeAsk(row(), 1, None)]))) == [Row(park_intent=True)]
-        await answered(rig.state.unpark(of(LANE, [Life(row(), 0)])))
+        await answered(rig.state.unpark(of(LANE, [ParkedLife(row(), 0)])))
         assert await peeked(rig.state, row()) == Row(Stage.DONE, attempts=1)
 
     async def test_parked_references_are_counted_per_owner(self, rig: Rig) -> None:
@@ -153,7 +153,7 @@ class ParkingContract:
             Counts(0, 0),
         ]
         assert await rig.state.parked_total() == Counts(2, 1)
-        await answered(rig.state.unpark(of(LANE, [Life(row(1), 0), Life(row(1), 0), Life(row(2), 0)])))
+        await answered(rig.state.unpark(of(LANE, [ParkedLife(row(number), 0) for number in (1, 1, 2)])))
         assert await answered(rig.state.parked(["r:ci"])) == [Counts(0, 0)]
         assert await rig.state.parked_total() == Counts(1, 0)
 
@@ -172,7 +172,7 @@ class ParkingContract:
         assert await answered(rig.state.parked(["r:ci"])) == [Counts(1, 0)]
         assert await rig.state.parked_total() == Counts(1, 0)
         assert await taken(rig) == [due(waits), due(poll)]
-        await answered(rig.state.unpark(of(LANE, [Life(one.row, 0, one.queue) for one in (waits, poll, behind)])))
+        await answered(rig.state.unpark(of(LANE, [ParkedLife(one.row, 0, one.queue) for one in (waits, poll, behind)])))
         assert await answered(rig.state.parked(["r:ci"])) == [Counts(1, 0)]
         await rig.elapse(70)
         assert await taken(rig) == [due(parked(3))]
@@ -183,7 +183,7 @@ class ParkingContract:
         for one in (retry, poll, later):
             await answered(rig.state.settle([outcome(one.row, Change.ACCEPTED, b"", result=ANSWER)]))
         assert await answered(rig.state.park(of(LANE, [retry, poll, later]))) == [False, True, True]
-        await answered(rig.state.unpark(of(LANE, [Life(poll.row, 0)])))
+        await answered(rig.state.unpark(of(LANE, [ParkedLife(poll.row, 0)])))
         await answered(rig.state.settle([outcome(poll.row, Change.RESULT, b"", result=ANSWER)]))
         assert await answered(rig.state.park(of(LANE, [poll]))) == [False]
         assert await answered(rig.state.parked(["r:ci"])) == [Counts(1, 0)]
@@ -194,9 +194,9 @@ class ParkingContract:
         pending = LANE._replace(topic="pending")
         await answered(rig.state.intend_to_park(of(LANE, [row()])))
         await answered(rig.state.intend_to_park(of(pending, [row()])))
-        await answered(rig.state.unpark(of(LANE, [Life(row(), 0)])))
+        await answered(rig.state.unpark(of(LANE, [ParkedLife(row(), 0)])))
         assert await peeked(rig.state, row()) == Row(park_intent=True)
-        await answered(rig.state.unpark(of(pending, [Life(row(), 0)])))
+        await answered(rig.state.unpark(of(pending, [ParkedLife(row(), 0)])))
         assert await peeked(rig.state, row()) == Row()
 
     async def test_what_is_parked_of_a_later_life_is_not_removed_or_replaced_for_an_earlier_one(self, rig: Rig) -> None:
@@ -204,12 +204,12 @@ class ParkingContract:
         later = replace(first, generation=1, at=first.at._replace(offset=2000), due_in_s=0.0, order=7)
         await answered(rig.state.intend_to_park(of(LANE, [first.row])))
         assert await answered(rig.state.park(of(LANE, [first, later, first]))) == [True, True, False]
-        assert await answered(rig.state.unpark(of(LANE, [Life(first.row, 0, QUEUE)]))) == [False]
+        assert await answered(rig.state.unpark(of(LANE, [ParkedLife(first.row, 0, QUEUE)]))) == [False]
         assert await rig.state.restore(LANE, [first, later]) == [Restored.THERE] * 2
         assert await rig.state.parked_total() == Counts(1, 0)
         assert (await peeked(rig.state, first.row)).park_intent
         assert await taken(rig) == [due(later)]
-        await answered(rig.state.unpark(of(LANE, [Life(first.row, 2, QUEUE)])))
+        await answered(rig.state.unpark(of(LANE, [ParkedLife(first.row, 2, QUEUE)])))
         assert await rig.state.parked_total() == Counts(0, 0)
         assert await peeked(rig.state, first.row) == Row()
 
@@ -235,7 +235,7 @@ class ParkingContract:
         with pytest.raises(PartitionLost):
             await answered(rig.state.intend_to_park(of(LANE, [row(2)])))
         with pytest.raises(PartitionLost):
-            await answered(rig.state.unpark(of(LANE, [Life(row(1), 0)])))
+            await answered(rig.state.unpark(of(LANE, [ParkedLife(row(1), 0)])))
         with pytest.raises(PartitionLost):
             await taken(rig)
         assert await rig.state.parked_total() == Counts(1, 0)
@@ -314,7 +314,7 @@ class LifeContract:
         assert due(parked(1)) in await taken(rig)
         assert (await peeked(rig.state, row(2))).park_intent
         await answered(rig.state.mark([Mark(row(1), 0, Stage.DONE)]))
-        await answered(rig.state.unpark(of(LANE, [Life(row(1), 0, QUEUE)])))
+        await answered(rig.state.unpark(of(LANE, [ParkedLife(row(1), 0, QUEUE)])))
         assert await rig.state.restore(LANE, [parked(1, queue=QUEUE)]) == [Restored.FINISHED]
         assert await answered(rig.state.parked(["r:ci"])) == [Counts(2, 0)]
 

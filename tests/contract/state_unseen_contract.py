@@ -6,7 +6,7 @@ import pytest
 
 from relay.domain.hold import Hold
 from relay.state.attempts import Change, Go, Kind, LookedUp, Ping, Verdict, Wait
-from relay.state.port import IntakeAsk, Life
+from relay.state.port import IntakeAsk, ParkedLife
 from relay.state.replies import Fenced, answered, of
 from relay.state.rows import TAGS, Mark, Row, RowKey, Stage
 from tests.contract.state_contract import (
@@ -88,7 +88,7 @@ class UnseenContract:
         assert await unseen(rig, row(1), row(2)) == [LookedUp(Row(kept=True)), LookedUp(Row(behind=True))]
         assert await unseen(rig, row(3), queue=OTHER_QUEUE) == [Go(1, 0.0)]
         assert await unseen(rig, row(4), queue=None) == [Go(1, 0.0)]
-        await answered(rig.state.unpark(of(LANE, [Life(row(1), 0, QUEUE)])))
+        await answered(rig.state.unpark(of(LANE, [ParkedLife(row(1), 0, QUEUE)])))
         assert await unseen(rig, row(2)) == [Go(1, 0.0)]
 
     async def test_what_another_lane_has_parked_does_not_matter(self, rig: Rig) -> None:

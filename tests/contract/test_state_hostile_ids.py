@@ -18,7 +18,7 @@ from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, Settlement
 from relay.state.onlooker import LineHead, Sign
-from relay.state.port import DueAsk, FailedEntry, IntakeAsk, Lane, Life, Parked, State
+from relay.state.port import DueAsk, FailedEntry, IntakeAsk, Lane, Parked, ParkedLife, State
 from relay.state.quotas import Charge
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
@@ -179,7 +179,7 @@ def calls() -> Iterator[Call]:
     yield call("parked", owners)
     yield call("parked_heads", lane, [(OWNER, queue) for queue in QUEUES if queue] * (MANY // 10))
     yield call("watch", ROWS)
-    yield call("unpark", of(LANE, [Life(row, 2, QUEUES[n % 3]) for n, row in enumerate(ROWS)]))
+    yield call("unpark", of(LANE, [ParkedLife(row, 2, QUEUES[n % 3]) for n, row in enumerate(ROWS)]))
     yield call("remember", [Mark(row, 0, Stage.DONE) for row in ROWS])
     yield call("mark", [Mark(row, 1, Stage.DONE, (300, 2**40), 9) for row in ROWS])
     yield call("begin", of(LANE._replace(epoch=6), [BeginAsk(row, 2, TOKEN, LIMITS) for row in ROWS]))

@@ -16,7 +16,7 @@ from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, Kind, Limits, Settlement
 from relay.state.onlooker import LineHead, ParkedLine, Sign
-from relay.state.port import DueAsk, Gap, IntakeAsk, Lane, LaneEnds, Life, Parked, State
+from relay.state.port import DueAsk, Gap, IntakeAsk, Lane, LaneEnds, Parked, ParkedLife, State
 from relay.state.redis.state import RedisState
 from relay.state.replies import of
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Result, RowKey, Stage, tag_of
@@ -219,7 +219,7 @@ calls = st.one_of(
     call("close_gaps", st.just({0: Gap(BEGIN, 0.0)})),
     call("park", in_lanes(references, 3)),
     call("restore", lanes, st.lists(references, max_size=2)),
-    call("unpark", in_lanes(st.builds(Life, rows, generations, queues), 2)),
+    call("unpark", in_lanes(st.builds(ParkedLife, rows, generations, queues), 2)),
     call("intend_to_park", in_lanes(rows, 2)),
     call("take_due", in_lanes(due_asks, 2), named=leased),
     call("next_due", in_lanes(st.integers(0, 1), 3)),

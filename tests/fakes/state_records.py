@@ -6,7 +6,7 @@ from functools import partial
 from relay.domain.identity import MessageId
 from relay.log.port import TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
-from relay.state.port import Counts, Due, DueAsk, IntakeAsk, Lane, Life, Parked
+from relay.state.port import Counts, Due, DueAsk, IntakeAsk, Lane, Parked, ParkedLife
 from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Row, RowKey, Stage, tag_of
 from tests.fakes.state_begin import Beginning
@@ -154,10 +154,10 @@ class Records(Memory):
         index.take_back(lane.epoch, self.now)
         return index.lend(lane.epoch, self.now, ask, lease_s)
 
-    async def unpark(self, lives: Sequence[tuple[Lane, Life]]) -> list[bool | Refusal]:
+    async def unpark(self, lives: Sequence[tuple[Lane, ParkedLife]]) -> list[bool | Refusal]:
         return [self._refused_owner(life.row.owner, lane) or self._unpark(lane, life) for lane, life in lives]
 
-    def _unpark(self, lane: Lane, life: Life) -> bool:
+    def _unpark(self, lane: Lane, life: ParkedLife) -> bool:
         tag, digest = self._of(life.row.owner), life.row.digest
         if tag.lane(lane).keeps(digest, life.generation + 1):
             return False

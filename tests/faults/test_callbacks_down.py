@@ -9,7 +9,7 @@ import pytest
 
 from relay.config.settings import Settings
 from relay.domain.receiver import BreakerPolicy, Endpoint, OfflinePolicy, RetryPolicy, Source
-from relay.engine.room import Room
+from relay.engine.room import ParkingRoom
 from relay.log.partitioner import partition_of
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -159,5 +159,5 @@ def test_so_it_is_in_many_more(seed: int) -> None:
 
 
 def test_that_one_may_take_all_the_room_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Room, "_crowded", False)
+    monkeypatch.setattr(ParkingRoom, "_crowded", False)
     assert any("did not come back" in wrong for seed in (1, 2, 3) for wrong in run_virtually(_drawn(seed)))

@@ -11,7 +11,7 @@ from relay.domain.identity import DeliveryId
 from relay.engine.observer import Observer
 from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience
-from relay.state.port import Lane, Life
+from relay.state.port import Lane, ParkedLife
 from relay.state.replies import answered, of
 from relay.state.rows import delivery_row
 from tests.fakes.log import MemoryLog
@@ -181,7 +181,9 @@ async def test_the_regular_check_puts_back_what_no_reference_knows_of() -> None:
     await recovery.check()
     assert await world.parked_references() == 3
     lane = Lane(world.topics.to_receiver("r"), 0, 99)
-    await answered(world.state.unpark(of(lane, [Life(delivery_row(DeliveryId("r", "a", each)), 0) for each in SENT])))
+    await answered(
+        world.state.unpark(of(lane, [ParkedLife(delivery_row(DeliveryId("r", "a", each)), 0) for each in SENT]))
+    )
     assert await world.parked_references() == 0
     await recovery.check()
     assert await world.parked_references() == 3

@@ -18,7 +18,7 @@ from relay.engine.recovery import BATCH, Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
-from relay.state.port import DueAsk, Lane, Life, Parked, Restored
+from relay.state.port import DueAsk, Lane, Parked, ParkedLife, Restored
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Mark, RowKey, Stage, tag_of
@@ -123,7 +123,7 @@ async def test_another_one_takes_over_and_ends_it(
     for _ in range(20):
         ((head,),) = await answered(state.take_due(of(LANE, [DueAsk(tag_of(OWNER), 10)]), lease_s=60))
         order.append(head.row)
-        await answered(state.unpark(of(LANE, [Life(head.row, 0, QUEUE)])))
+        await answered(state.unpark(of(LANE, [ParkedLife(head.row, 0, QUEUE)])))
     assert order == [row(number) for number in range(20)]
     await state.close()
 

@@ -26,7 +26,7 @@ from relay.state.attempts import (
     Wait,
     WaitReason,
 )
-from relay.state.port import Due, Life, Parked
+from relay.state.port import Due, Parked, ParkedLife
 from relay.state.redis.values import EMPTY, ms, raw, seconds, text_bytes
 from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, Row, RowKey, Stage
 
@@ -246,7 +246,7 @@ def encode_parked(item: Parked) -> tuple[object, ...]:
     )
 
 
-def encode_life(life: Life) -> tuple[object, ...]:
+def encode_life(life: ParkedLife) -> tuple[object, ...]:
     return raw(life.row.digest), raw(life.queue or b""), life.generation
 
 

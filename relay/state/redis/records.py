@@ -8,7 +8,7 @@ import msgspec
 
 from relay.domain.identity import MessageId, digest12
 from relay.state.attempts import BeginAsk, Settlement, Verdict
-from relay.state.port import Counts, Due, DueAsk, IntakeAsk, Lane, Life, Parked
+from relay.state.port import Counts, Due, DueAsk, IntakeAsk, Lane, Parked, ParkedLife
 from relay.state.redis import record_wire as wire
 from relay.state.redis.batch import Batch, same
 from relay.state.redis.calls import Calls, Decode
@@ -129,7 +129,7 @@ class Records:
         taken = await self._calls.tell("take_due", parts, wire.decode_due)
         return [part if isinstance(part, REFUSALS) else [one.due() for one in part] for part in taken]
 
-    async def unpark(self, lives: Sequence[tuple[Lane, Life]]) -> list[bool | Refusal]:
+    async def unpark(self, lives: Sequence[tuple[Lane, ParkedLife]]) -> list[bool | Refusal]:
         batch = _of_lanes(lives, _tag_of_item)
         parts = [
             (tag, encode((lane_key(lane), lane.epoch, list(map(wire.encode_life, part)))))

@@ -37,8 +37,8 @@ from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord
 from relay.state.attempts import BeginAsk, Go, Kind, Limits, Verdict
 from relay.state.port import Lane as LaneId
-from relay.state.port import Life
 from relay.state.port import Parked as Reference
+from relay.state.port import ParkedLife
 from relay.state.redis.script import Script, script
 from relay.state.replies import Refusal, answered, of
 from relay.state.rows import Mark, Row, RowKey, Stage
@@ -151,10 +151,10 @@ def no_life_in_removals() -> Iterator[None]:
     """Whoever removes a parked reference removes it for any life, and as any owner. In the state in memory, and in the
     script that this process has Redis run."""
 
-    async def unpark(self: Records, lives: Sequence[tuple[LaneId, Life]]) -> list[bool | Refusal]:
+    async def unpark(self: Records, lives: Sequence[tuple[LaneId, ParkedLife]]) -> list[bool | Refusal]:
         return [self._refused_owner(life.row.owner) or self._unpark(lane, any_of(life)) for lane, life in lives]
 
-    def any_of(life: Life) -> Life:
+    def any_of(life: ParkedLife) -> ParkedLife:
         return life._replace(generation=2**31)
 
     with (
