@@ -20,7 +20,7 @@ from relay.api.incoming import as_incoming, content_type_of
 from relay.api.intake import Accepted, Incoming, Intake, Repeated
 from relay.api.json_body import json_response
 from relay.api.messages import MessagesResource
-from relay.api.problems import BAD_SIGNATURE, NO_RECEIVER, NOT_FOUND, Problem, invalid
+from relay.api.problems import BAD_SIGNATURE, NO_RECEIVER, NOT_FOUND, RETRY_AFTER_S, UNAVAILABLE, Problem, invalid
 from relay.api.quotas import Quotas
 from relay.api.reading import INBOUND_PATH, attributes, message_location, query_of, read_body, source_in_path
 from relay.api.redelivery import Redelivery
@@ -34,6 +34,7 @@ from relay.domain.quota import Quota
 from relay.domain.receiver import Inbound
 
 _STRUCTURED: Final = "application/cloudevents+json"
+_UNUSABLE: Final = "This process cannot use the settings of this source, as where a secret is not set: try again."
 _BATCH: Final = "application/cloudevents-batch+json"
 _WHY: Final[Mapping[Refusal, str]] = {
     "missing": "What proves where this webhook comes from is missing.",
@@ -138,7 +139,10 @@ class InboundResource:
         return web.Response(headers=headers)
 
     def _policy(self, source_id: str) -> Inbound:
-        policy = self._context.directory.source(source_id).inbound
+        source = self._context.directory.source(source_id)
+        policy = source.inbound
+        if policy is None and source.unusable is not None:
+            raise Problem(UNAVAILABLE, _UNUSABLE, headers={"Retry-After": str(RETRY_AFTER_S)})
         if policy is None:
             raise Problem(NOT_FOUND, "No source of this id takes webhooks; receivers.yaml says how they come: inbound.")
         return policy

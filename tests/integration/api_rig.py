@@ -114,6 +114,8 @@ class Known:
         self.refused: dict[str, str] = {}
         self.inbound: dict[str, Inbound] = {}
         self.quotas: dict[str, Quota | Literal["none"]] = {}
+        self.unusable: dict[str, str] = {}
+        """Sources whose settings this process cannot use, and why."""
 
     def receiver(self, name: str) -> Receiver | None:
         return self.receivers.get(name)
@@ -126,7 +128,8 @@ class Known:
 
     def source(self, source_id: str) -> Source:
         callback = Endpoint("https://sender.example/results") if source_id == "calls" else None
-        return Source(source_id, callback, inbound=self.inbound.get(source_id), quota=self.quotas.get(source_id))
+        inbound, quota = self.inbound.get(source_id), self.quotas.get(source_id)
+        return Source(source_id, callback, inbound=inbound, quota=quota, unusable=self.unusable.get(source_id))
 
     def subscribers(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
         return Subscriptions(self.receivers.values()).match(source_id, event_type)

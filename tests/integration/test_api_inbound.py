@@ -109,6 +109,16 @@ async def test_only_sources_with_inbound_take_webhooks() -> None:
         assert stored(rig) == []
 
 
+async def test_a_source_whose_secret_is_missing_here_is_to_try_again() -> None:
+    """It is no unknown source: its sender must not give up what it has to say."""
+    async with running_api() as rig:
+        rig.directory.unusable["app"] = "${GITHUB_WEBHOOK_SECRET} is not set"
+        refused = await send(rig, signed())
+        problem(refused, 503, "unavailable")
+        assert int(refused.headers["Retry-After"]) > 0
+        assert "GITHUB_WEBHOOK_SECRET" not in refused.text
+
+
 async def test_who_receives_it_is_not_the_senders_to_say() -> None:
     async with running_api() as rig:
         rig.directory.inbound["app"] = GITHUB

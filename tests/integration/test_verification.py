@@ -330,9 +330,9 @@ async def test_the_receiver_in_the_documents_answers_right(rig: Rig, kind: str) 
 
 
 async def test_who_is_paused_is_asked_nothing_until_it_is_resumed(rig: Rig, sink: Sink) -> None:
+    await rig.create(sink.url)
     await rig.api.state.hold("r:ci", hold("paused", time.time(), ""))
     await rig.process(chores=True)
-    await rig.create(sink.url)
     other = {"name": "cd", "post_endpoint": sink.url, "verification": "challenge"}
     assert (await rig.ask("POST", "/v1/receivers", other)).status == 201
     async with asyncio.timeout(10):
