@@ -64,11 +64,16 @@ EVERYTHING = PER_RECEIVER | {
     "nodeSelector": {"pool": "relay"},
     "tolerations": [{"key": "relay", "operator": "Exists"}],
 }
+WITH_POSTGRESQL = POOLED | {
+    "postgresql": {"enabled": True, "storageClassName": "fast"},
+    "networkPolicy": {"enabled": True},
+}
 CASES: Final[Mapping[str, Values]] = {
     "least": LEAST,
     "pooled": POOLED,
     "per receiver": PER_RECEIVER,
     "everything": EVERYTHING,
+    "with PostgreSQL": WITH_POSTGRESQL,
 }
 SCALED_OBJECT = {
     "type": "object",
@@ -421,6 +426,28 @@ def test_each_role_has_the_secrets_that_it_needs_and_no_others(tmp_path: Path) -
     }
     secret = {env_name(field) for field in SECRET_SETTINGS}
     assert secret <= OF_ALL | own["api"], "each secret setting belongs to some role"
+
+
+@needs_helm
+def test_the_chart_brings_a_postgresql_with_the_history_that_it_is_for(tmp_path: Path) -> None:
+    manifests = rendered(WITH_POSTGRESQL, tmp_path)
+    [database] = of_kind("StatefulSet", manifests).values()
+    [container] = database["spec"]["template"]["spec"]["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    service = of_kind("Service", manifests)["prod-postgresql"]
+    assert service["spec"]["selector"].items() <= database["spec"]["template"]["metadata"]["labels"].items()
+    roles = containers(manifests)
+    url = "postgresql://relay:$(POSTGRES_PASSWORD)@prod-postgresql:5432/relay"
+    named = {name: variables(each).get("RELAY_HISTORY_URL") for name, each in roles.items()}
+    assert {name for name, each in named.items() if each is not None} == {"prod-api", "prod-history"}
+    assert {each for each in named.values() if each is not None} == {url}
+    for name in ("prod-api", "prod-history"):  # a variable is put into those that come after it
+        order = [each["name"] for each in roles[name]["env"]]
+        assert order.index("POSTGRES_PASSWORD") < order.index("RELAY_HISTORY_URL")
+    assert {name for name, each in roles.items() if "POSTGRES_PASSWORD" in secrets_of(each)} == {
+        "prod-api",
+        "prod-history",
+    }
 
 
 @needs_helm

@@ -58,7 +58,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{/* All Deployments: name -> component, args, settings of its own, and the topics whose lag counts. */}}
 {{- define "relay.deployments" -}}
 {{- range $role, $own := .Values.roles }}
-{{- if $own.enabled }}
+{{- if or $own.enabled (and (eq $role "history") $.Values.postgresql.enabled) }}
 {{ $role }}:
   component: {{ $role }}
   args: {{ ternary (list "run" "--roles" "api" "--processes" "1") (list "worker" $role) (eq $role "api") | toJson }}
@@ -93,7 +93,9 @@ for topics). What receivers.yaml names is for those that send to receivers and c
 {{- $names := list "RELAY_REDIS_URL" "RELAY_KAFKA_SASL_PASSWORD" "RELAY_SENTRY_DSN" "SENTRY_DSN" "OTEL_EXPORTER_OTLP_HEADERS" -}}
 {{- if .roles }}{{ $names = append $names "RELAY_METRICS_KEY" }}{{ end -}}
 {{- if has "api" .roles }}{{ $names = concat $names (list "RELAY_API_KEY" "RELAY_SESSION_SECRET") }}{{ end -}}
-{{- if or (has "api" .roles) (has "history" .roles) }}{{ $names = append $names "RELAY_HISTORY_URL" }}{{ end -}}
+{{- $reads := or (has "api" .roles) (has "history" .roles) -}}
+{{- $own := .root.Values.postgresql.enabled -}}
+{{- if $reads }}{{ $names = append $names (ternary "POSTGRES_PASSWORD" "RELAY_HISTORY_URL" $own) }}{{ end -}}
 {{- if or (has "api" .roles) (has "to-receiver" .roles) }}{{ $names = append $names "RELAY_ANSWER_SECRET" }}{{ end -}}
 {{- $sends := false -}}
 {{- range list "api" "to-receiver" "from-receiver-async" "to-sender" }}{{ if has . $.roles }}{{ $sends = true }}{{ end }}{{ end -}}
@@ -105,6 +107,14 @@ for topics). What receivers.yaml names is for those that send to receivers and c
 - name: {{ . }}
   valueFrom: {secretKeyRef: {name: {{ $.root.Values.secretName }}, key: {{ . }}, optional: true}}
 {{- end }}
+{{- if and $reads $own }}
+- name: RELAY_HISTORY_URL
+  value: postgresql://relay:$(POSTGRES_PASSWORD)@{{ include "relay.postgresql" .root }}:5432/relay
+{{- end }}
+{{- end }}
+
+{{- define "relay.postgresql" -}}
+{{ include "relay.fullName" (dict "root" . "name" "postgresql") }}
 {{- end }}
 
 {{- define "relay.podSecurity" -}}
