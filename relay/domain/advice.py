@@ -81,6 +81,7 @@ ERRORS: Final[Mapping[str, Cause]] = {
     "failed": Cause("The relay failed", "This is a fault of the relay: report it."),
     "no_token": Cause("The token endpoint gave no token", "Check the receiver's OAuth 2 settings."),
     "unauthorized": Cause("The token was refused", "Check the receiver's OAuth 2 settings."),
+    "late": Cause("It missed its slot of the rate", "Nothing was sent; the relay sends it in a later slot."),
     "unreachable": Cause("There is no route to it", "Check the network of this machine."),
     "dns_silent": Cause("No name server answers", "Check the network of this machine."),
     "no_proxy": Cause("The proxy does not answer", "Check RELAY_EGRESS_PROXY."),

@@ -223,7 +223,17 @@ def sent() -> Iterator[tuple[Sent, Request, Request]]:
 
 
 def _post(receiver: Receiver, hop: Hop, sequence: int | None, url: str | None) -> Request:
-    return post_request(receiver, hop, b"", attempt=1, sequence=sequence, now=NOW, answer_url=url, user_agent="relay/1")
+    return post_request(
+        receiver,
+        hop,
+        b"",
+        attempt=1,
+        sequence=sequence,
+        out_of_order=sequence is not None,
+        now=NOW,
+        answer_url=url,
+        user_agent="relay/1",
+    )
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3, 4])

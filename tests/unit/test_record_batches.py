@@ -20,7 +20,10 @@ GOOD = [RawRecord(b"k%d" % n, b"v%d" % n, [(b"n", b"%d" % n)]) for n in range(4)
 codecs = pytest.mark.parametrize("codec", sorted(ENCODERS))
 
 
-def read(data: bytes, start: int = 0, end: int = 2**40, max_bytes: int = 10_000) -> Chunk:
+END = 2**40
+
+
+def read(data: bytes, start: int = 0, end: int = END, max_bytes: int = 10_000) -> Chunk:
     return decode(AT, data, start=start, end=end, max_bytes=max_bytes)
 
 
@@ -52,13 +55,13 @@ def test_a_batch_that_is_cut_short_comes_again() -> None:
 
 
 def test_nothing_is_nothing() -> None:
-    assert read(b"", start=5) == Chunk([], 5)
+    assert read(b"", start=5) == Chunk([], 5, END)
 
 
 def test_offsets_that_are_gone_are_no_flaw() -> None:
     chunk = read(RawBatch(GOOD[:2], base=5, deltas=[1, 4], last_delta=9).encoded(), start=5)
     assert (sorted(good(chunk)), flaws(chunk), chunk.next_offset) == ([6, 9], [], 15)
-    assert read(RawBatch([], base=5, last_delta=3).encoded(), start=5) == Chunk([], 9)
+    assert read(RawBatch([], base=5, last_delta=3).encoded(), start=5) == Chunk([], 9, END)
 
 
 @pytest.mark.parametrize("end", [5, 7, 9, 10])
@@ -71,7 +74,7 @@ def test_what_was_appended_after_the_broker_looked_for_the_end_is_read(end: int)
 
 
 def test_markers_of_transactions_are_left_out() -> None:
-    assert read(RawBatch(GOOD[:1], attributes=0x20).encoded()) == Chunk([], 1)
+    assert read(RawBatch(GOOD[:1], attributes=0x20).encoded()) == Chunk([], 1, END)
 
 
 # one record
@@ -365,7 +368,7 @@ def sliced(data: bytes, start: int, end: int, counts: Sequence[int], *, fold: bo
             assert unpacking.take(1) == []
             unpacking.unpack()
         if unpacking.done:
-            return Chunk(found, unpacking.position)
+            return Chunk(found, unpacking.position, end)
         if fold:
             unpacking.fold()
     raise AssertionError("unreachable")
