@@ -25,19 +25,19 @@ WAIT_S: Final = 10.0
 Leave = Callable[[], None]
 
 
-class Caller(NamedTuple):
+class Sharer(NamedTuple):
     """`name`: all that was made with a key has its share, and all keys and links of one owner have one."""
 
     name: str
     is_admin: bool
 
 
-def caller_of(request: web.Request) -> Caller:
+def caller_of(request: web.Request) -> Sharer:
     access = access_of(request)
     if access.may("admin"):
-        return Caller(f"key:{access.key or access.who}", is_admin=True)
+        return Sharer(f"key:{access.key or access.who}", is_admin=True)
     owners = access.owners
-    return Caller(f"owner:{min(owners)}" if len(owners) == 1 else f"key:{access.key or access.who}", is_admin=False)
+    return Sharer(f"owner:{min(owners)}" if len(owners) == 1 else f"key:{access.key or access.who}", is_admin=False)
 
 
 class Shares:
@@ -55,7 +55,7 @@ class Shares:
         self._waiting: Counter[str] = Counter()
         self._admins: dict[asyncio.Future[Leave], str] = {}
 
-    def take(self, caller: Caller) -> Leave:
+    def take(self, caller: Sharer) -> Leave:
         """A place now; what is returned gives it back. Raises a Problem."""
         leave = self._now(caller)
         if leave is None:
@@ -64,7 +64,7 @@ class Shares:
         return leave
 
     @asynccontextmanager
-    async def turn(self, caller: Caller) -> AsyncIterator[None]:
+    async def turn(self, caller: Sharer) -> AsyncIterator[None]:
         """A place, as soon as it is this caller's turn. Raises a Problem where that takes long."""
         leave = self._now(caller) or await self._wait(caller)
         try:
@@ -72,7 +72,7 @@ class Shares:
         finally:
             leave()
 
-    def _now(self, caller: Caller) -> Leave | None:
+    def _now(self, caller: Sharer) -> Leave | None:
         if self._fair.take(caller.name):
             return partial(self._leave, caller.name)
         if caller.is_admin and self._may_have_of_reserve(caller.name):
@@ -86,7 +86,7 @@ class Shares:
         self._in_reserve.add(name)
         return partial(self._leave_reserve, name)
 
-    async def _wait(self, caller: Caller) -> Leave:
+    async def _wait(self, caller: Sharer) -> Leave:
         name, loop = caller.name, asyncio.get_running_loop()
         if self._waiting[name] >= MOST_WAITING:
             raise self._refused(f"This caller has as many requests waiting for {self._places} as one may have.")

@@ -35,7 +35,7 @@ class _Block(NamedTuple):
     body: str
 
 
-class _Span(NamedTuple):
+class _DerSpan(NamedTuple):
     start: int
     end: int
     is_guess: bool
@@ -101,7 +101,7 @@ def _clean(block: _Block, wrong: str) -> str:
 def _lengths(der: bytes) -> Iterator[int]:
     """Bits of each number in it, also of those in a string that is DER itself, as that of PKCS #8. Raises ValueError or
     IndexError for what is no DER: no length that is not the shortest, or not known at the beginning."""
-    spans = [_Span(0, len(der), is_guess=False)]
+    spans = [_DerSpan(0, len(der), is_guess=False)]
     while spans:
         at, end, is_guess = spans.pop()
         try:
@@ -111,11 +111,11 @@ def _lengths(der: bytes) -> Iterator[int]:
                     first = der[start : min(start + 2, following)]
                     yield int.from_bytes(first).bit_length() + 8 * (following - start - len(first))
                 elif tag & _CONSTRUCTED:
-                    spans.append(_Span(start, following, is_guess))
+                    spans.append(_DerSpan(start, following, is_guess))
                 elif tag in (_BIT_STRING, _OCTET_STRING):
                     start += tag == _BIT_STRING  # the first byte says how many bits are left over
                     if start < following and der[start] == _SEQUENCE:
-                        spans.append(_Span(start, following, is_guess=True))
+                        spans.append(_DerSpan(start, following, is_guess=True))
                 at = following
         except (ValueError, IndexError):
             if not is_guess:

@@ -24,7 +24,7 @@ class Select:
     values: tuple[Any, ...]
 
 
-class Writer:
+class SelectWriter:
     """Conditions, and the values of their parameters."""
 
     def __init__(self, dialect: Dialect) -> None:
@@ -48,7 +48,7 @@ class Writer:
         return Select(text, tuple(self.values))
 
 
-def wanted(writer: Writer, keys: Sequence[tuple[str, str]]) -> str:
+def wanted(writer: SelectWriter, keys: Sequence[tuple[str, str]]) -> str:
     """A table `wanted` of these keys, to be the first of those joined: an IN would look at every row of the other."""
     pairs = ", ".join(f"({writer.mark(source_id)}, {writer.mark(message_id)})" for source_id, message_id in keys)
     return f"WITH wanted(s, m) AS (VALUES {pairs}) "

@@ -13,7 +13,7 @@ from relay.domain.statistics import NUMBERS
 from relay.history.cursor import AfterAttempt, AfterMessage
 from relay.history.folding import PROGRESS
 from relay.history.port import AttemptQuery, MessageQuery, Visible
-from relay.history.select import Dialect, Select, Writer, beginning, wanted
+from relay.history.select import Dialect, Select, SelectWriter, beginning, wanted
 
 MOST_BRANCHES: Final = 100
 """Selects of one fetch; each takes a millisecond by its index. What is IN a longer list is sorted as a whole: with
@@ -87,14 +87,14 @@ class MessageSearch:
                 yield self._by_delivery("", query.receiver, receivers)
 
     def _by_message(self, source: str, *, new: bool) -> Select:
-        writer = Writer(self.dialect)
+        writer = SelectWriter(self.dialect)
         if new:
             writer.where("m.routed = 0")
         self._narrow(writer, "m", source)
         return writer.select(self._columns(writer), f"{self._first}messages m", _order("m"), self.limit)
 
     def _by_delivery(self, source: str, receiver: str | None, receivers: Sequence[str] = ()) -> Select:
-        writer = Writer(self.dialect)
+        writer = SelectWriter(self.dialect)
         writer.where("d.receiver = {}", receiver)
         if receivers and receiver is None:
             _where_receivers(writer, "d.receiver", receivers)
@@ -115,7 +115,7 @@ class MessageSearch:
             self._columns(writer), f"{self._first}deliveries d CROSS JOIN messages m", _order("d"), self.limit
         )
 
-    def _narrow(self, writer: Writer, timed: str, source: str) -> None:
+    def _narrow(self, writer: SelectWriter, timed: str, source: str) -> None:
         query = self.query
         writer.where(f"{timed}.source_id = {{}}", query.source_id)
         _where_source(writer, f"{timed}.source_id", source)
@@ -140,7 +140,7 @@ class MessageSearch:
     def _first(self) -> str:
         return "" if self.sparse is None else "wanted CROSS JOIN "
 
-    def _narrow_ids(self, writer: Writer, alias: str) -> None:
+    def _narrow_ids(self, writer: SelectWriter, alias: str) -> None:
         prefix = self.query.id_prefix
         if prefix is None:
             return
@@ -153,7 +153,7 @@ class MessageSearch:
         other, *high = beginning("(m.webhook_id || '')", prefix)
         writer.where(f"(({one}) OR ({other}))", *low, *high)
 
-    def _columns(self, writer: Writer) -> str:
+    def _columns(self, writer: SelectWriter) -> str:
         """Of what cannot be what is looked for in headers and bodies, these stay where they are."""
         return MESSAGE
 
@@ -176,7 +176,7 @@ class MessageSearch:
 
     def heads(self) -> Select:
         """Of each receiver that it is about, when the newest message came that may be on the page."""
-        writer = Writer(self.dialect)
+        writer = SelectWriter(self.dialect)
         names = ", ".join(f"({writer.mark(name)})" for name in sorted(self.query.visible.receivers or ()))
         writer.where("receiver = wanted.r")
         writer.where("received_at >= {}", self.query.since)
@@ -196,7 +196,7 @@ class Candidates(MessageSearch):
     header_holds: bytes | None = None
     body_holds: bytes | None = None
 
-    def _columns(self, writer: Writer) -> str:
+    def _columns(self, writer: SelectWriter) -> str:
         wanted = [
             f"({self.dialect.holds(column, writer.mark(held))} OR {self.dialect.holds(column, writer.mark(_ESCAPE))})"
             for column, held in (("m.headers", self.header_holds), ("m.body", self.body_holds))
@@ -209,7 +209,7 @@ class Candidates(MessageSearch):
 
 def ids_beginning(dialect: Dialect, prefix: str, most: int) -> Select:
     """Keys of messages whose ids, or webhook ids, begin so; `most` of each kind."""
-    writer = Writer(dialect)
+    writer = SelectWriter(dialect)
     parts = []
     for column in ("message_id", "webhook_id"):
         text, *values = beginning(column, prefix)
@@ -220,7 +220,7 @@ def ids_beginning(dialect: Dialect, prefix: str, most: int) -> Select:
 
 def deliveries_of(dialect: Dialect, keys: Sequence[tuple[str, str]]) -> Select:
     """All of these messages, which are some."""
-    writer = Writer(dialect)
+    writer = SelectWriter(dialect)
     head = wanted(writer, keys)
     where = "deliveries.source_id = wanted.s AND deliveries.message_id = wanted.m"
     return Select(f"{head}SELECT {DELIVERY} FROM wanted CROSS JOIN deliveries WHERE {where}", tuple(writer.values))
@@ -228,7 +228,7 @@ def deliveries_of(dialect: Dialect, keys: Sequence[tuple[str, str]]) -> Select:
 
 def types_beginning(dialect: Dialect, prefix: str, most: int) -> Select:
     """A row for each message whose type begins so; `most` of them."""
-    writer = Writer(dialect)
+    writer = SelectWriter(dialect)
     text, *values = beginning("event_type", prefix)
     condition = text.format(*map(writer.mark, values))
     return Select(f"SELECT 1 FROM messages WHERE {condition} LIMIT {most}", tuple(writer.values))
@@ -251,7 +251,7 @@ def _sources(visible: Visible) -> Sequence[str]:
     return ("*",) if visible == Visible() else tuple(visible.sources or ())
 
 
-def _where_source(writer: Writer, column: str, pattern: str) -> None:
+def _where_source(writer: SelectWriter, column: str, pattern: str) -> None:
     if pattern.endswith("*"):
         if pattern != "*":
             writer.where(*beginning(column, pattern[:-1]))
@@ -266,14 +266,14 @@ def _chunks(receivers: Collection[str]) -> list[list[str]]:
     return [list(receivers)]
 
 
-def _where_receivers(writer: Writer, column: str, receivers: Sequence[str]) -> None:
+def _where_receivers(writer: SelectWriter, column: str, receivers: Sequence[str]) -> None:
     """No IN for a single one: SQLite would rather take the index of a status, and look at all that have it."""
     one_of = "= {}" if len(receivers) == 1 else f"IN ({_marks(receivers)})"
     writer.where(f"{column} {one_of}", *receivers)
 
 
 def _where_lives(
-    writer: Writer, column: str, visible: Visible, receivers: Sequence[str], *, or_unknown: bool = False
+    writer: SelectWriter, column: str, visible: Visible, receivers: Sequence[str], *, or_unknown: bool = False
 ) -> None:
     """That it is of the life that one of these names has; exact for a single one. Of a name that has no life, that the
     row has none. `or_unknown`: a row of which that is not known yet may be, too."""
@@ -290,18 +290,18 @@ def _marks(values: Collection[object]) -> str:
 
 def attempt_selects(dialect: Dialect, query: AttemptQuery, after: AfterAttempt | None, limit: int) -> Iterator[Select]:
     for source in _sources(query.visible):
-        writer = Writer(dialect)
+        writer = SelectWriter(dialect)
         _where_source(writer, "source_id", source)
         yield _attempts(writer, query, after, limit)
     for receivers in _chunks(query.visible.receivers or ()):
-        writer = Writer(dialect)
+        writer = SelectWriter(dialect)
         writer.where("kind <> 'callback'")
         _where_receivers(writer, "receiver", receivers)
         _where_lives(writer, "life", query.visible, receivers)
         yield _attempts(writer, query, after, limit)
 
 
-def _attempts(writer: Writer, query: AttemptQuery, after: AfterAttempt | None, limit: int) -> Select:
+def _attempts(writer: SelectWriter, query: AttemptQuery, after: AfterAttempt | None, limit: int) -> Select:
     if query.message is not None:
         writer.where("source_id = {} AND message_id = {}", *query.message)
     writer.where("receiver = {}", query.receiver)
@@ -334,13 +334,13 @@ def count_select(
     source_id: str | None,
     most: int,
 ) -> Select:
-    writer = Writer(dialect)
+    writer = SelectWriter(dialect)
     writer.where(f"span = {span}")
     writer.where("begins_at >= {} AND begins_at < {}", since, until)
     writer.where("receiver = {}", receiver)
     writer.where("source_id = {}", source_id)
     if visible != Visible():
-        each = Writer(dialect)
+        each = SelectWriter(dialect)
         each.values = writer.values
         for source in visible.sources or ():
             _where_source(each, "source_id", source)

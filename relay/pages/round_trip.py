@@ -55,7 +55,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class GenerationSteps:
     """One generation of a delivery: the first, or a replay."""
 
     generation: int
@@ -68,7 +68,7 @@ class Trip:
 
     receiver: str
     view: Value
-    lives: tuple[Life, ...]
+    lives: tuple[GenerationSteps, ...]
 
 
 def trips_of(message: Value, attempts: Sequence[Value], now: float) -> tuple[Trip, ...]:
@@ -81,7 +81,7 @@ def trips_of(message: Value, attempts: Sequence[Value], now: float) -> tuple[Tri
         Trip(
             trip.receiver,
             trip.view,
-            tuple(Life(life.generation, _drawn(life.steps, places, now)) for life in trip.lives),
+            tuple(GenerationSteps(life.generation, _drawn(life.steps, places, now)) for life in trip.lives),
         )
         for trip in trips
     )
@@ -90,11 +90,11 @@ def trips_of(message: Value, attempts: Sequence[Value], now: float) -> tuple[Tri
 def _trip(view: Value, attempts: list[Value], received: float | None, now: float) -> Trip:
     generation = int(view["generation"])
     told = {int(each["generation"]) for each in attempts}
-    lives = [
-        Life(number, tuple(_life(view, [each for each in attempts if each["generation"] == number], received, now,
-                                 number=number, newest=generation)))
-        for number in sorted(told | {generation})
-    ]  # fmt: skip
+    lives = []
+    for number in sorted(told | {generation}):
+        own = [each for each in attempts if each["generation"] == number]
+        steps = _life(view, own, received, now, number=number, newest=generation)
+        lives.append(GenerationSteps(number, tuple(steps)))
     return Trip(view["receiver"], view, tuple(lives))
 
 

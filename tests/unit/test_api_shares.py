@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from relay.api import shares
 from relay.api.problems import Problem
-from relay.api.shares import Caller, Leave, Shares
+from relay.api.shares import Leave, Sharer, Shares
 from relay.domain.fair_share import OF_RESERVE, FairShare
 from workers.meter import SilentMeter
 
-CALLERS: Final = [Caller(name, is_admin=name.isupper()) for name in "abcdefghijAB"]
+CALLERS: Final = [Sharer(name, is_admin=name.isupper()) for name in "abcdefghijAB"]
 Step = tuple[str, int]
 WORDS: Final = ["ask", "ask", "ask", "leave", "give up", "crowd"]
 STEPS: Final = st.lists(st.tuples(st.sampled_from(WORDS), st.integers(0, len(CALLERS) - 1)), max_size=60)
@@ -27,11 +27,11 @@ class Room:
     def __init__(self, made: Callable[..., Shares], most: int) -> None:
         self.most, self.reserve = most, most // OF_RESERVE
         self.shares = made("search", "places", most, SilentMeter())
-        self.has: dict[asyncio.Task[None], Caller] = {}
-        self.waits: dict[asyncio.Task[None], Caller] = {}
+        self.has: dict[asyncio.Task[None], Sharer] = {}
+        self.waits: dict[asyncio.Task[None], Sharer] = {}
         self.leaves: dict[asyncio.Task[None], asyncio.Event] = {}
 
-    async def ask(self, caller: Caller) -> None:
+    async def ask(self, caller: Sharer) -> None:
         event = asyncio.Event()
 
         async def stay() -> None:
@@ -52,14 +52,14 @@ class Room:
         self.waits[task], self.leaves[task] = caller, event
         await self.settle()
 
-    async def leave(self, caller: Caller) -> None:
+    async def leave(self, caller: Sharer) -> None:
         for task, owner in list(self.has.items()):
             if owner == caller:
                 self.leaves[task].set()
                 break
         await self.settle()
 
-    async def give_up(self, caller: Caller, *, at_once: bool) -> None:
+    async def give_up(self, caller: Sharer, *, at_once: bool) -> None:
         """One that waits gives up; `at_once`: in the moment in which a place is free."""
         for task, owner in list(self.waits.items()):
             if owner == caller:
@@ -128,7 +128,7 @@ class NoReserve(Shares):
 
 
 class ReserveForAll(Shares):
-    def _now(self, caller: Caller) -> Leave | None:
+    def _now(self, caller: Sharer) -> Leave | None:
         return super()._now(caller._replace(is_admin=True))
 
 
@@ -142,7 +142,7 @@ class Forgetful(Shares):
 class Loses(Shares):
     """A place that was given to one who has just given up is lost."""
 
-    async def _wait(self, caller: Caller) -> Leave:
+    async def _wait(self, caller: Sharer) -> Leave:
         place = asyncio.Future[Leave]()
         self._fair.wait(caller.name, lambda: shares._give(place, lambda: self._leave(caller.name)))
         return await place

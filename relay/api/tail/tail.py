@@ -13,7 +13,7 @@ from aiohttp import web
 
 from relay.api.limits import ApiLimits
 from relay.api.problems import RETRY_AFTER_S, UNAVAILABLE, Problem
-from relay.api.shares import Caller, Shares
+from relay.api.shares import Sharer, Shares
 from relay.api.tail.happening import Happening, encoded_event, readers
 from relay.api.tail.order import InOrder
 from relay.api.tail.place import Place, Shown
@@ -54,7 +54,7 @@ class Tail:
         self._closed = False
 
     @contextmanager
-    def listen(self, caller: Caller, shown: Shown) -> Iterator[Place]:
+    def listen(self, caller: Sharer, shown: Shown) -> Iterator[Place]:
         """A place, as long as it is used. Raises a Problem where there is none."""
         if self._closed:
             raise _full("The live tail ends: the process stops.")
