@@ -24,6 +24,7 @@ from relay.config.references import check_references, has_reference, is_public, 
 from relay.config.url_text import check_url
 from relay.delivery.guard import malformed
 from relay.delivery.http1 import MOST_HEADERS, ResponseReader
+from relay.domain import headers, shown
 from relay.domain.coordinate import parse_coordinate
 from relay.domain.exchange import Response
 from relay.domain.failure import failure_detail
@@ -109,17 +110,28 @@ def _enough(_signal: int, _frame: FrameType | None) -> None:
     raise _TooLong("more CPU than anything linear takes")
 
 
-@pytest.mark.parametrize("place", range(len(FUNCTIONS)))
-def test_64_kib_of_any_shape_are_read_once(place: int) -> None:
+def read_once(function: Callable[[str], object], most_cpu_s: float = MOST_CPU_S) -> None:
+    """Raises _TooLong where some shape takes more than that."""
     former = signal.signal(signal.SIGVTALRM, _enough)
-    signal.setitimer(signal.ITIMER_VIRTUAL, MOST_CPU_S)
+    signal.setitimer(signal.ITIMER_VIRTUAL, most_cpu_s)
     try:
         for text in shapes(SIZE):
             with suppress(Exception):
-                FUNCTIONS[place](text)
+                function(text)
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, former)
+
+
+@pytest.mark.parametrize("place", range(len(FUNCTIONS)))
+def test_64_kib_of_any_shape_are_read_once(place: int) -> None:
+    read_once(FUNCTIONS[place])
+
+
+@pytest.mark.parametrize("pattern", [r"\$\{([^}]*)\}", r"([^?&#=]*)=([^&#]*)", r"(a+)*b"])
+def test_a_planted_quadratic_pattern_is_found(pattern: str) -> None:
+    with pytest.raises(_TooLong):
+        read_once(re.compile(pattern).findall, most_cpu_s=1.0)
 
 
 def shapes(size: int) -> Iterator[str]:
@@ -164,6 +176,12 @@ def test_a_pattern_that_does_is_found(pattern: str, searched: bool) -> None:
     assert retries(re.compile(pattern), searched=searched) is not None
 
 
+def test_so_is_one_in_a_module_that_reads_what_others_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headers, "_PLANTED", re.compile(r"(a+)*b"), raising=False)
+    with pytest.raises(AssertionError, match=r"relay\.domain\.headers\._PLANTED"):
+        test_no_pattern_for_what_others_say_reads_it_again_and_again()
+
+
 @pytest.mark.parametrize("rounds", [pytest.param(10_000, id="10k"), pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_masking_hides_what_is_planted_in_any_text(rounds: int) -> None:
     chance = Random(27)
@@ -173,9 +191,23 @@ def test_masking_hides_what_is_planted_in_any_text(rounds: int) -> None:
         assert "s3cret-token" not in redacted(planted, HERE.secrets)
         query = f"https://h/p?{noise.replace('#', '')}&token=hunter22&x=1"
         assert "hunter22" not in masked_url(query), query
-        shown = shown_response_headers({"location": query, "set-cookie": planted, "x": planted}, HERE)
-        assert shown["set-cookie"] == MASK
-        assert not any("hunter22" in value or "s3cret-token" in value for value in shown.values()), query
+        kept = shown_response_headers({"location": query, "set-cookie": planted, "x": planted}, HERE)
+        assert kept["set-cookie"] == MASK
+        assert not any("hunter22" in value or "s3cret-token" in value for value in kept.values()), query
+
+
+@pytest.mark.parametrize(
+    ("name", "planted"),
+    [
+        ("is_secret_name", lambda _name: False),
+        ("_masked", lambda url: url),
+        ("redacted", lambda text, _secrets: text),
+    ],
+)
+def test_a_header_that_is_not_masked_is_found(monkeypatch: pytest.MonkeyPatch, name: str, planted: object) -> None:
+    monkeypatch.setattr(shown, name, planted)
+    with pytest.raises(AssertionError):
+        test_masking_hides_what_is_planted_in_any_text(1_000)
 
 
 @pytest.mark.parametrize("rounds", [pytest.param(10_000, id="10k"), pytest.param(1_000_000, marks=pytest.mark.slow)])

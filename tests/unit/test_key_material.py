@@ -6,6 +6,7 @@ import threading
 from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from random import Random
 from typing import Final
 
@@ -13,7 +14,7 @@ import pytest
 import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from relay.config.encryption import KeyRing
@@ -21,15 +22,17 @@ from relay.config.made_ready import receiver_of, unusable_receiver
 from relay.config.receivers_file import parse_receivers_file
 from relay.config.topic import Declared
 from relay.delivery import tls as tls_module
+from relay.domain import key_material
 from relay.domain.egress import Tls
 from relay.domain.errors import UserError
-from relay.domain.key_material import MOST_BITS, MOST_CERTIFICATES, clean_certificates, clean_private_key
+from relay.domain.key_material import MOST_BITS, MOST_CERTIFICATES, _lengths, clean_certificates, clean_private_key
 from tests.fakes.certificates import authority, issued, too_long
 
 TOO_LONG: Final = "has a key of 12222 bits; at most 4096 are allowed"
 CA: Final = authority()
 OURS: Final = issued(CA, "relay.example")
 LONG: Final = too_long(CA)
+FIRST: Final = settings(phases=[Phase.generate], database=None)
 LONG_KEY, LONG_CERTIFICATE = LONG.key_pem, LONG.pem
 
 
@@ -152,8 +155,10 @@ def wrapped(key: bytes) -> bytes:
     return element(0x30, number(0) + element(0x30, rsa_encryption) + element(4, key))
 
 
-@given(st.integers(1, 16_000), st.integers(0, 7), st.booleans(), st.integers(0, 2**32))
-def test_a_key_passes_as_far_as_its_longest_number_does(bits: int, place: int, in_pkcs8: bool, seed: int) -> None:
+KEYS: Final = given(st.integers(1, 16_000), st.integers(0, 7), st.booleans(), st.integers(0, 2**32))
+
+
+def passes_by_its_longest_number(bits: int, place: int, in_pkcs8: bool, seed: int) -> None:
     draw = Random(seed)
     numbers = [draw.getrandbits(size) | 1 << (size - 1) for size in [draw.randint(1, 1_024) for _ in range(8)]]
     numbers[place] = draw.getrandbits(bits) | 1 << (bits - 1)
@@ -165,6 +170,24 @@ def test_a_key_passes_as_far_as_its_longest_number_does(bits: int, place: int, i
     else:
         with pytest.raises(ValueError, match=f"^has a key of {longest} bits"):
             clean_private_key(text)
+
+
+test_a_key_passes_by_its_longest_number = KEYS(passes_by_its_longest_number)
+
+
+@pytest.mark.parametrize(
+    ("name", "planted"),
+    [
+        ("check_bits", lambda _bits: None),
+        ("MOST_BITS", 2 * MOST_BITS),
+        ("_OCTET_STRING", key_material._BIT_STRING),  # what PKCS #8 wraps is not looked into
+        ("_lengths", lambda der: islice(_lengths(der), 2)),
+    ],
+)
+def test_a_planted_hole_is_found(monkeypatch: pytest.MonkeyPatch, name: str, planted: object) -> None:
+    monkeypatch.setattr(key_material, name, planted)
+    with pytest.raises(BaseException, match=r"DID NOT RAISE|Regex pattern did not match"):
+        FIRST(KEYS(passes_by_its_longest_number))()
 
 
 @pytest.mark.parametrize("format", [serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL])

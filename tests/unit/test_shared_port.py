@@ -2,8 +2,10 @@
 
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -72,3 +74,51 @@ def test_any_process_is_for_those_that_have_no_lock(port: int, tmp_path: Path) -
             SharedPort.join(HOST, port, STAGING, tmp_path)
         second.leave()
         first.leave()
+
+
+# --- drawn ----------------------------------------------------------------------------------------------------------
+
+
+def comings_and_goings(port: int, directory: Path, seed: int) -> None:
+    """Processes of two installations, and a program that has no lock, come and go as drawn."""
+    draw, running = Random(seed), list[tuple[Sharing | None, ExitStack]]()
+    with ExitStack() as left:
+        for _ in range(30):
+            if running and draw.random() < 0.4:
+                running.pop(draw.randrange(len(running)))[1].close()
+                continue
+            process, wanted = left.enter_context(ExitStack()), draw.choice((PRODUCTION, STAGING, None))
+            others = {owner for owner, _ in running} - {wanted}
+            if wanted is None and running:
+                continue
+            try:
+                if wanted is not None:
+                    process.callback(SharedPort.join(HOST, port, wanted, directory).leave)
+            except OSError:
+                assert others, f"seed {seed}: refused, and no other has the port"
+            else:
+                process.enter_context(_listen(port))
+                running.append((wanted, process))
+                assert not others, f"seed {seed}: two share the port"
+
+
+def test_a_port_has_one_owner_at_a_time(port: int, tmp_path: Path) -> None:
+    for seed in range(20):
+        comings_and_goings(port, tmp_path, seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "planted"),
+    [
+        ("_enter", lambda *_: None),  # as before there were locks
+        ("check_free", lambda *_: None),
+        ("os.pread", lambda *_: PRODUCTION.installation.encode()),
+        ("os.pwrite", lambda *_: 0),
+    ],
+)
+def test_a_planted_hole_is_found(
+    monkeypatch: pytest.MonkeyPatch, port: int, tmp_path: Path, name: str, planted: object
+) -> None:
+    monkeypatch.setattr(f"relay.api.shared_port.{name}", planted)
+    with pytest.raises(AssertionError, match=r"two share the port|no other has the port"):
+        test_a_port_has_one_owner_at_a_time(port, tmp_path)
