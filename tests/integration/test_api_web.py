@@ -1,18 +1,38 @@
 """What a page in a browser could make it send to the API, wrong keys, and where an API is served without a key."""
 
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
+import msgspec
 import pytest
+from aiohttp import web
+from msgspec import structs
 from structlog.testing import capture_logs
 
 from bench.kafka_parts import free_ports
+from relay.api.access import ROUTES
 from relay.api.app import create_app
-from relay.api.auth import ANSWER_PATH, MOST_FAILED
+from relay.api.auth import ANSWER_PATH, INBOUND_ROUTE, MOST_FAILED
+from relay.api.limits import ApiLimits
 from relay.api.strangers import PAYLOAD_ROUTES, READING
 from relay.api.web_rules import WebRules
-from tests.integration.api_rig import document, problem, running_api
+from relay.domain.attempt import Told
+from relay.domain.hop import Hop, result_headers
+from relay.domain.identity import DeliveryId
+from relay.domain.receiver import Inbound
+from relay.log.port import NewRecord
+from relay.state.replies import answered
+from relay.state.rows import Mark, Stage, delivery_row
+from tests.contract.history_facts import arrival, attempt, put
+from tests.fakes.history import MemoryHistory
+from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 from tests.integration.test_api_answers import url as answer_url
 from tests.servers.process import RelayProcess
 
@@ -20,6 +40,7 @@ CI = "/v1/sources/app/messages?receiver=ci"
 BATCH = "/v1/sources/app/messages:batch?receiver=ci"
 PAUSE = "/v1/receivers/ci/pause"
 EVIL = "https://evil.example"
+HOOK_SECRET = "the secret of the hook"
 
 
 async def test_dns_rebinding_finds_no_api() -> None:
@@ -118,6 +139,147 @@ async def test_every_route_that_changes_something_is_guarded() -> None:
                 response = await rig.request(method, target, b"x", {"Content-Type": "text/plain"})
                 problem(response, 415, "unsupported-media-type")
         assert ("POST", ANSWER_PATH) in found
+
+
+# --- every route -------------------------------------------------------------------------------------------------
+
+FOREIGN = ({"Origin": EVIL}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"})
+MARKUP = "<script>alert(1)</script>"
+
+
+def target_of(path: str, **known: str) -> str:
+    """The path of a route's template: with what is known, else with what is nothing."""
+    return re.sub(r"\{(\w+)[^{}]*\}", lambda name: known.get(name[1], "0"), path)
+
+
+def routes_of(rig: Rig) -> set[tuple[str, str]]:
+    """All that the API serves, with what is in the access table."""
+    served = [route for route in create_app(rig.context).router.routes() if route.resource is not None]
+    return {(route.method, route.resource.canonical) for route in served if route.resource is not None} | set(ROUTES)
+
+
+async def refuses_foreign_pages(rig: Rig) -> None:
+    asked = [(method, path) for method, path in sorted(routes_of(rig)) if path.startswith("/v1/") and method != "*"]
+    assert len(asked) > 50
+    for place, (method, path) in enumerate(asked):
+        for headers in (FOREIGN[place % 4], FOREIGN[(place + 2) % 4]):
+            reply = await rig.request(method, target_of(path), b"", headers)
+            assert reply.status == 403, f"{method} {path} with {headers} was answered with {reply.status}"
+            assert "Access-Control-Allow-Origin" not in reply.headers
+            assert method == "HEAD" or b"/problems/foreign-origin" in reply.body
+
+
+async def test_a_foreign_page_gets_no_route_at_all() -> None:
+    async with running_api() as rig:
+        await refuses_foreign_pages(rig)
+
+
+@pytest.mark.parametrize(
+    ("name", "planted"),
+    [
+        ("strangers.is_of_api", lambda _path: False),
+        ("strangers.is_of_api", lambda path: path != "/v1/attempts/{partition}/{offset}"),
+        ("web_rules._FROM_US", frozenset({"same-origin", "none", "same-site"})),
+        ("web_rules.WebRules.is_foreign", lambda _rules, _host, _origin, site: site is not None),
+        ("web_rules.WebRules.is_foreign", lambda _rules, _host, origin, _site: origin is not None),
+    ],
+)
+async def test_a_planted_way_for_a_foreign_page_is_found(
+    monkeypatch: pytest.MonkeyPatch, name: str, planted: object
+) -> None:
+    monkeypatch.setattr(f"relay.api.{name}", planted)
+    async with running_api() as rig:
+        with pytest.raises(AssertionError, match="was answered with"):
+            await refuses_foreign_pages(rig)
+
+
+async def shows_markup_to_no_browser(rig: Rig) -> set[str]:
+    """Routes that give back what others wrote, otherwise than in JSON, where a page of theirs is in all they wrote."""
+    page, delivery = MARKUP.encode(), DeliveryId("ci", "app", "m-1")
+    rig.directory.inbound["hooks"] = Inbound("slack", (HOOK_SECRET,), receivers=("ci",))
+    sent = await rig.post(CI, page, ce_id="m-1", content_type="text/html", ce_type=quote(MARKUP))
+    assert sent.status == 202
+    answer = result_headers(Hop(delivery, content_type="text/html", outcome="answered", answer_status=200))
+    (at,) = await rig.log.append([NewRecord(rig.topics.to_sender, b"app", page, answer)])
+    await answered(rig.state.mark([Mark(delivery_row(delivery), 0, Stage.PUBLISHED, (at.partition, at.offset))]))
+    known = {"source_id": "app", "message_id": "m-1", "receiver": "ci", "name": "ci"}
+    asked = [
+        (method, path, target_of(path, **known), b"") for method, path in sorted(routes_of(rig)) if method == "GET"
+    ]
+    asked += [(method, path, f"{target}?wait=0", body) for method, path, target, body in asked]
+    asked.append(("POST", "/v1/sources/{source_id}/messages", f"{CI}&wait=1", page))
+    asked.append(("POST", INBOUND_ROUTE, "/v1/in/hooks", slack_challenge(MARKUP)))
+    raw = set[str]()
+    for method, path, target, body in asked:
+        headers = signed_by_slack(body) if path == INBOUND_ROUTE else {"Content-Type": "text/html", "ce-id": "m-1"}
+        if path == "/v1/sources/{source_id}/messages":
+            headers["ce-type"] = quote(MARKUP)
+        reply = await rig.request(method, target, body, headers)
+        assert reply.headers["X-Content-Type-Options"] == "nosniff"
+        kind = reply.headers.get("Content-Type", "").partition(";")[0]
+        if page not in reply.body or kind in ("application/json", "application/problem+json", "text/event-stream"):
+            continue
+        raw.add(path)
+        sandboxed = reply.headers.get("Content-Security-Policy", "").startswith("sandbox")
+        assert sandboxed, f"{method} {path} shows a page of others as one of ours"
+        saved = reply.headers.get("Content-Disposition", "").startswith("attachment")
+        assert saved or kind == "text/plain", f"{method} {path} shows a page of others"
+    return raw
+
+
+def slack_challenge(text: str) -> bytes:
+    return json.dumps({"type": "url_verification", "challenge": text}).encode()
+
+
+def signed_by_slack(body: bytes) -> dict[str, str]:
+    mac = hmac.new(HOOK_SECRET.encode(), b"v0:%d:%b" % (NOW, body), hashlib.sha256).hexdigest()
+    return {"X-Slack-Signature": f"v0={mac}", "X-Slack-Request-Timestamp": f"{NOW:.0f}"}
+
+
+async def pages_of_others() -> set[str]:
+    history = MemoryHistory()
+    at, tried = attempt("m-1", source="app", offset=0)
+    await put(
+        history,
+        arrival(1, source="app", receivers=("ci",), content_type="text/html", body=MARKUP.encode()),
+        (at, structs.replace(tried, response=Told(500, {"content-type": "text/html"}, MARKUP))),
+    )
+    async with running_api(limits=ApiLimits(wait_s=0.01, listen_s=0.01), history=history) as rig:
+        return await shows_markup_to_no_browser(rig)
+
+
+async def test_what_others_wrote_is_on_no_route_a_page_of_ours() -> None:
+    messages = "/v1/sources/{source_id}/messages"
+    assert await pages_of_others() == {
+        messages,
+        f"{messages}/{{message_id}}",
+        f"{messages}/{{message_id}}/payload",
+        INBOUND_ROUTE,
+    }
+
+
+def unguarded(body: bytes, content_type: str | None, headers: Mapping[str, str]) -> web.Response:
+    return web.Response(body=body, headers={"Content-Type": content_type or "text/html", **headers})
+
+
+@pytest.mark.parametrize(
+    ("name", "planted"),
+    [
+        ("history.payload.foreign_response", unguarded),
+        ("waiters.foreign_response", unguarded),
+        ("inbound.foreign_response", unguarded),
+        ("foreign_bytes._SANDBOX", "default-src 'none'"),
+        ("foreign_bytes._PLAIN", frozenset({"text/html", "text/plain"})),
+        (
+            "history.resource.json_response",
+            lambda status, body: web.Response(status=status, body=msgspec.json.encode(body), content_type="text/html"),
+        ),
+    ],
+)
+async def test_a_planted_page_of_others_is_found(monkeypatch: pytest.MonkeyPatch, name: str, planted: object) -> None:
+    monkeypatch.setattr(f"relay.api.{name}", planted)
+    with pytest.raises(AssertionError, match="a page of others"):
+        await pages_of_others()
 
 
 # --- keys -------------------------------------------------------------------------------------------------------
