@@ -236,11 +236,18 @@ class Recovery:
         copies: list[_Kept] = []
         was_alive = False
         for partition in range(self._parked.partitions):
-            for record in await self._log.snapshot(self._parked.name, partition):
-                if record.key == LIFE_KEY:
-                    was_alive = True
-                elif (found := _kept(record)) is not None:
-                    copies.append(found)
+            newest: dict[bytes | None, _Kept | LogUnavailable] = {}
+            async for records in self._log.scan(self._parked.name, partition, batch=BATCH):  # no payload outlives it
+                for record in records:
+                    newest.pop(record.key, None)
+                    if record.key == LIFE_KEY:
+                        was_alive = record.value is not None
+                    elif (found := _kept(record)) is not None:
+                        newest[record.key] = found
+            for each in newest.values():
+                if isinstance(each, LogUnavailable):
+                    raise each
+                copies.append(each)
         return copies, was_alive
 
     async def _restore(self, copies: Sequence[_Kept]) -> list[tuple[_Kept, Restored]]:
@@ -290,8 +297,12 @@ def _would_be(copy: _Kept, row: Row | None) -> Restored:
     return Restored.THERE if row.kept else Restored.PUT_BACK
 
 
-def _kept(record: Record) -> _Kept | None:
-    copy = unwrap_ours(record)
+def _kept(record: Record) -> _Kept | LogUnavailable | None:
+    """LogUnavailable: a newer release wrote it. That counts if no newer record of its key follows."""
+    try:
+        copy = None if record.value is None else unwrap_ours(record)
+    except LogUnavailable as error:
+        return error.with_traceback(None)  # that holds the record
     if copy is None:
         return None
     lane = Lane(copy.record.topic, copy.record.partition, 0)

@@ -264,10 +264,12 @@ class Import:
     async def _known_progress(self) -> Progress:
         topic, key = self._topics.parked_messages, self._key()
         partition = partition_of(key, self._topics.parked().partitions)
-        for record in await self._log.snapshot(topic, partition):
-            if record.key == key and record.value is not None:
-                return decode_progress(record.value)
-        return Progress()
+        progress = Progress()
+        async for records in self._log.scan(topic, partition):
+            for record in records:
+                if record.key == key:
+                    progress = Progress() if record.value is None else decode_progress(record.value)
+        return progress
 
     async def _note(self, progress: Progress) -> None:
         await self._log.append([NewRecord(self._topics.parked_messages, self._key(), progress.encode())])

@@ -1,8 +1,9 @@
 """What befalls a process at one of its port calls: it dies, it freezes, the state loses its memory."""
 
 import asyncio
+import inspect
 import sys
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,9 @@ ITEM_BY_ITEM = frozenset(
 """Calls of the state that tell each of their items, in place of raising, that it is away."""
 
 
+_NONE = object()
+
+
 class Fused:
     """A port whose calls pass a fuse. `available` False: the state is away."""
 
@@ -191,6 +195,8 @@ class Fused:
         real = getattr(self._port, method)
         if method == "consumer":
             return self._consumer
+        if inspect.isasyncgenfunction(real):
+            return self._fused_steps(method, real)
         if not asyncio.iscoroutinefunction(real):
             return real
         fused = self.__dict__[method] = self._fused(method, real)
@@ -217,6 +223,24 @@ class Fused:
             return result
 
         return call
+
+    def _fused_steps(self, method: str, real: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
+        """All steps are one call: it is over with the first one, or when there is none."""
+
+        async def steps(*args: Any, **named: Any) -> AsyncIterator[Any]:
+            name = f"{self._name}.{method}"
+            await self._fuse.before(name)
+            number = self._fuse.calls
+            rest = real(*args, **named)
+            first = await anext(rest, _NONE)
+            await self._fuse.after(name, number)
+            if first is _NONE:
+                return
+            yield first
+            async for step in rest:
+                yield step
+
+        return steps
 
     def _consumer(
         self, group: str, topics: Collection[str], *callbacks: Callable[[Any], Awaitable[None]], **named: Any

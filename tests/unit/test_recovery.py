@@ -1,11 +1,17 @@
 """A recovery pass: what it finds, what it does, and what it tells."""
 
+import tracemalloc
 from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 
+import pytest
+from msgspec import structs
+
+from relay.domain.errors import LogUnavailable
 from relay.domain.identity import DeliveryId
 from relay.domain.topics import Topics, TopicSpec
 from relay.engine.observer import Memory, Observer, Recovered
-from relay.engine.parking import LIFE_KEY, wrap
+from relay.engine.parking import FORM, LIFE_KEY, wrap
 from relay.engine.recovery import LEASE, Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.engine.work import Work
@@ -46,6 +52,22 @@ class _Restarted(MemoryState):
         return frozenset()
 
 
+class _Large(MemoryLog):
+    """Each value is of 250 kB and made when it is read, and a scan brings about a megabyte at a time, as Kafka's."""
+
+    def _read_anew(self, records: Sequence[Record]) -> list[Record]:
+        return [structs.replace(each, value=each.value and bytes(250_000)) for each in records]
+
+    async def snapshot(self, topic: str, partition: int) -> list[Record]:
+        return self._read_anew(await super().snapshot(topic, partition))
+
+    async def scan(
+        self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
+    ) -> AsyncIterator[Sequence[Record]]:
+        async for records in super().scan(topic, partition, start=start, end=end, batch=min(batch, 4)):
+            yield self._read_anew(records)
+
+
 class _Rig:
     """A log with parked copies of `ci` and of `other`, of which that of `ci` number 2 is finished."""
 
@@ -83,10 +105,10 @@ class _Rig:
         return {record.key for partition in (0, 1) for record in await self.log.snapshot(PARKED.name, partition)}
 
 
-def _copy(receiver: str, number: int) -> NewRecord:
+def _copy(receiver: str, number: int, due_ms: int = 0) -> NewRecord:
     row = delivery_row(DeliveryId(receiver, "github", f"m-{number}"))
     record = Record(TOPICS.to_receiver(receiver), 0, number, b"github", b"payload", (), 0)
-    return wrap(PARKED.name, "to_receiver", Work(record, row, 0, None, row.owner), row, due_ms=0, poll=False)
+    return wrap(PARKED.name, "to_receiver", Work(record, row, 0, None, row.owner), row, due_ms=due_ms, poll=False)
 
 
 async def _finish(state: MemoryState, receiver: str, number: int) -> None:
@@ -187,3 +209,53 @@ async def _where(rig: _Rig, text: bytes) -> Coordinate:
             if record.key == b"to_receiver:" + row.digest.hex().encode():
                 return record.coordinate
     raise AssertionError(text)
+
+
+@virtually
+async def test_payloads_of_what_is_parked_are_not_held_together() -> None:
+    rig = _Rig()
+    await rig.fill()
+    await rig.alive()
+    await rig.log.append([_copy("ci", number) for number in range(10, 210)])
+    large = _Large(rig.log._broker)
+    await large.start()
+    rig.log = large
+    recovery = rig.one("large")
+    tracemalloc.start()
+    try:
+        await recovery.heal()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert rig.told.done[0].count(Restored.PUT_BACK) == 203
+    assert peak < 8_000_000, f"{peak} bytes at once, of 50,000,000"
+
+
+@virtually
+async def test_the_newest_record_of_a_key_counts() -> None:
+    """One is finished, one is parked again and falls due later, and one is parked again after it was finished."""
+    rig = _Rig()
+    await rig.fill()
+    await rig.log.append([_without_value(_copy("ci", 1)), _copy("ci", 2, due_ms=2**42)])
+    await rig.log.append([_without_value(_copy("other", 3)), _copy("other", 3)])
+    await rig.recovery.heal()
+    (done,) = rig.told.done
+    assert done.owners == {"r:ci": Counter({Restored.PUT_BACK: 1}), "r:other": Counter({Restored.PUT_BACK: 1})}
+    copies = (await rig.recovery._read_parked())[0]
+    assert sorted(copy.due_ms for copy in copies) == [0, 2**42]
+
+
+@virtually
+async def test_what_a_newer_release_parked_holds_up_recovery_until_it_is_finished() -> None:
+    rig = _Rig()
+    await rig.fill()
+    newer = _copy("ci", 1)
+    await rig.log.append([structs.replace(newer, headers=(*newer.headers, ("relay-parked-form", b"%d" % (FORM + 1))))])
+    with pytest.raises(LogUnavailable, match="a newer release wrote it"):
+        await rig.recovery.heal()
+    await rig.log.append([_without_value(newer)])
+    await rig.one("later").preview()
+
+
+def _without_value(copy: NewRecord) -> NewRecord:
+    return NewRecord(copy.topic, copy.key, None)
