@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from structlog.testing import capture_logs
 from relay.api.access import ROUTES
 from relay.api.app import ApiServer, create_app
 from relay.api.auth import MOST_FAILED
+from relay.api.callers import Callers
 from relay.api.limits import ApiLimits
 from relay.api.openapi.tables import OPERATIONS
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
@@ -493,3 +495,33 @@ async def test_a_secret_is_told_once_and_kept_nowhere() -> None:
             *("key.created", "key.rotated", "key.revoked"),
         ]
         assert "\x1b" not in repr(seen)
+
+
+async def metrics_take_a_key_where_there_is_one() -> None:
+    for api_key, metrics_key, made in product((None, SETTING), (None, "of the scraper"), (False, True)):
+        async with running_api(api_key=api_key, metrics_key=metrics_key) as rig:
+            if made:
+                await rig.keys.make("metrics", now=NOW)
+            status = (await rig.get("/metrics")).status
+        assert status == (401 if api_key or metrics_key or made else 200), "open although there is a key"
+
+
+async def test_metrics_take_a_key_whichever_kind_there_is() -> None:
+    await metrics_take_a_key_where_there_is_one()
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        lambda callers: False,
+        lambda callers: callers.is_closed,
+        lambda callers: bool({"api", "metrics"} & callers._given.keys()),
+        lambda callers: callers.is_closed or "metrics" in callers._given,
+    ],
+)
+async def test_metrics_that_are_open_although_there_is_a_key_are_found(
+    monkeypatch: pytest.MonkeyPatch, planted: Callable[[Callers], bool]
+) -> None:
+    monkeypatch.setattr(Callers, "guards_metrics", property(planted))
+    with pytest.raises(AssertionError, match="although there is a key"):
+        await metrics_take_a_key_where_there_is_one()

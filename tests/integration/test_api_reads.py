@@ -1,6 +1,7 @@
 """What a request reads and answers is bounded in bytes, however large the records of others are."""
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any, Final
 
 import pytest
@@ -24,6 +25,7 @@ from tests.integration.api_rig import Rig, document, problem, running_api
 from tests.integration.test_api_failed import bury
 
 LARGE: Final = 500_000
+BOUND: Final = 200_000
 
 
 class Held(bytes):
@@ -85,6 +87,47 @@ async def test_a_page_of_dead_letters_reads_hardly_more_than_it_shows(read: list
         page: Any = document(await rig.get("/v1/failed?limit=5"))
     assert len(page["items"]) == 5
     assert len(read) <= 5 + AT_ONCE
+
+
+async def reads_a_bounded_page(read: list[int], seed: int) -> None:
+    """Letters of a drawn number and size, listed with drawn limits."""
+    draw = Random(seed)
+    count, size, limit = draw.randint(1, 150), draw.choice((100, 5_000, 20_000)), draw.choice((1, 7, 60, 1_000))
+    async with running_api() as rig:
+        await bury(rig, "ci", range(count))
+        counting(rig, read, size)
+        seen, cursor = list[str](), ""
+        while cursor is not None:
+            read.clear()
+            page: Any = document(await rig.get(f"/v1/failed?limit={limit}{cursor and f'&cursor={cursor}'}"))
+            assert sum(read) <= BOUND + AT_ONCE * size, f"seed {seed}: too much is read for a page"
+            seen += [letter["message_id"] for letter in page["items"]]
+            cursor = page["cursor"]
+        assert Held.most <= AT_ONCE * size, f"seed {seed}: too much is held"
+    assert seen == [f"ci-{number}" for number in reversed(range(count))]
+    Held.most = Held.now
+
+
+async def drawn_pages(read: list[int]) -> None:
+    for seed in range(8):
+        await reads_a_bounded_page(read, seed)
+
+
+async def test_letters_of_any_number_and_size_are_read_in_bounded_pages(
+    read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failed, "MOST_BYTES", BOUND)
+    await drawn_pages(read)
+
+
+@pytest.mark.parametrize(("name", "planted"), [("MOST_BYTES", 10**9), ("AT_ONCE", 10_000)])
+async def test_a_page_without_a_bound_is_found(
+    read: list[int], monkeypatch: pytest.MonkeyPatch, name: str, planted: int
+) -> None:
+    monkeypatch.setattr(failed, "MOST_BYTES", BOUND)
+    monkeypatch.setattr(failed, name, planted)
+    with pytest.raises(AssertionError, match="too much is"):
+        await drawn_pages(read)
 
 
 async def test_of_many_large_answers_a_message_has_the_beginnings(

@@ -2,12 +2,15 @@
 
 import json
 from dataclasses import replace
+from fnmatch import fnmatchcase
+from random import Random
 
 import pytest
 from msgspec import structs
 
 from relay.config.filter_entry import FilterEntry
 from relay.config.routes import Routes
+from relay.domain import recipients
 from relay.domain.coordinate import Headers
 from relay.domain.directory import NobodyMoves
 from relay.domain.errors import InvalidRecord
@@ -26,6 +29,7 @@ from relay.state.replies import answered
 from relay.state.rows import MessageStage, Stage, delivery_row
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import NOW, TOPICS, Rig, headers_of, hop_of, letter_of, record
+from workers import from_sender
 from workers.from_sender import FromSender, Incoming
 
 FROM_SENDER = TOPICS.from_sender
@@ -92,6 +96,41 @@ def test_a_receiver_that_a_source_may_not_name_is_an_unknown_one(rig: Rig, recei
     assert unknown.topic == TOPICS.failed_messages
     assert (sent_to.topic == TOPICS.to_receiver("ci")) is may
     assert may or (sent_to.value, sent_to.headers) == (unknown.value, unknown.headers)
+
+
+def names_only_what_it_may(seed: int) -> None:
+    """A drawn receiver and source: routed to it, or to nothing, as the fields read."""
+    draw, rig = Random(seed), Rig()
+    patterns = ("github", "git*", "*", "gitlab", "acme-*", "github-")
+    senders, sources = (tuple(draw.sample(patterns, draw.randint(0, 2))) for _ in range(2))
+    given = None if draw.random() < 0.5 else senders
+    owner = draw.choice((None, "acme"))
+    rig.know(replace(CI, owner=owner, sources=sources, event_types=("*",), senders=given))
+    source = draw.choice(("github", "gitlab", "git", "acme-1", "github-"))
+    [one] = routed(rig, structs.replace(PUSH, source_id=source))
+    bound = given if given is not None else sources if owner is not None and sources else ("*",)
+    may = any(fnmatchcase(source, pattern) for pattern in bound)
+    assert (one.topic == TOPICS.to_receiver("ci")) is may, f"seed {seed}: {source} to {owner}, {given}, {sources}"
+
+
+def test_any_source_names_only_what_it_may() -> None:
+    for seed in range(300):
+        names_only_what_it_may(seed)
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        lambda _receiver, _source: True,
+        lambda receiver, source: receiver.senders is None or source in receiver.senders,
+        lambda receiver, source: recipients.may_name(replace(receiver, owner=None), source),
+        lambda receiver, source: recipients.may_name(replace(receiver, senders=receiver.senders or None), source),
+    ],
+)
+def test_a_planted_sender_that_may_too_much_is_found(monkeypatch: pytest.MonkeyPatch, planted: object) -> None:
+    monkeypatch.setattr(from_sender, "may_name", planted)
+    with pytest.raises(AssertionError, match="seed"):
+        test_any_source_names_only_what_it_may()
 
 
 def test_whoever_subscribes_gets_it_whatever_may_name_it(rig: Rig) -> None:

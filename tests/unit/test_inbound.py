@@ -4,18 +4,20 @@ import base64
 import hmac
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Final, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from standardwebhooks.webhooks import Webhook
 
 from relay import samples
+from relay.domain import inbound_event
 from relay.domain.errors import InvalidRecord
-from relay.domain.inbound import verify
+from relay.domain.inbound import standard_headers, verify
 from relay.domain.inbound_event import Challenge, Event, read_event
 from relay.domain.receiver import Inbound, InboundKind, SigningPolicy
 from relay.domain.signing import sign
@@ -299,3 +301,33 @@ def test_generic_has_id_and_type_where_its_settings_say() -> None:
     with pytest.raises(InvalidRecord, match="X-Id is missing"):
         read_event(policy, {"x-type": "t"}, BODY)
     assert read_event(replace(policy, id_header=None), {"x-id": "1"}, BODY) == Event(None, None)
+
+
+SPLIT: Final = st.text("ab1.", min_size=1, max_size=6)
+
+
+def is_good_for_one_reading(webhook_id: str, stamp: str, body: str) -> None:
+    """What is signed has no second reading as another id, time and body that is also taken."""
+    signed = f"{webhook_id}.{stamp}.{body}"
+    taken = list[str]()
+    for place in [at for at, character in enumerate(signed) if character == "."]:
+        with suppress(InvalidRecord):
+            headers = {"webhook-id": signed[:place], "webhook-timestamp": "1", "webhook-signature": "v1,x"}
+            taken.append(str(read("standard", headers, b"{}")))
+    assert len(taken) <= 1, f"{signed} is a webhook of {taken}"
+
+
+test_a_signature_is_good_for_one_id = given(SPLIT, SPLIT, SPLIT)(is_good_for_one_reading)
+
+
+def test_without_the_rule_about_dots_a_second_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dotted(str):
+        def __contains__(self, part: str, /) -> bool:  # type: ignore[override]
+            return False
+
+    plain = standard_headers
+    dotted = lambda headers: {name: Dotted(value) for name, value in (plain(headers) or {}).items()}  # noqa: E731
+    monkeypatch.setattr(inbound_event, "standard_headers", dotted)
+    first = settings(phases=[Phase.generate], database=None)
+    with pytest.raises(AssertionError, match="is a webhook of"):
+        first(given(SPLIT, SPLIT, SPLIT)(is_good_for_one_reading))()
