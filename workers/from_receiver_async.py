@@ -198,11 +198,11 @@ class FromReceiverAsync:
             case AnswerReady(status, content_type, body, truncated):
                 self._count(work)
                 result = Result("answered", status, content_type, body, truncated)
-                return Done(stage=Stage.PUBLISHED, result=result)
+                return Done(stage=Stage.PUBLISHED, result=result, up=True)
             case Working(ask_after_s):
-                return self._later(work, self._again_s(work, ask_after_s), "still working")
+                return self._later(work, self._again_s(work, ask_after_s), "still working", up=True)
             case NeverSeen():
-                return self._later(work, self._again_s(work, None), "never seen, says the receiver")
+                return self._later(work, self._again_s(work, None), "never seen, says the receiver", up=True)
             case StatusGone():
                 return Dead("gone", "the receiver's status endpoint says that it is gone", 410, pause_s=inf)
             case AskLater(retry_after_s, whole, kind, detail):
@@ -219,9 +219,9 @@ class FromReceiverAsync:
     def _again_s(self, work: Awaited, wish_s: float | None) -> float:
         return ask_again_s(wish_s, work.polls, work.receiver.poll)
 
-    def _later(self, work: Awaited, seconds: float, why: str) -> Later:
+    def _later(self, work: Awaited, seconds: float, why: str, *, up: bool = False) -> Later:
         """Not beyond the deadline, which has to be noticed."""
-        return Later(min(seconds, work.rest_s(self._outside.clock.time())), why)
+        return Later(min(seconds, work.rest_s(self._outside.clock.time())), why, up=up)
 
     def _first_wait_s(self, work: Awaited) -> float:
         """Of what the receiver asked for, or the policy's first step, the part that is not over yet."""

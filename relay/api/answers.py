@@ -21,6 +21,7 @@ from relay.domain.errors import StateUnavailable
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import MAX_TEXT_BYTES
+from relay.domain.receiver import BreakerPolicy
 from relay.state.attempts import Change, Settlement
 from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, Stage, delivery_row
@@ -82,8 +83,16 @@ class AnswersResource:
             raise Problem(NOT_FOUND, "There is no such answer URL.") from None
 
     async def _settled(self, delivery: DeliveryId, generation: int, result: Result) -> Row:
+        receiver = self._context.directory.receiver(delivery.receiver)
         settlement = Settlement(
-            delivery_row(delivery), generation, b"", Change.RESULT, last_status=result.status, result=result
+            delivery_row(delivery),
+            generation,
+            b"",
+            Change.RESULT,
+            last_status=result.status,
+            result=result,
+            up=True,
+            breaker=receiver.post.breaker if receiver is not None else BreakerPolicy(),
         )
         row = (await answered(self._context.state.settle([settlement])))[0]
         if row is None:

@@ -232,6 +232,7 @@ def settlement_of(work: Work, decision: Done | Dead | Later) -> Settlement:
                 reason=decision.reason,
                 detail=decision.detail,
                 healthy=decision.healthy,
+                up=decision.up,
                 pause_s=_finite(decision.pause_s),
                 breaker=breaker,
             )
@@ -252,6 +253,7 @@ def settlement_of(work: Work, decision: Done | Dead | Later) -> Settlement:
         reason=result.reason,
         result=result,
         healthy=decision.healthy,
+        up=isinstance(decision, Done) and decision.up,
         pause_s=pause_s,
         breaker=breaker,
     )

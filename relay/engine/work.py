@@ -31,11 +31,13 @@ class Done(Struct, frozen=True):
     code: int = 0
     result: Result | None = None
     healthy: bool | None = None
+    up: bool = False
+    """It answered a GET: see `Settlement`."""
 
 
 class Later(Struct, frozen=True):
     """Not now; again in `due_in_s`. `change`: RETRY (not processed), DOUBT (nobody knows), RELEASED (never sent).
-    `detail`: what happened, in words."""
+    `detail`: what happened, in words. `up`: it answered a GET."""
 
     due_in_s: float
     reason: str
@@ -43,6 +45,7 @@ class Later(Struct, frozen=True):
     counted: bool = True
     last_status: int | None = None
     healthy: bool | None = None
+    up: bool = False
     pause_s: float = 0.0
     detail: str | None = None
 

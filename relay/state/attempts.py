@@ -163,7 +163,8 @@ class Settlement(Struct, frozen=True, gc=False):
     """The outcome of an attempt, or (token b"") of a poll or of the receiver's own callback.
 
     `detail`: what happened, in words; kept with `reason`, and only with one. `counted` False takes the attempt back
-    (429). `healthy`: for the endpoint's breaker; None says nothing.
+    (429). `healthy`: for the endpoint's breaker; None says nothing. `up` (with token b""): the endpoint
+    answered a GET, or called us: an offline one is pinged at the next attempt, early once per `ping_every`.
     `pause_s`: send the whole endpoint nothing for so long; finite (what is held until it is resumed: `State.hold`).
     """
 
@@ -178,5 +179,6 @@ class Settlement(Struct, frozen=True, gc=False):
     detail: str | None = None
     result: Result | None = None
     healthy: bool | None = None
+    up: bool = False
     pause_s: float = 0.0
     breaker: BreakerPolicy = BreakerPolicy()

@@ -305,6 +305,31 @@ class EndpointsContract:
         assert (await self.health(rig)).breaker == "half_open"
         assert isinstance(await begun(rig.state, row(9), b"soon"), Ping)
 
+    async def test_one_that_is_up_otherwise_is_pinged_at_the_next_attempt_and_twice_as_often_at_most(
+        self, rig: Rig
+    ) -> None:
+        await self.long_outage(rig)
+        await self.ping(rig, 9, healthy=False)
+        for change in (Change.RETRY, Change.RESULT):
+            await settled(rig.state, row(1), change, b"", up=True)
+            assert isinstance(await begun(rig.state, row(9), b"soon"), Ping)
+            await settled(rig.state, row(2), change, b"", up=True)
+            assert await begun(rig.state, row(10), b"other") == Wait(1.0, "offline"), "while one is under way"
+            await settled(rig.state, row(9), Change.RELEASED, b"soon", healthy=False)
+            await settled(rig.state, row(3), change, b"", up=True)
+            assert await begun(rig.state, row(9), b"later") == Wait(60.0, "offline")
+            await rig.elapse(60)
+            await self.ping(rig, 9, healthy=False)
+
+    async def test_that_one_is_up_otherwise_is_no_success_of_a_post(self, rig: Rig) -> None:
+        for number in range(3):
+            await settled(rig.state, row(50), Change.RETRY, b"", up=True)
+            await self.fail(rig, 1, first=number)
+        await settled(rig.state, row(50), Change.RETRY, b"", up=True)
+        found = await self.health(rig)
+        assert (found.breaker, found.failures) == ("open", 3)
+        assert await begun(rig.state, row(9), b"new") == Wait(30.0, "breaker"), "no message is spent as a probe"
+
     async def test_a_ping_that_was_not_sent_makes_room_for_the_next(self, rig: Rig) -> None:
         await self.long_outage(rig)
         await self.ping(rig, 9, healthy=None)

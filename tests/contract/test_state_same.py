@@ -117,6 +117,16 @@ settlements = st.builds(
     pause_s=st.sampled_from([0.0, 0.0, 0.0, 7.0]),
     breaker=st.just(BREAKER),
 )
+other_requests = st.builds(
+    Settlement,
+    rows,
+    generations,
+    st.just(b""),
+    st.sampled_from([Change.RETRY, Change.RESULT]),
+    result=results,
+    up=st.just(True),
+    breaker=st.just(BREAKER),
+)
 keys = st.sampled_from([b"queue-1-----", b"queue-2-----"])
 heads = st.builds(
     LineHead,
@@ -212,7 +222,7 @@ calls = st.one_of(
     call("enqueued", st.lists(arrivals, max_size=3)),
     call("messages", st.lists(messages, max_size=3)),
     call("begin", in_lanes(asks, 4)),
-    call("settle", st.lists(settlements, max_size=4)),
+    call("settle", st.lists(st.one_of(settlements, settlements, other_requests), max_size=4)),
     call("mark", st.lists(marks, max_size=2)),
     call("remember", st.lists(marks, max_size=2)),
     call("gaps", st.just([0, 1])),

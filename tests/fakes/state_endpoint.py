@@ -30,8 +30,8 @@ class Place:
 @dataclass(slots=True)
 class Endpoint:
     """Rate, pause, breaker, and what is in flight. `probe`: token of the one under way; `prober`: epoch of the newest
-    lane that has sent one. `decided_at`: when it was held or resumed last. `in_flight`: tokens, each until its POST
-    cannot be under way any more. `line`: lanes."""
+    lane that has sent one; `early_at`: when one was allowed early, as it was up otherwise. `decided_at`: when it was
+    held or resumed last. `in_flight`: tokens, each until its POST cannot be under way any more. `line`: lanes."""
 
     slot: float = 0.0
     paused_until: float = 0.0
@@ -40,6 +40,7 @@ class Endpoint:
     breaker: Breaker = Closed()
     probe: bytes | None = None
     prober: int | None = None
+    early_at: float = -math.inf
     in_flight: dict[bytes, float] = field(default_factory=dict)
     line: dict[str, Place] = field(default_factory=dict)
 
@@ -77,22 +78,29 @@ class Endpoint:
 
     def resume(self, now: float) -> None:
         self.hold, self.paused_until, self.decided_at = None, 0.0, now
-        self.breaker, self.probe, self.prober = Closed(), None, None
+        self.breaker, self.probe, self.prober, self.early_at = Closed(), None, None, -math.inf
 
     def probe_soon(self, now: float) -> None:
         if isinstance(self.breaker, Open):
             self.breaker = replace(self.breaker, until=min(self.breaker.until, now))
 
+    def is_up(self, now: float, policy: BreakerPolicy) -> None:
+        """It answered a GET, or called us."""
+        is_waiting = isinstance(self.breaker, Open) and now < self.breaker.until
+        if is_waiting and self._is_offline(now, policy) and now - self.early_at >= policy.offline.ping_every:
+            self.probe_soon(now)
+            self.early_at = now
+
     def hindrance(self, now: float, token: bytes, limits: Limits, epoch: int) -> Wait | Ping | None:
         """What the breaker says to an attempt of a lane; None: it may go, and is the probe where one is needed."""
         is_new = self.probe is None and self.prober is not None and self.prober < epoch
-        if is_new and self._is_offline(now, limits):
+        if is_new and self._is_offline(now, limits.breaker):
             self.probe_soon(now)
         after, verdict = ask(self.breaker, now, limits.breaker, limits.probe_s)
         if verdict == "go" or isinstance(self.breaker, Closed):
             return None
         down_for_s, since = self.breaker.outage.age_s(now), self.breaker.outage.since
-        offline = self._is_offline(now, limits)
+        offline = self._is_offline(now, limits.breaker)
         if isinstance(verdict, float):
             if offline and self.probe == token:
                 return Ping(down_for_s, since)
@@ -111,9 +119,9 @@ class Endpoint:
     def _probed_by(self, token: bytes, epoch: int) -> None:
         self.probe, self.prober = token, max(self.prober or 0, epoch)
 
-    def _is_offline(self, now: float, limits: Limits) -> bool:
+    def _is_offline(self, now: float, policy: BreakerPolicy) -> bool:
         outage = self.breaker.outage
-        return outage is not None and outage.age_s(now) >= limits.breaker.offline.after
+        return outage is not None and outage.age_s(now) >= policy.offline.after
 
     def record(self, now: float, token: bytes, healthy: bool | None, policy: BreakerPolicy) -> None:
         is_probe = token != b"" and self.probe == token
@@ -123,7 +131,7 @@ class Endpoint:
         if is_probe:
             self.probe = None
         if isinstance(self.breaker, Closed):
-            self.prober = None
+            self.prober, self.early_at = None, -math.inf
 
     def openings(self, now: float) -> Openings:
         probe_in_s = 0.0

@@ -169,7 +169,10 @@ def settle(rows: Rows, one: Settlement, now: float, free: Callable[[bytes], None
 
 def _take_health(endpoint: Endpoint, one: Settlement, now: float, *, first: bool) -> None:
     if first or (endpoint.probe is not None and endpoint.probe == one.token):
-        endpoint.record(now, one.token, one.healthy, one.breaker)
+        if one.up:
+            endpoint.is_up(now, one.breaker)
+        else:
+            endpoint.record(now, one.token, one.healthy, one.breaker)
         if one.pause_s > 0:
             endpoint.paused_until = max(endpoint.paused_until, now + one.pause_s)
 

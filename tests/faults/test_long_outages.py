@@ -9,7 +9,7 @@ from typing import Any
 
 from relay.config.settings import Settings
 from relay.domain.message import Message
-from relay.domain.receiver import BreakerPolicy, Endpoint, OfflinePolicy, Receiver, RetryPolicy, Source
+from relay.domain.receiver import BreakerPolicy, Endpoint, OfflinePolicy, PollPolicy, Receiver, RetryPolicy, Source
 from relay.engine.turnstile import Turnstile, attend
 from relay.state.port import EndpointHealth
 from relay.state.rows import TAGS
@@ -133,6 +133,30 @@ async def test_after_a_restart_one_that_is_back_is_found_at_once() -> None:
     await process.ended(650)  # what had been tried is parked
     await process.stop()
     assert _in_order_and_once(world, SOURCES, 3)
+
+
+@virtually
+async def test_one_that_answers_a_status_get_is_found_long_before_the_next_ping() -> None:
+    rare = OfflinePolicy(after=AFTER, ping_every=3600.0)
+    declared = replace(_receiver(path="/later", offline=rare), poll=PollPolicy(base=400.0, factor=1.0, cap=400.0))
+    world = World([replace(declared, status_endpoint=receiver("r", "/later", status=True).status_endpoint)])
+    await world.create()
+    process = Process(world)
+    await world.send(message(0, "accepted", "r"))
+    await process.ended(1)
+    world.outside.down.add("later")
+    await world.send(*_stream(SOURCES, 3))
+    await process.ended(300)
+    pinged = len(world.outside.pings)
+    assert pinged > 0
+    world.outside.down.clear()
+    await process.ended(120)
+    assert world.outside.asked["accepted-0"] == 1
+    assert len(world.outside.pings) == pinged + 1
+    assert await _health(world) == EndpointHealth("closed", 0.0, 0)
+    await process.ended(650)  # what had been tried is parked
+    await process.stop()
+    assert _in_order_and_once(world, SOURCES, 3, "/later")
 
 
 @virtually

@@ -3,13 +3,14 @@
 from collections.abc import AsyncIterator
 
 import pytest
+from msgspec import structs
 
 from relay.domain.answer_token import issue
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import BreakerPolicy
 from relay.log.port import Coordinate
-from relay.state.attempts import BeginAsk, Change, Go, Limits, Settlement
+from relay.state.attempts import BeginAsk, Change, Go, Limits, Ping, Settlement
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import Mark, Result, Row, Stage, delivery_row
@@ -17,6 +18,8 @@ from tests.integration.api_rig import ANSWER_CAP, NOW, SECRET, Rig, document, pr
 
 DELIVERY = DeliveryId("ci", "app", "m-1")
 ROW = delivery_row(DELIVERY)
+LANE = Lane("t-to_receiver_ci", 0, 1)
+ASK = BeginAsk(ROW, 0, b"token-01", Limits(0.0, 25.0, BreakerPolicy(), 25.0))
 
 
 @pytest.fixture
@@ -34,8 +37,8 @@ async def row_of(rig: Rig) -> Row:
 
 
 async def begin(rig: Rig, token: bytes = b"token-01") -> None:
-    ask = BeginAsk(ROW, 0, token, Limits(0.0, 25.0, BreakerPolicy(), 25.0))
-    (verdict,) = await answered(rig.state.begin(of(Lane("t-to_receiver_ci", 0, 1), [ask])))
+    ask = structs.replace(ASK, token=token)
+    (verdict,) = await answered(rig.state.begin(of(LANE, [ask])))
     assert isinstance(verdict, Go)
 
 
@@ -181,3 +184,17 @@ async def test_an_answer_without_a_body_is_an_answer(rig: Rig) -> None:
     (record,) = await rig.log.read([(Coordinate(rig.topics.to_sender, *((await row_of(rig)).at or (0, -1))), None)])
     assert record is not None
     assert decode_hop(record.headers).answer_status == 200
+
+
+async def test_a_receiver_that_brings_an_answer_is_not_called_offline_for_long(rig: Rig) -> None:
+    for _ in range(BreakerPolicy().failures):
+        await answered(rig.state.settle([Settlement(ROW, 0, b"", Change.RETRY, healthy=False)]))
+    rig.state.advance(600)
+    [ping] = await answered(rig.state.begin(of(LANE, [ASK])))
+    assert isinstance(ping, Ping)
+    await answered(rig.state.settle([Settlement(ROW, 0, ASK.token, Change.RELEASED, healthy=False)]))
+    assert (await rig.state.openings(["r:ci"]))[0].probe_in_s == 60.0
+
+    assert (await rig.post(url(), b"done")).status == 200
+
+    assert (await rig.state.openings(["r:ci"]))[0].probe_in_s == 0.0

@@ -80,7 +80,7 @@ def at_deadline(rig: Rig, receiver: Receiver, hop: Hop = HOP) -> Dead | Done | L
 
 async def test_200_is_the_answer(rig: Rig) -> None:
     decision = await heard(rig, 200, b"built", content_type="text/plain")
-    assert decision == Done(stage=Stage.PUBLISHED, result=Result("answered", 200, "text/plain", b"built"))
+    assert decision == Done(stage=Stage.PUBLISHED, result=Result("answered", 200, "text/plain", b"built"), up=True)
     (request,) = rig.http.requests
     assert (request.method, request.url) == ("GET", URL)
     assert rig.meter.told == [("answered", "ci", "poll", 100)]
@@ -89,16 +89,16 @@ async def test_200_is_the_answer(rig: Rig) -> None:
 @pytest.mark.parametrize("status", [202, 204])
 async def test_still_working_is_asked_less_and_less_often(rig: Rig, status: int) -> None:
     waits = [await heard(rig, status, polls=polls) for polls in (1, 2, 3, 100)]
-    assert waits == [Later(wait_s, "still working") for wait_s in (3, 4.5, 6.75, 60)]
+    assert waits == [Later(wait_s, "still working", up=True) for wait_s in (3, 4.5, 6.75, 60)]
 
 
 async def test_the_receiver_says_when_to_ask_again(rig: Rig) -> None:
-    assert await heard(rig, 202, polls=100, retry_after="9") == Later(9, "still working")
-    assert await heard(Rig(), 202, retry_after="0") == Later(2, "still working")
+    assert await heard(rig, 202, polls=100, retry_after="9") == Later(9, "still working", up=True)
+    assert await heard(Rig(), 202, retry_after="0") == Later(2, "still working", up=True)
 
 
 async def test_404_is_asked_again(rig: Rig) -> None:
-    assert await heard(rig, 404) == Later(3, "never seen, says the receiver")
+    assert await heard(rig, 404) == Later(3, "never seen, says the receiver", up=True)
 
 
 async def test_410_pauses_the_receiver_and_is_the_end(rig: Rig) -> None:
@@ -136,17 +136,17 @@ STATUS_MAP = StatusMap("/status", frozenset({"success"}), frozenset({"running"})
 @pytest.mark.parametrize(
     ("body", "decision"),
     [
-        (b'{"status":"running"}', Later(3, "still working")),
+        (b'{"status":"running"}', Later(3, "still working", up=True)),
         (b'{"status":"lost"}', Later(3, "unknown_word", detail=f'{GET}: 200: {{"status":"lost"}}')),
         (b"{}", Later(3, "no_word", detail=f"{GET}: 200: {{}}")),
         (b"<html>", Later(3, "not_json", detail=f"{GET}: 200: <html>")),
         (
             b'{"status":"success","result":{"n": 1.0}}',
-            Done(stage=Stage.PUBLISHED, result=Result("answered", 200, "application/json", b'{"n": 1.0}')),
+            Done(stage=Stage.PUBLISHED, result=Result("answered", 200, "application/json", b'{"n": 1.0}'), up=True),
         ),
         (
             b'{"status":"success"}',
-            Done(stage=Stage.PUBLISHED, result=Result("answered", 200, None, b'{"status":"success"}')),
+            Done(stage=Stage.PUBLISHED, result=Result("answered", 200, None, b'{"status":"success"}'), up=True),
         ),
     ],
 )
@@ -181,12 +181,12 @@ def test_the_first_question(rig: Rig, hop: Hop, age_s: float, first_s: float) ->
 async def test_no_question_is_put_off_beyond_the_deadline(rig: Rig) -> None:
     rig.clock.now = NOW + 1
     decision = await heard(rig, 202, polls=100, age_s=595)
-    assert decision == Later(4, "still working")
+    assert decision == Later(4, "still working", up=True)
 
 
 async def test_a_timestamp_of_a_clock_that_is_ahead_puts_nothing_off(rig: Rig) -> None:
     """The 202 cannot have come in the future: whatever a clock says, no wait is longer than the deadline."""
-    assert await heard(rig, 202, age_s=-86_400) == Later(3, "still working")
+    assert await heard(rig, 202, age_s=-86_400) == Later(3, "still working", up=True)
     step = worker(rig, UNASKED)
     decision = await stepped(step, step.admit(hop_record(PENDING, CALLBACK_ONLY, age_s=-86_400)))
     assert isinstance(decision, Later)

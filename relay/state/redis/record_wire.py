@@ -183,7 +183,7 @@ def pack_settlement(item: Settlement, policy_index: int) -> bytes:
         _CHANGES[item.change],
         item.counted,
         -1 if item.last_status is None else item.last_status,
-        -1 if item.healthy is None else item.healthy,
+        2 if item.up else -1 if item.healthy is None else item.healthy,
         ms(item.due_in_s) if item.due_in_s else 0,
         ms(item.pause_s) if item.pause_s else 0,
         policy_index,

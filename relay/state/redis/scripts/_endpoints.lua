@@ -5,11 +5,13 @@
 --   s since when it fails without any success between (ms), m how often since, l when it did last (ms),
 --   z absence (ms) that there had been when it began to,
 --   k token of the probe under way, q when another may be sent (ms), g epoch of the newest lane that has sent one,
+--   y when one was allowed early (ms), as the endpoint was up otherwise,
 --   j lanes that wait for a place in flight (_in_line.lua)
 -- `held` is the set of those that are held.
 -- What happens to the breaker is written as pure steps in tests/fakes/breaker.py, which the contract tests compare with.
 local IDLE_MS = 7 * 86400 * 1000 -- an endpoint nobody used for so long is healthy
 local ABSENT_MS = 6000 -- who is there says so every 2 s
+local UP = 2 -- in place of healthy: it answered something else than an attempt
 local SILENCE_MS = 86400 * 1000 -- a failure that nothing followed for so long is no part of the outage
 
 local function endpoint(owner)
@@ -49,7 +51,7 @@ local function paused(e)
 end
 
 local function close_breaker(e)
-  e.c, e.f, e.o, e.k, e.q, e.s, e.m, e.l, e.z, e.g = 0, nil, nil, nil, nil, nil, nil, nil, nil, nil
+  e.c, e.f, e.o, e.k, e.q, e.s, e.m, e.l, e.z, e.g, e.y = 0, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil
 end
 
 -- ms in which nobody was there to make attempts, in all. `there`: {when somebody was there last, absence until then}.
@@ -90,8 +92,22 @@ local function count_failure(e)
   e.m, e.l = e.m + 1, now
 end
 
+-- Whether it changed anything. The endpoint answered a GET, or called us. A URL that only answers GETs is pinged no more
+-- than twice as often for that.
+local function note_up(e, offline_after, ping_every)
+  local waits = e.o and not e.k and e.o > now and outage(e) >= offline_after
+  if not waits or now - (e.y or 0) < ping_every then
+    return false
+  end
+  e.o, e.y = now, now
+  return true
+end
+
 -- Whether it changed anything. While it is open or half-open only the probe counts: the others began before it opened.
 local function record_health(e, token, healthy, failures, window, open_for, offline_after, ping_every)
+  if healthy == UP then
+    return note_up(e, offline_after, ping_every)
+  end
   if e.o then
     if token == '' or e.k ~= token then
       if token ~= '' or healthy ~= 1 or e.k or e.o <= now then

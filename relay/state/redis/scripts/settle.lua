@@ -1,8 +1,8 @@
 --include _life _tables _usual _forms _room _in_flight
 -- Arguments: MessagePack of {policies {{owner, failures, window ms, open ms, offline after ms, ping every ms}, ...},
 -- row digests, settlements}, the last two one after the other; a settlement: generation, change, counted, last status
--- or -1, healthy (1, 0, -1: says nothing), due ms, pause ms, index into policies, lengths of the token, the reason and
--- the result, and these three ('' for none). Reply: 1 where the attempt under way was settled as told and there is no
+-- or -1, healthy (1, 0, -1: says nothing, 2: up otherwise), due ms, pause ms, index into policies, lengths of the token,
+-- the reason and the result, and these three ('' for none). Reply: 1 where the attempt under way was settled as told and there is no
 -- intent to park, else the row.
 local FORM = '>I8BBi2bi8i8I2I2I4I4'
 local RELEASED, RETRY, DOUBT = 1, 2, 3
