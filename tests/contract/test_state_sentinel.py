@@ -132,7 +132,7 @@ class TestUrl:
         await state.start()
         await state.lost()
         async with Redis.from_url(f"{group.servers[0].url}?db=3") as third:
-            assert await third.dbsize() == TAGS
+            assert await third.dbsize() == 2 * TAGS  # life and clock of each
         await state.close()
 
     async def test_a_login_is_the_masters_and_that_of_the_sentinels_is_its_own(self, group: SentinelGroup) -> None:

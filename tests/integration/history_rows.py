@@ -16,8 +16,10 @@ from relay.history.postgres_tables import SCHEMA, TABLES
 Rows = dict[str, list[tuple[Any, ...]]]
 """Of each table, sorted."""
 
-COUNTED: Final = 4
+COUNTED: Final = 5
 """Columns of a count before its numbers."""
+VALUE: Final = -2
+"""The column of an attempt that has the record's value."""
 
 
 def of_file(path: Path) -> Rows:
@@ -63,7 +65,7 @@ def reaches(found: Positions, wanted: Positions) -> bool:
 
 def posts(rows: Rows) -> Counter[tuple[str, str, int]]:
     """How often each POST is told of: message, receiver, and number of the attempt."""
-    told = [decode_attempt(row[-1]) for row in rows["attempts"]]
+    told = [decode_attempt(row[VALUE]) for row in rows["attempts"]]
     return Counter((one.message_id or "", one.receiver or "", one.attempt) for one in told if one.kind == "post")
 
 

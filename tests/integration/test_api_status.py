@@ -151,8 +151,9 @@ async def test_the_api_key_guards_everything_of_v1_but_answers() -> None:
         assert (await rig.post(CI, Authorization="bearer  s3cret")).status == 202
         problem(await rig.post("/v1/answers/forged"), 404, "not-found")
         problem(await rig.post("/v1/answers/../sources/app/messages"), 401, "unauthorized")
-        for target in ("/livez", "/readyz", "/metrics", "/version"):
+        for target in ("/livez", "/readyz", "/version"):
             assert (await rig.get(target)).status == 200
+        problem(await rig.get("/metrics"), 401, "unauthorized")
 
 
 # --- health and the rest ----------------------------------------------------------------------------------------
