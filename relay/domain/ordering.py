@@ -24,7 +24,7 @@ def order_digest(by: str, event: Event) -> str | None:
     None: the order needs no value, or the message has none there (no JSON, nothing at that place, null, a list or an
     object). Messages of a source without a value are in order with each other.
     """
-    if by in KINDS:
+    if not is_by_value(by):
         return None
     value = _reader(by)(event)
     if value is None or isinstance(value, dict | list):

@@ -159,10 +159,9 @@ class TelemetryObserver(Observer):
                 self._metrics.callback_attempts_total.labels(outcome).inc()
 
     def held_up(self, work: Work, behind: int) -> None:
-        self._metrics.held_up_total.labels(_receiver_of(work.gate)).inc()
-        delivery = work.delivery
+        receiver, delivery = _receiver_of(work.gate), work.delivery
+        self._metrics.held_up_total.labels(receiver).inc()
         ids = {} if delivery is None else {"source_id": delivery.source_id, "message_id": delivery.message_id}
-        receiver = _receiver_of(work.gate)
         self._log.warning("held_up", receiver=receiver, **ids, attempts=work.attempts, waiting_behind=behind)
 
     def duplicate(self, stage: str) -> None:
