@@ -142,18 +142,20 @@ class EmbeddedRelay:
             await self._until_there_is_room()
             with suppress(UserError):  # full again already: its log says so, too
                 await self._server.start()
+                self._report_disk(None)
 
     async def _until_there_is_room(self) -> None:
         free = shutil.disk_usage(self._data_dir).free
         why = f"the disk of {self._data_dir} is full: {free // MIB} MiB are left, {(free + ROOM) // MIB} MiB are needed"
         _log.warning("disk_full", directory=str(self._data_dir), free_bytes=free, needed_bytes=free + ROOM)
-        if self.relay is not None:
-            self.relay.report("disk", why)
+        self._report_disk(why)
         while shutil.disk_usage(self._data_dir).free < free + ROOM:  # noqa: ASYNC110 - nothing tells of room
             await asyncio.sleep(DISK_LOOK_S)
         _log.info("disk_has_room", directory=str(self._data_dir))
+
+    def _report_disk(self, why: str | None) -> None:
         if self.relay is not None:
-            self.relay.report("disk", None)
+            self.relay.report("disk", why)
 
     def _open_log(self) -> StreamsLog:
         topics = Topics(self._settings.topic_prefix)

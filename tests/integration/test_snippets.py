@@ -45,7 +45,8 @@ BEFORE = r"""
 set -eu
 trap "exit 124" TERM
 served=
-trap 'for pid in $served; do kill -TERM -- -$pid; done; for pid in $served; do wait $pid || true; done' EXIT
+trap 'for pid in $served; do kill -TERM -- -$pid; done; for pid in $served; do ended $pid; done' EXIT
+ended() { wait $1 || true; while kill -0 -- -$1 2> /dev/null; do sleep 0.1; done; }  # the shell ends before its relay
 curl() { command curl --silent --show-error --fail-with-body --max-time 40 "$@"; }
 relay() {
     if [ "$1" = sink ] && [ -n "${PORT-}" ]; then command relay "$@" --port "$PORT"; else command relay "$@"; fi
@@ -63,7 +64,7 @@ serve() {  # TEXT FILE: runs FILE, and comes back when it has printed TEXT; at t
 until_printed() {  # TEXT FILE: likewise, and stops it and all that it has started
     serve "$1" "$2"
     local pid=${served##* }; served=${served% *}
-    kill -TERM -- -$pid; wait $pid || true; cat "$2.txt"
+    kill -TERM -- -$pid; ended $pid; cat "$2.txt"
 }
 """
 
